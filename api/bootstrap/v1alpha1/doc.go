@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package v1alpha1 holds Drover's bootstrap kinds: CloudInitConfig turns a machine image into a node of a cluster.
+// It is data only: no behaviour, and no import of any other package of Drover. The kinds obey Cluster API's
+// v1beta2 contract for BootstrapConfig and its template.
+//
+// +kubebuilder:object:generate=true
+// +groupName=bootstrap.cluster.x-k8s.io
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the API group and version of the kinds in this package.
+var GroupVersion = schema.GroupVersion{Group: "bootstrap.cluster.x-k8s.io", Version: "v1alpha1"}
+
+// AddToScheme registers the kinds of this package.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion,
+		&CloudInitConfig{}, &CloudInitConfigList{},
+		&CloudInitConfigTemplate{}, &CloudInitConfigTemplateList{},
+	)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// OrphanPolicy says what happens to a resource in the cloud that is tagged as ours and belongs to no CloudMachine.
+// +kubebuilder:validation:Enum=Delete;Report
+type OrphanPolicy string
+
+const (
+	// OrphanPolicyDelete removes confirmed orphans.
+	OrphanPolicyDelete OrphanPolicy = "Delete"
+	// OrphanPolicyReport only reports them.
+	OrphanPolicyReport OrphanPolicy = "Report"
+)
+
+// CloudAccountSpec describes one place where machines can be made, and how to talk to it.
+// Exactly one cloud must be set.
+// +kubebuilder:validation:XValidation:rule="[has(self.simulated)].filter(x, x).size() == 1",message="exactly one cloud must be set: simulated"
+type CloudAccountSpec struct {
+	// credentialsRef names the Secret with the credentials, in this namespace. Each cloud says which keys it reads.
+	// A change of the Secret is picked up at once. Without it the manager's own (ambient) credentials are used,
+	// which is permitted only in namespaces that the operator listed with --ambient-credentials-namespaces,
+	// and never together with an endpoint of one's own.
+	// +optional
+	CredentialsRef *LocalReference `json:"credentialsRef,omitempty"`
+
+	// simulated is the embedded simulated cloud: machines that cost nothing, for trying Drover out and for tests.
+	// +optional
+	Simulated *SimulatedAccount `json:"simulated,omitempty"`
+
+	// rateLimits bounds the calls to the cloud. The limits belong to the account, region and endpoint, because
+	// that is what clouds throttle: CloudAccounts that share these share the limits of the one seen first.
+	// Default: what the cloud documents.
+	// +optional
+	RateLimits *RateLimits `json:"rateLimits,omitempty"`
+
+	// inventory says how often the account's machines are listed. One listing serves all machines.
+	// +optional
+	// +kubebuilder:default={}
+	Inventory InventorySpec `json:"inventory,omitempty"`
+
+	// orphanPolicy says what happens to resources that are tagged as ours and belong to no CloudMachine:
+	// "Delete" or "Report". Default: "Report".
+	// +optional
+	// +kubebuilder:default=Report
+	OrphanPolicy OrphanPolicy `json:"orphanPolicy,omitempty"`
+}
+
+// RateLimits holds one limit for each kind of call, so that none starves another.
+type RateLimits struct {
+	// create bounds the calls that make machines.
+	// +optional
+	Create *RateLimit `json:"create,omitempty"`
+
+	// delete bounds the calls that remove machines and what belongs to them.
+	// +optional
+	Delete *RateLimit `json:"delete,omitempty"`
+
+	// read bounds the calls that list and describe.
+	// +optional
+	Read *RateLimit `json:"read,omitempty"`
+}
+
+// RateLimit is a token bucket.
+type RateLimit struct {
+	// perSecond is the sustained number of calls per second, as a decimal number. Example: "2", "0.5".
+	// +required
+	// +kubebuilder:validation:Pattern=`^(0\.[0-9]{0,2}[1-9]|[1-9][0-9]{0,3}(\.[0-9]{1,3})?)$`
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=8
+	PerSecond string `json:"perSecond"`
+
+	// burst is the number of calls that may come at once after a pause. Example: 5.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000
+	Burst int32 `json:"burst"`
+}
+
+// InventorySpec says how often the account is listed.
+type InventorySpec struct {
+	// idleSeconds is the time between two complete listings, in seconds, while nothing is expected to change.
+	// It is how soon a VM that vanished is noticed. Default: 60.
+	// +optional
+	// +kubebuilder:default=60
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	IdleSeconds int32 `json:"idleSeconds,omitempty"`
+
+	// activeSeconds is the time between two complete listings, in seconds, while a machine is starting. Default: 5.
+	// +optional
+	// +kubebuilder:default=5
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=600
+	ActiveSeconds int32 `json:"activeSeconds,omitempty"`
+}
+
+// CloudAccountStatus is what is known of the account.
+// +kubebuilder:validation:MinProperties=1
+type CloudAccountStatus struct {
+	// conditions: Ready says whether the credentials work; InventoryFresh says whether the last complete listing
+	// is as recent as it should be. docs/conditions.md lists every reason and its remedy.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// observedGeneration is the generation of the spec that this status speaks of.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// failureDomains are the zones in which this account can make machines. Example: ["sim-1a","sim-1b"].
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=256
+	FailureDomains []string `json:"failureDomains,omitempty"`
+}
+
+// AccountInventoryFreshCondition is True while complete listings come as often as they should.
+const AccountInventoryFreshCondition = "InventoryFresh"
+
+// CloudAccount is one place where machines can be made: a cloud, its credentials, its limits. All machines that
+// refer to it share one client, one rate limit and one inventory.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=cloudaccounts,scope=Namespaced,categories=cluster-api
+// +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta2=v1alpha1","clusterctl.cluster.x-k8s.io/move-hierarchy="}
+// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status",description="Whether the credentials work"
+// +kubebuilder:printcolumn:name="Fresh",type="string",JSONPath=".status.conditions[?(@.type=='InventoryFresh')].status",description="Whether the listing of machines is recent"
+// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready"
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+type CloudAccount struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the place and how to talk to it.
+	// +required
+	Spec CloudAccountSpec `json:"spec,omitempty"`
+
+	// status is what Drover knows of it.
+	// +optional
+	Status CloudAccountStatus `json:"status,omitempty,omitzero"`
+}
+
+// GetConditions returns the conditions, for Cluster API's condition utilities.
+func (a *CloudAccount) GetConditions() []metav1.Condition { return a.Status.Conditions }
+
+// SetConditions replaces the conditions, for Cluster API's condition utilities.
+func (a *CloudAccount) SetConditions(c []metav1.Condition) { a.Status.Conditions = c }
+
+// CloudAccountList is a list of CloudAccounts.
+// +kubebuilder:object:root=true
+type CloudAccountList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	// items are the CloudAccounts.
+	Items []CloudAccount `json:"items"`
+}

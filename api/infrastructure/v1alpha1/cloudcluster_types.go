@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// CloudClusterSpec is a cluster's footing in the clouds.
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.ownershipID) || (has(self.ownershipID) && self.ownershipID == oldSelf.ownershipID)",message="ownershipID is set once: it is in the tags of every VM of this cluster"
+type CloudClusterSpec struct {
+	// controlPlaneEndpoint is where the cluster's API server is reached. Left out, it is copied from the control
+	// plane object once that knows it.
+	// +optional
+	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
+
+	// ownershipID marks everything in any cloud that belongs to this cluster. Drover makes it up at random, once;
+	// it is in spec so that it survives "clusterctl move". Example: "d3x2k9q4m7w1".
+	// +optional
+	// +kubebuilder:validation:MinLength=8
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	OwnershipID string `json:"ownershipID,omitempty"`
+
+	// accountRefs names the CloudAccounts, in this namespace, whose zones are offered as failure domains.
+	// Machines may refer to other accounts as well. Default: none, and so no failure domains.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	AccountRefs []LocalReference `json:"accountRefs,omitempty"`
+}
+
+// CloudClusterInitialization holds what Cluster API reads once.
+// +kubebuilder:validation:MinProperties=1
+type CloudClusterInitialization struct {
+	// provisioned is true when machines may be made for this cluster.
+	// +optional
+	Provisioned *bool `json:"provisioned,omitempty"`
+}
+
+// CloudClusterStatus is what is known of the cluster's footing.
+// +kubebuilder:validation:MinProperties=1
+type CloudClusterStatus struct {
+	// conditions: Ready and Paused. docs/conditions.md lists every reason and its remedy.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// initialization is read by Cluster API while the cluster comes up.
+	// +optional
+	Initialization CloudClusterInitialization `json:"initialization,omitempty,omitzero"`
+
+	// failureDomains are the zones of the accounts in spec.accountRefs.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=100
+	FailureDomains []clusterv1.FailureDomain `json:"failureDomains,omitempty"`
+}
+
+// CloudCluster is the infrastructure of a Cluster: its identity in the clouds. It makes no networks and no load
+// balancers; machines are put where their own fields say.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=cloudclusters,scope=Namespaced,categories=cluster-api
+// +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
+// +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to"
+// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
+// +kubebuilder:printcolumn:name="Endpoint",type="string",JSONPath=".spec.controlPlaneEndpoint.host",description="Where the API server is"
+// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready"
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+type CloudCluster struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the cluster's identity and endpoint.
+	// +optional
+	Spec CloudClusterSpec `json:"spec,omitempty,omitzero"`
+
+	// status is what Drover knows of it.
+	// +optional
+	Status CloudClusterStatus `json:"status,omitempty,omitzero"`
+}
+
+// GetConditions returns the conditions, for Cluster API's condition utilities.
+func (c *CloudCluster) GetConditions() []metav1.Condition { return c.Status.Conditions }
+
+// SetConditions replaces the conditions, for Cluster API's condition utilities.
+func (c *CloudCluster) SetConditions(conds []metav1.Condition) { c.Status.Conditions = conds }
+
+// CloudClusterList is a list of CloudClusters.
+// +kubebuilder:object:root=true
+type CloudClusterList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	// items are the CloudClusters.
+	Items []CloudCluster `json:"items"`
+}
+
+// CloudClusterTemplateResource is what a ClusterClass makes CloudClusters from.
+type CloudClusterTemplateResource struct {
+	// metadata is put on each CloudCluster made from the template.
+	// +optional
+	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
+
+	// spec is the CloudCluster's. ownershipID must be left out: each cluster gets its own.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="!has(self.ownershipID)",message="ownershipID can't be set in a template: each cluster gets its own"
+	Spec CloudClusterSpec `json:"spec"`
+}
+
+// CloudClusterTemplateSpec wraps the template.
+type CloudClusterTemplateSpec struct {
+	// template is what CloudClusters are made from. It can't be changed: make a new template.
+	// +required
+	Template CloudClusterTemplateResource `json:"template"`
+}
+
+// CloudClusterTemplate is what a ClusterClass makes CloudClusters from.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=cloudclustertemplates,scope=Namespaced,categories=cluster-api
+// +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+type CloudClusterTemplate struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec holds the template.
+	// +required
+	Spec CloudClusterTemplateSpec `json:"spec,omitempty"`
+}
+
+// CloudClusterTemplateList is a list of CloudClusterTemplates.
+// +kubebuilder:object:root=true
+type CloudClusterTemplateList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	// items are the CloudClusterTemplates.
+	Items []CloudClusterTemplate `json:"items"`
+}

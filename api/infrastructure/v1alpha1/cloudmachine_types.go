@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// CloudMachineFields are what a user says of a machine. Exactly one cloud must be set, the CloudAccount's.
+// +kubebuilder:validation:XValidation:rule="[has(self.simulated)].filter(x, x).size() == 1",message="exactly one cloud must be set: simulated"
+type CloudMachineFields struct {
+	// accountRef names the CloudAccount, in this namespace, that makes the machine.
+	// +required
+	AccountRef LocalReference `json:"accountRef"`
+
+	// simulated is a machine of the embedded simulated cloud.
+	// +optional
+	Simulated *SimulatedMachine `json:"simulated,omitempty"`
+}
+
+// CloudMachineSpec is one machine. It can't be changed, apart from providerID and creationToken, which Drover
+// sets once: a changed machine is a new machine.
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)",message="providerID is set once"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creationToken) || (has(self.creationToken) && self.creationToken == oldSelf.creationToken)",message="creationToken is set once: it is in the tags of the VM"
+// +kubebuilder:validation:XValidation:rule="self.accountRef == oldSelf.accountRef",message="accountRef can't be changed: make a new machine"
+// +kubebuilder:validation:XValidation:rule="has(self.simulated) == has(oldSelf.simulated) && (!has(self.simulated) || self.simulated == oldSelf.simulated)",message="the machine's cloud fields can't be changed: make a new machine"
+type CloudMachineSpec struct {
+	CloudMachineFields `json:",inline"`
+
+	// providerID is the VM's name for Kubernetes, equal to its Node's spec.providerID. Drover sets it once.
+	// Example: "simulated:///sim-1a/i-0a1b2c3d".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	ProviderID string `json:"providerID,omitempty"`
+
+	// creationToken is the machine's identity in the cloud: written here before the first call, sent with the
+	// create so that a repeated one makes nothing, and put in the tags of the VM and of all that belongs to it.
+	// Drover makes it up at random, once; it is in spec so that it survives "clusterctl move".
+	// +optional
+	// +kubebuilder:validation:MinLength=16
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	CreationToken string `json:"creationToken,omitempty"`
+}
+
+// CloudMachineInitialization holds what Cluster API reads once.
+// +kubebuilder:validation:MinProperties=1
+type CloudMachineInitialization struct {
+	// provisioned is true once the VM has been seen running.
+	// +optional
+	Provisioned *bool `json:"provisioned,omitempty"`
+}
+
+// CloudMachineStatus is what is known of the machine. All of it can be found again from spec and the cloud.
+// +kubebuilder:validation:MinProperties=1
+type CloudMachineStatus struct {
+	// conditions: Ready says whether the VM runs, and else what it waits for; Paused; NodeLinked appears when the
+	// Node can't be told apart. docs/conditions.md lists every reason and its remedy.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// initialization is read by Cluster API while the machine comes up.
+	// +optional
+	Initialization CloudMachineInitialization `json:"initialization,omitempty,omitzero"`
+
+	// addresses of the VM, as the cloud tells them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	Addresses []clusterv1.MachineAddress `json:"addresses,omitempty"`
+
+	// failureDomain is the zone that the VM is in. Example: "sim-1a".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	FailureDomain string `json:"failureDomain,omitempty"`
+
+	// interruptible is true when the cloud may take the VM back (spot). Cluster API labels the Node accordingly.
+	// +optional
+	Interruptible *bool `json:"interruptible,omitempty"`
+
+	// instanceState is the VM's state as last seen: Pending, Running, Stopping, Stopped, Terminated or Gone.
+	// +optional
+	// +kubebuilder:validation:Enum=Pending;Running;Stopping;Stopped;Failed;Terminated;Gone
+	InstanceState string `json:"instanceState,omitempty"`
+}
+
+// MachineNodeLinkedCondition is False when the machine's Node can't be told apart; absent otherwise.
+const MachineNodeLinkedCondition = "NodeLinked"
+
+// CloudMachine is one VM, on any cloud.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=cloudmachines,scope=Namespaced,categories=cluster-api
+// +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
+// +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to"
+// +kubebuilder:printcolumn:name="Account",type="string",JSONPath=".spec.accountRef.name",description="The CloudAccount that makes it"
+// +kubebuilder:printcolumn:name="State",type="string",JSONPath=".status.instanceState",description="The VM's state"
+// +kubebuilder:printcolumn:name="Zone",type="string",JSONPath=".status.failureDomain",description="The zone it is in"
+// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
+// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready"
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="ProviderID",type="string",JSONPath=".spec.providerID",priority=1
+type CloudMachine struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the machine as it was asked for.
+	// +required
+	Spec CloudMachineSpec `json:"spec,omitempty"`
+
+	// status is what Drover knows of it.
+	// +optional
+	Status CloudMachineStatus `json:"status,omitempty,omitzero"`
+}
+
+// GetConditions returns the conditions, for Cluster API's condition utilities.
+func (m *CloudMachine) GetConditions() []metav1.Condition { return m.Status.Conditions }
+
+// SetConditions replaces the conditions, for Cluster API's condition utilities.
+func (m *CloudMachine) SetConditions(c []metav1.Condition) { m.Status.Conditions = c }
+
+// CloudMachineList is a list of CloudMachines.
+// +kubebuilder:object:root=true
+type CloudMachineList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	// items are the CloudMachines.
+	Items []CloudMachine `json:"items"`
+}
+
+// CloudMachineTemplateResource is what CloudMachines are made from.
+type CloudMachineTemplateResource struct {
+	// metadata is put on each CloudMachine made from the template.
+	// +optional
+	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
+
+	// spec is the CloudMachine's.
+	// +required
+	Spec CloudMachineFields `json:"spec"`
+}
+
+// CloudMachineTemplateSpec wraps the template.
+type CloudMachineTemplateSpec struct {
+	// template is what CloudMachines are made from. It can't be changed: make a new template and point the
+	// MachineDeployment at it, which rolls the machines.
+	// +required
+	Template CloudMachineTemplateResource `json:"template"`
+}
+
+// NodeInfo is what a Node made from this template will be, for the cluster-autoscaler's scale from zero.
+// +kubebuilder:validation:MinProperties=1
+type NodeInfo struct {
+	// architecture of the CPU, in Go's words. Example: "amd64".
+	// +optional
+	// +kubebuilder:validation:Enum=amd64;arm64;s390x;ppc64le
+	Architecture string `json:"architecture,omitempty"`
+
+	// operatingSystem of the image. Example: "linux".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	OperatingSystem string `json:"operatingSystem,omitempty"`
+}
+
+// CloudMachineTemplateStatus is what the cloud says of the machines that would be made.
+// +kubebuilder:validation:MinProperties=1
+type CloudMachineTemplateStatus struct {
+	// capacity of one machine, for the cluster-autoscaler's scale from zero. Example: {"cpu":"2","memory":"4Gi"}.
+	// +optional
+	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+
+	// nodeInfo of one machine, for the cluster-autoscaler's scale from zero.
+	// +optional
+	NodeInfo NodeInfo `json:"nodeInfo,omitempty,omitzero"`
+
+	// conditions: Ready says whether the cloud knows this kind of machine.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// CloudMachineTemplate is what MachineDeployments and control planes make CloudMachines from.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=cloudmachinetemplates,scope=Namespaced,categories=cluster-api
+// +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
+// +kubebuilder:printcolumn:name="Account",type="string",JSONPath=".spec.template.spec.accountRef.name"
+// +kubebuilder:printcolumn:name="CPU",type="string",JSONPath=".status.capacity.cpu"
+// +kubebuilder:printcolumn:name="Memory",type="string",JSONPath=".status.capacity.memory"
+// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message"
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+type CloudMachineTemplate struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec holds the template.
+	// +required
+	Spec CloudMachineTemplateSpec `json:"spec,omitempty"`
+
+	// status is what the cloud says of such machines.
+	// +optional
+	Status CloudMachineTemplateStatus `json:"status,omitempty,omitzero"`
+}
+
+// GetConditions returns the conditions, for Cluster API's condition utilities.
+func (t *CloudMachineTemplate) GetConditions() []metav1.Condition { return t.Status.Conditions }
+
+// SetConditions replaces the conditions, for Cluster API's condition utilities.
+func (t *CloudMachineTemplate) SetConditions(c []metav1.Condition) { t.Status.Conditions = c }
+
+// CloudMachineTemplateList is a list of CloudMachineTemplates.
+// +kubebuilder:object:root=true
+type CloudMachineTemplateList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	// items are the CloudMachineTemplates.
+	Items []CloudMachineTemplate `json:"items"`
+}

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package v1alpha1 holds Drover's infrastructure kinds: where machines can be made (CloudAccount), a cluster's
+// footing there (CloudCluster) and one machine (CloudMachine), with each cloud's own fields in a file of its own.
+// It is data only: no behaviour, and no import of any other package of Drover. The kinds obey Cluster API's
+// v1beta2 contract for InfraCluster, InfraMachine and their templates.
+//
+// +kubebuilder:object:generate=true
+// +groupName=infrastructure.cluster.x-k8s.io
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the API group and version of the kinds in this package.
+var GroupVersion = schema.GroupVersion{Group: "infrastructure.cluster.x-k8s.io", Version: "v1alpha1"}
+
+// AddToScheme registers the kinds of this package.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion,
+		&CloudAccount{}, &CloudAccountList{},
+		&CloudCluster{}, &CloudClusterList{},
+		&CloudClusterTemplate{}, &CloudClusterTemplateList{},
+		&CloudMachine{}, &CloudMachineList{},
+		&CloudMachineTemplate{}, &CloudMachineTemplateList{},
+	)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// SimulatedAccount is a region of a simulated cloud that runs as a process of its own ("drover simulate").
+// Its credentials Secret has the key "token".
+type SimulatedAccount struct {
+	// endpoint is the simulated cloud's address. Example: "http://127.0.0.1:8080". Left out, it is the one that
+	// the operator gave to the manager with --simulated-endpoint.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[^\s/?#@]+$`
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// region of the simulated cloud. Default: "sim-1".
+	// +optional
+	// +kubebuilder:default=sim-1
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Region string `json:"region,omitempty"`
+}
+
+// SimulatedMachine is a machine of the simulated cloud.
+type SimulatedMachine struct {
+	// instanceType names the size, one of the cloud's catalogue. Example: "small" (2 CPUs, 4 GiB). Default: "small".
+	// +optional
+	// +kubebuilder:default=small
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
+	InstanceType string `json:"instanceType,omitempty"`
+
+	// image names the disk image, one of the cloud's catalogue. Default: "node-image".
+	// +optional
+	// +kubebuilder:default=node-image
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Image string `json:"image,omitempty"`
+
+	// zone to put the machine in. Left out, it is the Machine's failure domain, or else one of the account's
+	// zones, and another one when that has no capacity. Example: "sim-1a".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Zone string `json:"zone,omitempty"`
+
+	// diskGiB is the size of the root disk, in GiB. Default: 20.
+	// +optional
+	// +kubebuilder:default=20
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65536
+	DiskGiB int32 `json:"diskGiB,omitempty"`
+
+	// dataDisksGiB are the sizes of further disks, in GiB. They are the machine's, and are deleted with it. Example: [100].
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:Minimum=1
+	// +kubebuilder:validation:items:Maximum=65536
+	DataDisksGiB []int32 `json:"dataDisksGiB,omitempty"`
+
+	// spot makes the machine cheaper; the cloud may take it back at any time. Default: false.
+	// +optional
+	Spot bool `json:"spot,omitempty"`
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cloud says what a cloud must be able to do (Driver) and gives every account what all clouds need: one
+// client, one rate limit, one inventory, batched reads and deletes (Account). It knows the kinds in api and no
+// Kubernetes client; it may not import controllers, bootstrap or any driver. A driver lives in a package below this
+// one, imports this one and its cloud's SDK, and never another driver.
+package cloud
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// The tags that mark what is ours in a cloud. Ownership is told by these alone, never by a name.
+const (
+	// TagOwnership holds the CloudCluster's spec.ownershipID.
+	TagOwnership = "drover-ownership-id"
+	// TagToken holds the CloudMachine's spec.creationToken.
+	TagToken = "drover-creation-token"
+	// TagMachine holds namespace/name of the CloudMachine, for people. It is never read back.
+	TagMachine = "drover-machine"
+)
+
+// Cloud is one row of the registry: what is known of a cloud without asking it.
+type Cloud struct {
+	// Name is the cloud's key in the unions of CloudAccount and CloudMachine, and the label of its metrics.
+	Name string
+
+	// InAccount and InMachine tell whether the union's member for this cloud is set.
+	InAccount func(*infrav1.CloudAccountSpec) bool
+	InMachine func(*infrav1.CloudMachineFields) bool
+
+	// ValidateAccount and ValidateMachine check what the CRD can't. They make no call: webhooks use them.
+	ValidateAccount func(*infrav1.CloudAccountSpec, *field.Path) field.ErrorList
+	ValidateMachine func(*infrav1.CloudMachineFields, *field.Path) field.ErrorList
+
+	// New makes the account's driver. It makes no call. Errors are InvalidSpec or Unauthorized (a Secret that
+	// lacks a key).
+	New func(Config) (Driver, error)
+
+	// Limits are the rate limits that the cloud documents, or a prudent guess where it documents none.
+	Limits Limits
+
+	// Consistency is how long after a successful create a read may still miss the resource. 0 where the cloud
+	// reads its own writes. Within it, a read that finds nothing is not believed.
+	Consistency time.Duration
+
+	// MaxUserData is the largest user data in bytes, as Request carries it, before any encoding.
+	MaxUserData int
+
+	// MaxBatch is how many References one Describe, and how many Resources one Delete, may carry. At least 1.
+	MaxBatch int
+
+	// ProviderID returns the machine's provider ID as its user data can know it before boot: a literal, or a text
+	// with cloud-init's instance-data variables, such as "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}".
+	// nil, or an empty answer, where it can't be known: then the controller sets it on the Node.
+	ProviderID func(*infrav1.CloudMachineSpec) string
+
+	// Zone returns the zone that a machine's own fields ask for, or "". Zones are what Info.FailureDomains lists.
+	Zone func(*infrav1.CloudMachineFields) string
+}
+
+// Config is what a driver is made from.
+type Config struct {
+	// Account is the CloudAccount's spec.
+	Account *infrav1.CloudAccountSpec
+
+	// Credentials is the Secret's data; nil means ambient credentials, which the caller has permitted.
+	Credentials map[string][]byte
+
+	// Endpoint is the operator's own endpoint, for a cloud that has one (--simulated-endpoint). A tenant's endpoint
+	// is in Account and never goes together with ambient credentials.
+	Endpoint string
+
+	// Transport carries every call. It waits for the account's rate limit, bounds each call in time and counts it.
+	// A driver must send all its traffic through it, and name each call by WithOperation.
+	Transport http.RoundTripper
+}
+
+// Driver is what a cloud must be able to do. Every method is one attempt: it never sleeps, polls or retries (its SDK's
+// own retries are off), honours ctx, makes no call once ctx has ended, and returns errors that are *Error. No error text
+// holds a secret. Methods may be called at the same time.
+type Driver interface {
+	// Identity tells accounts apart for the rate limit: two drivers with the same Identity are throttled together.
+	// It holds the cloud, endpoint, region and the account's own ID or the credentials' public part; no secret. No call.
+	Identity() string
+
+	// Probe proves the credentials by the cheapest call there is.
+	Probe(ctx context.Context) (Info, error)
+
+	// Ensure creates the machine, or moves its creation one step on. It is idempotent by req.Token: whatever happened to
+	// earlier calls, at most one instance with the token exists, and that one is returned, also when it is Terminated
+	// and also when req differs from the one that created it. More than one is Conflict. A create that the cloud surely
+	// refused leaves nothing behind. An error that leaves open whether something was made is Unavailable or Unknown.
+	Ensure(ctx context.Context, req Request) (Resource, error)
+
+	// List returns everything in this account that carries TagOwnership, of any cluster: instances and dependants,
+	// terminated instances as long as the cloud shows them. It is complete, all pages, or an error.
+	List(ctx context.Context) ([]Resource, error)
+
+	// Describe is a live read of everything that carries one of the tokens, instances and dependants, terminated
+	// instances included; and the instance that a ProviderID names, provided its tags are the Reference's. At most
+	// MaxBatch references come. A reference for which nothing is there is not an error: nothing is returned for it.
+	Describe(ctx context.Context, refs []Reference) ([]Resource, error)
+
+	// Delete moves the deletion of each resource one step on, and waits for none. At most MaxBatch come. The answer has
+	// one error for each resource: nil for accepted or gone already.
+	Delete(ctx context.Context, resources []Resource) []error
+
+	// Offering says what a machine of this kind will be. An unknown type or image is InvalidSpec.
+	Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (Offering, error)
+}
+
+// Info is what Probe learns.
+type Info struct {
+	// FailureDomains are the zones in which machines can be made, sorted.
+	FailureDomains []string
+}
+
+// Request is a machine to be made.
+type Request struct {
+	// Token is the CloudMachine's spec.creationToken, OwnershipID its CloudCluster's.
+	Token, OwnershipID string
+	// Namespace and Name are the CloudMachine's: for the name that people see, made to fit the cloud, and TagMachine.
+	Namespace, Name string
+	// FailureDomain to put it in; empty where the cloud has none or may choose.
+	FailureDomain string
+	// UserData is the bootstrap data as it is; the driver encodes it as its cloud wants it.
+	UserData []byte
+	// Spec is the machine as it was asked for.
+	Spec *infrav1.CloudMachineFields
+}
+
+// Reference finds what belongs to one machine.
+type Reference struct {
+	Token, OwnershipID string
+	// ProviderID as recorded; empty when the creation was never recorded.
+	ProviderID string
+}
+
+// Kind of a Resource.
+type Kind string
+
+// The kinds of resources. Everything but Instance is a dependant.
+const (
+	KindInstance Kind = "Instance"
+	KindNIC      Kind = "NIC"
+	KindDisk     Kind = "Disk"
+	KindAddress  Kind = "Address"
+)
+
+// State of an instance. A dependant has none.
+type State string
+
+// The states of an instance.
+const (
+	// StatePending: made, and not running yet.
+	StatePending State = "Pending"
+	// StateRunning: the cloud says that it runs.
+	StateRunning State = "Running"
+	// StateStopping: on its way to Stopped or Terminated.
+	StateStopping State = "Stopping"
+	// StateStopped: exists, does not run, may be started again by others.
+	StateStopped State = "Stopped"
+	// StateFailed: the cloud could not make it, and will not; it exists and must be deleted.
+	StateFailed State = "Failed"
+	// StateTerminated: gone for good; the cloud only remembers it.
+	StateTerminated State = "Terminated"
+)
+
+// Resource is something in a cloud that carries our tags.
+type Resource struct {
+	Kind Kind
+	// ID is the cloud's own, unique within account and kind.
+	ID string
+	// Token and OwnershipID are read from the tags.
+	Token, OwnershipID string
+	// CreatedAt is by the cloud's clock; zero where the cloud does not say.
+	CreatedAt time.Time
+
+	// What follows is an instance's alone.
+
+	ProviderID    string
+	State         State
+	FailureDomain string
+	Addresses     []clusterv1.MachineAddress
+	// Interruptible is true when the cloud may take the instance back.
+	Interruptible bool
+	// Reason says why it is Failed, Stopped or Terminated, in the cloud's words; for people.
+	Reason string
+}
+
+// Offering is what a machine will be as a Node, for scale from zero.
+type Offering struct {
+	Capacity corev1.ResourceList
+	// Architecture and OperatingSystem in Go's words: "amd64", "linux".
+	Architecture, OperatingSystem string
+}
