@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Everything that people and CI run. Tools are built from hack/tools/go.mod on first use (hack/tool), and only those
+# that the target needs.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS   += --no-builtin-rules
+
+# What `make release-manifests` stamps into the manifests.
+VERSION ?= v0.1.0
+IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
+# What a test run may take in all before Go ends it with the stacks.
+TEST_TIMEOUT ?= 20m
+
+PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
+GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
+
+.DEFAULT_GOAL := help
+.PHONY: help build test chaos bench demo playground lint generate verify-generate release-manifests clean
+
+help: ## Say what the targets are
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build bin/drover
+	CGO_ENABLED=0 go build -o bin/drover .
+
+test: ## Run all tests, race detector on, against the real API server and Cluster API
+	@hack/tool $(PLAYGROUND) >/dev/null
+	go test -race -timeout $(TEST_TIMEOUT) ./...
+
+chaos: ## Run 1,000 seeded random schedules of faults and user actions
+	@hack/tool $(PLAYGROUND) >/dev/null
+	go test -race -timeout 6h ./test/chaos -run TestSchedules -schedules 1000
+
+bench: ## Print calls, writes, CPU, memory and times for fleets of 10 to 3,000 machines
+	@hack/tool $(PLAYGROUND) >/dev/null
+	go run ./test/bench
+
+demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud
+	@hack/tool $(PLAYGROUND) kubectl >/dev/null
+	go run ./test/demo
+
+playground: ## Start a management cluster with Drover and a simulated cloud, and leave it to you until Ctrl-C
+	@hack/tool $(PLAYGROUND) kubectl >/dev/null
+	@go run ./test/playground/cmd
+
+lint: ## Check formatting, go vet and staticcheck
+	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	if [ -n "$$out" ]; then echo "not formatted (gofmt -w):"; echo "$$out"; exit 1; fi
+	go vet ./...
+	@staticcheck=$$(hack/tool staticcheck); "$$staticcheck" ./...
+
+generate: ## Write deepcopy code, CRDs, RBAC, webhook manifests and the API reference anew
+	hack/generate
+
+verify-generate: generate ## Fail when what is committed differs from what `make generate` writes
+	@git status --porcelain -- $(GENERATED) | { ! grep .; } || { \
+	  git --no-pager diff -- $(GENERATED); echo "the files above are not what 'make generate' writes: run it and commit"; exit 1; }
+
+release-manifests: ## Write infrastructure-components.yaml, metadata.yaml and the templates to out/
+	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/release-manifests out
+
+clean: ## Remove what was built here (the tools' cache is kept: rm -r ~/.cache/drover)
+	rm -rf bin out _artifacts
