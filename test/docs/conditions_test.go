@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestConditions compares docs/conditions.md with the constants of the api, group by group and in both directions.
+func TestConditions(t *testing.T) {
+	documented := conditionTables(read(t, "docs/conditions.md"))
+	groups, err := filepath.Glob(filepath.Join(root, "api/*/v1alpha1"))
+	if err != nil || len(groups) == 0 {
+		t.Fatalf("no api groups found: %v", err)
+	}
+	for _, dir := range groups {
+		group := filepath.Base(filepath.Dir(dir)) + ".cluster.x-k8s.io"
+		inCode, inDocs := conditionConstants(t, dir), documented[group]
+		for value, name := range inCode {
+			if row := inDocs[value]; row == nil {
+				t.Errorf("docs/conditions.md, %s: no row for %q (%s)", group, value, name)
+			} else if slices.Contains(row, "") {
+				t.Errorf("docs/conditions.md, %s: the row of %q has an empty cell", group, value)
+			}
+		}
+		for _, value := range slices.Sorted(maps.Keys(inDocs)) {
+			if inCode[value] == "" {
+				t.Errorf("docs/conditions.md, %s: %q is no constant in %s", group, value, dir)
+			}
+		}
+	}
+}
+
+// conditionConstants returns the values of all constants whose names end in Reason or Condition, with their names.
+func conditionConstants(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, path := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok {
+				return true
+			}
+			for i, name := range spec.Names {
+				if !strings.HasSuffix(name.Name, "Reason") && !strings.HasSuffix(name.Name, "Condition") {
+					continue
+				}
+				if i >= len(spec.Values) {
+					continue // a field or an uninitialised variable of such a name
+				}
+				literal, ok := spec.Values[i].(*ast.BasicLit)
+				if !ok {
+					t.Errorf("%s: %s is not a plain string", path, name.Name)
+					continue
+				}
+				value, err := strconv.Unquote(literal.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				found[value] = name.Name
+			}
+			return true
+		})
+	}
+	return found
+}
+
+var firstCell = regexp.MustCompile("^`([A-Za-z]+)`$")
+
+// conditionTables returns, for each section "## group", the table rows that begin with a word in back quotes.
+func conditionTables(text string) map[string]map[string][]string {
+	tables, group := map[string]map[string][]string{}, ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if title, ok := strings.CutPrefix(line, "## "); ok {
+			group = title
+			continue
+		}
+		cells := strings.Split(strings.Trim(line, "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		m := firstCell.FindStringSubmatch(cells[0])
+		if !strings.HasPrefix(line, "|") || m == nil {
+			continue
+		}
+		if tables[group] == nil {
+			tables[group] = map[string][]string{}
+		}
+		tables[group][m[1]] = cells
+	}
+	return tables
+}
