@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package playground
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+)
+
+// Deadlines: several times what a start takes on two busy cores.
+const (
+	startDeadline = 90 * time.Second
+	stopGrace     = 15 * time.Second
+)
+
+// ControlPlaneOptions say what a ControlPlane is like. The zero value serves.
+type ControlPlaneOptions struct {
+	// Name is the name of the cluster in kubeconfigs; by default "playground".
+	Name string
+	// Dir is where data, certificates and logs go. By default a new folder, which Stop removes.
+	Dir string
+	// Tools are the programs to run. Those that are missing come from hack/tool.
+	Tools Tools
+	// Progress gets what hack/tool says while it builds. By default nothing is shown.
+	Progress io.Writer
+	// APIServerArgs and ControllerManagerArgs come last on the command lines, for instance
+	// "--node-monitor-grace-period=10s" for the latter.
+	APIServerArgs, ControllerManagerArgs []string
+	// Controllers are what kube-controller-manager runs; by default DefaultControllers.
+	Controllers []string
+	// NoControllerManager leaves kube-controller-manager out. Nothing then approves, signs, collects or aggregates.
+	NoControllerManager bool
+}
+
+// DefaultControllers are what a cluster needs for namespaces, nodes, their certificates and tokens, pods on them,
+// workloads that make pods, and aggregated roles. Not among them is the approval of certificate requests: that is
+// Drover's work. There is no scheduler either: give pods a nodeName.
+func DefaultControllers() []string {
+	return []string{
+		"bootstrap-signer-controller",
+		"certificatesigningrequest-cleaner-controller",
+		"certificatesigningrequest-signing-controller",
+		"clusterrole-aggregation-controller",
+		"daemonset-controller",
+		"deployment-controller",
+		"disruption-controller",
+		"garbage-collector-controller",
+		"namespace-controller",
+		"node-lifecycle-controller",
+		"pod-garbage-collector-controller",
+		"replicaset-controller",
+		"root-ca-certificate-publisher-controller",
+		"serviceaccount-controller",
+		"taint-eviction-controller",
+		"token-cleaner-controller",
+	}
+}
+
+// ControlPlane is a Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager. Users are known by
+// client certificate, service account token or bootstrap token, and authorized by Node and RBAC.
+type ControlPlane struct {
+	// Name is the cluster's name, Dir the folder with its data and logs, URL the API server's address.
+	Name, Dir, URL string
+
+	opts    ControlPlaneOptions
+	ca      *authority
+	admin   *rest.Config
+	ownsDir bool
+
+	etcd, apiServer, controllerManager *Process
+}
+
+// StartControlPlane starts a control plane and returns once it serves. The context bounds the start only: call Stop in
+// the end, also where a test fails.
+func StartControlPlane(ctx context.Context, opts ControlPlaneOptions) (_ *ControlPlane, err error) {
+	c := &ControlPlane{Name: opts.Name, opts: opts}
+	if c.Name == "" {
+		c.Name = "playground"
+	}
+	if len(c.opts.Controllers) == 0 {
+		c.opts.Controllers = DefaultControllers()
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("start the control plane %s: %w", c.Name, err), c.Stop())
+		}
+	}()
+	if c.Dir, c.ownsDir, err = folder(opts.Dir); err != nil {
+		return nil, err
+	}
+	needs := []string{"etcd", "kube-apiserver"}
+	if !opts.NoControllerManager {
+		needs = append(needs, "kube-controller-manager")
+	}
+	if c.opts.Tools, err = opts.Tools.with(ctx, opts.Progress, needs...); err != nil {
+		return nil, err
+	}
+	if err := c.issueCertificates(); err != nil {
+		return nil, err
+	}
+	if err := c.startEtcd(ctx); err != nil {
+		return nil, err
+	}
+	c.apiServer, err = onFreePorts(1, func(ports []int) (*Process, error) {
+		c.URL = "https://" + local(ports[0])
+		return c.runAPIServer(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.connect(); err != nil {
+		return nil, err
+	}
+	if opts.NoControllerManager {
+		return c, nil
+	}
+	return c, c.startControllerManager(ctx)
+}
+
+// folder makes a folder for a playground; own says that it is a new one to be removed in the end.
+func folder(dir string) (path string, own bool, err error) {
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "drover-playground-"); err != nil {
+			return "", false, fmt.Errorf("make a folder: %w", err)
+		}
+		return dir, true, nil
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", false, fmt.Errorf("find the folder: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", false, fmt.Errorf("make a folder: %w", err)
+	}
+	return dir, false, nil
+}
+
+// issueCertificates makes the cluster's authority, the API server's certificate and the key of service account tokens.
+func (c *ControlPlane) issueCertificates() error {
+	ca, err := newAuthority(c.Name + "-ca")
+	if err != nil {
+		return err
+	}
+	c.ca = ca
+	caKey, err := encodeKey(ca.key)
+	if err != nil {
+		return err
+	}
+	tokens, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("make the key of service accounts: %w", err)
+	}
+	tokenKey, err := encodeKey(tokens)
+	if err != nil {
+		return err
+	}
+	public, err := x509.MarshalPKIXPublicKey(tokens.Public())
+	if err != nil {
+		return fmt.Errorf("encode the key of service accounts: %w", err)
+	}
+	server, err := ca.server("kube-apiserver", "kubernetes", "kubernetes.default.svc")
+	if err != nil {
+		return err
+	}
+	return writeFiles(filepath.Join(c.Dir, "pki"), map[string][]byte{
+		"ca.crt": ca.pem, "ca.key": caKey,
+		"apiserver.crt": server.cert, "apiserver.key": server.key,
+		"sa.key": tokenKey, "sa.pub": pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}),
+	})
+}
+
+// startEtcd starts etcd on a socket in the control plane's folder: nobody else's program can reach it, and it takes no
+// port. Socket names are relative, because a socket's path may have no more than 107 bytes.
+func (c *ControlPlane) startEtcd(ctx context.Context) error {
+	p, err := start(command{name: "etcd", path: c.opts.Tools["etcd"], dir: c.Dir, args: []string{
+		"--data-dir=etcd", "--unsafe-no-fsync", "--log-level=warn",
+		"--listen-client-urls=unix://etcd.sock", "--advertise-client-urls=unix://etcd.sock:0",
+		"--listen-peer-urls=unix://peer.sock:0", "--initial-advertise-peer-urls=unix://peer.sock:0",
+		"--initial-cluster=default=unix://peer.sock:0",
+		"--quota-backend-bytes=8589934592",
+	}})
+	if err != nil {
+		return err
+	}
+	c.etcd = p
+	socket := filepath.Join(c.Dir, "etcd.sock")
+	// kube-apiserver waits for etcd by itself; here it only matters that etcd got as far as to listen.
+	return p.waitFor(ctx, "etcd listens", startDeadline, func(context.Context) error {
+		_, err := os.Stat(socket)
+		return err
+	})
+}
+
+// runAPIServer runs kube-apiserver on the port of c.URL and waits until it is ready.
+func (c *ControlPlane) runAPIServer(ctx context.Context) (*Process, error) {
+	args := []string{
+		"--etcd-servers=unix://etcd.sock",
+		"--bind-address=127.0.0.1", "--secure-port=" + c.URL[strings.LastIndex(c.URL, ":")+1:],
+		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none",
+		"--service-cluster-ip-range=10.96.0.0/16", "--allow-privileged",
+		"--client-ca-file=pki/ca.crt", "--tls-cert-file=pki/apiserver.crt", "--tls-private-key-file=pki/apiserver.key",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=pki/sa.pub", "--service-account-signing-key-file=pki/sa.key",
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--enable-bootstrap-token-auth",
+	}
+	p, err := start(command{name: "kube-apiserver", path: c.opts.Tools["kube-apiserver"], dir: c.Dir, args: append(args, c.opts.APIServerArgs...)})
+	if err != nil {
+		return nil, err
+	}
+	ready, err := c.readiness()
+	if err != nil {
+		return p, err
+	}
+	return p, p.waitFor(ctx, "kube-apiserver is ready", startDeadline, ready)
+}
+
+// readiness is a probe of the API server's /readyz.
+func (c *ControlPlane) readiness() (func(context.Context) error, error) {
+	client, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.pem}, Timeout: 5 * time.Second})
+	if err != nil {
+		return nil, fmt.Errorf("make a client for /readyz: %w", err)
+	}
+	return probe(client, c.URL+"/readyz"), nil
+}
+
+// probe asks a URL; any answer but 200 is an error.
+func probe(client *http.Client, url string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(io.LimitReader(res.Body, 4<<10))
+		if err != nil {
+			return err
+		}
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s answered %s: %s", url, res.Status, body)
+		}
+		return nil
+	}
+}
+
+// connect makes the administrator's configuration, and its file admin.kubeconfig.
+func (c *ControlPlane) connect() error {
+	raw, err := c.Kubeconfig("playground-admin", "system:masters")
+	if err != nil {
+		return err
+	}
+	if err := writeFiles(c.Dir, map[string][]byte{"admin.kubeconfig": raw}); err != nil {
+		return err
+	}
+	if c.admin, err = clientcmd.RESTConfigFromKubeConfig(raw); err != nil {
+		return fmt.Errorf("read the administrator's kubeconfig: %w", err)
+	}
+	c.admin.QPS = -1 // what tests and the demo ask is not to be slowed down on the client's side
+	return nil
+}
+
+// startControllerManager starts kube-controller-manager and waits until one of its controllers did something.
+func (c *ControlPlane) startControllerManager(ctx context.Context) error {
+	args := []string{
+		"--kubeconfig=admin.kubeconfig", "--leader-elect=false", "--secure-port=0",
+		"--controllers=" + strings.Join(c.opts.Controllers, ","),
+		"--cluster-signing-cert-file=pki/ca.crt", "--cluster-signing-key-file=pki/ca.key", "--root-ca-file=pki/ca.crt",
+		"--service-account-private-key-file=pki/sa.key",
+		"--kube-api-qps=200", "--kube-api-burst=400",
+	}
+	p, err := start(command{
+		name: "kube-controller-manager", path: c.opts.Tools["kube-controller-manager"], dir: c.Dir,
+		args: append(args, c.opts.ControllerManagerArgs...),
+	})
+	if err != nil {
+		return err
+	}
+	c.controllerManager = p
+	client, err := kubernetes.NewForConfig(c.admin)
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	return p.waitFor(ctx, "kube-controller-manager works", startDeadline, func(ctx context.Context) error {
+		_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+}
+
+// AdminConfig is a configuration that may do everything. Change it as you like: it is a copy.
+func (c *ControlPlane) AdminConfig() *rest.Config { return rest.CopyConfig(c.admin) }
+
+// AdminKubeconfig is the path of a kubeconfig file that may do everything.
+func (c *ControlPlane) AdminKubeconfig() string { return filepath.Join(c.Dir, "admin.kubeconfig") }
+
+// CA is the certificate, as PEM, of the authority that signs the API server's, the users' and the kubelets' certificates.
+func (c *ControlPlane) CA() []byte { return append([]byte(nil), c.ca.pem...) }
+
+// Kubeconfig makes a kubeconfig for a user in groups, by client certificate. The group "system:masters" may do all.
+func (c *ControlPlane) Kubeconfig(user string, groups ...string) ([]byte, error) {
+	p, err := c.ca.client(user, groups)
+	if err != nil {
+		return nil, err
+	}
+	return kubeconfig(c.Name, c.URL, c.ca.pem, user, clientcmdapi.AuthInfo{ClientCertificateData: p.cert, ClientKeyData: p.key})
+}
+
+// ServiceAccountKubeconfig makes a kubeconfig for a service account, which must exist, by a token for a day.
+func (c *ControlPlane) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) ([]byte, error) {
+	client, err := kubernetes.NewForConfig(c.admin)
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	token, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(24 * 60 * 60))},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("request a token for service account %s/%s: %w", namespace, name, err)
+	}
+	return kubeconfig(c.Name, c.URL, c.ca.pem, name, clientcmdapi.AuthInfo{Token: token.Status.Token})
+}
+
+// APIServer, Etcd and ControllerManager are the running processes, to be measured or harmed.
+func (c *ControlPlane) APIServer() *Process         { return c.apiServer }
+func (c *ControlPlane) Etcd() *Process              { return c.etcd }
+func (c *ControlPlane) ControllerManager() *Process { return c.controllerManager }
+
+// StopAPIServer kills the API server, as an outage does. StartAPIServer brings it back at the same address.
+func (c *ControlPlane) StopAPIServer() { c.apiServer.Kill() }
+
+// StartAPIServer starts the API server after StopAPIServer and returns once it is ready.
+func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
+	p, err := c.runAPIServer(ctx)
+	if p != nil {
+		c.apiServer = p
+	}
+	if err != nil {
+		return fmt.Errorf("start the API server of %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// RestartAPIServer kills the API server and starts it anew at the same address, with the same data.
+func (c *ControlPlane) RestartAPIServer(ctx context.Context) error {
+	c.StopAPIServer()
+	return c.StartAPIServer(ctx)
+}
+
+// Stop ends all processes and removes the folder, unless it was given. What was stored is lost. It may be called twice.
+func (c *ControlPlane) Stop() error {
+	for _, p := range []*Process{c.controllerManager, c.apiServer, c.etcd} {
+		if p != nil {
+			p.Kill() // nothing is kept, so nothing needs an orderly end
+		}
+	}
+	if c.ownsDir {
+		if err := os.RemoveAll(c.Dir); err != nil {
+			return fmt.Errorf("remove the folder of %s: %w", c.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package playground
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Process is one child process. Its output goes to a file, whose end is quoted when it fails.
+type Process struct {
+	// Name is what the process is called in errors.
+	Name string
+	// Log is the file that holds its output and error output.
+	Log string
+	// Health is the base URL of its /healthz and /readyz, when it has one.
+	Health string
+	// Metrics is the URL of its metrics, when it has one.
+	Metrics string
+
+	cmd  *exec.Cmd
+	done chan struct{} // closed once the process has ended; err is set before
+	err  error
+}
+
+// command is what start needs to know of a program.
+type command struct {
+	name string   // of the process and of its log
+	path string   // of the program
+	args []string // without the program's name
+	dir  string   // its working directory, and where the log goes
+	env  []string // on top of the parent's
+}
+
+// start runs a program. It returns as soon as it runs; use waitFor to learn that it does its work.
+func start(c command) (*Process, error) {
+	log, err := os.OpenFile(filepath.Join(c.dir, c.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the log of %s: %w", c.name, err)
+	}
+	p := &Process{Name: c.name, Log: log.Name(), cmd: exec.Command(c.path, c.args...), done: make(chan struct{})}
+	p.cmd.Dir = c.dir
+	p.cmd.Env = append(os.Environ(), c.env...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = childAttributes()
+
+	started := make(chan error)
+	go func() {
+		// The kernel ends a child when the *thread* that made it ends (see childAttributes), so this one is kept for
+		// as long as the child lives.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer log.Close()
+		err := p.cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = p.cmd.Wait()
+			close(p.done)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", c.name, err)
+	}
+	return p, nil
+}
+
+// PID is the process ID.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Done is closed once the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Wait waits until the process has ended and returns how: nil when with exit code 0, else an error that quotes the end
+// of its log.
+func (p *Process) Wait() error {
+	<-p.done
+	if p.err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s ended: %w%s", p.Name, p.err, p.quoteLog())
+}
+
+// Kill ends the process and its children at once, as a crash does (SIGKILL), and waits until they are gone.
+func (p *Process) Kill() {
+	p.signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// Stop asks the process to end (SIGTERM) and waits for it. When it does not end within grace, it is killed and that is
+// the error. An exit code other than 0 is an error too.
+func (p *Process) Stop(grace time.Duration) error {
+	p.signal(syscall.SIGTERM)
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+		return p.Wait()
+	case <-timer.C:
+		p.Kill()
+		return fmt.Errorf("%s did not end within %s of SIGTERM%s", p.Name, grace, p.quoteLog())
+	}
+}
+
+// Signal sends a signal to the process and its children, for instance SIGSTOP to freeze it and SIGCONT to thaw it.
+func (p *Process) Signal(s syscall.Signal) { p.signal(s) }
+
+// signal reaches the whole process group. A group that is gone is no error.
+func (p *Process) signal(s syscall.Signal) {
+	select {
+	case <-p.done:
+	default:
+		_ = syscall.Kill(-p.PID(), s)
+	}
+}
+
+// waitFor calls probe until it says nil, and fails when the process ends, when ctx does, or after the deadline.
+func (p *Process) waitFor(ctx context.Context, what string, deadline time.Duration, probe func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	tick := time.NewTicker(25 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := probe(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("wait until %s: %w", what, errors.Join(p.Wait(), errEnded))
+		case <-ctx.Done():
+			return fmt.Errorf("wait until %s: %w (last answer: %w)%s", what, ctx.Err(), err, p.quoteLog())
+		case <-tick.C:
+		}
+	}
+}
+
+// errEnded marks the error of a process that ended while it was waited for.
+var errEnded = errors.New("it was still being waited for")
+
+// portTaken says whether a process ended because another one had taken its port.
+func (p *Process) portTaken() bool {
+	select {
+	case <-p.done:
+		return strings.Contains(p.tail(), "address already in use")
+	default:
+		return false
+	}
+}
+
+// quoteLog is the end of the log as part of an error.
+func (p *Process) quoteLog() string {
+	return fmt.Sprintf("\n--- the end of %s:\n%s\n---", p.Log, p.tail())
+}
+
+// tail is the last lines of the log, long lines cut.
+func (p *Process) tail() string {
+	const lines, width, window = 12, 400, 16 << 10
+	f, err := os.Open(p.Log)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	if size, err := f.Seek(0, io.SeekEnd); err == nil {
+		_, _ = f.Seek(max(0, size-window), io.SeekStart)
+	}
+	raw, err := io.ReadAll(f)
+	if err != nil {
+		return err.Error()
+	}
+	all := bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
+	all = all[max(0, len(all)-lines):]
+	for i, l := range all {
+		all[i] = l[:min(len(l), width)]
+	}
+	return string(bytes.Join(all, []byte("\n")))
+}

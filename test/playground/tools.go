@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package playground
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Tools are the paths of programs by the names that hack/tool gives them, for instance "etcd".
+type Tools map[string]string
+
+// FindTools has hack/tool build the named programs, where they are not in its cache, and returns their paths. The
+// progress goes to w (nil: nowhere).
+func FindTools(ctx context.Context, w io.Writer, names ...string) (Tools, error) {
+	root, err := Root(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "hack", "tool"), names...)
+	cmd.Dir = root
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	if w != nil {
+		cmd.Stderr = io.MultiWriter(w, &errs)
+		if f, ok := w.(*os.File); ok {
+			cmd.Stderr = f // a terminal stays one
+		}
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("build %s: %w\n%s", strings.Join(names, ", "), err, errs.String())
+	}
+	paths := strings.Fields(string(out))
+	if len(paths) != len(names) {
+		return nil, fmt.Errorf("build %s: %d paths came back", strings.Join(names, ", "), len(paths))
+	}
+	tools := Tools{}
+	for i, name := range names {
+		tools[name] = paths[i]
+	}
+	return tools, nil
+}
+
+// with adds the tools that are missing.
+func (t Tools) with(ctx context.Context, w io.Writer, names ...string) (Tools, error) {
+	var missing []string
+	all := Tools{}
+	for name, path := range t {
+		all[name] = path
+	}
+	for _, name := range names {
+		if all[name] == "" {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return all, nil
+	}
+	found, err := FindTools(ctx, w, missing...)
+	if err != nil {
+		return nil, err
+	}
+	for name, path := range found {
+		all[name] = path
+	}
+	return all, nil
+}
+
+// Root is the folder of Drover's module, which the working directory must lie in.
+func Root(ctx context.Context) (string, error) {
+	out, err := goCommand(ctx, "", "env", "GOMOD")
+	if err != nil {
+		return "", err
+	}
+	if out == "" || out == os.DevNull {
+		return "", errors.New("the working directory does not lie in Drover's module")
+	}
+	return filepath.Dir(out), nil
+}
+
+// Build builds the drover binary into the module's bin folder and returns its path: bin/drover, or bin/drover-race with
+// the race detector. Go's build cache makes it quick when nothing changed.
+func Build(ctx context.Context, race bool) (string, error) {
+	root, err := Root(ctx)
+	if err != nil {
+		return "", err
+	}
+	path, args := filepath.Join(root, "bin", "drover"), []string{"build", "-o"}
+	if race {
+		path += "-race"
+		args = []string{"build", "-race", "-o"}
+	}
+	// Tests of several packages build at the same time: without the lock, one would start what another still writes.
+	unlock, err := lock(filepath.Join(root, "bin"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := goCommand(ctx, root, append(args, path, ".")...); err != nil {
+		return "", err
+	}
+	return path, nil
+}
+
+// lock makes a folder and holds its lock until unlock is called or the process ends.
+func lock(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make a folder: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the lock of %s: %w", dir, err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// moduleDir is where the source of a module that Drover requires lies; it is downloaded where needed.
+func moduleDir(ctx context.Context, module string) (string, error) {
+	root, err := Root(ctx)
+	if err != nil {
+		return "", err
+	}
+	dir, err := goCommand(ctx, root, "list", "-m", "-f", "{{.Dir}}", module)
+	if err != nil || dir != "" {
+		return dir, err
+	}
+	if _, err := goCommand(ctx, root, "mod", "download", module); err != nil {
+		return "", err
+	}
+	return goCommand(ctx, root, "list", "-m", "-f", "{{.Dir}}", module)
+}
+
+// goCommand runs the go command and returns what it printed. Its error quotes what it said.
+func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, exit.Stderr)
+	}
+	if err != nil {
+		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
