@@ -30,7 +30,6 @@ import (
 // Deadlines: several times what a start takes on two busy cores.
 const (
 	startDeadline = 90 * time.Second
-	stopGrace     = 15 * time.Second
 )
 
 // ControlPlaneOptions say what a ControlPlane is like. The zero value serves.

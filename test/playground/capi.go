@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package playground
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// provider is one of Cluster API's managers as its release installs it, from the manifests in its module: in its own
+// namespace, with its own service account and roles, the prefix before its names.
+type provider struct {
+	tool      string // in hack/tool
+	folder    string // in the module
+	prefix    string
+	namespace string
+	label     string // its cluster.x-k8s.io/provider
+	aggregate string // the label of ClusterRoles that add to its own, where it has such
+	// contracts are the labels that the release puts on its CRDs: the contract's version and the API versions for it.
+	contracts map[string]string
+	args      []string
+}
+
+func coreProvider() provider {
+	return provider{
+		tool: "capi-core", folder: "core", prefix: "capi-", namespace: "capi-system", label: "cluster-api",
+		aggregate: "cluster.x-k8s.io/aggregate-to-manager",
+		contracts: map[string]string{"cluster.x-k8s.io/v1beta1": "v1beta1", "cluster.x-k8s.io/v1beta2": "v1beta2"},
+		args:      []string{"--feature-gates=ClusterTopology=true,MachinePool=true"},
+	}
+}
+
+func kubeadmProviders() []provider {
+	bootstrap, controlPlane := coreProvider(), coreProvider()
+	bootstrap.tool, bootstrap.folder, bootstrap.label = "capi-kubeadm-bootstrap", "bootstrap/kubeadm", "bootstrap-kubeadm"
+	bootstrap.prefix, bootstrap.namespace, bootstrap.aggregate = "capi-kubeadm-bootstrap-", "capi-kubeadm-bootstrap-system", ""
+	bootstrap.args = []string{"--feature-gates=MachinePool=true"}
+	controlPlane.tool, controlPlane.folder, controlPlane.label = "capi-kubeadm-controlplane", "controlplane/kubeadm", "control-plane-kubeadm"
+	controlPlane.prefix, controlPlane.namespace = "capi-kubeadm-control-plane-", "capi-kubeadm-control-plane-system"
+	controlPlane.aggregate = "kubeadm.controlplane.cluster.x-k8s.io/aggregate-to-manager"
+	controlPlane.args = []string{"--feature-gates=ClusterTopology=true,MachinePool=true"}
+	return []provider{bootstrap, controlPlane}
+}
+
+// startProvider installs a provider and starts its manager.
+func (m *Management) startProvider(ctx context.Context, module string, p provider, args ...string) (*Process, error) {
+	s, err := newService()
+	if err != nil {
+		return nil, err
+	}
+	m.services = append(m.services, s)
+	config := filepath.Join(module, p.folder, "config")
+	if err := m.installKinds(ctx, filepath.Join(config, "crd", "bases"), s.url(), p); err != nil {
+		return nil, err
+	}
+	if err := m.installRoles(ctx, filepath.Join(config, "rbac"), p); err != nil {
+		return nil, err
+	}
+	if err := m.installWebhooks(ctx, filepath.Join(config, "webhook", "manifests.yaml"), p.prefix, s.url()); err != nil {
+		return nil, err
+	}
+	return m.startManager(ctx, manager{
+		name: p.tool, path: m.opts.Tools[p.tool], namespace: p.namespace, serviceAccount: p.prefix + "manager", service: s,
+		args: append(p.args, args...),
+	})
+}
+
+// installKinds applies the CRDs with what the release's kustomization adds to them: labels, and where to convert.
+func (m *Management) installKinds(ctx context.Context, dir, url string, p provider) error {
+	crds, err := read(dir)
+	if err != nil {
+		return err
+	}
+	for _, crd := range crds {
+		label(crd, p.contracts)
+		label(crd, map[string]string{"cluster.x-k8s.io/provider": p.label, "clusterctl.cluster.x-k8s.io": ""})
+		if err := convertAt(crd, url, m.ca.pem); err != nil {
+			return err
+		}
+	}
+	if err := apply(ctx, m.client, crds...); err != nil {
+		return err
+	}
+	return established(ctx, m.client, crds)
+}
+
+// installRoles applies the service account, the roles and their bindings, named and placed as the release does.
+func (m *Management) installRoles(ctx context.Context, dir string, p provider) error {
+	objects, err := read(dir)
+	if err != nil {
+		return err
+	}
+	if err := apply(ctx, m.client, namespace(p.namespace, nil)); err != nil {
+		return err
+	}
+	for _, o := range objects {
+		o.SetName(p.prefix + o.GetName())
+		if !strings.HasPrefix(o.GetKind(), "ClusterRole") {
+			o.SetNamespace(p.namespace)
+		}
+		if p.aggregate != "" && o.GetName() == p.prefix+"manager-role" {
+			label(o, map[string]string{p.aggregate: "true"})
+		}
+		if strings.HasSuffix(o.GetKind(), "Binding") {
+			if err := p.rebind(o); err != nil {
+				return fmt.Errorf("read %s %s: %w", o.GetKind(), o.GetName(), err)
+			}
+		}
+	}
+	return apply(ctx, m.client, objects...)
+}
+
+// rebind points a binding at the role and service account by their released names, and to the aggregated role if any.
+func (p provider) rebind(o *unstructured.Unstructured) error {
+	role, _, err := unstructured.NestedString(o.Object, "roleRef", "name")
+	if err != nil {
+		return err
+	}
+	if p.aggregate != "" && role == "manager-role" {
+		role = "aggregated-manager-role"
+	}
+	if err := unstructured.SetNestedField(o.Object, p.prefix+role, "roleRef", "name"); err != nil {
+		return err
+	}
+	return unstructured.SetNestedSlice(o.Object, []any{map[string]any{
+		"kind": "ServiceAccount", "name": p.prefix + "manager", "namespace": p.namespace,
+	}}, "subjects")
+}
+
+// installWebhooks applies webhook configurations for a server outside the cluster.
+func (m *Management) installWebhooks(ctx context.Context, file, prefix, url string) error {
+	configurations, err := read(file)
+	if err != nil {
+		return err
+	}
+	for _, c := range configurations {
+		c.SetName(prefix + c.GetName())
+		if err := serveAt(c, url, m.ca.pem); err != nil {
+			return err
+		}
+	}
+	return apply(ctx, m.client, configurations...)
+}
+
+func namespace(name string, labels map[string]string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
+	o.SetName(name)
+	o.SetLabels(labels)
+	return o
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package playground
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// service stands where a Service would in a cluster: one address for the webhooks of however many managers run, with an
+// end that connections are cut at while none is ready. It passes bytes on, so TLS is between the API server and the
+// manager.
+type service struct {
+	listener net.Listener
+
+	mu       sync.Mutex
+	backends map[*Process]string
+	open     map[net.Conn]struct{}
+	closed   bool
+	wg       sync.WaitGroup
+}
+
+func newService() (*service, error) {
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", local(ports[0]))
+	if err != nil {
+		return nil, fmt.Errorf("listen for webhook calls: %w", err)
+	}
+	s := &service{listener: l, backends: map[*Process]string{}, open: map[net.Conn]struct{}{}}
+	s.wg.Go(s.accept)
+	return s, nil
+}
+
+// url is the base of the service's address.
+func (s *service) url() string { return "https://" + s.listener.Addr().String() }
+
+// add makes a manager one of those that get calls, until it ends.
+func (s *service) add(p *Process, addr string) {
+	s.mu.Lock()
+	s.backends[p] = addr
+	s.mu.Unlock()
+	go func() {
+		<-p.Done()
+		s.mu.Lock()
+		delete(s.backends, p)
+		s.mu.Unlock()
+	}()
+}
+
+func (s *service) accept() {
+	for {
+		c, err := s.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		s.wg.Go(func() { s.forward(c) })
+	}
+}
+
+// forward connects the caller with the first manager that can be reached, or hangs up.
+func (s *service) forward(caller net.Conn) {
+	defer caller.Close()
+	for _, addr := range s.addresses() {
+		backend, err := net.DialTimeout("tcp", addr, time.Second)
+		if err != nil {
+			continue
+		}
+		defer backend.Close()
+		if !s.keep(caller, backend) {
+			return
+		}
+		defer s.forget(caller, backend)
+		var both sync.WaitGroup
+		both.Go(func() { pump(backend, caller) })
+		both.Go(func() { pump(caller, backend) })
+		both.Wait()
+		return
+	}
+}
+
+// pump copies until one side ends, and then tells the other.
+func pump(to, from net.Conn) {
+	_, _ = io.Copy(to, from)
+	_ = to.(*net.TCPConn).CloseWrite()
+}
+
+func (s *service) addresses() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]string, 0, len(s.backends))
+	for _, addr := range s.backends {
+		all = append(all, addr)
+	}
+	return all
+}
+
+// keep remembers open connections, so that close can cut them; false means that it already has.
+func (s *service) keep(conns ...net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range conns {
+		s.open[c] = struct{}{}
+	}
+	return !s.closed
+}
+
+func (s *service) forget(conns ...net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range conns {
+		delete(s.open, c)
+	}
+}
+
+// close frees the port and cuts all connections.
+func (s *service) close() {
+	s.listener.Close()
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.open {
+		c.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
