@@ -20,6 +20,10 @@ const (
 	// AccountFinalizer holds a CloudAccount until no CloudMachine refers to it, so that their VMs can be deleted.
 	AccountFinalizer = "cloudaccount.infrastructure.cluster.x-k8s.io"
 
+	// ClusterFinalizer holds a CloudCluster until no CloudMachine of its cluster is left: its ownershipID is needed to
+	// delete their VMs, and when a whole namespace is deleted nothing else keeps the order.
+	ClusterFinalizer = "cloudcluster.infrastructure.cluster.x-k8s.io"
+
 	// AbandonAnnotation on a CloudMachine under deletion lets go of its VM without deleting it. Its value must be
 	// the CloudMachine's own name, so that it can't be spread by a template or a wildcard. The VM goes on running
 	// and costing money: a Warning Event says so.

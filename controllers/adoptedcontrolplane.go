@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/secret"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+)
+
+const (
+	// DefaultProbeInterval is how often an adopted API server is asked, unless the operator says otherwise.
+	DefaultProbeInterval = time.Minute
+	// firstProbeInterval is how often while it has never answered: someone is waiting for it.
+	firstProbeInterval = 10 * time.Second
+	// moveLabel makes "clusterctl move" take an object along that nothing of the Cluster owns.
+	moveLabel = "clusterctl.cluster.x-k8s.io/move"
+
+	adoptedControlPlaneKind = "AdoptedControlPlane"
+)
+
+// AdoptedControlPlaneReconciler tells Cluster API of an API server that exists already: it probes it, reports its
+// version, and keeps the Cluster's kubeconfig Secret. It makes nothing and deletes nothing there; an object that goes
+// away is a cluster that runs on, so there is no finalizer.
+type AdoptedControlPlaneReconciler struct {
+	Client client.Client
+	// APIReader reads Secrets' contents: they are never held in a cache.
+	APIReader        client.Reader
+	WatchFilterValue string
+	// ProbeInterval is the time between two probes. 0: DefaultProbeInterval.
+	ProbeInterval time.Duration
+}
+
+// +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanes,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanes/status,verbs=patch
+// +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanes/finalizers,verbs=update
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch
+
+// SetupWithManager registers the reconciler.
+func (r *AdoptedControlPlaneReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	return builder.ControllerManagedBy(mgr).
+		For(&controlplanev1.AdoptedControlPlane{}, builder.WithPredicates(specOrMetadataChanged())).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToAdoptedControlPlane),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToControlPlanes)).
+		WithOptions(options).
+		Named("adoptedcontrolplane").
+		Complete(r)
+}
+
+// Reconcile brings one control plane up to date.
+func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	adopted := &controlplanev1.AdoptedControlPlane{}
+	if err := r.Client.Get(ctx, req.NamespacedName, adopted); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !watched(adopted, r.WatchFilterValue) || !adopted.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	cluster, err := util.GetOwnerCluster(ctx, r.Client, adopted.ObjectMeta)
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("reading the owner Cluster: %w", err)
+	}
+
+	before := adopted.DeepCopy()
+	adopted.Status.ExternalManagedControlPlane = ptr.To(true)
+	adopted.Status.ObservedGeneration = adopted.Generation
+	var result reconcile.Result
+	switch {
+	case setPaused(adopted, cluster):
+	case cluster == nil:
+		setUnavailable(adopted, controlplanev1.WaitingForOwnerReason, "waits for a Cluster whose controlPlaneRef names it")
+	default:
+		result, err = r.adopt(ctx, adopted, cluster)
+	}
+	return result, errors.Join(err, patchStatus(ctx, r.Client, before, adopted))
+}
+
+// adopt takes the user's kubeconfig, proves it, and hands it to Cluster API. What it finds is in the Available condition.
+func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) (reconcile.Result, error) {
+	source, config, refused, err := r.kubeconfig(ctx, adopted)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if refused != nil {
+		setUnavailable(adopted, refused.reason, refused.message)
+		return reconcile.Result{}, nil // a change of the Secret brings it back
+	}
+	if err := r.ensureEndpoint(ctx, adopted, cluster, config); err != nil {
+		return reconcile.Result{}, err
+	}
+	version, failure := config.probe(ctx, probeTimeout)
+	if failure != nil {
+		setUnavailable(adopted, failure.reason, failure.message)
+		return r.nextProbe(adopted), nil
+	}
+	adopted.Status.Version = version
+
+	// Only a kubeconfig that was seen to work replaces the one that Cluster API uses.
+	conflict, err := r.keepSecret(ctx, adopted, cluster, source, config)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if conflict != "" {
+		setUnavailable(adopted, controlplanev1.KubeconfigConflictReason, conflict)
+		return r.nextProbe(adopted), nil
+	}
+	adopted.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+	setAvailable(adopted, cluster)
+	return r.nextProbe(adopted), nil
+}
+
+// nextProbe is when to ask again, spread out so that many control planes are not asked at once.
+func (r *AdoptedControlPlaneReconciler) nextProbe(adopted *controlplanev1.AdoptedControlPlane) reconcile.Result {
+	interval := r.ProbeInterval
+	if interval == 0 {
+		interval = DefaultProbeInterval
+	}
+	if !ptr.Deref(adopted.Status.Initialization.ControlPlaneInitialized, false) {
+		interval = min(interval, firstProbeInterval)
+	}
+	return reconcile.Result{RequeueAfter: jitter(interval)}
+}
+
+// setAvailable says that the API server answers, and whether the Cluster and the spec agree with what was found.
+func setAvailable(adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) {
+	ours, theirs := adopted.Spec.ControlPlaneEndpoint, cluster.Spec.ControlPlaneEndpoint
+	if theirs.IsValid() && ours.IsValid() && ours != theirs {
+		setUnavailable(adopted, controlplanev1.EndpointMismatchReason, fmt.Sprintf(
+			"spec.controlPlaneEndpoint is %s, but the Cluster's is %s: make them equal", ours.String(), theirs.String()))
+		return
+	}
+	message := ""
+	if adopted.Spec.Version != "" && adopted.Spec.Version != adopted.Status.Version {
+		message = fmt.Sprintf("the API server runs %s, spec.version says %s", adopted.Status.Version, adopted.Spec.Version)
+	}
+	setCondition(adopted, clusterv1.AvailableCondition, metav1.ConditionTrue, controlplanev1.AvailableReason, message)
+}
+
+func setUnavailable(adopted *controlplanev1.AdoptedControlPlane, reason, message string) {
+	setCondition(adopted, clusterv1.AvailableCondition, metav1.ConditionFalse, reason, message)
+}
+
+// kubeconfig reads and checks the user's kubeconfig, or says why it can't be taken.
+func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane) (*corev1.Secret, *kubeconfig, *probeFailure, error) {
+	ref := adopted.Spec.KubeconfigRef
+	source := &corev1.Secret{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: adopted.Namespace, Name: ref.Name}, source)
+	if apierrors.IsNotFound(err) {
+		return nil, nil, &probeFailure{controlplanev1.KubeconfigMissingReason,
+			fmt.Sprintf("waits for Secret %q in this namespace, which holds the kubeconfig", ref.Name)}, nil
+	}
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("reading Secret %q: %w", ref.Name, err)
+	}
+	data, ok := source.Data[ref.Key]
+	if !ok {
+		return nil, nil, &probeFailure{controlplanev1.KubeconfigMissingReason,
+			fmt.Sprintf("Secret %q has no key %q", ref.Name, ref.Key)}, nil
+	}
+	config, err := parseKubeconfig(data)
+	if err != nil {
+		return nil, nil, &probeFailure{controlplanev1.KubeconfigRefusedReason,
+			fmt.Sprintf("the kubeconfig in Secret %q is refused: %s", ref.Name, err)}, nil
+	}
+	return source, config, nil, nil
+}
+
+// ensureEndpoint completes the spec where the user left the endpoint out: with the Cluster's, who may know a better address
+// for machines, else with the kubeconfig's. Cluster API copies it to the Cluster.
+func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig) error {
+	if adopted.Spec.ControlPlaneEndpoint.IsValid() {
+		return nil
+	}
+	patched := adopted.DeepCopy()
+	patched.Spec.ControlPlaneEndpoint = config.endpoint()
+	if cluster.Spec.ControlPlaneEndpoint.IsValid() {
+		patched.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint
+	}
+	patch := client.MergeFromWithOptions(adopted.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, patched, patch); err != nil {
+		return fmt.Errorf("writing the endpoint: %w", err)
+	}
+	adopted.Spec = patched.Spec
+	adopted.Status.ObservedGeneration = patched.Generation
+	return nil
+}
+
+// keepSecret writes <cluster>-kubeconfig as Cluster API wants it, if it is not so already. A Secret of that name which is
+// not ours is never touched: then the answer says what is in the way.
+func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, source *corev1.Secret, config *kubeconfig) (string, error) {
+	name := secret.Name(cluster.Name, secret.Kubeconfig)
+	if source.Name == name {
+		return usableAsIs(source, adopted, cluster), nil
+	}
+	if err := r.moveAlong(ctx, source); err != nil {
+		return "", err
+	}
+	data, err := config.serialize(cluster.Name)
+	if err != nil {
+		return "", err
+	}
+	have := &corev1.Secret{}
+	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: adopted.Namespace, Name: name}, have)
+	if apierrors.IsNotFound(err) {
+		created := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: adopted.Namespace, Name: name},
+			Type:       clusterv1.ClusterSecretType,
+		}
+		fillSecret(created, adopted, cluster, data)
+		if err := r.Client.Create(ctx, created); err != nil {
+			return "", fmt.Errorf("creating Secret %q: %w", name, err)
+		}
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading Secret %q: %w", name, err)
+	}
+	if !ownedBy(have, adopted) {
+		return fmt.Sprintf("Secret %q, where the Cluster's kubeconfig belongs, exists and is not this control plane's: "+
+			"remove it, or name it in kubeconfigRef", name), nil
+	}
+	return "", r.refreshSecret(ctx, have, adopted, cluster, data)
+}
+
+func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data []byte) error {
+	before := have.DeepCopy()
+	fillSecret(have, adopted, cluster, data)
+	if equality.Semantic.DeepEqual(before, have) {
+		return nil
+	}
+	if err := r.Client.Patch(ctx, have, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("refreshing Secret %q: %w", have.Name, err)
+	}
+	return nil
+}
+
+// moveAlong labels the user's Secret so that "clusterctl move" takes it along: nothing of the Cluster owns it, and
+// without it the control plane would be without a kubeconfig at its new place.
+func (r *AdoptedControlPlaneReconciler) moveAlong(ctx context.Context, source *corev1.Secret) error {
+	if _, ok := source.Labels[moveLabel]; ok {
+		return nil
+	}
+	before := source.DeepCopy()
+	source.SetLabels(util.MergeMap(source.Labels, map[string]string{moveLabel: ""}))
+	if err := r.Client.Patch(ctx, source, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("labelling Secret %q: %w", source.Name, err)
+	}
+	return nil
+}
+
+// fillSecret sets what Cluster API reads of a kubeconfig Secret, and leaves the rest alone.
+func fillSecret(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data []byte) {
+	s.Labels = util.MergeMap(s.Labels, map[string]string{clusterv1.ClusterNameLabel: cluster.Name})
+	s.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(adopted, controlplanev1.GroupVersion.WithKind(adoptedControlPlaneKind))}
+	if !bytes.Equal(s.Data[secret.KubeconfigDataName], data) {
+		s.Data = map[string][]byte{secret.KubeconfigDataName: data}
+	}
+}
+
+// ownedBy tells whether the Secret's controller is this control plane. The name decides, not the UID, which a restored
+// backup or a move has changed.
+func ownedBy(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane) bool {
+	owner := metav1.GetControllerOf(s)
+	if owner == nil || owner.Kind != adoptedControlPlaneKind || owner.Name != adopted.Name {
+		return false
+	}
+	gv, err := schema.ParseGroupVersion(owner.APIVersion)
+	return err == nil && gv.Group == controlplanev1.GroupVersion.Group
+}
+
+// usableAsIs says what Cluster API lacks in a Secret that the user wrote at the very place where it looks, or "".
+func usableAsIs(source *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) string {
+	if source.Labels[clusterv1.ClusterNameLabel] == cluster.Name && adopted.Spec.KubeconfigRef.Key == secret.KubeconfigDataName {
+		return ""
+	}
+	return fmt.Sprintf("Secret %q is where the Cluster's kubeconfig belongs: give yours another name, "+
+		"or label it %s=%s and use the key %q", source.Name, clusterv1.ClusterNameLabel, cluster.Name, secret.KubeconfigDataName)
+}
+
+func clusterToAdoptedControlPlane(_ context.Context, o client.Object) []reconcile.Request {
+	cluster, ok := o.(*clusterv1.Cluster)
+	if !ok {
+		return nil
+	}
+	ref := cluster.Spec.ControlPlaneRef
+	if ref.APIGroup != controlplanev1.GroupVersion.Group || ref.Kind != adoptedControlPlaneKind {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: cluster.Namespace, Name: ref.Name}}}
+}
+
+// secretToControlPlanes finds those that read the Secret, and those whose Cluster's kubeconfig it is.
+func (r *AdoptedControlPlaneReconciler) secretToControlPlanes(ctx context.Context, o client.Object) []reconcile.Request {
+	list := &controlplanev1.AdoptedControlPlaneList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing AdoptedControlPlanes to wake")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		adopted := &list.Items[i]
+		target := secret.Name(adopted.Labels[clusterv1.ClusterNameLabel], secret.Kubeconfig)
+		if o.GetName() == adopted.Spec.KubeconfigRef.Name || o.GetName() == target {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(adopted)})
+		}
+	}
+	return requests
+}

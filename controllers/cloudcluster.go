@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/labels"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// maxFailureDomains is the most that the API takes; a cluster that has more is told the first, by name.
+const maxFailureDomains = 100
+
+// CloudClusterReconciler gives each cluster its identity in the clouds and offers the zones of its accounts. It makes
+// no cloud call.
+type CloudClusterReconciler struct {
+	Client           client.Client
+	WatchFilterValue string
+}
+
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters/status,verbs=patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts;cloudmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
+
+// SetupWithManager registers the reconciler.
+func (r *CloudClusterReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	return builder.ControllerManagedBy(mgr).
+		For(&infrav1.CloudCluster{}, builder.WithPredicates(specOrMetadataChanged())).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToCloudCluster),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(r.accountToClusters),
+			builder.WithPredicates(onUpdate(accountReportChanged))).
+		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToDeletedClusters),
+			builder.WithPredicates(onlyDeleted())).
+		WithOptions(options).
+		Named("cloudcluster").
+		Complete(r)
+}
+
+// Reconcile brings one cluster up to date.
+func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	infra := &infrav1.CloudCluster{}
+	if err := r.Client.Get(ctx, req.NamespacedName, infra); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !watched(infra, r.WatchFilterValue) {
+		return reconcile.Result{}, nil
+	}
+	if annotations.IsExternallyManaged(infra) {
+		// Someone else fills it; all that may be ours is a finalizer from before it was handed over.
+		return reconcile.Result{}, r.release(ctx, infra)
+	}
+	cluster, err := util.GetOwnerCluster(ctx, r.Client, infra.ObjectMeta)
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("reading the owner Cluster: %w", err)
+	}
+
+	before := infra.DeepCopy()
+	switch {
+	case setPaused(infra, cluster):
+	case !infra.DeletionTimestamp.IsZero():
+		if released, err := r.reconcileDelete(ctx, infra); released || err != nil {
+			return reconcile.Result{}, err
+		}
+	case cluster == nil:
+		setNotReady(infra, infrav1.WaitingForOwnerReason, "waits for a Cluster whose infrastructureRef names it")
+	default:
+		if claimed, err := r.claim(ctx, infra, cluster); claimed || err != nil {
+			return reconcile.Result{}, err // the write comes back as an event
+		}
+		err = r.report(ctx, infra)
+	}
+	return reconcile.Result{}, errors.Join(err, patchStatus(ctx, r.Client, before, infra))
+}
+
+// claim completes the spec: identity and finalizer before anything may be made for this cluster, and the endpoint as
+// soon as the Cluster knows it (Cluster API copies it there from any control plane). It reports whether it wrote.
+func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) (bool, error) {
+	claimed := infra.DeepCopy()
+	controllerutil.AddFinalizer(claimed, infrav1.ClusterFinalizer)
+	if claimed.Spec.OwnershipID == "" {
+		claimed.Spec.OwnershipID = newOwnershipID()
+	}
+	if !claimed.Spec.ControlPlaneEndpoint.IsValid() && cluster.Spec.ControlPlaneEndpoint.IsValid() {
+		claimed.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint
+	}
+	if equality.Semantic.DeepEqual(infra.Spec, claimed.Spec) && equality.Semantic.DeepEqual(infra.Finalizers, claimed.Finalizers) {
+		return false, nil
+	}
+	// The lock keeps a stale cache from giving a second identity to a cluster that has one.
+	patch := client.MergeFromWithOptions(infra.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, claimed, patch); err != nil {
+		return false, fmt.Errorf("writing the ownership ID: %w", err)
+	}
+	return true, nil
+}
+
+// report fills in the status: failure domains, provisioned, Ready.
+func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.CloudCluster) error {
+	accounts, err := r.accounts(ctx, infra)
+	if err != nil {
+		return err
+	}
+	if accounts.untried == "" {
+		infra.Status.FailureDomains = accounts.domains
+	}
+	// Without its zones known once, a control plane would put its first machines anywhere. Later on, an account that
+	// has trouble stops nothing but its own machines.
+	if accounts.untried == "" || ptr.Deref(infra.Status.Initialization.Provisioned, false) {
+		infra.Status.Initialization.Provisioned = ptr.To(true)
+	}
+	switch {
+	case accounts.untried != "":
+		setNotReady(infra, infrav1.WaitingForAccountReason, accounts.untried)
+	case accounts.broken != "":
+		setNotReady(infra, infrav1.WaitingForAccountReason, accounts.broken)
+	default:
+		setReady(infra)
+	}
+	return nil
+}
+
+// accountsReport is what the accounts of a cluster say.
+type accountsReport struct {
+	domains []clusterv1.FailureDomain
+	// untried says which account is missing or was never tried, broken which one does not work.
+	untried, broken string
+}
+
+func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.CloudCluster) (accountsReport, error) {
+	var report accountsReport
+	var zones []string
+	for _, ref := range infra.Spec.AccountRefs {
+		account := &infrav1.CloudAccount{}
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: infra.Namespace, Name: ref.Name}, account)
+		if apierrors.IsNotFound(err) {
+			report.untried = fmt.Sprintf("waits for CloudAccount %q, which does not exist in this namespace", ref.Name)
+			continue
+		}
+		if err != nil {
+			return report, fmt.Errorf("reading CloudAccount %q: %w", ref.Name, err)
+		}
+		ready := conditions.Get(account, clusterv1.ReadyCondition)
+		switch {
+		case ready == nil:
+			report.untried = fmt.Sprintf("waits for CloudAccount %q to be connected", ref.Name)
+		case ready.Status != "True":
+			report.broken = fmt.Sprintf("CloudAccount %q is not ready: %s", ref.Name, ready.Message)
+		}
+		zones = append(zones, account.Status.FailureDomains...)
+	}
+	slices.Sort(zones)
+	zones = slices.Compact(zones)
+	for _, zone := range zones[:min(len(zones), maxFailureDomains)] {
+		report.domains = append(report.domains, clusterv1.FailureDomain{Name: zone, ControlPlane: ptr.To(true)})
+	}
+	return report, nil
+}
+
+// reconcileDelete lets the cluster's identity go once no machine needs it to be deleted, and reports whether it did.
+func (r *CloudClusterReconciler) reconcileDelete(ctx context.Context, infra *infrav1.CloudCluster) (bool, error) {
+	machines := &infrav1.CloudMachineList{}
+	if name := infra.Labels[clusterv1.ClusterNameLabel]; name != "" {
+		err := r.Client.List(ctx, machines, client.InNamespace(infra.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: name})
+		if err != nil {
+			return false, fmt.Errorf("listing the cluster's CloudMachines: %w", err)
+		}
+	}
+	if len(machines.Items) == 0 {
+		return true, r.release(ctx, infra)
+	}
+	setNotReady(infra, infrav1.InUseReason, fmt.Sprintf(
+		"waits for %d CloudMachines to be deleted: they need its ownershipID", len(machines.Items)))
+	return false, nil
+}
+
+// release takes our finalizer off, if it is there.
+func (r *CloudClusterReconciler) release(ctx context.Context, infra *infrav1.CloudCluster) error {
+	before := infra.DeepCopy()
+	if !controllerutil.RemoveFinalizer(infra, infrav1.ClusterFinalizer) {
+		return nil
+	}
+	err := r.Client.Patch(ctx, infra, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the finalizer: %w", err)
+	}
+	return nil
+}
+
+func clusterToCloudCluster(_ context.Context, o client.Object) []reconcile.Request {
+	cluster, ok := o.(*clusterv1.Cluster)
+	if !ok {
+		return nil
+	}
+	ref := cluster.Spec.InfrastructureRef
+	if ref.APIGroup != infrav1.GroupVersion.Group || ref.Kind != "CloudCluster" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: cluster.Namespace, Name: ref.Name}}}
+}
+
+func (r *CloudClusterReconciler) accountToClusters(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.requests(ctx, o.GetNamespace(), func(c *infrav1.CloudCluster) bool {
+		return slices.Contains(c.Spec.AccountRefs, infrav1.LocalReference{Name: o.GetName()})
+	})
+}
+
+func (r *CloudClusterReconciler) machineToDeletedClusters(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.requests(ctx, o.GetNamespace(), func(c *infrav1.CloudCluster) bool {
+		return !c.DeletionTimestamp.IsZero() && c.Labels[clusterv1.ClusterNameLabel] == o.GetLabels()[clusterv1.ClusterNameLabel]
+	})
+}
+
+// requests lists the namespace's CloudClusters for which keep is true.
+func (r *CloudClusterReconciler) requests(ctx context.Context, namespace string, keep func(*infrav1.CloudCluster) bool) []reconcile.Request {
+	list := &infrav1.CloudClusterList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudClusters to wake")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if keep(&list.Items[i]) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}
+
+// accountReportChanged tells whether an account says something new to those who refer to it.
+func accountReportChanged(before, after *infrav1.CloudAccount) bool {
+	return !slices.Equal(before.Status.FailureDomains, after.Status.FailureDomains) ||
+		!equality.Semantic.DeepEqual(conditions.Get(before, clusterv1.ReadyCondition), conditions.Get(after, clusterv1.ReadyCondition))
+}
+
+// watched tells whether this manager is responsible for o. It is asked in Reconcile, because requests that come by way of
+// other objects have passed no filter on o.
+func watched(o client.Object, filter string) bool {
+	return filter == "" || labels.HasWatchLabel(o, filter)
+}
+
+// newOwnershipID makes up 130 bits, in letters and digits that every cloud takes in a tag.
+func newOwnershipID() string {
+	return strings.ToLower(rand.Text())
+}

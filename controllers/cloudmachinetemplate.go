@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// reconnectDelay is how soon a template looks again for an account that works by its status, but is not connected in
+// this process: the manager has just started and the account's own reconcile is in the queue.
+const reconnectDelay = 2 * time.Second
+
+// CloudMachineTemplateReconciler asks the cloud what a template's machines will be, so that the cluster-autoscaler can
+// scale from zero. It asks once for each account, and again only when the account says something new.
+type CloudMachineTemplateReconciler struct {
+	Client           client.Client
+	Accounts         *cloud.Accounts
+	WatchFilterValue string
+
+	retries retries
+}
+
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachinetemplates,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachinetemplates/status,verbs=patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,verbs=get;list;watch
+
+// SetupWithManager registers the reconciler.
+func (r *CloudMachineTemplateReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	return builder.ControllerManagedBy(mgr).
+		For(&infrav1.CloudMachineTemplate{}, builder.WithPredicates(specOrMetadataChanged())).
+		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(r.accountToTemplates),
+			builder.WithPredicates(onUpdate(accountReportChanged))).
+		WithOptions(options).
+		Named("cloudmachinetemplate").
+		Complete(r)
+}
+
+// Reconcile brings one template up to date.
+func (r *CloudMachineTemplateReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	template := &infrav1.CloudMachineTemplate{}
+	if err := r.Client.Get(ctx, req.NamespacedName, template); err != nil {
+		r.retries.forget(req.NamespacedName)
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !watched(template, r.WatchFilterValue) || !template.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	before := template.DeepCopy()
+	result, err := r.describe(ctx, template)
+	return result, errors.Join(err, patchStatus(ctx, r.Client, before, template))
+}
+
+// describe fills in capacity and nodeInfo. What was known stays when the cloud can't be asked.
+func (r *CloudMachineTemplateReconciler) describe(ctx context.Context, template *infrav1.CloudMachineTemplate) (reconcile.Result, error) {
+	spec := &template.Spec.Template.Spec
+	key := client.ObjectKey{Namespace: template.Namespace, Name: spec.AccountRef.Name}
+	account := r.Accounts.Get(key)
+	if account == nil {
+		return r.waitForAccount(ctx, template, key)
+	}
+	if !account.Cloud().InMachine(spec) {
+		setNotReady(template, infrav1.InvalidSpecReason, fmt.Sprintf(
+			"CloudAccount %q is of the cloud %q, and the template has no fields of it", key.Name, account.Cloud().Name))
+		return reconcile.Result{}, nil
+	}
+	offering, err := account.Offering(ctx, spec)
+	if err != nil {
+		var queued *cloud.Queued
+		if errors.As(err, &queued) {
+			setNotReady(template, infrav1.QueuedReason, err.Error())
+		} else {
+			setCloudError(template, err)
+		}
+		if after, again := r.retries.after(client.ObjectKeyFromObject(template), err); again {
+			return reconcile.Result{RequeueAfter: after}, nil
+		}
+		return reconcile.Result{}, nil
+	}
+	r.retries.forget(client.ObjectKeyFromObject(template))
+	template.Status.Capacity = offering.Capacity
+	template.Status.NodeInfo = nodeInfo(offering)
+	setReady(template)
+	return reconcile.Result{}, nil
+}
+
+// waitForAccount says why the account can't be asked; its next report brings the template back.
+func (r *CloudMachineTemplateReconciler) waitForAccount(ctx context.Context, template *infrav1.CloudMachineTemplate, key client.ObjectKey) (reconcile.Result, error) {
+	account := &infrav1.CloudAccount{}
+	err := r.Client.Get(ctx, key, account)
+	switch {
+	case apierrors.IsNotFound(err):
+		setNotReady(template, infrav1.WaitingForAccountReason, fmt.Sprintf("waits for CloudAccount %q, which does not exist in this namespace", key.Name))
+		return reconcile.Result{}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("reading CloudAccount %q: %w", key.Name, err)
+	}
+	switch ready := conditions.Get(account, clusterv1.ReadyCondition); {
+	case ready == nil:
+		setNotReady(template, infrav1.WaitingForAccountReason, fmt.Sprintf("waits for CloudAccount %q to be connected", key.Name))
+		return reconcile.Result{}, nil
+	case ready.Status != "True":
+		setNotReady(template, infrav1.WaitingForAccountReason, fmt.Sprintf("CloudAccount %q is not ready: %s", key.Name, ready.Message))
+		return reconcile.Result{}, nil
+	default:
+		return reconcile.Result{RequeueAfter: jitter(reconnectDelay)}, nil // and what was known stays
+	}
+}
+
+// nodeInfo keeps to the words that Cluster API's contract knows.
+func nodeInfo(offering cloud.Offering) infrav1.NodeInfo {
+	info := infrav1.NodeInfo{OperatingSystem: offering.OperatingSystem}
+	if slices.Contains([]string{"amd64", "arm64", "s390x", "ppc64le"}, offering.Architecture) {
+		info.Architecture = offering.Architecture
+	}
+	return info
+}
+
+func (r *CloudMachineTemplateReconciler) accountToTemplates(ctx context.Context, o client.Object) []reconcile.Request {
+	list := &infrav1.CloudMachineTemplateList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudMachineTemplates to wake")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range list.Items {
+		if list.Items[i].Spec.Template.Spec.AccountRef.Name == o.GetName() {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests
+}

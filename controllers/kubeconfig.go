@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// maxKubeconfig bounds a kubeconfig, in bytes. Those of real clusters have 5 to 20 KiB.
+const maxKubeconfig = 256 << 10
+
+// kubeconfig is what Drover takes from a user's kubeconfig: one API server, one CA, one set of credentials, all of it
+// data. Nothing in it runs a program, reads a file of the manager or weakens TLS.
+type kubeconfig struct {
+	server             *url.URL
+	tlsServerName      string
+	ca                 []byte
+	roots              *x509.CertPool
+	certificate, key   []byte
+	pair               *tls.Certificate // nil without a client certificate
+	token              string
+	disableCompression bool
+}
+
+// parseKubeconfig reads the current context of a kubeconfig, and refuses what Drover never does for a tenant.
+// Errors say what to change and hold nothing of the kubeconfig's content but names of its fields and contexts.
+func parseKubeconfig(data []byte) (*kubeconfig, error) {
+	if len(data) == 0 {
+		return nil, errors.New("it is empty")
+	}
+	if len(data) > maxKubeconfig {
+		return nil, fmt.Errorf("it has %d bytes; at most %d are taken", len(data), maxKubeconfig)
+	}
+	config, err := clientcmd.Load(data)
+	if err != nil {
+		return nil, errors.New("it can't be parsed as a kubeconfig") // the parser's own words may quote a secret
+	}
+	cluster, user, err := currentContext(config)
+	if err != nil {
+		return nil, err
+	}
+	k := &kubeconfig{disableCompression: cluster.DisableCompression}
+	if err := k.takeCluster(cluster); err != nil {
+		return nil, err
+	}
+	if err := k.takeUser(user); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// currentContext finds the cluster and user that are meant.
+func currentContext(config *clientcmdapi.Config) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
+	name := config.CurrentContext
+	if name == "" && len(config.Contexts) == 1 {
+		for only := range config.Contexts {
+			name = only
+		}
+	}
+	if name == "" {
+		return nil, nil, errors.New("current-context is not set")
+	}
+	context := config.Contexts[name]
+	if context == nil {
+		return nil, nil, errors.New("current-context names a context that is not there")
+	}
+	cluster := config.Clusters[context.Cluster]
+	if cluster == nil {
+		return nil, nil, errors.New("the current context names a cluster that is not there")
+	}
+	user := config.AuthInfos[context.AuthInfo]
+	if user == nil {
+		return nil, nil, errors.New("the current context names a user that is not there")
+	}
+	return cluster, user, nil
+}
+
+// takeCluster checks and takes where the API server is and how it proves itself.
+func (k *kubeconfig) takeCluster(cluster *clientcmdapi.Cluster) error {
+	switch {
+	case cluster.InsecureSkipTLSVerify:
+		return errors.New("insecure-skip-tls-verify is not permitted: give certificate-authority-data")
+	case cluster.CertificateAuthority != "":
+		return errors.New("certificate-authority names a file: give certificate-authority-data")
+	case cluster.ProxyURL != "":
+		return errors.New("proxy-url is not permitted")
+	case len(cluster.CertificateAuthorityData) == 0:
+		return errors.New("certificate-authority-data is missing: without it the API server can't be told from an impostor")
+	}
+	server, err := parseServer(cluster.Server)
+	if err != nil {
+		return err
+	}
+	roots, err := parseCA(cluster.CertificateAuthorityData)
+	if err != nil {
+		return err
+	}
+	if name := cluster.TLSServerName; name != "" && !isHost(name) {
+		return errors.New("tls-server-name is not a host name")
+	}
+	k.server, k.roots, k.ca, k.tlsServerName = server, roots, cluster.CertificateAuthorityData, cluster.TLSServerName
+	return nil
+}
+
+func parseServer(text string) (*url.URL, error) {
+	if text == "" {
+		return nil, errors.New("server is missing")
+	}
+	server, err := url.Parse(text)
+	if err != nil {
+		return nil, errors.New("server is not a URL")
+	}
+	switch {
+	case server.Scheme == "http":
+		return nil, errors.New("server must begin with https://: without TLS anyone on the way could read the credentials")
+	case server.Scheme != "https":
+		return nil, errors.New("server must begin with https://")
+	case server.User != nil:
+		return nil, errors.New("server must not hold a user or password")
+	case server.RawQuery != "" || server.ForceQuery || server.Fragment != "":
+		return nil, errors.New("server must not have a query or fragment")
+	case !isHost(server.Hostname()):
+		return nil, errors.New("server has no valid host")
+	}
+	if port := server.Port(); port != "" {
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			return nil, errors.New("server has no valid port")
+		}
+	}
+	return server, nil
+}
+
+// parseCA wants certificates and nothing else: a private key in here would be handed to every machine.
+func parseCA(data []byte) (*x509.CertPool, error) {
+	roots, found := x509.NewCertPool(), false
+	for rest := data; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			return nil, errors.New("certificate-authority-data holds something else than certificates")
+		}
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, errors.New("certificate-authority-data holds a certificate that can't be parsed")
+		}
+		roots.AddCert(certificate)
+		found = true
+	}
+	if !found {
+		return nil, errors.New("certificate-authority-data holds no PEM certificate")
+	}
+	return roots, nil
+}
+
+// takeUser checks and takes the credentials.
+func (k *kubeconfig) takeUser(user *clientcmdapi.AuthInfo) error {
+	switch {
+	case user.Exec != nil:
+		return errors.New("exec is not permitted: it would run a program in the manager. Give a token or a client certificate")
+	case user.AuthProvider != nil:
+		return errors.New("auth-provider is not permitted. Give a token or a client certificate")
+	case user.ClientCertificate != "":
+		return errors.New("client-certificate names a file: give client-certificate-data")
+	case user.ClientKey != "":
+		return errors.New("client-key names a file: give client-key-data")
+	case user.TokenFile != "":
+		return errors.New("tokenFile names a file: give token")
+	case user.Impersonate != "" || user.ImpersonateUID != "" || len(user.ImpersonateGroups) > 0 || len(user.ImpersonateUserExtra) > 0:
+		return errors.New("impersonation (as, as-uid, as-groups, as-user-extra) is not permitted")
+	case user.Username != "" || user.Password != "":
+		return errors.New("username and password are not permitted: Kubernetes knows them no more")
+	case len(user.ClientCertificateData) == 0 && len(user.ClientKeyData) == 0 && user.Token == "":
+		return errors.New("it holds no credentials: give a token, or client-certificate-data and client-key-data")
+	}
+	if strings.ContainsFunc(user.Token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return errors.New("token holds characters that can't be sent")
+	}
+	if len(user.ClientCertificateData) > 0 || len(user.ClientKeyData) > 0 {
+		pair, err := tls.X509KeyPair(user.ClientCertificateData, user.ClientKeyData)
+		if err != nil {
+			return errors.New("client-certificate-data and client-key-data are not a certificate and its key")
+		}
+		k.pair = &pair
+	}
+	k.certificate, k.key, k.token = user.ClientCertificateData, user.ClientKeyData, user.Token
+	return nil
+}
+
+// endpoint is the host and port of the API server.
+func (k *kubeconfig) endpoint() clusterv1.APIEndpoint {
+	port := int64(443)
+	if p := k.server.Port(); p != "" {
+		port, _ = strconv.ParseInt(p, 10, 32) // parseServer has checked it
+	}
+	return clusterv1.APIEndpoint{Host: k.server.Hostname(), Port: int32(port)}
+}
+
+// expired returns when the client certificate expired, or the zero time.
+func (k *kubeconfig) expired(now time.Time) time.Time {
+	if k.pair != nil && k.pair.Leaf != nil && now.After(k.pair.Leaf.NotAfter) {
+		return k.pair.Leaf.NotAfter
+	}
+	return time.Time{}
+}
+
+// serialize writes the kubeconfig anew, with the names that Cluster API uses and nothing that was not checked.
+// The same input gives the same bytes.
+func (k *kubeconfig) serialize(clusterName string) ([]byte, error) {
+	user := clusterName + "-admin"
+	context := user + "@" + clusterName
+	data, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{clusterName: {
+			Server:                   k.server.String(),
+			TLSServerName:            k.tlsServerName,
+			CertificateAuthorityData: k.ca,
+			DisableCompression:       k.disableCompression,
+		}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{user: {
+			ClientCertificateData: k.certificate,
+			ClientKeyData:         k.key,
+			Token:                 k.token,
+		}},
+		Contexts:       map[string]*clientcmdapi.Context{context: {Cluster: clusterName, AuthInfo: user}},
+		CurrentContext: context,
+	})
+	if err != nil {
+		return nil, errors.New("writing the kubeconfig failed") // again: no words of a serializer over secrets
+	}
+	return data, nil
+}
+
+// isHost tells whether s is an IP address or a DNS name.
+func isHost(s string) bool {
+	return net.ParseIP(s) != nil || len(validation.IsDNS1123Subdomain(strings.ToLower(s))) == 0
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+)
+
+const (
+	// probeTimeout bounds one probe. Cluster API's own probe of a workload cluster takes the same.
+	probeTimeout = 10 * time.Second
+	// maxProbeAnswer bounds what is read of an answer, in bytes. A real one has some 500.
+	maxProbeAnswer = 64 << 10
+)
+
+// kubernetesVersion is what a real API server calls itself.
+var kubernetesVersion = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+[-+.~0-9A-Za-z]{0,200}$`)
+
+// probeFailure is why an API server does not serve us: a reason of the Available condition, and words that stay the
+// same while the failure does, so that a lasting failure is written once.
+type probeFailure struct{ reason, message string }
+
+func unreachable(format string, args ...any) *probeFailure {
+	return &probeFailure{controlplanev1.UnreachableReason, "the API server " + fmt.Sprintf(format, args...)}
+}
+
+// probe asks the API server for its version, with the kubeconfig's credentials. One request, one connection, closed
+// again; redirects are not followed, because they would carry the credentials elsewhere.
+func (k *kubeconfig) probe(ctx context.Context, timeout time.Duration) (string, *probeFailure) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.server.JoinPath("version").String(), nil)
+	if err != nil {
+		return "", unreachable("can't be asked: the server of the kubeconfig is not a URL")
+	}
+	request.Header.Set("Accept", "application/json")
+	request.Header.Set("User-Agent", "drover")
+	if k.token != "" {
+		request.Header.Set("Authorization", "Bearer "+k.token)
+	}
+	response, err := k.client().Do(request)
+	if err != nil {
+		return "", k.connectionFailure(err, timeout)
+	}
+	defer response.Body.Close()
+	if failure := k.statusFailure(response); failure != nil {
+		return "", failure
+	}
+	return readVersion(response, timeout)
+}
+
+// client makes a client for one probe.
+func (k *kubeconfig) client() *http.Client {
+	config := &tls.Config{RootCAs: k.roots, ServerName: k.tlsServerName, MinVersion: tls.VersionTLS12}
+	if k.pair != nil {
+		config.Certificates = []tls.Certificate{*k.pair}
+	}
+	return &http.Client{
+		Transport: &http.Transport{
+			Proxy:                  http.ProxyFromEnvironment, // the operator's, as Cluster API itself does
+			TLSClientConfig:        config,
+			DisableKeepAlives:      true,
+			MaxResponseHeaderBytes: maxProbeAnswer,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// readVersion takes the version out of an answer that claims success.
+func readVersion(response *http.Response, timeout time.Duration) (string, *probeFailure) {
+	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	if kind != "application/json" {
+		return "", unreachable("answers with something else than Kubernetes would (content type %q)", kind)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxProbeAnswer))
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "", unreachable("does not answer within %s", timeout)
+	}
+	var answer struct {
+		GitVersion string `json:"gitVersion"`
+	}
+	if err != nil || json.Unmarshal(body, &answer) != nil || !kubernetesVersion.MatchString(answer.GitVersion) {
+		return "", unreachable("answers with something else than Kubernetes would")
+	}
+	return answer.GitVersion, nil
+}
+
+// statusFailure says what an answer other than success means, or nil.
+func (k *kubeconfig) statusFailure(response *http.Response) *probeFailure {
+	switch code := response.StatusCode; {
+	case code == http.StatusOK:
+		return nil
+	case code == http.StatusUnauthorized || code == http.StatusForbidden:
+		return k.unauthorized(fmt.Sprintf("the API server refuses the kubeconfig's credentials (HTTP %d)", code))
+	case code >= 300 && code < 400:
+		return unreachable("answers with a redirect (HTTP %d), which is not followed", code)
+	default:
+		return unreachable("answers with HTTP %d", code)
+	}
+}
+
+// unauthorized adds what the client certificate itself can tell.
+func (k *kubeconfig) unauthorized(message string) *probeFailure {
+	if at := k.expired(time.Now()); !at.IsZero() {
+		message += "; its client certificate expired on " + at.UTC().Format(time.DateOnly)
+	}
+	return &probeFailure{controlplanev1.UnauthorizedReason, message}
+}
+
+// connectionFailure says why there was no answer. It uses words of its own: those of the network hold port numbers that
+// differ each time.
+func (k *kubeconfig) connectionFailure(err error, timeout time.Duration) *probeFailure {
+	if message := certificateFailure(err); message != "" {
+		return &probeFailure{controlplanev1.CertificateRefusedReason, message}
+	}
+	var (
+		operation *net.OpError
+		lookup    *net.DNSError
+		record    tls.RecordHeaderError
+		errno     syscall.Errno
+	)
+	switch {
+	case errors.As(err, &operation) && operation.Op == "remote error":
+		// A TLS alert: most often the server wants a client certificate that it can verify.
+		return k.unauthorized("the API server refuses the connection: " + operation.Err.Error())
+	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
+		return unreachable("answers without TLS")
+	case errors.As(err, &lookup) && !lookup.IsTimeout:
+		return unreachable("can't be found: the name %q has no address", k.server.Hostname())
+	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
+		return unreachable("does not answer within %s", timeout)
+	case errors.As(err, &errno):
+		return unreachable("can't be reached: %s", errno.Error())
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return unreachable("closes the connection without an answer")
+	default:
+		return unreachable("gives no answer that can be understood")
+	}
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// certificateFailure says why the API server's certificate was refused, or "" when that is not what happened.
+func certificateFailure(err error) string {
+	var (
+		authority x509.UnknownAuthorityError
+		host      x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		any       *tls.CertificateVerificationError
+	)
+	switch {
+	case errors.As(err, &authority):
+		return "the API server's certificate is not signed by the kubeconfig's certificate authority"
+	case errors.As(err, &host):
+		return fmt.Sprintf("the API server's certificate is not for the host %q", host.Host)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return fmt.Sprintf("the API server's certificate, or its authority's, is valid from %s to %s only: renew it, and compare the clocks",
+			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
+	case errors.As(err, &any):
+		return "the API server's certificate can't be verified: " + strings.TrimPrefix(any.Err.Error(), "x509: ")
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/topology"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// Webhooks refuses objects that the CRDs' own rules can't judge: what only a cloud's row of the registry knows, and
+// templates that change. It makes no call to any cloud. Defaults are the CRDs' own, so nothing mutates.
+type Webhooks struct {
+	// Clouds are the registry's rows.
+	Clouds []cloud.Cloud
+}
+
+// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudaccount,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,versions=v1alpha1,name=validation.cloudaccount.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudcluster,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters,versions=v1alpha1,name=validation.cloudcluster.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudclustertemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudclustertemplates,versions=v1alpha1,name=validation.cloudclustertemplate.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudmachine,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,versions=v1alpha1,name=validation.cloudmachine.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudmachinetemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudmachinetemplates,versions=v1alpha1,name=validation.cloudmachinetemplate.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-controlplane-cluster-x-k8s-io-v1alpha1-adoptedcontrolplane,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanes,versions=v1alpha1,name=validation.adoptedcontrolplane.controlplane.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+
+// SetupWithManager registers the webhooks with the manager's webhook server.
+func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
+	return errors.Join(
+		register(mgr, &infrav1.CloudAccount{}, rules[*infrav1.CloudAccount]{
+			spec:   func(o *infrav1.CloudAccount) any { return o.Spec },
+			check:  w.checkAccount,
+			change: w.checkAccountChange,
+		}),
+		register(mgr, &infrav1.CloudCluster{}, rules[*infrav1.CloudCluster]{
+			spec: func(o *infrav1.CloudCluster) any { return o.Spec },
+			check: func(o *infrav1.CloudCluster) field.ErrorList {
+				return checkEndpoint(o.Spec.ControlPlaneEndpoint, field.NewPath("spec"))
+			},
+		}),
+		register(mgr, &infrav1.CloudClusterTemplate{}, rules[*infrav1.CloudClusterTemplate]{
+			spec: func(o *infrav1.CloudClusterTemplate) any { return o.Spec },
+			check: func(o *infrav1.CloudClusterTemplate) field.ErrorList {
+				return checkEndpoint(o.Spec.Template.Spec.ControlPlaneEndpoint, field.NewPath("spec", "template", "spec"))
+			},
+			template: true,
+		}),
+		register(mgr, &infrav1.CloudMachine{}, rules[*infrav1.CloudMachine]{
+			spec: func(o *infrav1.CloudMachine) any { return o.Spec },
+			check: func(o *infrav1.CloudMachine) field.ErrorList {
+				return w.checkMachine(&o.Spec.CloudMachineFields, field.NewPath("spec"))
+			},
+		}),
+		register(mgr, &infrav1.CloudMachineTemplate{}, rules[*infrav1.CloudMachineTemplate]{
+			spec: func(o *infrav1.CloudMachineTemplate) any { return o.Spec },
+			check: func(o *infrav1.CloudMachineTemplate) field.ErrorList {
+				return w.checkMachine(&o.Spec.Template.Spec, field.NewPath("spec", "template", "spec"))
+			},
+			template: true,
+		}),
+		register(mgr, &controlplanev1.AdoptedControlPlane{}, rules[*controlplanev1.AdoptedControlPlane]{
+			spec: func(o *controlplanev1.AdoptedControlPlane) any { return o.Spec },
+			check: func(o *controlplanev1.AdoptedControlPlane) field.ErrorList {
+				return checkEndpoint(o.Spec.ControlPlaneEndpoint, field.NewPath("spec"))
+			},
+		}),
+	)
+}
+
+func (w Webhooks) checkAccount(account *infrav1.CloudAccount) field.ErrorList {
+	path := field.NewPath("spec")
+	for _, row := range w.Clouds {
+		if row.InAccount(&account.Spec) {
+			return row.ValidateAccount(&account.Spec, path)
+		}
+	}
+	return field.ErrorList{field.Required(path, "no cloud that this manager knows is set; it knows "+w.names())}
+}
+
+// checkAccountChange keeps an account on its cloud: its machines could be neither found nor deleted on another.
+func (w Webhooks) checkAccountChange(before, after *infrav1.CloudAccount) field.ErrorList {
+	for _, row := range w.Clouds {
+		if row.InAccount(&before.Spec) && !row.InAccount(&after.Spec) {
+			return field.ErrorList{field.Forbidden(field.NewPath("spec", row.Name),
+				"an account can't change its cloud: make a new CloudAccount")}
+		}
+	}
+	return nil
+}
+
+func (w Webhooks) checkMachine(fields *infrav1.CloudMachineFields, path *field.Path) field.ErrorList {
+	for _, row := range w.Clouds {
+		if row.InMachine(fields) {
+			return row.ValidateMachine(fields, path)
+		}
+	}
+	return field.ErrorList{field.Required(path, "no cloud that this manager knows is set; it knows "+w.names())}
+}
+
+func (w Webhooks) names() string {
+	var names []string
+	for _, row := range w.Clouds {
+		names = append(names, row.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// checkEndpoint wants an endpoint to be whole, and its host to be one.
+func checkEndpoint(endpoint clusterv1.APIEndpoint, spec *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	path := spec.Child("controlPlaneEndpoint")
+	switch {
+	case endpoint.IsZero():
+	case endpoint.Host == "":
+		errs = append(errs, field.Required(path.Child("host"), "is needed together with port"))
+	case endpoint.Port == 0:
+		errs = append(errs, field.Required(path.Child("port"), "is needed together with host"))
+	case !isHost(endpoint.Host):
+		errs = append(errs, field.Invalid(path.Child("host"), endpoint.Host, "must be an IP address or a DNS name, without scheme and port"))
+	}
+	return errs
+}
+
+// rules are one kind's.
+type rules[T client.Object] struct {
+	// spec returns what is judged; an update that leaves it as it was passes whatever the rules say by now, so that
+	// an object made under older rules can still be labelled, reported on and released.
+	spec func(T) any
+	// check judges an object by itself.
+	check func(T) field.ErrorList
+	// change judges what became of it. nil: any change that check accepts.
+	change func(before, after T) field.ErrorList
+	// template forbids every change of spec, but for Cluster API's dry runs: it patches a copy of the template that way to
+	// see whether a ClusterClass changed it.
+	template bool
+}
+
+func register[T client.Object](mgr ctrl.Manager, kind T, r rules[T]) error {
+	gvk, err := apiutil.GVKForObject(kind, mgr.GetScheme())
+	if err != nil {
+		return fmt.Errorf("registering a webhook: %w", err)
+	}
+	err = ctrl.NewWebhookManagedBy(mgr, kind).WithValidator(&validator[T]{rules: r, kind: gvk.GroupKind()}).Complete()
+	if err != nil {
+		return fmt.Errorf("registering the webhook of %s: %w", gvk.Kind, err)
+	}
+	return nil
+}
+
+// validator is what controller-runtime calls.
+type validator[T client.Object] struct {
+	rules rules[T]
+	kind  schema.GroupKind
+}
+
+func (v *validator[T]) ValidateCreate(_ context.Context, o T) (admission.Warnings, error) {
+	return nil, v.refuse(o, v.rules.check(o))
+}
+
+func (v *validator[T]) ValidateUpdate(ctx context.Context, before, after T) (admission.Warnings, error) {
+	if !after.GetDeletionTimestamp().IsZero() || equality.Semantic.DeepEqual(v.rules.spec(before), v.rules.spec(after)) {
+		return nil, nil
+	}
+	if v.rules.template {
+		request, err := admission.RequestFromContext(ctx)
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		if !topology.IsDryRunRequest(request, after) {
+			return nil, v.refuse(after, field.ErrorList{field.Forbidden(field.NewPath("spec"),
+				"a template can't be changed: make a new one and point what uses it at that")})
+		}
+	}
+	errs := v.rules.check(after)
+	if v.rules.change != nil {
+		errs = append(errs, v.rules.change(before, after)...)
+	}
+	return nil, v.refuse(after, errs)
+}
+
+func (v *validator[T]) ValidateDelete(context.Context, T) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (v *validator[T]) refuse(o T, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(v.kind, o.GetName(), errs)
+}
