@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// CloudAccountReconciler turns CloudAccounts into live cloud.Accounts, and says whether they work.
+type CloudAccountReconciler struct {
+	Client    client.Client
+	APIReader client.Reader
+	Accounts  *cloud.Accounts
+	// Changed brings the accounts whose inventory went fresh or stale.
+	Changed *Trigger
+	// Machines is told of all machines of an account that was connected anew: they may have waited for it, or for other
+	// credentials.
+	Machines *Trigger
+	// AmbientNamespaces are the namespaces that may use the manager's own credentials.
+	AmbientNamespaces []string
+	// SimulatedEndpoint is the operator's own simulated cloud.
+	SimulatedEndpoint string
+	WatchFilterValue  string
+
+	retries retries
+	// connected holds the live account that the machines were told of.
+	connected sync.Map // client.ObjectKey → *cloud.Account
+}
+
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts/status,verbs=patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
+
+// SetupWithManager registers the reconciler.
+func (r *CloudAccountReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	return builder.ControllerManagedBy(mgr).
+		For(&infrav1.CloudAccount{}, builder.WithPredicates(specOrMetadataChanged())).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToAccounts)).
+		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToDeletedAccount), builder.WithPredicates(onlyDeleted())).
+		WatchesRawSource(r.Changed.Source()).
+		WithOptions(options).
+		Named("cloudaccount").
+		Complete(r)
+}
+
+// Reconcile brings one account up to date.
+func (r *CloudAccountReconciler) Reconcile(ctx context.Context, req reconcile.Request) (_ reconcile.Result, reterr error) {
+	account := &infrav1.CloudAccount{}
+	if err := r.Client.Get(ctx, req.NamespacedName, account); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.disconnect(req.NamespacedName)
+			r.retries.forget(req.NamespacedName)
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("reading the CloudAccount: %w", err)
+	}
+	if !watched(account, r.WatchFilterValue) {
+		return reconcile.Result{}, nil
+	}
+	if !account.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, r.reconcileDelete(ctx, account)
+	}
+	if controllerutil.AddFinalizer(account, infrav1.AccountFinalizer) {
+		before := account.DeepCopy()
+		controllerutil.RemoveFinalizer(before, infrav1.AccountFinalizer)
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		if err := r.Client.Patch(ctx, account, patch); err != nil {
+			return reconcile.Result{}, fmt.Errorf("adding the finalizer: %w", err)
+		}
+		return reconcile.Result{}, nil // the write comes back as an event
+	}
+
+	before := account.DeepCopy()
+	result, err := r.connect(ctx, account)
+	account.Status.ObservedGeneration = account.Generation
+	return result, errors.Join(err, patchStatus(ctx, r.Client, before, account))
+}
+
+// connect makes the live account, proves its credentials by one call, and reports on its inventory. It runs when
+// something changed, never by time alone: the listings prove the credentials from then on.
+func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.CloudAccount) (reconcile.Result, error) {
+	key := client.ObjectKeyFromObject(account)
+	config, refusal, err := r.config(ctx, account)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if refusal != nil {
+		r.disconnect(key) // what is not permitted any more must not go on
+		setNotReady(account, refusal.reason, refusal.message)
+		return reconcile.Result{}, nil
+	}
+	live, err := r.Accounts.Set(key, config)
+	if err != nil {
+		r.disconnect(key)
+		setCloudError(account, err)
+		return reconcile.Result{}, nil
+	}
+	if known, _ := r.connected.Swap(key, live); known != live {
+		if err := r.tellMachines(ctx, account); err != nil {
+			r.connected.Delete(key)
+			return reconcile.Result{}, err
+		}
+	}
+	info, err := live.Probe(ctx)
+	if err != nil {
+		setCloudError(account, err)
+		return r.retry(key, err), nil
+	}
+	r.retries.forget(key)
+	account.Status.FailureDomains = info.FailureDomains
+	setReady(account)
+	setInventory(account, live.Inventory())
+	return reconcile.Result{}, nil
+}
+
+// disconnect ends the live account.
+func (r *CloudAccountReconciler) disconnect(key client.ObjectKey) {
+	r.Accounts.Remove(key)
+	r.connected.Delete(key)
+}
+
+// tellMachines brings back every machine of the account.
+func (r *CloudAccountReconciler) tellMachines(ctx context.Context, account *infrav1.CloudAccount) error {
+	machines := &infrav1.CloudMachineList{}
+	if err := r.Client.List(ctx, machines, client.InNamespace(account.Namespace),
+		client.MatchingFields{machineByAccount: account.Name}); err != nil {
+		return fmt.Errorf("listing the machines of the account: %w", err)
+	}
+	for i := range machines.Items {
+		r.Machines.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&machines.Items[i])})
+	}
+	return nil
+}
+
+// refusal is why an account may not be used.
+type refusal struct{ reason, message string }
+
+// config gathers what the live account is made from, or why it may not be made.
+func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.CloudAccount) (cloud.AccountConfig, *refusal, error) {
+	config := cloud.AccountConfig{Spec: account.Spec, Endpoint: r.SimulatedEndpoint}
+	if account.Spec.CredentialsRef == nil {
+		return config, r.refuseAmbient(account), nil
+	}
+	config.Endpoint = "" // the operator's endpoint is for the operator's credentials, and only a default for others'
+	if sim := account.Spec.Simulated; sim != nil && sim.Endpoint == "" {
+		config.Endpoint = r.SimulatedEndpoint
+	}
+	secret := &corev1.Secret{}
+	name := account.Spec.CredentialsRef.Name
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: account.Namespace, Name: name}, secret)
+	if apierrors.IsNotFound(err) {
+		return config, &refusal{infrav1.SecretInvalidReason,
+			fmt.Sprintf("waits for Secret %q in this namespace, which holds the credentials", name)}, nil
+	}
+	if err != nil {
+		return config, nil, fmt.Errorf("reading the credentials: %w", err)
+	}
+	config.Credentials = secret.Data
+	if config.Credentials == nil {
+		config.Credentials = map[string][]byte{} // an empty Secret is not "no Secret": it must not become ambient
+	}
+	return config, nil, nil
+}
+
+// refuseAmbient says why an account may not use the manager's own credentials, or nil.
+func (r *CloudAccountReconciler) refuseAmbient(account *infrav1.CloudAccount) *refusal {
+	if !slices.Contains(r.AmbientNamespaces, account.Namespace) {
+		return &refusal{infrav1.NotPermittedReason, fmt.Sprintf("namespace %q may not use the manager's own credentials: "+
+			"set credentialsRef, or ask the operator to list the namespace in --ambient-credentials-namespaces", account.Namespace)}
+	}
+	if sim := account.Spec.Simulated; sim != nil && sim.Endpoint != "" {
+		return &refusal{infrav1.NotPermittedReason,
+			"the manager's own credentials are never sent to an endpoint of one's own: set credentialsRef, or leave out endpoint"}
+	}
+	return nil
+}
+
+// setInventory reports on the listings. Refused credentials make the whole account not ready.
+func setInventory(account *infrav1.CloudAccount, state cloud.InventoryState) {
+	if cloud.CodeOf(state.Err) == cloud.Unauthorized {
+		setCloudError(account, state.Err)
+	}
+	switch {
+	case state.Fresh:
+		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionTrue, infrav1.ReadyReason, "")
+	case state.Err != nil:
+		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, string(cloud.CodeOf(state.Err)),
+			"the listing of machines failed; what was known stays: "+state.Err.Error())
+	case state.LastComplete.IsZero():
+		// nothing listed, nothing asked for: no machine refers to the account yet
+		conditions.Delete(account, infrav1.AccountInventoryFreshCondition)
+	default:
+		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, infrav1.InventoryStaleReason,
+			"the last complete listing of machines is older than it should be; what was known stays")
+	}
+}
+
+func (r *CloudAccountReconciler) retry(key client.ObjectKey, err error) reconcile.Result {
+	if after, ok := r.retries.after(key, err); ok {
+		return reconcile.Result{RequeueAfter: after}
+	}
+	return reconcile.Result{}
+}
+
+// reconcileDelete lets the account go once no machine needs it to be deleted.
+func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *infrav1.CloudAccount) error {
+	if !controllerutil.ContainsFinalizer(account, infrav1.AccountFinalizer) {
+		return nil
+	}
+	machines := &infrav1.CloudMachineList{}
+	if err := r.Client.List(ctx, machines, client.InNamespace(account.Namespace),
+		client.MatchingFields{machineByAccount: account.Name}); err != nil {
+		return fmt.Errorf("listing the machines of the account: %w", err)
+	}
+	before := account.DeepCopy()
+	if n := len(machines.Items); n > 0 {
+		setNotReady(account, infrav1.InUseReason, fmt.Sprintf(
+			"waits for %d CloudMachines that refer to it, such as %q: their VMs can't be deleted without it", n, machines.Items[0].Name))
+		return patchStatus(ctx, r.Client, before, account)
+	}
+	r.disconnect(client.ObjectKeyFromObject(account))
+	controllerutil.RemoveFinalizer(account, infrav1.AccountFinalizer)
+	if err := r.Client.Patch(ctx, account, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the finalizer: %w", err)
+	}
+	return nil
+}
+
+func (r *CloudAccountReconciler) secretToAccounts(ctx context.Context, secret client.Object) []reconcile.Request {
+	accounts := &infrav1.CloudAccountList{}
+	if err := r.Client.List(ctx, accounts, client.InNamespace(secret.GetNamespace()),
+		client.MatchingFields{accountByCredentials: secret.GetName()}); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing the CloudAccounts of a Secret failed")
+		return nil
+	}
+	requests := make([]reconcile.Request, 0, len(accounts.Items))
+	for i := range accounts.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&accounts.Items[i])})
+	}
+	return requests
+}
+
+// machineToDeletedAccount brings back the account of a machine that is gone, if the account waits for that.
+func (r *CloudAccountReconciler) machineToDeletedAccount(ctx context.Context, o client.Object) []reconcile.Request {
+	machine, ok := o.(*infrav1.CloudMachine)
+	if !ok {
+		return nil
+	}
+	account := &infrav1.CloudAccount{}
+	key := client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.AccountRef.Name}
+	if err := r.Client.Get(ctx, key, account); err != nil || account.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: key}}
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// CloudMachineReconciler brings machines up, watches over them and takes them down.
+//
+// A machine's life is wait → claim → ensure → record → observe → link. It claims (finalizer and creation token, written
+// before any call) only when everything that a create needs is there: so a token without a provider ID means that a
+// create may have been sent, and a machine without a token surely has nothing in the cloud.
+type CloudMachineReconciler struct {
+	Client client.Client
+	// APIReader reads past the cache: before a create, and for Secrets, which are never cached.
+	APIReader    client.Reader
+	ClusterCache clustercache.ClusterCache
+	Accounts     *cloud.Accounts
+	Recorder     events.EventRecorder
+	// Changed brings the machines whose instance or account changed.
+	Changed          *Trigger
+	WatchFilterValue string
+
+	controller controller.Controller
+	retries    retries
+}
+
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines/status,verbs=patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters;cloudaccounts,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;clusters/status;machines;machines/status,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+
+// SetupWithManager registers the reconciler.
+func (r *CloudMachineReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	kind := infrav1.GroupVersion.WithKind("CloudMachine")
+	c, err := builder.ControllerManagedBy(mgr).
+		For(&infrav1.CloudMachine{}, builder.WithPredicates(specOrMetadataChanged())).
+		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(util.MachineToInfrastructureMapFunc(kind)),
+			builder.WithPredicates(onUpdate(machineMatters))).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToMachines),
+			builder.WithPredicates(onUpdate(clusterMatters))).
+		WatchesRawSource(r.Changed.Source()).
+		WatchesRawSource(r.ClusterCache.GetClusterSource("cloudmachine", r.clusterToUnlinked)).
+		WithOptions(options).
+		Named("cloudmachine").
+		Build(r)
+	r.controller = c
+	return err
+}
+
+// machineScope is what one reconcile has read. It holds no client.
+type machineScope struct {
+	*infrav1.CloudMachine
+	// owner and cluster are nil when they do not exist (any more).
+	owner   *clusterv1.Machine
+	cluster *clusterv1.Cluster
+	// ownershipID is the CloudCluster's; empty when it has none (any more).
+	ownershipID string
+	// account is nil while the CloudAccount is missing or refused.
+	account *cloud.Account
+}
+
+func (s *machineScope) key() client.ObjectKey { return client.ObjectKeyFromObject(s.CloudMachine) }
+
+func (s *machineScope) reference() cloud.Reference {
+	return cloud.Reference{Token: s.Spec.CreationToken, OwnershipID: s.ownershipID, ProviderID: s.Spec.ProviderID}
+}
+
+// Reconcile takes a machine one step on.
+func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	scope, err := r.read(ctx, req)
+	if scope == nil || err != nil {
+		return reconcile.Result{}, err
+	}
+	before := scope.DeepCopy()
+	result, err := r.step(ctx, scope)
+	r.eventOnChange(before, scope.CloudMachine)
+	return result, errors.Join(err, patchStatus(ctx, r.Client, before, scope.CloudMachine))
+}
+
+// read gathers what the step needs. A nil scope means that there is nothing to do.
+func (r *CloudMachineReconciler) read(ctx context.Context, req reconcile.Request) (*machineScope, error) {
+	machine := &infrav1.CloudMachine{}
+	if err := r.Client.Get(ctx, req.NamespacedName, machine); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.retries.forget(req.NamespacedName)
+			return nil, nil
+		}
+		return nil, fmt.Errorf("reading the CloudMachine: %w", err)
+	}
+	if !watched(machine, r.WatchFilterValue) {
+		return nil, nil
+	}
+	scope := &machineScope{CloudMachine: machine}
+	scope.account = r.Accounts.Get(client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.AccountRef.Name})
+
+	var err error
+	if scope.owner, err = util.GetOwnerMachine(ctx, r.Client, machine.ObjectMeta); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the owner Machine: %w", err)
+	}
+	if name := clusterNameOf(machine, scope.owner); name != "" {
+		scope.cluster, err = util.GetClusterByName(ctx, r.Client, machine.Namespace, name)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("reading the Cluster: %w", err)
+		}
+	}
+	if scope.ownershipID, err = r.ownershipID(ctx, scope.cluster); err != nil {
+		return nil, err
+	}
+	return scope, nil
+}
+
+func clusterNameOf(machine *infrav1.CloudMachine, owner *clusterv1.Machine) string {
+	if owner != nil {
+		return owner.Spec.ClusterName
+	}
+	return machine.Labels[clusterv1.ClusterNameLabel]
+}
+
+// ownershipID reads the CloudCluster's ownership ID; "" when the Cluster has none of ours.
+func (r *CloudMachineReconciler) ownershipID(ctx context.Context, cluster *clusterv1.Cluster) (string, error) {
+	if cluster == nil || cluster.Spec.InfrastructureRef.Kind != "CloudCluster" ||
+		cluster.Spec.InfrastructureRef.APIGroup != infrav1.GroupVersion.Group {
+		return "", nil
+	}
+	cloudCluster := &infrav1.CloudCluster{}
+	key := client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.InfrastructureRef.Name}
+	if err := r.Client.Get(ctx, key, cloudCluster); client.IgnoreNotFound(err) != nil {
+		return "", fmt.Errorf("reading the CloudCluster: %w", err)
+	}
+	return cloudCluster.Spec.OwnershipID, nil
+}
+
+// step decides what comes next for the machine, and does it.
+func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (reconcile.Result, error) {
+	switch {
+	case setPaused(s.CloudMachine, s.cluster):
+		return reconcile.Result{}, nil
+	case !s.DeletionTimestamp.IsZero():
+		return r.reconcileDelete(ctx, s)
+	case s.Spec.ProviderID != "":
+		return r.observe(ctx, s)
+	}
+	if reason, message := waitsFor(s); reason != "" {
+		setNotReady(s.CloudMachine, reason, message)
+		return reconcile.Result{}, nil
+	}
+	if s.Spec.CreationToken == "" {
+		return reconcile.Result{}, r.claim(ctx, s)
+	}
+	return r.create(ctx, s)
+}
+
+// waitsFor says what is missing before the machine can be made, as a reason and a sentence; "" when nothing is. The end
+// of each wait comes as an event.
+func waitsFor(s *machineScope) (reason, message string) {
+	switch {
+	case s.owner == nil:
+		return infrav1.WaitingForOwnerReason, "waits for a Machine to own it"
+	case !s.owner.DeletionTimestamp.IsZero():
+		return infrav1.WaitingForMachineDeletionReason, "its Machine is being deleted: no VM is made any more"
+	case s.cluster == nil:
+		return infrav1.WaitingForClusterReason, fmt.Sprintf("waits for Cluster %q", s.owner.Spec.ClusterName)
+	case s.cluster.Status.Initialization.InfrastructureProvisioned == nil || !*s.cluster.Status.Initialization.InfrastructureProvisioned:
+		return infrav1.WaitingForClusterReason, fmt.Sprintf("waits for the infrastructure of Cluster %q", s.cluster.Name)
+	case s.ownershipID == "":
+		return infrav1.WaitingForClusterReason, fmt.Sprintf("waits for the ownership ID of the CloudCluster of Cluster %q", s.cluster.Name)
+	case s.owner.Spec.Bootstrap.DataSecretName == nil:
+		return infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("waits for the bootstrap data of Machine %q", s.owner.Name)
+	case s.account == nil:
+		return infrav1.WaitingForAccountReason, fmt.Sprintf("waits for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name)
+	case !s.account.Cloud().InMachine(&s.Spec.CloudMachineFields):
+		return infrav1.InvalidSpecReason, fmt.Sprintf("CloudAccount %q is of cloud %q, and this machine's fields are another's: make a new template",
+			s.Spec.AccountRef.Name, s.account.Cloud().Name)
+	}
+	return "", ""
+}
+
+// eventOnChange tells people of the changes that matter to them, once each.
+func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachine) {
+	was, is := readyReason(before), readyReason(after)
+	if was == is {
+		return
+	}
+	switch is {
+	case infrav1.ReadyReason:
+		r.Recorder.Eventf(after, nil, corev1.EventTypeNormal, "InstanceRunning", "Observe", "VM %s runs", after.Spec.ProviderID)
+	case infrav1.InstanceGoneReason, infrav1.InstanceStoppedReason, infrav1.DuplicateInstancesReason, infrav1.DuplicateNodesReason,
+		infrav1.QuotaExceededReason, infrav1.NoCapacityReason, infrav1.UnauthorizedReason, infrav1.InvalidSpecReason,
+		infrav1.NotFoundReason, infrav1.ConflictReason, infrav1.UnknownReason, infrav1.SecretInvalidReason:
+		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, is, "Reconcile", "%s", readyMessage(after))
+	}
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// recordTimeout bounds the write of the provider ID after a create. It goes on when the manager is asked to stop: the
+// process waits for it (the manager's graceful shutdown), and if it is killed, the token finds the VM again.
+const recordTimeout = 10 * time.Second
+
+// claim writes the intent to create: finalizer and token in one write, refused if anyone changed the object meanwhile.
+// The create follows when the write comes back as an event, read from the API server.
+func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) error {
+	before := s.DeepCopy()
+	claimed := s.DeepCopy()
+	controllerutil.AddFinalizer(claimed, infrav1.MachineFinalizer)
+	claimed.Spec.CreationToken = newToken()
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, claimed, patch); err != nil {
+		return fmt.Errorf("claiming the machine: %w", err)
+	}
+	return nil
+}
+
+// newToken makes 128 bits of chance, in letters that every cloud takes as a tag and as a client token.
+func newToken() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails, says crypto/rand
+	return hex.EncodeToString(b[:])
+}
+
+// create asks the account for the VM and records what it got, before anything else can fail.
+func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (reconcile.Result, error) {
+	if ok, err := r.stillWanted(ctx, s); err != nil || !ok {
+		return reconcile.Result{}, err
+	}
+	userData, reason, err := r.userData(ctx, s)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if reason != "" {
+		setNotReady(s.CloudMachine, infrav1.SecretInvalidReason, reason)
+		return reconcile.Result{RequeueAfter: jitter(30 * time.Second)}, nil // Secrets are not watched for this
+	}
+	// A create under way ends even when the manager is asked to stop: its answer is worth waiting for.
+	ctx = context.WithoutCancel(ctx)
+	instance, err := r.ensure(ctx, s, userData)
+	if err != nil {
+		return r.createFailed(s, err), nil
+	}
+	if err := r.record(ctx, s, instance.ProviderID); err != nil {
+		return reconcile.Result{}, err
+	}
+	r.retries.forget(s.key())
+	return r.observe(ctx, s)
+}
+
+// stillWanted reads past the cache, so that no VM is made for a machine that was deleted, paused or claimed anew.
+func (r *CloudMachineReconciler) stillWanted(ctx context.Context, s *machineScope) (bool, error) {
+	live := &infrav1.CloudMachine{}
+	err := r.APIReader.Get(ctx, s.key(), live)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading the CloudMachine before its creation: %w", err)
+	}
+	same := live.UID == s.UID && live.DeletionTimestamp.IsZero() && live.Spec.ProviderID == "" &&
+		live.Spec.CreationToken == s.Spec.CreationToken && controllerutil.ContainsFinalizer(live, infrav1.MachineFinalizer)
+	return same, nil // if not, the cache is behind, and its next event brings the machine back
+}
+
+// userData reads the bootstrap data; reason says what is wrong with the Secret.
+func (r *CloudMachineReconciler) userData(ctx context.Context, s *machineScope) (data []byte, reason string, err error) {
+	name := *s.owner.Spec.Bootstrap.DataSecretName
+	secret := &corev1.Secret{}
+	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, secret)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Sprintf("waits for Secret %q, which holds the bootstrap data", name), nil
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the bootstrap data: %w", err)
+	}
+	data, ok := secret.Data["value"]
+	if !ok {
+		return nil, fmt.Sprintf("Secret %q has no key \"value\", which should hold the bootstrap data", name), nil
+	}
+	if limit := s.account.Cloud().MaxUserData; limit > 0 && len(data) > limit {
+		return nil, fmt.Sprintf("the bootstrap data in Secret %q has %d bytes, and cloud %q takes %d at most: shorten files and commands",
+			name, len(data), s.account.Cloud().Name, limit), nil
+	}
+	return data, "", nil
+}
+
+func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, userData []byte) (cloud.Resource, error) {
+	domains, err := r.domains(ctx, s)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	return s.account.Ensure(ctx, cloud.Request{
+		Token:       s.Spec.CreationToken,
+		OwnershipID: s.ownershipID,
+		Namespace:   s.Namespace,
+		Name:        s.Name,
+		UserData:    userData,
+		Spec:        &s.Spec.CloudMachineFields,
+	}, domains)
+}
+
+// domains returns the failure domains that the machine may go to, in the order to try: its own, its Machine's, or all of
+// the account's. Of all, each machine starts with another, and always with the same one.
+func (r *CloudMachineReconciler) domains(ctx context.Context, s *machineScope) ([]string, error) {
+	if zone := s.account.Cloud().Zone; zone != nil {
+		if z := zone(&s.Spec.CloudMachineFields); z != "" {
+			return []string{z}, nil
+		}
+	}
+	if s.owner.Spec.FailureDomain != "" {
+		return []string{s.owner.Spec.FailureDomain}, nil
+	}
+	account := &infrav1.CloudAccount{}
+	key := client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.AccountRef.Name}
+	if err := r.Client.Get(ctx, key, account); err != nil {
+		return nil, fmt.Errorf("reading the CloudAccount: %w", err)
+	}
+	all := account.Status.FailureDomains
+	if len(all) < 2 {
+		return all, nil
+	}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(s.Spec.CreationToken))
+	first := int(hash.Sum32() % uint32(len(all)))
+	return append(append([]string{}, all[first:]...), all[:first]...), nil
+}
+
+// record writes the provider ID.
+func (r *CloudMachineReconciler) record(ctx context.Context, s *machineScope, providerID string) error {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	recorded := s.DeepCopy()
+	recorded.Spec.ProviderID = providerID
+	before := s.DeepCopy()
+	if err := r.Client.Patch(ctx, recorded, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("recording provider ID %s: %w", providerID, err)
+	}
+	s.Spec.ProviderID = providerID
+	return nil
+}
+
+// createFailed says in Ready why there is no VM yet, and when the next attempt comes.
+func (r *CloudMachineReconciler) createFailed(s *machineScope, err error) reconcile.Result {
+	var queued *cloud.Queued
+	if errors.As(err, &queued) {
+		// Not a word of how long: a status write for each machine and turn would cost more than the create.
+		setNotReady(s.CloudMachine, infrav1.QueuedReason, "waits for its turn in the account's rate limit")
+	} else {
+		setCloudError(s.CloudMachine, err)
+	}
+	after, ok := r.retries.after(s.key(), err)
+	if !ok {
+		return reconcile.Result{}
+	}
+	return reconcile.Result{RequeueAfter: after}
+}

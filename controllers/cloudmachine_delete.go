@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// deleteCheck is how often a deletion is looked at although its progress comes as events: a safety net, not the way.
+const deleteCheck = 2 * time.Minute
+
+// reconcileDelete takes the VM down and lets the object go only when a live read of the cloud said that nothing is left.
+// It needs neither the Cluster, nor the template, nor the bootstrap data: token and account are enough.
+func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machineScope) (reconcile.Result, error) {
+	if !controllerutil.ContainsFinalizer(s, infrav1.MachineFinalizer) {
+		return reconcile.Result{}, nil
+	}
+	if s.Spec.CreationToken == "" && s.Spec.ProviderID == "" {
+		return reconcile.Result{}, r.release(ctx, s) // never claimed, so nothing was ever sent
+	}
+	if s.Annotations[infrav1.AbandonAnnotation] == s.Name {
+		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
+			"VM %q (token %s) was let go by annotation: it may run on, and cost money, until someone removes it", s.Spec.ProviderID, s.Spec.CreationToken)
+		return reconcile.Result{}, r.release(ctx, s)
+	}
+	if s.account == nil {
+		setNotReady(s.CloudMachine, infrav1.WaitingForAccountReason, fmt.Sprintf(
+			"can't delete the VM without CloudAccount %q, which is missing or refused; mend it, or annotate with %s=%s to let the VM go on without its object",
+			s.Spec.AccountRef.Name, infrav1.AbandonAnnotation, s.Name))
+		return reconcile.Result{}, nil // the account's return comes as an event
+	}
+	deletion := s.account.Delete(s.reference())
+	switch {
+	case deletion.Gone:
+		return reconcile.Result{}, r.release(ctx, s)
+	case deletion.Err != nil:
+		setNotReady(s.CloudMachine, string(cloud.CodeOf(deletion.Err)), fmt.Sprintf(
+			"deleting the VM failed and is tried again: %v; or annotate with %s=%s to let the VM go on without its object",
+			deletion.Err, infrav1.AbandonAnnotation, s.Name))
+	default:
+		setNotReady(s.CloudMachine, infrav1.DeletingReason, "waits for the cloud to remove the VM and what belongs to it")
+	}
+	return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil
+}
+
+// release removes the finalizer, and forgets the machine.
+func (r *CloudMachineReconciler) release(ctx context.Context, s *machineScope) error {
+	before := s.DeepCopy()
+	released := s.DeepCopy()
+	controllerutil.RemoveFinalizer(released, infrav1.MachineFinalizer)
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, released, patch); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the finalizer: %w", err)
+	}
+	if s.account != nil && s.Spec.CreationToken != "" {
+		s.account.Forget(s.Spec.CreationToken)
+	}
+	r.retries.forget(s.key())
+	return nil
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/index"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// nodeByMissingID indexes the Nodes that have no provider ID yet, under "true".
+const nodeByMissingID = "spec.providerID==''"
+
+// NodeIndexes are what the caches of workload clusters need for CloudMachineReconciler.
+func NodeIndexes() []clustercache.CacheOptionsIndex {
+	return []clustercache.CacheOptionsIndex{
+		clustercache.NodeProviderIDIndex,
+		{Object: &corev1.Node{}, Field: nodeByMissingID, ExtractValue: func(o client.Object) []string {
+			if node, ok := o.(*corev1.Node); ok && node.Spec.ProviderID == "" {
+				return []string{"true"}
+			}
+			return nil
+		}},
+	}
+}
+
+// link sees to it that exactly one Node carries the machine's provider ID. Nearly always the kubelet has set it, and there
+// is nothing to do; where it could not, the Node is found by the VM's own addresses and given the ID. Cluster API then
+// matches Machine and Node.
+func (r *CloudMachineReconciler) link(ctx context.Context, s *machineScope) (reconcile.Result, error) {
+	if !isProvisioned(s.CloudMachine) || s.cluster == nil || s.owner == nil {
+		return reconcile.Result{}, nil
+	}
+	nodes, err := r.nodes(ctx, s)
+	if errors.Is(err, clustercache.ErrClusterNotConnected) {
+		return reconcile.Result{}, nil // the connection comes as an event
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	linked := &corev1.NodeList{}
+	if err := nodes.List(ctx, linked, client.MatchingFields{index.NodeProviderIDField: s.Spec.ProviderID}); err != nil {
+		return reconcile.Result{}, fmt.Errorf("listing the Nodes of the machine: %w", err)
+	}
+	if len(linked.Items) > 1 {
+		setNodeProblem(s.CloudMachine, fmt.Sprintf("Nodes %q and %q both carry provider ID %s: delete the one that is not this machine's",
+			linked.Items[0].Name, linked.Items[1].Name, s.Spec.ProviderID))
+		return reconcile.Result{}, nil
+	}
+	setNodeProblem(s.CloudMachine, "")
+	if len(linked.Items) == 1 {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{}, r.setProviderID(ctx, s, nodes)
+}
+
+// setProviderID gives the machine's provider ID to the one Node that has none and answers at one of the VM's addresses.
+func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) error {
+	unlinked := &corev1.NodeList{}
+	if err := nodes.List(ctx, unlinked, client.MatchingFields{nodeByMissingID: "true"}); err != nil {
+		return fmt.Errorf("listing the Nodes without provider ID: %w", err)
+	}
+	var match []*corev1.Node
+	for i := range unlinked.Items {
+		if sharesIP(&unlinked.Items[i], s.CloudMachine) {
+			match = append(match, &unlinked.Items[i])
+		}
+	}
+	switch len(match) {
+	case 0:
+		return nil // the Node comes as an event
+	case 1:
+	default:
+		setNodeProblem(s.CloudMachine, fmt.Sprintf("Nodes %q and %q both have an address of this VM: delete the one that is not this machine's",
+			match[0].Name, match[1].Name))
+		return nil
+	}
+	node := match[0].DeepCopy()
+	node.Spec.ProviderID = s.Spec.ProviderID
+	patch := client.MergeFromWithOptions(match[0], client.MergeFromWithOptimisticLock{})
+	if err := nodes.Patch(ctx, node, patch); err != nil {
+		return fmt.Errorf("setting the provider ID of Node %q: %w", node.Name, err)
+	}
+	return nil
+}
+
+// sharesIP tells whether the Node has an IP address that the cloud gave to the VM.
+func sharesIP(node *corev1.Node, machine *infrav1.CloudMachine) bool {
+	for _, a := range node.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
+			continue
+		}
+		for _, b := range machine.Status.Addresses {
+			ip := b.Type == clusterv1.MachineInternalIP || b.Type == clusterv1.MachineExternalIP
+			if ip && a.Address == b.Address {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// removeNode deletes the Node of a VM that is gone for good, as a cloud controller manager does: its pods are moved at
+// once, and Cluster API sees that the Machine has lost its Node, which lets a MachineHealthCheck replace it.
+func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope) (reconcile.Result, error) {
+	if s.cluster == nil {
+		return reconcile.Result{}, nil
+	}
+	nodes, err := r.nodes(ctx, s)
+	if errors.Is(err, clustercache.ErrClusterNotConnected) {
+		return reconcile.Result{RequeueAfter: jitter(time.Minute)}, nil
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	list := &corev1.NodeList{}
+	if err := nodes.List(ctx, list, client.MatchingFields{index.NodeProviderIDField: s.Spec.ProviderID}); err != nil {
+		return reconcile.Result{}, fmt.Errorf("listing the Nodes of the machine: %w", err)
+	}
+	for i := range list.Items {
+		node := &list.Items[i]
+		err := nodes.Delete(ctx, node, client.Preconditions{UID: &node.UID})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return reconcile.Result{}, fmt.Errorf("deleting Node %q of a VM that is gone: %w", node.Name, err)
+		}
+		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeNormal, "NodeDeleted", "Observe", "Node %q was deleted: its VM is gone", node.Name)
+	}
+	return reconcile.Result{}, nil
+}
+
+// nodes returns a client of the workload cluster whose Nodes are watched for this controller.
+func (r *CloudMachineReconciler) nodes(ctx context.Context, s *machineScope) (client.Client, error) {
+	cluster := client.ObjectKeyFromObject(s.cluster)
+	err := r.ClusterCache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.WatcherOptions{
+		Name:         "cloudmachine-nodes",
+		Watcher:      r.controller,
+		Kind:         &corev1.Node{},
+		EventHandler: handler.EnqueueRequestsFromMapFunc(r.nodeToMachines(cluster)),
+		Predicates:   []predicate.TypedPredicate[client.Object]{nodeMatters()},
+	}))
+	if err != nil {
+		return nil, fmt.Errorf("watching the Nodes of Cluster %s: %w", cluster, err)
+	}
+	nodes, err := r.ClusterCache.GetClient(ctx, cluster)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to Cluster %s: %w", cluster, err)
+	}
+	return nodes, nil
+}
+
+// nodeMatters passes the arrival of a Node and a change of its provider ID or addresses; never a heartbeat.
+func nodeMatters() predicate.Predicate {
+	return predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, after := e.ObjectOld.(*corev1.Node), e.ObjectNew.(*corev1.Node)
+			return before.Spec.ProviderID != after.Spec.ProviderID ||
+				(after.Spec.ProviderID == "" && !sameAddresses(before.Status.Addresses, after.Status.Addresses))
+		},
+	}
+}
+
+func sameAddresses(a, b []corev1.NodeAddress) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// nodeToMachines finds the machines that have something to do because of a Node: those at its addresses while it has no
+// provider ID, and those of its provider ID when it is not the only one with it, or ceased to be.
+func (r *CloudMachineReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFunc {
+	return func(ctx context.Context, o client.Object) []reconcile.Request {
+		node, ok := o.(*corev1.Node)
+		if !ok {
+			return nil
+		}
+		if node.Spec.ProviderID == "" {
+			var requests []reconcile.Request
+			for _, a := range node.Status.Addresses {
+				requests = append(requests, r.find(ctx, cluster, machineByAddress, a.Address, nil)...)
+			}
+			return requests
+		}
+		return r.find(ctx, cluster, machineByProviderID, node.Spec.ProviderID, func(m *infrav1.CloudMachine) bool {
+			return r.shared(ctx, cluster, node.Spec.ProviderID) || conditions.Has(m, infrav1.MachineNodeLinkedCondition)
+		})
+	}
+}
+
+// shared tells whether more than one Node carries the provider ID.
+func (r *CloudMachineReconciler) shared(ctx context.Context, cluster client.ObjectKey, providerID string) bool {
+	nodes, err := r.ClusterCache.GetReader(ctx, cluster)
+	if err != nil {
+		return false
+	}
+	list := &corev1.NodeList{}
+	err = nodes.List(ctx, list, client.MatchingFields{index.NodeProviderIDField: providerID}, client.UnsafeDisableDeepCopy)
+	return err == nil && len(list.Items) > 1
+}
+
+// find lists the machines of a cluster by an index.
+func (r *CloudMachineReconciler) find(ctx context.Context, cluster client.ObjectKey, field, value string, keep func(*infrav1.CloudMachine) bool) []reconcile.Request {
+	machines := &infrav1.CloudMachineList{}
+	err := r.Client.List(ctx, machines, client.InNamespace(cluster.Namespace),
+		client.MatchingFields{field: value}, client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudMachines failed", "field", field)
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range machines.Items {
+		if m := &machines.Items[i]; keep == nil || keep(m) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
+		}
+	}
+	return requests
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// stateGone is the instanceState of a VM whose absence a live read confirmed.
+const stateGone = "Gone"
+
+// observe writes what the account's inventory knows of the VM. It makes no call; changes come as events.
+func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (reconcile.Result, error) {
+	if s.account == nil {
+		// The VM goes on without its account: what is known stays, and only what is not known waits.
+		if !isProvisioned(s.CloudMachine) {
+			setNotReady(s.CloudMachine, infrav1.WaitingForAccountReason,
+				fmt.Sprintf("waits for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name))
+		}
+		return reconcile.Result{}, nil
+	}
+	if s.Status.InstanceState == stateGone {
+		return r.removeNode(ctx, s) // it can't come back: a VM is never made again under the same Machine
+	}
+	seen := s.account.Observe(s.reference())
+	switch {
+	case len(seen.Duplicates) > 1:
+		setNotReady(s.CloudMachine, infrav1.DuplicateInstancesReason, fmt.Sprintf(
+			"more than one VM carries this machine's token: %s; nothing is changed until all but one are removed", strings.Join(seen.Duplicates, ", ")))
+		return reconcile.Result{}, nil
+	case seen.Gone:
+		s.Status.InstanceState = stateGone
+		setNotReady(s.CloudMachine, infrav1.InstanceGoneReason, fmt.Sprintf(
+			"VM %s is gone from the cloud; delete the Machine, or let a MachineHealthCheck replace it", s.Spec.ProviderID))
+		return r.removeNode(ctx, s)
+	case seen.Instance == nil:
+		if !isProvisioned(s.CloudMachine) {
+			setNotReady(s.CloudMachine, infrav1.StartingReason, "waits for the VM to show up in the account's listing")
+		}
+		return reconcile.Result{}, nil
+	}
+	report(s.CloudMachine, seen.Instance)
+	return r.link(ctx, s)
+}
+
+// report puts an instance into the status.
+func report(machine *infrav1.CloudMachine, instance *cloud.Resource) {
+	status := &machine.Status
+	status.InstanceState = string(instance.State)
+	if instance.FailureDomain != "" {
+		status.FailureDomain = instance.FailureDomain
+	}
+	if instance.Interruptible {
+		status.Interruptible = ptr.To(true)
+	}
+	if len(instance.Addresses) > 0 {
+		status.Addresses = append([]clusterv1.MachineAddress{{Type: clusterv1.MachineHostName, Address: machine.Name}}, instance.Addresses...)
+	}
+	switch instance.State {
+	case cloud.StateRunning:
+		status.Initialization.Provisioned = ptr.To(true)
+		setReady(machine)
+	case cloud.StatePending:
+		setNotReady(machine, infrav1.StartingReason, "waits for the VM to run")
+	default:
+		message := fmt.Sprintf("VM %s is %s", machine.Spec.ProviderID, strings.ToLower(string(instance.State)))
+		if instance.Reason != "" {
+			message += ": " + instance.Reason
+		}
+		setNotReady(machine, infrav1.InstanceStoppedReason, message)
+	}
+}
+
+func isProvisioned(machine *infrav1.CloudMachine) bool {
+	return ptr.Deref(machine.Status.Initialization.Provisioned, false)
+}
+
+func readyReason(machine *infrav1.CloudMachine) string {
+	if c := conditions.Get(machine, clusterv1.ReadyCondition); c != nil {
+		return c.Reason
+	}
+	return ""
+}
+
+func readyMessage(machine *infrav1.CloudMachine) string {
+	if c := conditions.Get(machine, clusterv1.ReadyCondition); c != nil {
+		return c.Message
+	}
+	return ""
+}
+
+// setNodeProblem tells in NodeLinked why the Node can't be told apart; "" takes the condition away.
+func setNodeProblem(machine *infrav1.CloudMachine, message string) {
+	if message == "" {
+		conditions.Delete(machine, infrav1.MachineNodeLinkedCondition)
+		return
+	}
+	setCondition(machine, infrav1.MachineNodeLinkedCondition, metav1.ConditionFalse, infrav1.DuplicateNodesReason, message)
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// machineMatters passes the changes of a Machine that a CloudMachine waits for.
+func machineMatters(before, after *clusterv1.Machine) bool {
+	return (before.Spec.Bootstrap.DataSecretName == nil) != (after.Spec.Bootstrap.DataSecretName == nil) ||
+		before.Spec.FailureDomain != after.Spec.FailureDomain ||
+		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
+}
+
+// clusterMatters passes the changes of a Cluster that its CloudMachines wait for.
+func clusterMatters(before, after *clusterv1.Cluster) bool {
+	return ptr.Deref(before.Spec.Paused, false) != ptr.Deref(after.Spec.Paused, false) ||
+		ptr.Deref(before.Status.Initialization.InfrastructureProvisioned, false) != ptr.Deref(after.Status.Initialization.InfrastructureProvisioned, false)
+}
+
+func (r *CloudMachineReconciler) clusterToMachines(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.list(ctx, nil, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
+}
+
+// clusterToUnlinked brings the machines that need a Node when the connection to the workload cluster comes or goes.
+func (r *CloudMachineReconciler) clusterToUnlinked(ctx context.Context, o client.Object) []reconcile.Request {
+	needsNode := func(m *infrav1.CloudMachine) bool {
+		if m.Status.InstanceState == stateGone {
+			return true
+		}
+		if !isProvisioned(m) {
+			return false
+		}
+		owner, err := util.GetOwnerMachine(ctx, r.Client, m.ObjectMeta)
+		return err == nil && owner != nil && !owner.Status.NodeRef.IsDefined()
+	}
+	return r.list(ctx, needsNode, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
+}
+
+// InstancesChanged brings the machines with these tokens. It is what cloud.Options.OnMachines calls.
+func (r *CloudMachineReconciler) InstancesChanged(ctx context.Context, namespace string, tokens []string) {
+	for _, token := range tokens {
+		r.Changed.Add(r.list(ctx, nil, client.InNamespace(namespace), client.MatchingFields{machineByToken: token})...)
+	}
+}
+
+func (r *CloudMachineReconciler) list(ctx context.Context, keep func(*infrav1.CloudMachine) bool, options ...client.ListOption) []reconcile.Request {
+	machines := &infrav1.CloudMachineList{}
+	if err := r.Client.List(ctx, machines, options...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudMachines failed")
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range machines.Items {
+		if m := &machines.Items[i]; keep == nil || keep(m) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
+		}
+	}
+	return requests
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// delays of one code: from the first retry to the cap.
+type delays struct{ first, max time.Duration }
+
+// delaysOf says how soon a failed call is tried again, by its code; cloud.Code documents the same figures. A code that
+// is not listed is not tried again by time: its cure is an event (a changed account, new credentials).
+func delaysOf(code cloud.Code) (delays, bool) {
+	switch code {
+	case cloud.Throttled, cloud.Unavailable, cloud.Unknown:
+		return delays{time.Second, time.Minute}, true
+	case cloud.QuotaExceeded, cloud.Unauthorized, cloud.NotFound, cloud.Conflict, cloud.NoCapacity:
+		return delays{30 * time.Second, 10 * time.Minute}, true
+	default:
+		return delays{}, false
+	}
+}
+
+// retries remembers how often each object failed in a row. The zero value is ready for use.
+type retries struct {
+	mu       sync.Mutex
+	failures map[types.NamespacedName]int
+}
+
+// after returns how long to wait before the next attempt for err, and false when only an event can help.
+// Delays double, are jittered by a quarter, and are never shorter than what the cloud asked for.
+func (r *retries) after(key types.NamespacedName, err error) (time.Duration, bool) {
+	var queued *cloud.Queued
+	if errors.As(err, &queued) {
+		return max(queued.After, time.Millisecond), true // its turn is kept: not a failure, and no jitter
+	}
+	var cloudErr *cloud.Error
+	if errors.As(err, &cloudErr) && cloudErr.RetryAfter > 0 {
+		return jitter(cloudErr.RetryAfter), true
+	}
+	d, ok := delaysOf(cloud.CodeOf(err))
+	if !ok {
+		return 0, false
+	}
+	n := r.fail(key)
+	return jitter(min(d.first<<min(n, 16), d.max)), true
+}
+
+func (r *retries) fail(key types.NamespacedName) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failures == nil {
+		r.failures = map[types.NamespacedName]int{}
+	}
+	n := r.failures[key]
+	r.failures[key] = n + 1
+	return n
+}
+
+// forget starts anew for key.
+func (r *retries) forget(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.failures, key)
+}
+
+// jitter lengthens d by up to a quarter, so that what failed together does not come back together.
+func jitter(d time.Duration) time.Duration {
+	return d + rand.N(d/4+1)
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// maxMessage bounds a condition's message, in bytes. Clouds can be talkative; a table column can't.
+const maxMessage = 1024
+
+// patchStatus writes the status of obj if it differs from before, the object as it was read. One write at most: a merge
+// patch, because each of our statuses has a single writer.
+func patchStatus(ctx context.Context, c client.Client, before, obj client.Object) error {
+	if equality.Semantic.DeepEqual(before, obj) {
+		return nil
+	}
+	err := c.Status().Patch(ctx, obj, client.MergeFrom(before))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("patching status: %w", err)
+	}
+	return nil
+}
+
+// setCondition sets a condition of obj for its present generation.
+func setCondition(obj conditions.Setter, kind string, status metav1.ConditionStatus, reason, message string) {
+	conditions.Set(obj, metav1.Condition{
+		Type:               kind,
+		Status:             status,
+		Reason:             reason,
+		Message:            cut(message),
+		ObservedGeneration: obj.GetGeneration(),
+	})
+}
+
+// setNotReady sets Ready to False.
+func setNotReady(obj conditions.Setter, reason, message string) {
+	setCondition(obj, clusterv1.ReadyCondition, metav1.ConditionFalse, reason, message)
+}
+
+// setReady sets Ready to True.
+func setReady(obj conditions.Setter) {
+	setCondition(obj, clusterv1.ReadyCondition, metav1.ConditionTrue, infrav1.ReadyReason, "")
+}
+
+// setPaused keeps the Paused condition, as Cluster API's contract wants it, and reports whether obj is paused: by its
+// Cluster, or by the annotation on itself. cluster may be nil.
+func setPaused(obj conditions.Setter, cluster *clusterv1.Cluster) bool {
+	var by []string
+	if cluster != nil && ptr.Deref(cluster.Spec.Paused, false) {
+		by = append(by, "Cluster spec.paused is set to true")
+	}
+	if annotations.HasPaused(obj) {
+		by = append(by, "the object has the cluster.x-k8s.io/paused annotation")
+	}
+	if len(by) > 0 {
+		setCondition(obj, clusterv1.PausedCondition, metav1.ConditionTrue, clusterv1.PausedReason, strings.Join(by, ", "))
+		return true
+	}
+	setCondition(obj, clusterv1.PausedCondition, metav1.ConditionFalse, clusterv1.NotPausedReason, "")
+	return false
+}
+
+// setCloudError puts an error of the cloud into Ready: the code is the reason.
+func setCloudError(obj conditions.Setter, err error) {
+	setNotReady(obj, string(cloud.CodeOf(err)), err.Error())
+}
+
+// cut shortens a message to maxMessage, between characters, and makes it valid UTF-8: the API server refuses the rest.
+func cut(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= maxMessage {
+		return s
+	}
+	end := maxMessage - len("…")
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "…"
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// Fields by which the manager's cache finds objects. SetupIndexes declares them.
+const (
+	accountByCredentials = "spec.credentialsRef.name"
+	machineByAccount     = "spec.accountRef.name"
+	machineByToken       = "spec.creationToken"
+	machineByProviderID  = "spec.providerID"
+	machineByAddress     = "status.addresses.address"
+)
+
+// SetupIndexes declares the fields by which the reconcilers of this package find objects. It must be called before the
+// manager starts.
+func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	indexes := []struct {
+		object client.Object
+		field  string
+		values client.IndexerFunc
+	}{
+		{&infrav1.CloudAccount{}, accountByCredentials, func(o client.Object) []string {
+			if ref := o.(*infrav1.CloudAccount).Spec.CredentialsRef; ref != nil {
+				return []string{ref.Name}
+			}
+			return nil
+		}},
+		{&infrav1.CloudMachine{}, machineByAccount, func(o client.Object) []string {
+			return nonEmpty(o.(*infrav1.CloudMachine).Spec.AccountRef.Name)
+		}},
+		{&infrav1.CloudMachine{}, machineByToken, func(o client.Object) []string {
+			return nonEmpty(o.(*infrav1.CloudMachine).Spec.CreationToken)
+		}},
+		{&infrav1.CloudMachine{}, machineByProviderID, func(o client.Object) []string {
+			return nonEmpty(o.(*infrav1.CloudMachine).Spec.ProviderID)
+		}},
+		{&infrav1.CloudMachine{}, machineByAddress, func(o client.Object) []string {
+			var values []string
+			for _, a := range o.(*infrav1.CloudMachine).Status.Addresses {
+				values = append(values, a.Address)
+			}
+			return values
+		}},
+	}
+	for _, i := range indexes {
+		if err := indexer.IndexField(ctx, i.object, i.field, i.values); err != nil {
+			return fmt.Errorf("indexing %T by %s: %w", i.object, i.field, err)
+		}
+	}
+	return nil
+}
+
+func nonEmpty(value string) []string {
+	if value == "" {
+		return nil
+	}
+	return []string{value}
+}
+
+// specOrMetadataChanged passes an update only if something other than status changed: our own status writes must not
+// bring an object back.
+func specOrMetadataChanged() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, after := e.ObjectOld, e.ObjectNew
+		return before.GetGeneration() != after.GetGeneration() ||
+			!before.GetDeletionTimestamp().Equal(after.GetDeletionTimestamp()) ||
+			!equality.Semantic.DeepEqual(before.GetFinalizers(), after.GetFinalizers()) ||
+			!equality.Semantic.DeepEqual(before.GetLabels(), after.GetLabels()) ||
+			!equality.Semantic.DeepEqual(before.GetAnnotations(), after.GetAnnotations()) ||
+			!equality.Semantic.DeepEqual(before.GetOwnerReferences(), after.GetOwnerReferences())
+	}}
+}
+
+// onlyDeleted passes only the end of an object.
+func onlyDeleted() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
+}
+
+// onUpdate passes updates for which changed is true, and all other events.
+func onUpdate[T client.Object](changed func(before, after T) bool) predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(T)
+		after, ok2 := e.ObjectNew.(T)
+		return ok && ok2 && changed(before, after)
+	}}
+}

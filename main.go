@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command drover is the manager of Drover's infrastructure, bootstrap and control plane providers for Cluster API, and,
+// as "drover simulate", the simulated cloud that they can be tried out on. This package holds flags and wiring only.
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/logs"
+	logsv1 "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/apiwarnings"
+	capiflags "sigs.k8s.io/cluster-api/util/flags"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/registry"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/controllers"
+)
+
+// version is set at build time: -ldflags "-X main.version=v0.1.0".
+var version = "dev"
+
+// options are the manager's flags.
+type options struct {
+	kubeconfig      string
+	namespace       string
+	watchFilter     string
+	healthAddress   string
+	profilerAddress string
+	webhookPort     int
+	webhookCertDir  string
+	leaderElect     bool
+	leaseDuration   time.Duration
+	renewDeadline   time.Duration
+	retryPeriod     time.Duration
+	qps             float32
+	burst           int
+	remoteQPS       float32
+	remoteBurst     int
+	concurrency     int
+	machines        int
+	ambient         []string
+	simulated       string
+	probeInterval   time.Duration
+	shutdownTimeout time.Duration
+	diagnostics     capiflags.ManagerOptions
+	logs            *logs.Options
+}
+
+func main() {
+	if err := command().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "drover:", err)
+		os.Exit(1)
+	}
+}
+
+// command is the whole command line: the manager, and the simulated cloud as a subcommand.
+func command() *cobra.Command {
+	o := &options{logs: logs.NewOptions()}
+	cmd := &cobra.Command{
+		Use:           "drover",
+		Short:         "Gives Kubernetes clusters their machines on any cloud, by Cluster API",
+		Long:          "drover runs the manager: Drover's infrastructure, bootstrap and control plane providers for Cluster API.",
+		Version:       version,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(*cobra.Command, []string) error { return run(o) },
+	}
+	o.addFlags(cmd)
+	cmd.AddCommand(simulator.Command())
+	return cmd
+}
+
+func (o *options) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.SortFlags = true
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Path of the management cluster's kubeconfig. Default: the Pod's service account, or $KUBECONFIG.")
+	f.StringVar(&o.namespace, "namespace", "", "Namespace to work in. Default: all namespaces.")
+	f.StringVar(&o.watchFilter, "watch-filter", "", fmt.Sprintf("Work only on objects whose label %s has this value. Default: on all.", clusterv1.WatchLabel))
+	f.StringVar(&o.healthAddress, "health-addr", ":9440", "Address of /healthz and /readyz.")
+	f.StringVar(&o.profilerAddress, "profiler-address", "", "Address of the pprof profiler, such as localhost:6060. Default: none.")
+	f.IntVar(&o.webhookPort, "webhook-port", 9443, "Port of the webhook server; 0 serves no webhooks.")
+	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs", "Folder of the webhook server's tls.crt and tls.key.")
+	f.BoolVar(&o.leaderElect, "leader-elect", true, "Have only one of several managers work at a time.")
+	f.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long a leader that fell silent is waited for.")
+	f.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long a leader tries to renew its lease before it stops.")
+	f.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "Time between two attempts at the lease.")
+	f.Float32Var(&o.qps, "kube-api-qps", 200, "Calls per second to the management cluster's API server, at most.")
+	f.IntVar(&o.burst, "kube-api-burst", 400, "Calls to the management cluster's API server that may come at once.")
+	f.Float32Var(&o.remoteQPS, "clustercache-client-qps", 100, "Calls per second to each workload cluster's API server, at most.")
+	f.IntVar(&o.remoteBurst, "clustercache-client-burst", 200, "Calls to each workload cluster's API server that may come at once.")
+	f.IntVar(&o.machines, "machine-concurrency", 50, "Machines and bootstrap configs worked on at a time.")
+	f.IntVar(&o.concurrency, "concurrency", 10, "Objects of each other kind worked on at a time.")
+	f.StringSliceVar(&o.ambient, "ambient-credentials-namespaces", nil, "Namespaces whose CloudAccounts may use the manager's own credentials. Default: none.")
+	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Default: none.")
+	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Time between two probes of an adopted control plane.")
+	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 45*time.Second, "How long calls in flight may take to end when the manager is asked to stop.")
+	capiflags.AddManagerOptions(f, &o.diagnostics)
+	logsv1.AddFlags(o.logs, f)
+}
+
+// run starts the manager and returns when it was asked to stop.
+func run(o *options) error {
+	if err := logsv1.ValidateAndApply(o.logs, nil); err != nil {
+		return fmt.Errorf("log flags: %w", err)
+	}
+	ctrl.SetLogger(klog.Background())
+	config, err := o.restConfig()
+	if err != nil {
+		return err
+	}
+	mgr, err := o.manager(config)
+	if err != nil {
+		return err
+	}
+	ctx := ctrl.SetupSignalHandler()
+	if err := o.register(ctx, mgr); err != nil {
+		return err
+	}
+	klog.InfoS("Starting Drover", "version", version)
+	return mgr.Start(ctx)
+}
+
+func (o *options) restConfig() (*rest.Config, error) {
+	if o.kubeconfig != "" {
+		if err := os.Setenv("KUBECONFIG", o.kubeconfig); err != nil {
+			return nil, err
+		}
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("finding the management cluster: %w", err)
+	}
+	config.QPS, config.Burst = o.qps, o.burst
+	config.UserAgent = "drover/" + version
+	config.WarningHandler = apiwarnings.DefaultHandler(klog.Background().WithName("API server"))
+	return config, nil
+}
+
+func (o *options) manager(config *rest.Config) (ctrl.Manager, error) {
+	tlsOptions, metricsOptions, err := capiflags.GetManagerOptions(o.diagnostics)
+	if err != nil {
+		return nil, fmt.Errorf("diagnostics flags: %w", err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              "drover-leader",
+		LeaseDuration:                 &o.leaseDuration,
+		RenewDeadline:                 &o.renewDeadline,
+		RetryPeriod:                   &o.retryPeriod,
+		LeaderElectionReleaseOnCancel: true, // nothing runs after mgr.Start has returned
+		GracefulShutdownTimeout:       &o.shutdownTimeout,
+		HealthProbeBindAddress:        o.healthAddress,
+		PprofBindAddress:              o.profilerAddress,
+		Metrics:                       *metricsOptions,
+		Cache:                         o.cacheOptions(),
+		Client: client.Options{Cache: &client.CacheOptions{
+			DisableFor:   []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}, // read live: they hold what must not be stale, or secret
+			Unstructured: false,
+		}},
+		WebhookServer: o.webhookServer(tlsOptions),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the manager: %w", err)
+	}
+	return mgr, nil
+}
+
+// cacheOptions keep what is watched small. There is no resync: every change comes as an event, and an idle machine is
+// never reconciled.
+func (o *options) cacheOptions() cache.Options {
+	options := cache.Options{DefaultTransform: cache.TransformStripManagedFields()}
+	if o.namespace != "" {
+		options.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
+	}
+	return options
+}
+
+func (o *options) webhookServer(tlsOptions []func(*tls.Config)) webhook.Server {
+	return webhook.NewServer(webhook.Options{Port: o.webhookPort, CertDir: o.webhookCertDir, TLSOpts: tlsOptions})
+}
+
+// register adds every controller, webhook and check to the manager.
+func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
+	if err := controllers.SetupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	clusterCache, err := o.clusterCache(ctx, mgr)
+	if err != nil {
+		return err
+	}
+	clouds := registry.Clouds()
+	machinesChanged, accountsChanged := &controllers.Trigger{}, &controllers.Trigger{}
+	machines := &controllers.CloudMachineReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: clusterCache,
+		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Changed: machinesChanged, WatchFilterValue: o.watchFilter,
+	}
+	accounts := cloud.NewAccounts(cloud.Options{
+		Clouds:  clouds,
+		Times:   cloud.DefaultTimes(),
+		Metrics: metrics.Registry,
+		OnMachines: func(account types.NamespacedName, tokens []string) {
+			machines.InstancesChanged(ctx, account.Namespace, tokens)
+		},
+		OnAccount: func(account types.NamespacedName) { accountsChanged.Add(reconcile.Request{NamespacedName: account}) },
+	})
+	machines.Accounts = accounts
+	if err := mgr.Add(accounts); err != nil {
+		return err
+	}
+
+	many, few := o.controllerOptions(o.machines), o.controllerOptions(o.concurrency)
+	return errors.Join(
+		machines.SetupWithManager(mgr, many),
+		(&controllers.CloudAccountReconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts, Changed: accountsChanged, Machines: machinesChanged,
+			AmbientNamespaces: o.ambient, SimulatedEndpoint: o.simulated, WatchFilterValue: o.watchFilter,
+		}).SetupWithManager(mgr, few),
+		(&controllers.CloudClusterReconciler{
+			Client: mgr.GetClient(), WatchFilterValue: o.watchFilter,
+		}).SetupWithManager(mgr, few),
+		(&controllers.CloudMachineTemplateReconciler{
+			Client: mgr.GetClient(), Accounts: accounts, WatchFilterValue: o.watchFilter,
+		}).SetupWithManager(mgr, few),
+		(&controllers.AdoptedControlPlaneReconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ProbeInterval: o.probeInterval, WatchFilterValue: o.watchFilter,
+		}).SetupWithManager(mgr, few),
+		(&bootstrap.ConfigReconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: clusterCache,
+			Recorder: mgr.GetEventRecorder("drover-cloudinitconfig"), WatchFilterValue: o.watchFilter,
+			ProviderID: providerIDs(mgr.GetClient(), clouds),
+		}).SetupWithManager(ctx, mgr, many),
+		(&bootstrap.CSRReconciler{
+			Client: mgr.GetClient(), ClusterCache: clusterCache,
+			Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.watchFilter,
+		}).SetupWithManager(ctx, mgr, few),
+		o.webhooks(mgr, clouds),
+		o.checks(mgr),
+	)
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/controllers"
+)
+
+// clusterCache connects to the workload clusters. It reads their kubeconfig Secrets live, and keeps of a Node only what
+// Drover asks for: thousands of Nodes list their images and conditions in vain.
+func (o *options) clusterCache(ctx context.Context, mgr ctrl.Manager) (clustercache.ClusterCache, error) {
+	clusterCache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
+		SecretClient:     mgr.GetAPIReader(),
+		WatchFilterValue: o.watchFilter,
+		Cache: clustercache.CacheOptions{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: slimNode}},
+			Indexes:          controllers.NodeIndexes(),
+		},
+		Client: clustercache.ClientOptions{
+			UserAgent: "drover/" + version,
+			QPS:       o.remoteQPS,
+			Burst:     o.remoteBurst,
+			Cache:     clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}},
+		},
+	}, o.controllerOptions(o.concurrency))
+	if err != nil {
+		return nil, fmt.Errorf("making the cluster cache: %w", err)
+	}
+	return clusterCache, nil
+}
+
+// slimNode drops what Drover never reads of a Node.
+func slimNode(object any) (any, error) {
+	node, ok := object.(*corev1.Node)
+	if !ok {
+		return object, nil
+	}
+	node.ManagedFields = nil
+	node.Annotations = nil
+	node.Status = corev1.NodeStatus{Addresses: node.Status.Addresses}
+	return node, nil
+}
+
+// controllerOptions bound the work at a time, and the pause after an error that is not the cloud's: a second's worth at
+// first, half a minute at most, where controller-runtime would go up to a quarter of an hour.
+func (o *options) controllerOptions(concurrency int) controller.Options {
+	return controller.Options{
+		MaxConcurrentReconciles: concurrency,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](100*time.Millisecond, 30*time.Second),
+		RecoverPanic:            ptr.To(true),
+	}
+}
+
+// webhooks serves admission, unless it is switched off, and makes the manager ready only once it can.
+func (o *options) webhooks(mgr ctrl.Manager, clouds []cloud.Cloud) error {
+	if o.webhookPort == 0 {
+		return nil
+	}
+	return errors.Join(
+		(&controllers.Webhooks{Clouds: clouds}).SetupWithManager(mgr),
+		bootstrap.SetupWebhooksWithManager(mgr),
+	)
+}
+
+// checks say whether the manager lives (its webhook server answers) and is ready (its caches are filled as well).
+func (o *options) checks(mgr ctrl.Manager) error {
+	synced := func(req *http.Request) error {
+		ctx, cancel := context.WithTimeout(req.Context(), time.Second)
+		defer cancel()
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return errors.New("the caches are not filled yet")
+		}
+		return nil
+	}
+	errs := []error{mgr.AddReadyzCheck("caches", synced)}
+	if o.webhookPort != 0 {
+		started := mgr.GetWebhookServer().StartedChecker()
+		errs = append(errs, mgr.AddReadyzCheck("webhook", started), mgr.AddHealthzCheck("webhook", started))
+	}
+	return errors.Join(errs...)
+}
+
+// providerIDs tells the bootstrap provider what a machine's provider ID will be, as its user data can know it. It lies
+// here because bootstrap knows nothing of clouds.
+func providerIDs(c client.Client, clouds []cloud.Cloud) func(context.Context, *clusterv1.Machine) (string, error) {
+	return func(ctx context.Context, machine *clusterv1.Machine) (string, error) {
+		ref := machine.Spec.InfrastructureRef
+		if ref.APIGroup != infrav1.GroupVersion.Group || ref.Kind != "CloudMachine" {
+			return "", nil
+		}
+		cloudMachine := &infrav1.CloudMachine{}
+		if err := c.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}, cloudMachine); err != nil {
+			return "", fmt.Errorf("reading the CloudMachine: %w", err)
+		}
+		for _, row := range clouds {
+			if row.InMachine(&cloudMachine.Spec.CloudMachineFields) && row.ProviderID != nil {
+				return row.ProviderID(&cloudMachine.Spec), nil
+			}
+		}
+		return "", nil
+	}
+}
