@@ -208,7 +208,7 @@ func roleRules(t *testing.T, all []*unstructured.Unstructured) {
 			t.Errorf("%s is empty", name)
 		}
 		for _, r := range rules {
-			for _, what := range slices.Concat(r.APIGroups, r.Resources, r.Verbs) {
+			for _, what := range slices.Concat(r.APIGroups, r.Resources, r.Verbs, r.NonResourceURLs) {
 				if strings.Contains(what, "*") || slices.Contains([]string{"escalate", "bind", "impersonate"}, what) {
 					t.Errorf("%s: %q gives too much: %v", name, what, r)
 				}
@@ -227,13 +227,13 @@ func roleRules(t *testing.T, all []*unstructured.Unstructured) {
 		check(r.Name, r.Rules)
 	}
 	for _, b := range only[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding") {
-		if b.RoleRef.Name != "drover-manager" || len(b.Subjects) != 1 || b.Subjects[0].Name != "drover-manager" || b.Subjects[0].Namespace != namespace {
-			t.Errorf("%s binds %s to %v; the manager's own role to its own account was expected", b.Name, b.RoleRef.Name, b.Subjects)
+		if !slices.Contains([]string{"drover-manager", "drover-metrics-auth"}, b.RoleRef.Name) || len(b.Subjects) != 1 || b.Subjects[0].Name != "drover-manager" || b.Subjects[0].Namespace != namespace {
+			t.Errorf("%s binds %s to %v; the manager's own roles to its own account were expected", b.Name, b.RoleRef.Name, b.Subjects)
 		}
 	}
 	for _, crd := range only[apiextensionsv1.CustomResourceDefinition](t, all, "CustomResourceDefinition") {
 		roles := []string{"drover-view", "drover-edit"}
-		if crd.Spec.Versions[0].Subresources != nil { // what has a status has a controller
+		if s := crd.Spec.Versions[0].Subresources; s != nil && s.Status != nil { // what has a status has a controller
 			roles = append(roles, "drover-manager")
 		}
 		if crd.Spec.Names.Kind != "CloudAccount" { // no business of Cluster API's core
