@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package simulated is the driver of the simulated cloud: it turns requests into calls of the wire API and answers into
+// resources. It knows no Kubernetes client, and never imports the simulator, which is a process of its own.
+package simulated
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+)
+
+const (
+	// tokenKey is the credentials Secret's key.
+	tokenKey = "token"
+	// tokenVariable holds the operator's own (ambient) token.
+	tokenVariable = "DROVER_SIMULATED_TOKEN"
+	// defaultRegion is the CRD's default too.
+	defaultRegion = "sim-1"
+	// maxBatch keeps a call's body and answer far below what either side takes.
+	maxBatch = 500
+)
+
+// Cloud is the simulated cloud's row in the registry.
+func Cloud() cloud.Cloud {
+	return cloud.Cloud{
+		Name:            "simulated",
+		InAccount:       func(a *infrav1.CloudAccountSpec) bool { return a.Simulated != nil },
+		InMachine:       func(m *infrav1.CloudMachineFields) bool { return m.Simulated != nil },
+		ValidateAccount: validateAccount,
+		ValidateMachine: validateMachine,
+		New:             newDriver,
+		Limits: cloud.Limits{
+			Create: cloud.Limit{PerSecond: 50, Burst: 100},
+			Delete: cloud.Limit{PerSecond: 20, Burst: 50},
+			Read:   cloud.Limit{PerSecond: 20, Burst: 100},
+		},
+		Consistency: 10 * time.Second,
+		MaxUserData: wire.MaxUserData,
+		MaxBatch:    maxBatch,
+		ProviderID: func(*infrav1.CloudMachineSpec) string {
+			return providerID("{{ v1.availability_zone }}", "{{ v1.instance_id }}")
+		},
+		Zone: func(m *infrav1.CloudMachineFields) string {
+			if m.Simulated == nil {
+				return ""
+			}
+			return m.Simulated.Zone
+		},
+	}
+}
+
+func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
+	if a.Simulated == nil || a.Simulated.Endpoint == "" {
+		return nil
+	}
+	path = path.Child("simulated", "endpoint")
+	if msg := endpointFault(a.Simulated.Endpoint); msg != "" {
+		return field.ErrorList{field.Invalid(path, a.Simulated.Endpoint, msg)}
+	}
+	if a.CredentialsRef == nil {
+		return field.ErrorList{field.Forbidden(path, "an endpoint of one's own needs credentials of one's own: set credentialsRef")}
+	}
+	return nil
+}
+
+func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) field.ErrorList {
+	if m.Simulated == nil {
+		return nil
+	}
+	var all field.ErrorList
+	path = path.Child("simulated")
+	if m.Simulated.DiskGiB < 0 {
+		all = append(all, field.Invalid(path.Child("diskGiB"), m.Simulated.DiskGiB, "must not be negative"))
+	}
+	for i, size := range m.Simulated.DataDisksGiB {
+		if size < 1 {
+			all = append(all, field.Invalid(path.Child("dataDisksGiB").Index(i), size, "must be at least 1"))
+		}
+	}
+	return all
+}
+
+// endpointFault says what is wrong with an endpoint, or "".
+func endpointFault(endpoint string) string {
+	u, err := url.Parse(endpoint)
+	switch {
+	case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
+		return "must be http://host:port or https://host:port"
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "":
+		return "must be an address alone: no user, path, query or fragment"
+	}
+	return ""
+}
+
+func newDriver(cfg cloud.Config) (cloud.Driver, error) {
+	if cfg.Account == nil || cfg.Account.Simulated == nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe a simulated cloud")
+	}
+	endpoint := cfg.Account.Simulated.Endpoint
+	if endpoint != "" && cfg.Credentials == nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "an endpoint of one's own needs credentials of one's own")
+	}
+	if endpoint == "" {
+		endpoint = cfg.Endpoint
+	}
+	if endpoint == "" {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "no endpoint: neither the account nor the operator (--simulated-endpoint) names one")
+	}
+	if msg := endpointFault(endpoint); msg != "" {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the endpoint %s", msg)
+	}
+	token, err := tokenOf(cfg.Credentials)
+	if err != nil {
+		return nil, err
+	}
+	region := cfg.Account.Simulated.Region
+	if region == "" {
+		region = defaultRegion
+	}
+	return &driver{
+		endpoint: strings.TrimRight(endpoint, "/"),
+		region:   region,
+		token:    token,
+		client: &http.Client{
+			Transport: cfg.Transport,
+			// A redirect would carry the token to elsewhere.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}, nil
+}
+
+// tokenOf finds the bearer token: the Secret's, or for ambient credentials the operator's from the environment.
+func tokenOf(credentials map[string][]byte) (string, error) {
+	token, from := string(credentials[tokenKey]), "the credentials Secret's key \""+tokenKey+"\""
+	if credentials == nil {
+		token, from = os.Getenv(tokenVariable), "the manager's variable "+tokenVariable
+	}
+	token = strings.TrimSpace(token)
+	if token == "" {
+		return "", cloud.Errorf(cloud.Unauthorized, "%s is missing or empty", from)
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", cloud.Errorf(cloud.Unauthorized, "%s holds characters that no token has", from)
+	}
+	return token, nil
+}
+
+// identity names the account for the rate limit. A token has no public part, so a short digest stands for it.
+func identity(endpoint, region, token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return strings.Join([]string{"simulated", endpoint, region, hex.EncodeToString(sum[:6])}, "|")
+}
+
+const providerScheme = "simulated:///"
+
+func providerID(zone, id string) string { return providerScheme + zone + "/" + id }

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simulated
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+)
+
+// defaultDiskGiB is the CRD's default too.
+const defaultDiskGiB = 20
+
+// maxPages ends a listing that a broken cloud would never end: far more than any account holds.
+const maxPages = 10_000
+
+type driver struct {
+	endpoint, region, token string
+	client                  *http.Client
+}
+
+func (d *driver) Identity() string { return identity(d.endpoint, d.region, d.token) }
+
+func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
+	catalog, err := d.catalog(ctx)
+	if err != nil {
+		return cloud.Info{}, err
+	}
+	slices.Sort(catalog.Zones)
+	return cloud.Info{FailureDomains: catalog.Zones}, nil
+}
+
+func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
+	run, err := d.runRequest(req)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	var answer wire.RunInstancesResponse
+	err = d.call(ctx, wire.RunInstances, cloud.ClassCreate, run, &answer)
+	if refused(err, wire.IdempotentParameterMismatch) {
+		return d.adopt(ctx, req)
+	}
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	made := toResource(answer.Instance)
+	if made.Kind != cloud.KindInstance || made.ID == "" || made.Token != req.Token {
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: the answer names no instance with the token that was sent", wire.RunInstances)
+	}
+	return made, nil
+}
+
+func (d *driver) runRequest(req cloud.Request) (wire.RunInstancesRequest, error) {
+	if req.Spec == nil || req.Spec.Simulated == nil {
+		return wire.RunInstancesRequest{}, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a machine of the simulated cloud")
+	}
+	spec := req.Spec.Simulated
+	run := wire.RunInstancesRequest{
+		Region:       d.region,
+		ClientToken:  req.Token,
+		Name:         instanceName(req.Name),
+		InstanceType: spec.InstanceType,
+		Image:        spec.Image,
+		Zone:         req.FailureDomain,
+		DiskGiB:      diskGiB(spec),
+		DataDisksGiB: spec.DataDisksGiB,
+		Spot:         spec.Spot,
+		UserData:     req.UserData,
+		Tags: map[string]string{
+			cloud.TagOwnership: req.OwnershipID,
+			cloud.TagToken:     req.Token,
+			cloud.TagMachine:   clip(req.Namespace+"/"+req.Name, wire.MaxTagValue),
+		},
+	}
+	if run.Zone == "" {
+		run.Zone = spec.Zone
+	}
+	return run, nil
+}
+
+// adopt finds the instance that an earlier request with the same token and other parameters made.
+func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
+	found, err := d.describe(ctx, wire.DescribeRequest{
+		Region: d.region, TagKey: cloud.TagToken, TagValues: []string{req.Token}, Kinds: []wire.Kind{wire.Instance},
+	})
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return cloud.Resource{}, cloud.Errorf(cloud.Unavailable,
+			"%s: an instance was made with this token already, and the cloud does not show it yet", wire.RunInstances)
+	}
+	ids := make([]string, len(found))
+	for i := range found {
+		ids[i] = found[i].ID
+	}
+	return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%d instances carry the token %s: %s", len(found), req.Token, strings.Join(ids, ", "))
+}
+
+func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
+	return d.describe(ctx, wire.DescribeRequest{Region: d.region, TagKey: cloud.TagOwnership})
+}
+
+// Describe asks by token alone: an instance that a ProviderID names and that carries the Reference's tags carries its token.
+func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
+	tokens := make([]string, 0, len(refs))
+	for _, ref := range refs {
+		if ref.Token != "" {
+			tokens = append(tokens, ref.Token)
+		}
+	}
+	slices.Sort(tokens)
+	tokens = slices.Compact(tokens)
+	if len(tokens) == 0 {
+		return nil, nil
+	}
+	return d.describe(ctx, wire.DescribeRequest{Region: d.region, TagKey: cloud.TagToken, TagValues: tokens})
+}
+
+// describe reads all pages. Only an empty NextToken ends a listing: a short page does not.
+func (d *driver) describe(ctx context.Context, req wire.DescribeRequest) ([]cloud.Resource, error) {
+	var all []cloud.Resource
+	seen := map[string]bool{}
+	for range maxPages {
+		var page wire.DescribeResponse
+		if err := d.call(ctx, wire.DescribeResources, cloud.ClassRead, req, &page); err != nil {
+			return nil, err
+		}
+		for _, r := range page.Resources {
+			key := string(r.Kind) + "/" + r.ID
+			if r.Tags[cloud.TagOwnership] == "" || seen[key] {
+				continue
+			}
+			seen[key] = true
+			all = append(all, toResource(r))
+		}
+		if page.NextToken == "" {
+			return all, nil
+		}
+		if page.NextToken == req.NextToken {
+			break
+		}
+		req.NextToken = page.NextToken
+	}
+	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", wire.DescribeResources)
+}
+
+func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
+	errs := make([]error, len(resources))
+	var instances, dependants []int
+	for i, r := range resources {
+		if r.Kind == cloud.KindInstance {
+			instances = append(instances, i)
+		} else {
+			dependants = append(dependants, i)
+		}
+	}
+	d.remove(ctx, wire.TerminateInstances, resources, instances, errs)
+	d.remove(ctx, wire.DeleteResources, resources, dependants, errs)
+	return errs
+}
+
+// remove sends one batch of those resources that which names, and files the errors under the same indices.
+func (d *driver) remove(ctx context.Context, op string, resources []cloud.Resource, which []int, errs []error) {
+	if len(which) == 0 {
+		return
+	}
+	req := wire.BatchRequest{Region: d.region}
+	for _, i := range which {
+		req.IDs = append(req.IDs, resources[i].ID)
+	}
+	var answer wire.BatchResponse
+	err := d.call(ctx, op, cloud.ClassDelete, req, &answer)
+	if err == nil && len(answer.Results) != len(which) {
+		err = cloud.Errorf(cloud.Unknown, "%s: the answer has %d results for %d resources", op, len(answer.Results), len(which))
+	}
+	for n, i := range which {
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		result := answer.Results[n]
+		switch {
+		case result.ID != resources[i].ID:
+			errs[i] = cloud.Errorf(cloud.Unknown, "%s: the answer does not speak of %s", op, resources[i].ID)
+		case result.Error == nil, result.Error.Code == wire.InstanceNotFound, result.Error.Code == wire.ResourceNotFound:
+		default:
+			errs[i] = toError(op+" "+resources[i].ID, result.Error, 0)
+		}
+	}
+}
+
+func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
+	if fields == nil || fields.Simulated == nil {
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a machine of the simulated cloud")
+	}
+	spec := fields.Simulated
+	catalog, err := d.catalog(ctx)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	t := slices.IndexFunc(catalog.InstanceTypes, func(t wire.InstanceType) bool { return t.Name == spec.InstanceType })
+	if t < 0 {
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "region %s has no instance type %q", d.region, spec.InstanceType)
+	}
+	i := slices.IndexFunc(catalog.Images, func(i wire.Image) bool { return i.Name == spec.Image })
+	if i < 0 {
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "region %s has no image %q", d.region, spec.Image)
+	}
+	return offering(catalog.InstanceTypes[t], catalog.Images[i], diskGiB(spec)), nil
+}
+
+func offering(t wire.InstanceType, image wire.Image, disk int32) cloud.Offering {
+	return cloud.Offering{
+		Capacity: corev1.ResourceList{
+			corev1.ResourceCPU:              *resource.NewQuantity(int64(t.CPU), resource.DecimalSI),
+			corev1.ResourceMemory:           *resource.NewQuantity(t.MemoryMiB<<20, resource.BinarySI),
+			corev1.ResourceEphemeralStorage: *resource.NewQuantity(int64(disk)<<30, resource.BinarySI),
+			corev1.ResourcePods:             *resource.NewQuantity(110, resource.DecimalSI),
+		},
+		Architecture:    image.Arch,
+		OperatingSystem: image.OS,
+	}
+}
+
+func (d *driver) catalog(ctx context.Context) (wire.CatalogResponse, error) {
+	var answer wire.CatalogResponse
+	err := d.call(ctx, wire.DescribeCatalog, cloud.ClassRead, wire.CatalogRequest{Region: d.region}, &answer)
+	return answer, err
+}
+
+func toResource(r wire.Resource) cloud.Resource {
+	out := cloud.Resource{
+		Kind:        toKind(r.Kind),
+		ID:          r.ID,
+		Token:       r.Tags[cloud.TagToken],
+		OwnershipID: r.Tags[cloud.TagOwnership],
+		CreatedAt:   r.CreatedAt,
+	}
+	if out.Kind != cloud.KindInstance {
+		return out
+	}
+	out.ProviderID = providerID(r.Zone, r.ID)
+	out.State = toState(r.State)
+	out.FailureDomain = r.Zone
+	out.Interruptible = r.Spot
+	out.Reason = r.StateReason
+	if r.PrivateIP != "" {
+		out.Addresses = append(out.Addresses, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: r.PrivateIP})
+	}
+	if r.Name != "" {
+		out.Addresses = append(out.Addresses, clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: r.Name})
+	}
+	return out
+}
+
+func toKind(k wire.Kind) cloud.Kind {
+	switch k {
+	case wire.Instance:
+		return cloud.KindInstance
+	case wire.NIC:
+		return cloud.KindNIC
+	case wire.Disk:
+		return cloud.KindDisk
+	}
+	return cloud.Kind(k)
+}
+
+// toState maps a state. One that we do not know is Pending: nothing is concluded from it.
+func toState(s wire.State) cloud.State {
+	switch s {
+	case wire.Running:
+		return cloud.StateRunning
+	case wire.Stopping:
+		return cloud.StateStopping
+	case wire.Stopped:
+		return cloud.StateStopped
+	case wire.Terminated:
+		return cloud.StateTerminated
+	}
+	return cloud.StatePending
+}
+
+func diskGiB(spec *infrav1.SimulatedMachine) int32 {
+	if spec.DiskGiB == 0 {
+		return defaultDiskGiB
+	}
+	return spec.DiskGiB
+}
+
+// instanceName makes a name that fits a host name's label. A name that had to be changed gets a digest of the whole,
+// so that two names never become one.
+func instanceName(name string) string {
+	fit := strings.Trim(strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return '-'
+	}, name), "-")
+	if fit == name && len(fit) <= wire.MaxName {
+		return fit
+	}
+	sum := sha256.Sum256([]byte(name))
+	suffix := hex.EncodeToString(sum[:4])
+	fit = strings.TrimRight(clip(fit, wire.MaxName-len(suffix)-1), "-")
+	if fit == "" {
+		fit = "machine"
+	}
+	return fit + "-" + suffix
+}
+
+// clip cuts s to at most n bytes, and never inside a character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simulator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+)
+
+// Admin is a client of the admin API, for tests, the demo and the bench.
+type Admin struct {
+	// URL is the cloud's address, as it was printed. Token opens the admin API where it has one.
+	URL, Token string
+	// Client defaults to http.DefaultClient.
+	Client *http.Client
+}
+
+// Snapshot returns everything that exists.
+func (a Admin) Snapshot(ctx context.Context) (Snapshot, error) {
+	return post[Snapshot](ctx, a, "snapshot", nothing{})
+}
+
+// Audit returns the counts since the last ResetAudit.
+func (a Admin) Audit(ctx context.Context) (Audit, error) {
+	return post[Audit](ctx, a, "audit", nothing{})
+}
+
+// ResetAudit sets all counts to 0.
+func (a Admin) ResetAudit(ctx context.Context) error { return a.tell(ctx, "audit/reset", nothing{}) }
+
+// Faults returns the faults that are set, with how often they happened.
+func (a Admin) Faults(ctx context.Context) ([]Fault, error) {
+	return post[[]Fault](ctx, a, "faults", nothing{})
+}
+
+// AddFault sets a fault and returns its ID.
+func (a Admin) AddFault(ctx context.Context, f Fault) (string, error) {
+	r, err := post[idRequest](ctx, a, "faults/add", f)
+	return r.ID, err
+}
+
+// RemoveFault removes a fault; "" removes all.
+func (a Admin) RemoveFault(ctx context.Context, id string) error {
+	return a.tell(ctx, "faults/remove", idRequest{id})
+}
+
+// Settings returns the settings, defaults filled in.
+func (a Admin) Settings(ctx context.Context) (Settings, error) {
+	return post[Settings](ctx, a, "settings", nothing{})
+}
+
+// SetSettings replaces the settings; zero values are the defaults. Instances that exist keep their lag and boot time.
+func (a Admin) SetSettings(ctx context.Context, s Settings) error {
+	return a.tell(ctx, "settings/set", s)
+}
+
+// SetAccount makes an account, or replaces its tokens and quota. Without tokens all its credentials are revoked.
+func (a Admin) SetAccount(ctx context.Context, o AccountOptions) error {
+	return a.tell(ctx, "account/set", o)
+}
+
+// SetCapacity bounds a zone.
+func (a Admin) SetCapacity(ctx context.Context, c CapacityChange) error {
+	return a.tell(ctx, "capacity/set", c)
+}
+
+// SetDown takes the whole cloud down; "" brings it up again. Machines run on, and the admin API answers.
+func (a Admin) SetDown(ctx context.Context, mode DownMode) error {
+	return a.tell(ctx, "down", downRequest{mode})
+}
+
+// Act does something to an instance behind everybody's back.
+func (a Admin) Act(ctx context.Context, id string, action InstanceAction) error {
+	return a.tell(ctx, "instance/act", instanceActionRequest{id, action})
+}
+
+// Body tells how an instance's operating system is, with its console.
+func (a Admin) Body(ctx context.Context, id string) (body.Report, error) {
+	return post[body.Report](ctx, a, "instance/body", idRequest{id})
+}
+
+// Run makes an instance by hand in an account, with any tags.
+func (a Admin) Run(ctx context.Context, account string, run wire.RunInstancesRequest) (wire.Resource, error) {
+	return post[wire.Resource](ctx, a, "instance/run", foreignRequest{account, run})
+}
+
+func (a Admin) tell(ctx context.Context, path string, in any) error {
+	_, err := post[nothing](ctx, a, path, in)
+	return err
+}
+
+func post[Out any](ctx context.Context, a Admin, path string, in any) (Out, error) {
+	var out Out
+	text, err := json.Marshal(in)
+	if err != nil {
+		return out, fmt.Errorf("simulator admin %s: %w", path, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(a.URL, "/")+adminPrefix+path, bytes.NewReader(text))
+	if err != nil {
+		return out, fmt.Errorf("simulator admin %s: %w", path, err)
+	}
+	if a.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+a.Token)
+	}
+	client := a.Client
+	if client == nil {
+		client = http.DefaultClient
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return out, fmt.Errorf("simulator admin %s: %w", path, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		var e wire.ErrorResponse
+		if json.NewDecoder(resp.Body).Decode(&e) != nil {
+			e.Code = resp.Status
+		}
+		return out, fmt.Errorf("simulator admin %s: %w", path, &e)
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+		return out, fmt.Errorf("simulator admin %s: %w", path, err)
+	}
+	return out, nil
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package simulator
+
+import (
+	"encoding/base64"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/drover-io/drover/cloud/simulated/wire"
+)
+
+// describe answers a page. partial is the fault PartialPage. s.mu is held.
+func (s *Server) describe(op string, a *account, req wire.DescribeRequest, partial bool) (*wire.DescribeResponse, *wire.ErrorResponse) {
+	if s.region(req.Region) == nil {
+		return nil, refuse(wire.InvalidParameterValue, "there is no region %q", req.Region)
+	}
+	if len(req.IDs) > wire.MaxBatch || len(req.TagValues) > wire.MaxBatch {
+		return nil, refuse(wire.InvalidParameterValue, "a call may name at most %d IDs or tag values", wire.MaxBatch)
+	}
+	if req.MaxResults < 0 || req.MaxResults > wire.MaxResults {
+		return nil, refuse(wire.InvalidParameterValue, "maxResults is 1 to %d", wire.MaxResults)
+	}
+	if len(req.TagValues) > 0 && req.TagKey == "" {
+		return nil, refuse(wire.InvalidParameterValue, "tagValues without tagKey")
+	}
+	after, err := base64.RawURLEncoding.DecodeString(req.NextToken)
+	if err != nil {
+		return nil, refuse(wire.InvalidParameterValue, "nextToken is none of ours")
+	}
+	if op == wire.DescribeInstances {
+		req.Kinds = []wire.Kind{wire.Instance}
+	}
+	now, p := time.Now(), a.place(req.Region)
+	p.sweep(now, s.settings.TerminatedVisible.Duration)
+	found := p.find(now, s.settings.TerminatedVisible.Duration, newFilter(req))
+	if op == wire.DescribeInstances && len(req.IDs) > 0 {
+		if missing := firstMissing(req.IDs, found); missing != "" {
+			return nil, refuse(wire.InstanceNotFound, "there is no instance %q", missing)
+		}
+	}
+	size := s.settings.PageSize
+	if req.MaxResults > 0 {
+		size = min(size, req.MaxResults)
+	}
+	if partial {
+		size = s.rand.IntN(size/2 + 1)
+	}
+	return page(found, string(after), size), nil
+}
+
+// page cuts a page of at most size out of what comes after a key. An empty page repeats the key, marked, so that
+// NextToken differs each time.
+func page(found []wire.Resource, after string, size int) *wire.DescribeResponse {
+	key := strings.TrimRight(after, "+")
+	marks := after[len(key):]
+	start := 0
+	for start < len(found) && sortKey(found[start]) <= key {
+		start++
+	}
+	end := min(start+size, len(found))
+	out := &wire.DescribeResponse{Resources: found[start:end]}
+	if end < len(found) {
+		if end > start {
+			key, marks = sortKey(found[end-1]), ""
+		} else {
+			marks += "+"
+		}
+		out.NextToken = base64.RawURLEncoding.EncodeToString([]byte(key + marks))
+	}
+	return out
+}
+
+// filter is a DescribeRequest made quick.
+type filter struct {
+	ids, values map[string]bool
+	key         string
+	kinds       []wire.Kind
+}
+
+func newFilter(req wire.DescribeRequest) filter {
+	f := filter{key: req.TagKey, kinds: req.Kinds}
+	set := func(list []string) map[string]bool {
+		if len(list) == 0 {
+			return nil
+		}
+		m := make(map[string]bool, len(list))
+		for _, x := range list {
+			m[x] = true
+		}
+		return m
+	}
+	f.ids, f.values = set(req.IDs), set(req.TagValues)
+	return f
+}
+
+func (f filter) matches(r *wire.Resource) bool {
+	if f.ids != nil && !f.ids[r.ID] {
+		return false
+	}
+	if f.kinds != nil && !slices.Contains(f.kinds, r.Kind) {
+		return false
+	}
+	if f.key == "" {
+		return true
+	}
+	value, ok := r.Tags[f.key]
+	return ok && (f.values == nil || f.values[value])
+}
+
+// find returns what a read that lags as each resource does can see now, sorted.
+func (p *place) find(now time.Time, visible time.Duration, f filter) []wire.Resource {
+	found := []wire.Resource{}
+	for _, i := range p.instances {
+		if !f.matches(&i.res) {
+			continue
+		}
+		then := now.Add(-i.lag)
+		if e, ok := i.at(then); !ok || (e.state == wire.Terminated && then.Sub(e.at) > visible) {
+			continue
+		}
+		r, _ := i.view(then)
+		found = append(found, r)
+	}
+	for _, d := range p.dependants {
+		if f.matches(&d.res) {
+			if r, ok := d.view(now.Add(-d.lag)); ok {
+				found = append(found, r)
+			}
+		}
+	}
+	sortResources(found)
+	return found
+}
+
+func firstMissing(ids []string, found []wire.Resource) string {
+	there := map[string]bool{}
+	for _, r := range found {
+		there[r.ID] = true
+	}
+	for _, id := range ids {
+		if !there[id] {
+			return id
+		}
+	}
+	return ""
+}
+
+// terminate ends instances, each on its own. s.mu is held.
+func (s *Server) terminate(a *account, req wire.BatchRequest) (*wire.BatchResponse, *wire.ErrorResponse) {
+	p := a.place(req.Region)
+	return s.batch(req, func(id string) *wire.ErrorResponse {
+		i := p.instances[id]
+		if i == nil {
+			return refuse(wire.InstanceNotFound, "there is no instance %q", id)
+		}
+		s.end(i, "Client.UserInitiatedShutdown")
+		return nil
+	})
+}
+
+// remove deletes dependants, each on its own. s.mu is held.
+func (s *Server) remove(a *account, req wire.BatchRequest) (*wire.BatchResponse, *wire.ErrorResponse) {
+	now, p := time.Now(), a.place(req.Region)
+	return s.batch(req, func(id string) *wire.ErrorResponse {
+		d := p.dependants[id]
+		switch {
+		case d == nil || (!d.gone.IsZero() && !now.Before(d.gone)):
+			return refuse(wire.ResourceNotFound, "there is no resource %q", id)
+		case d.attached(now):
+			return refuse(wire.ResourceInUse, "%s is attached to %s", id, d.res.AttachedTo)
+		}
+		d.gone = now
+		return nil
+	})
+}
+
+func (s *Server) batch(req wire.BatchRequest, do func(id string) *wire.ErrorResponse) (*wire.BatchResponse, *wire.ErrorResponse) {
+	if s.region(req.Region) == nil {
+		return nil, refuse(wire.InvalidParameterValue, "there is no region %q", req.Region)
+	}
+	if len(req.IDs) == 0 || len(req.IDs) > wire.MaxBatch {
+		return nil, refuse(wire.InvalidParameterValue, "a call names 1 to %d IDs", wire.MaxBatch)
+	}
+	out := &wire.BatchResponse{Results: make([]wire.BatchResult, 0, len(req.IDs))}
+	for _, id := range req.IDs {
+		out.Results = append(out.Results, wire.BatchResult{ID: id, Error: do(id)})
+	}
+	return out, nil
+}
+
+func (s *Server) catalog(req wire.CatalogRequest) (*wire.CatalogResponse, *wire.ErrorResponse) {
+	region := s.region(req.Region)
+	if region == nil {
+		return nil, refuse(wire.InvalidParameterValue, "there is no region %q", req.Region)
+	}
+	return &wire.CatalogResponse{Zones: region.Zones, InstanceTypes: s.types, Images: s.images, Networks: s.networks}, nil
+}
