@@ -86,7 +86,7 @@ type ControlPlane struct {
 	admin   *rest.Config
 	ownsDir bool
 
-	etcd, apiServer, controllerManager *Process
+	etcd, apiServer, controllerManager, scheduler *Process
 }
 
 // StartControlPlane starts a control plane and returns once it serves. The context bounds the start only: call Stop in
@@ -368,7 +368,7 @@ func (c *ControlPlane) RestartAPIServer(ctx context.Context) error {
 
 // Stop ends all processes and removes the folder, unless it was given. What was stored is lost. It may be called twice.
 func (c *ControlPlane) Stop() error {
-	for _, p := range []*Process{c.controllerManager, c.apiServer, c.etcd} {
+	for _, p := range []*Process{c.scheduler, c.controllerManager, c.apiServer, c.etcd} {
 		if p != nil {
 			p.Kill() // nothing is kept, so nothing needs an orderly end
 		}
