@@ -3,6 +3,7 @@
 package cloudinit
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -32,8 +33,8 @@ func kubeletConfig(in Input) ([]byte, error) {
 		},
 		Authorization:            kubeletv1.KubeletAuthorization{Mode: kubeletv1.KubeletAuthorizationModeWebhook},
 		CgroupDriver:             "systemd",
-		ClusterDomain:            or(or(in.Spec.ClusterDomain, in.ClusterDomain), "cluster.local"),
-		ClusterDNS:               []string{or(or(in.Spec.ClusterDNS, in.ClusterDNS), "10.96.0.10")},
+		ClusterDomain:            cmp.Or(in.Spec.ClusterDomain, in.ClusterDomain, "cluster.local"),
+		ClusterDNS:               []string{cmp.Or(in.Spec.ClusterDNS, in.ClusterDNS, "10.96.0.10")},
 		ContainerRuntimeEndpoint: "unix:///run/containerd/containerd.sock",
 		ResolverConfig:           &resolvConf,
 		RotateCertificates:       true,

@@ -3,6 +3,7 @@
 package cloudinit
 
 import (
+	"cmp"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
@@ -17,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 	"sigs.k8s.io/yaml"
 
@@ -158,12 +158,12 @@ func (in Input) check() error {
 	if !bootstraputil.IsValidBootstrapToken(in.Token) {
 		return errors.New("the bootstrap token is not of the form <6 characters>.<16 characters>")
 	}
-	if dns := or(in.Spec.ClusterDNS, in.ClusterDNS); dns != "" {
+	if dns := cmp.Or(in.Spec.ClusterDNS, in.ClusterDNS); dns != "" {
 		if _, err := netip.ParseAddr(dns); err != nil {
 			return fmt.Errorf("the cluster DNS address %q is not an IP address", shorten(dns))
 		}
 	}
-	if domain := or(in.Spec.ClusterDomain, in.ClusterDomain); domain != "" && len(validation.IsDNS1123Subdomain(domain)) > 0 {
+	if domain := cmp.Or(in.Spec.ClusterDomain, in.ClusterDomain); domain != "" && len(validation.IsDNS1123Subdomain(domain)) > 0 {
 		return fmt.Errorf("the cluster domain %q is not a DNS name", shorten(domain))
 	}
 	return nil
@@ -219,20 +219,4 @@ func bootstrapKubeconfig(in Input) ([]byte, error) {
 		return nil, errors.New("writing the bootstrap kubeconfig failed")
 	}
 	return out, nil
-}
-
-// TokenID returns the public part of a bootstrap token, and whether token is one.
-func TokenID(token string) (string, bool) {
-	if !bootstraputil.IsValidBootstrapToken(token) {
-		return "", false
-	}
-	id, _, _ := strings.Cut(token, ".")
-	return id, len(id) == bootstrapapi.BootstrapTokenIDBytes
-}
-
-func or(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }

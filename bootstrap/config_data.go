@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/secret"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/cloudinit"
+)
+
+// The keys of the data Secret. Cluster API's contract knows the first two.
+const (
+	valueKey  = "value"
+	formatKey = "format"
+	tokenKey  = "bootstrap-token" // so that a crash between the two Secrets leaves no token that nobody knows
+)
+
+// ensureData returns the name of the Secret with the user data, and the bootstrap token in it. It is written once and
+// for all: a Machine that was told of it keeps it, whatever became of this config's status.
+func (r *ConfigReconciler) ensureData(ctx context.Context, s *scope) (name, token string, err error) {
+	handedOut := ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, "")
+	if known, ok := r.tokens.get(s.config.UID); ok && !known.gone { // remembered only when both Secrets were there
+		return cmp.Or(s.config.Status.DataSecretName, handedOut, s.config.Name), known.token, nil
+	}
+	if handedOut != "" {
+		return r.adoptData(ctx, s, handedOut)
+	}
+	if s.config.Status.DataSecretName == "" {
+		if token, err = r.createData(ctx, s); !apierrors.IsAlreadyExists(err) {
+			return s.config.Name, token, err
+		}
+	}
+	return r.adoptData(ctx, s, s.config.Name)
+}
+
+// createData writes the Secret with a new token in it.
+func (r *ConfigReconciler) createData(ctx context.Context, s *scope) (string, error) {
+	data, token, err := r.render(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	err = r.Client.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: s.config.Name, Namespace: s.config.Namespace,
+			Labels:          map[string]string{clusterv1.ClusterNameLabel: s.cluster.Name},
+			OwnerReferences: []metav1.OwnerReference{ownedBy(s.config)},
+		},
+		Type: clusterv1.ClusterSecretType,
+		Data: data,
+	})
+	if err != nil {
+		return "", fmt.Errorf("writing the Secret with the user data: %w", err)
+	}
+	return token, nil
+}
+
+// adoptData takes an existing Secret as it is. Its data are never made anew: a VM may have started from them.
+func (r *ConfigReconciler) adoptData(ctx context.Context, s *scope, name string) (string, string, error) {
+	found := &corev1.Secret{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: s.config.Namespace, Name: name}, found)
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", "", &waiting{
+			reason: bootstrapv1.InternalErrorReason, after: recheck,
+			message: fmt.Sprintf("The Secret %q with the user data is gone. It is not made again, since a VM may have started from it: delete the Machine", name),
+		}
+	case err != nil:
+		return "", "", fmt.Errorf("reading the Secret with the user data: %w", err)
+	}
+	if err := r.own(ctx, s, found); err != nil {
+		return "", "", err
+	}
+	return name, string(found.Data[tokenKey]), nil
+}
+
+// own makes the config the Secret's owner where it is so by name only, as after a restore from a backup. A Secret that
+// was never the config's is refused.
+func (r *ConfigReconciler) own(ctx context.Context, s *scope, found *corev1.Secret) error {
+	owner := metav1.GetControllerOf(found)
+	if owner != nil && owner.UID == s.config.UID {
+		return nil
+	}
+	handedOut := ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, "") == found.Name
+	ours := found.Type == clusterv1.ClusterSecretType && found.Labels[clusterv1.ClusterNameLabel] == s.cluster.Name && len(found.Data[valueKey]) > 0
+	same := owner == nil || (owner.Kind == "CloudInitConfig" && owner.Name == s.config.Name)
+	if !handedOut || !ours || !same {
+		return &waiting{
+			reason: bootstrapv1.InternalErrorReason, after: recheck,
+			message: fmt.Sprintf("A Secret %q is there already and does not belong to this config", found.Name),
+		}
+	}
+	before := found.DeepCopy()
+	found.OwnerReferences = []metav1.OwnerReference{ownedBy(s.config)}
+	if err := r.Client.Patch(ctx, found, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("owning the Secret with the user data: %w", err)
+	}
+	return nil
+}
+
+// replaceData makes the user data anew, because another machine's token has the same ID. Only before a Machine was told
+// of them.
+func (r *ConfigReconciler) replaceData(ctx context.Context, s *scope) error {
+	if s.machine.Spec.Bootstrap.DataSecretName != nil {
+		return &waiting{
+			reason: bootstrapv1.InternalErrorReason, after: recheck,
+			message: "Another machine's bootstrap token has the same ID, and the user data are in use: delete the Machine",
+		}
+	}
+	found := &corev1.Secret{}
+	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(s.config), found); err != nil {
+		return fmt.Errorf("reading the Secret with the user data: %w", err)
+	}
+	before := found.DeepCopy()
+	data, _, err := r.render(ctx, s)
+	if err != nil {
+		return err
+	}
+	found.Data = data
+	if err := r.Client.Patch(ctx, found, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("writing the Secret with the user data: %w", err)
+	}
+	return &waiting{reason: bootstrapv1.InternalErrorReason, message: "Another machine's bootstrap token has the same ID: trying another", after: time.Second}
+}
+
+func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]byte, string, error) {
+	ca, err := r.clusterCA(ctx, s.cluster)
+	if err != nil {
+		return nil, "", err
+	}
+	providerID := ""
+	if r.ProviderID != nil {
+		if providerID, err = r.ProviderID(ctx, s.machine); err != nil {
+			return nil, "", fmt.Errorf("asking for the machine's provider ID: %w", err)
+		}
+	}
+	token, err := newToken()
+	if err != nil {
+		return nil, "", err
+	}
+	out, err := cloudinit.Render(cloudinit.Input{
+		Spec:          &s.config.Spec,
+		NodeName:      cloudinit.NodeName(s.machine.Name),
+		ProviderID:    providerID,
+		Server:        "https://" + s.cluster.Spec.ControlPlaneEndpoint.String(),
+		CA:            ca,
+		Token:         token,
+		ClusterDNS:    dnsAddress(s.cluster),
+		ClusterDomain: s.cluster.Spec.ClusterNetwork.ServiceDomain,
+	})
+	if err != nil {
+		return nil, "", &waiting{reason: bootstrapv1.InvalidSpecReason, message: err.Error()}
+	}
+	return map[string][]byte{valueKey: out, formatKey: []byte("cloud-config"), tokenKey: []byte(token)}, token, nil
+}
+
+// clusterCA returns the certificate authority that the Cluster's kubeconfig names.
+func (r *ConfigReconciler) clusterCA(ctx context.Context, cluster *clusterv1.Cluster) ([]byte, error) {
+	name := secret.Name(cluster.Name, secret.Kubeconfig)
+	unusable := func(err error) error {
+		return &waiting{
+			reason: bootstrapv1.KubeconfigInvalidReason, after: recheck,
+			message: fmt.Sprintf("The kubeconfig in the Secret %q can't be used: %s", name, err),
+		}
+	}
+	found := &corev1.Secret{}
+	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, found)
+	if apierrors.IsNotFound(err) {
+		return nil, unusable(errors.New("the Secret is not there"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the Cluster's kubeconfig: %w", err)
+	}
+	ca, err := kubeconfigCA(found.Data[secret.KubeconfigDataName])
+	if err != nil {
+		return nil, unusable(err)
+	}
+	return ca, nil
+}
+
+// kubeconfigCA reads a kubeconfig as data. Whatever in it would run a program or read a file is refused, and errors
+// never repeat what is in it.
+func kubeconfigCA(raw []byte) ([]byte, error) {
+	config, err := clientcmd.Load(raw)
+	if err != nil || len(raw) == 0 {
+		return nil, errors.New("it is empty or not a kubeconfig")
+	}
+	for _, user := range config.AuthInfos {
+		if user.Exec != nil || user.AuthProvider != nil {
+			return nil, errors.New("exec and auth-provider plugins are refused")
+		}
+		if user.ClientCertificate != "" || user.ClientKey != "" || user.TokenFile != "" {
+			return nil, errors.New("paths of files are refused: put the data in")
+		}
+	}
+	current := config.Contexts[config.CurrentContext]
+	if current == nil {
+		return nil, errors.New("it has no current context")
+	}
+	cluster := config.Clusters[current.Cluster]
+	switch {
+	case cluster == nil:
+		return nil, errors.New("its current context names no cluster")
+	case cluster.CertificateAuthority != "":
+		return nil, errors.New("paths of files are refused: put the data in")
+	case cluster.InsecureSkipTLSVerify:
+		return nil, errors.New("insecure-skip-tls-verify is refused")
+	case len(cluster.CertificateAuthorityData) == 0:
+		return nil, errors.New("it has no certificate-authority-data, which machines need to trust the API server")
+	}
+	return cloudinit.ParseCA(cluster.CertificateAuthorityData)
+}
+
+// dnsAddress is the tenth address of the Cluster's first service network, as kubeadm has it; or "".
+func dnsAddress(cluster *clusterv1.Cluster) string {
+	blocks := cluster.Spec.ClusterNetwork.Services.CIDRBlocks
+	if len(blocks) == 0 {
+		return ""
+	}
+	prefix, err := netip.ParsePrefix(blocks[0])
+	if err != nil {
+		return ""
+	}
+	a := prefix.Masked().Addr()
+	for range 10 {
+		a = a.Next()
+	}
+	if !prefix.Contains(a) {
+		return ""
+	}
+	return a.String()
+}
+
+func ownedBy(config *bootstrapv1.CloudInitConfig) metav1.OwnerReference {
+	return *metav1.NewControllerRef(config, bootstrapv1.GroupVersion.WithKind("CloudInitConfig"))
+}

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/cloudinit"
+)
+
+// What Drover writes into workload clusters: one token Secret per joining machine, in kube-system, and one
+// ClusterRoleBinding that lets those tokens ask for certificates. It never binds the role that would approve them.
+const (
+	// TokenGroup is the group that all tokens of Drover authenticate as.
+	TokenGroup = "system:bootstrappers:drover"
+	// BindingName is the ClusterRoleBinding of TokenGroup to the role system:node-bootstrapper.
+	BindingName = "drover:node-bootstrapper"
+	// TokenConfigLabel tells token Secrets of Drover from others. Its value stands for the config that the token
+	// belongs to.
+	TokenConfigLabel = "bootstrap.cluster.x-k8s.io/config"
+	// TokenMachineAnnotation names the Machine that the token is for, as namespace/name.
+	TokenMachineAnnotation = "bootstrap.cluster.x-k8s.io/machine"
+	// TokenClusterAnnotation names the Cluster, as namespace/name.
+	TokenClusterAnnotation = "bootstrap.cluster.x-k8s.io/cluster"
+	// TokenNodeAnnotation names the only Node that the token may become.
+	TokenNodeAnnotation = "bootstrap.cluster.x-k8s.io/node"
+)
+
+const (
+	// listingAge is how long one listing of a workload cluster's tokens serves: long enough for one to serve all
+	// machines of a cluster after a restart.
+	listingAge = 10 * time.Second
+	// bindingAge is how long the ClusterRoleBinding, once seen, is believed to be there.
+	bindingAge = 10 * time.Minute
+)
+
+var errTokenTaken = errors.New("another token has the same ID")
+
+func newToken() (string, error) {
+	token, err := bootstraputil.GenerateBootstrapToken() // crypto/rand
+	if err != nil {
+		return "", fmt.Errorf("making a bootstrap token: %w", err)
+	}
+	return token, nil
+}
+
+func ttl(config *bootstrapv1.CloudInitConfig) time.Duration {
+	if config.Spec.TokenTTLSeconds <= 0 {
+		return 30 * time.Minute
+	}
+	return time.Duration(config.Spec.TokenTTLSeconds) * time.Second
+}
+
+// ensureToken makes the token good for at least half its time to live, and returns when that has to be done again.
+// It returns errTokenTaken when the token's ID belongs to another.
+func (r *ConfigReconciler) ensureToken(ctx context.Context, s *scope, workload client.Client, token string) (time.Duration, error) {
+	if token == "" { // user data that someone else made and handed to the Machine
+		return 0, nil
+	}
+	half := ttl(s.config) / 2
+	known, ok := r.tokens.get(s.config.UID)
+	if ok && known.token == token && time.Until(known.expires) > half {
+		return time.Until(known.expires) - half, nil
+	}
+	desired := tokenSecret(s, token, time.Now().Add(ttl(s.config)))
+	expires := expiration(desired)
+	var err error
+	if ok && known.token == token {
+		err = extend(ctx, workload, desired)
+	} else {
+		expires, err = createToken(ctx, workload, desired, half)
+	}
+	if err != nil {
+		return 0, permitted(err, "a bootstrap token in the namespace kube-system")
+	}
+	r.tokens.put(s.config.UID, knownToken{token: token, secret: desired.Name, expires: expires})
+	return max(time.Until(expires)-half, time.Second), nil
+}
+
+// createToken returns the expiration of the token that is there afterwards.
+func createToken(ctx context.Context, workload client.Client, desired *corev1.Secret, half time.Duration) (time.Time, error) {
+	err := workload.Create(ctx, desired.DeepCopy())
+	if !apierrors.IsAlreadyExists(err) {
+		return expiration(desired), err
+	}
+	found := &corev1.Secret{}
+	if err := workload.Get(ctx, client.ObjectKeyFromObject(desired), found); err != nil {
+		return time.Time{}, err
+	}
+	if found.Labels[TokenConfigLabel] != desired.Labels[TokenConfigLabel] ||
+		string(found.Data[bootstrapapi.BootstrapTokenSecretKey]) != string(desired.Data[bootstrapapi.BootstrapTokenSecretKey]) {
+		return time.Time{}, errTokenTaken
+	}
+	if e := expiration(found); time.Until(e) > half {
+		return e, nil
+	}
+	return expiration(desired), extend(ctx, workload, desired)
+}
+
+// extend moves the token's expiration, or makes the token again where it has expired and was cleaned up.
+func extend(ctx context.Context, workload client.Client, desired *corev1.Secret) error {
+	patch := fmt.Sprintf(`{"data":{%q:%q}}`, bootstrapapi.BootstrapTokenExpirationKey,
+		base64.StdEncoding.EncodeToString(desired.Data[bootstrapapi.BootstrapTokenExpirationKey]))
+	err := workload.Patch(ctx, desired.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch)))
+	if apierrors.IsNotFound(err) {
+		return workload.Create(ctx, desired.DeepCopy())
+	}
+	return err
+}
+
+func tokenSecret(s *scope, token string, expires time.Time) *corev1.Secret {
+	id, secret, _ := strings.Cut(token, ".")
+	machine := client.ObjectKeyFromObject(s.machine).String()
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: bootstraputil.BootstrapTokenSecretName(id), Namespace: metav1.NamespaceSystem,
+			Labels: map[string]string{TokenConfigLabel: tokenOwner(s)},
+			Annotations: map[string]string{
+				TokenMachineAnnotation: machine,
+				TokenClusterAnnotation: client.ObjectKeyFromObject(s.cluster).String(),
+				TokenNodeAnnotation:    cloudinit.NodeName(s.machine.Name),
+			},
+		},
+		Type: bootstrapapi.SecretTypeBootstrapToken,
+		Data: map[string][]byte{
+			bootstrapapi.BootstrapTokenIDKey:               []byte(id),
+			bootstrapapi.BootstrapTokenSecretKey:           []byte(secret),
+			bootstrapapi.BootstrapTokenExpirationKey:       []byte(expires.UTC().Format(time.RFC3339)),
+			bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
+			bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(TokenGroup),
+			bootstrapapi.BootstrapTokenDescriptionKey:      []byte("Lets the machine " + machine + " join. Drover deletes it when it has."),
+		},
+	}
+}
+
+// tokenOwner stands for the config in a label: a name may be longer than a label's value.
+func tokenOwner(s *scope) string {
+	cluster := s.config.Labels[clusterv1.ClusterNameLabel]
+	if s.cluster != nil {
+		cluster = s.cluster.Name
+	}
+	sum := sha256.Sum256([]byte(s.config.Namespace + "/" + cluster + "/" + s.config.Name))
+	return hex.EncodeToString(sum[:20])
+}
+
+func expiration(token *corev1.Secret) time.Time {
+	t, err := time.Parse(time.RFC3339, string(token.Data[bootstrapapi.BootstrapTokenExpirationKey]))
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
+
+// removeToken deletes the config's token from the workload cluster, if there is one. Nothing is asked of the workload
+// cluster when this process has seen it gone already.
+func (r *ConfigReconciler) removeToken(ctx context.Context, s *scope) error {
+	known, ok := r.tokens.get(s.config.UID)
+	if ok && known.gone {
+		return nil
+	}
+	workload, err := r.ClusterCache.GetUncachedClient(ctx, client.ObjectKeyFromObject(s.cluster))
+	if err != nil {
+		return err
+	}
+	names := []string{known.secret}
+	if !ok { // after a restart
+		if names, err = r.tokens.list(ctx, s.cluster.UID, workload, tokenOwner(s)); err != nil {
+			return permitted(err, "the bootstrap tokens in the namespace kube-system")
+		}
+	}
+	for _, name := range names {
+		token := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem}}
+		if err := workload.Delete(ctx, token); client.IgnoreNotFound(err) != nil {
+			return permitted(err, "the bootstrap tokens in the namespace kube-system")
+		}
+	}
+	r.tokens.put(s.config.UID, knownToken{gone: true})
+	return nil
+}
+
+// ensureBinding lets tokens of Drover ask for certificates, looking once in bindingAge per Cluster. Approving them is left to
+// CSRReconciler alone: the role that has them approved unseen is not bound.
+func (r *ConfigReconciler) ensureBinding(ctx context.Context, cluster *clusterv1.Cluster, workload client.Client) error {
+	if r.tokens.isBound(cluster.UID) {
+		return nil
+	}
+	desired := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: BindingName},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-bootstrapper"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: TokenGroup}},
+	}
+	found := &rbacv1.ClusterRoleBinding{}
+	err := workload.Get(ctx, client.ObjectKeyFromObject(desired), found)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = workload.Create(ctx, desired.DeepCopy())
+		if apierrors.IsAlreadyExists(err) {
+			err = nil
+		}
+	case err == nil && found.RoleRef != desired.RoleRef:
+		return &waiting{
+			reason: bootstrapv1.NotPermittedReason, after: recheck,
+			message: fmt.Sprintf("The workload cluster's ClusterRoleBinding %q names another role than %q: delete it", BindingName, desired.RoleRef.Name),
+		}
+	case err == nil && !equality.Semantic.DeepEqual(found.Subjects, desired.Subjects):
+		before := found.DeepCopy()
+		found.Subjects = desired.Subjects
+		err = workload.Patch(ctx, found, client.MergeFrom(before))
+	}
+	if err != nil {
+		return permitted(err, fmt.Sprintf("the ClusterRoleBinding %q", BindingName))
+	}
+	r.tokens.setBound(cluster.UID)
+	return nil
+}
+
+// permitted says in the condition when the workload cluster refuses what is needed.
+func permitted(err error, what string) error {
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		return &waiting{
+			reason: bootstrapv1.NotPermittedReason, after: recheck,
+			message: "The Cluster's kubeconfig does not permit to read, write or delete " + what + " in the workload cluster",
+		}
+	}
+	return fmt.Errorf("in the workload cluster, %s: %w", what, err)
+}
+
+// tokenMemory is what this process knows of the tokens it made, so that neither a reconcile without news nor a joined
+// machine costs a call. All of it can be found again: it is lost with the process.
+type tokenMemory struct {
+	mu       sync.Mutex
+	tokens   map[types.UID]knownToken // by the config's UID
+	bound    map[types.UID]time.Time  // when the binding was last seen, by the Cluster's UID
+	listings map[types.UID]listing    // by the Cluster's UID
+}
+
+type knownToken struct {
+	token, secret string // the token itself, and its Secret's name
+	expires       time.Time
+	gone          bool
+}
+
+type listing struct {
+	at     time.Time
+	byHash map[string][]string // names of token Secrets by TokenConfigLabel
+}
+
+func (m *tokenMemory) get(uid types.UID) (knownToken, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t, ok := m.tokens[uid]
+	return t, ok
+}
+
+func (m *tokenMemory) put(uid types.UID, t knownToken) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.tokens == nil {
+		m.tokens = map[types.UID]knownToken{}
+	}
+	m.tokens[uid] = t
+}
+
+func (m *tokenMemory) forget(uid types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.tokens, uid)
+}
+
+func (m *tokenMemory) isBound(cluster types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Since(m.bound[cluster]) < bindingAge
+}
+
+func (m *tokenMemory) setBound(cluster types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.bound == nil {
+		m.bound = map[types.UID]time.Time{}
+	}
+	m.bound[cluster] = time.Now()
+}
+
+// list returns the names of the token Secrets with the given label value. It may be listingAge old: what this process
+// made since is in memory, and what another made before is in the listing.
+func (m *tokenMemory) list(ctx context.Context, cluster types.UID, workload client.Client, hash string) ([]string, error) {
+	m.mu.Lock()
+	l, ok := m.listings[cluster]
+	m.mu.Unlock()
+	if !ok || time.Since(l.at) > listingAge {
+		l = listing{at: time.Now(), byHash: map[string][]string{}}
+		found := &metav1.PartialObjectMetadataList{}
+		found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
+		if err := workload.List(ctx, found, client.InNamespace(metav1.NamespaceSystem), client.HasLabels{TokenConfigLabel}); err != nil {
+			return nil, err
+		}
+		for _, o := range found.Items {
+			l.byHash[o.Labels[TokenConfigLabel]] = append(l.byHash[o.Labels[TokenConfigLabel]], o.Name)
+		}
+		m.mu.Lock()
+		if m.listings == nil {
+			m.listings = map[types.UID]listing{}
+		}
+		m.listings[cluster] = l
+		m.mu.Unlock()
+	}
+	return l.byHash[hash], nil
+}
