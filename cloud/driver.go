@@ -80,7 +80,8 @@ type Config struct {
 	Endpoint string
 
 	// Transport carries every call. It waits for the account's rate limit, bounds each call in time and counts it.
-	// A driver must send all its traffic through it, and name each call by WithOperation.
+	// A driver must send all its traffic through it, and name each call by WithOperation. An error of the Transport's
+	// that is *Queued (the turn would come too late for ctx) must stay in the chain of the driver's error.
 	Transport http.RoundTripper
 }
 

@@ -40,7 +40,8 @@ type Error struct {
 	Code Code
 	// Message says what was attempted, on what, and what the cloud answered. It holds no secret.
 	Message string
-	// RetryAfter is how long the cloud asked to wait; 0 when it did not say. Only with Throttled and Unavailable.
+	// RetryAfter is how long the cloud asked to wait; 0 when it did not say. Only with Throttled and
+	// Unavailable; with NoCapacity from an Account it is when to come back.
 	RetryAfter time.Duration
 	// Err is the cause, for errors.Is and errors.As; its text is not shown.
 	Err error

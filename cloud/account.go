@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+const (
+	// invalidOfferingMemory is how long an answer that a kind of machine does not exist is believed: images and types
+	// appear while people set things up.
+	invalidOfferingMemory = time.Minute
+	// offeringsKept bounds the memory of Offerings.
+	offeringsKept = 1000
+	// nextDomainDelay is after how long another failure domain is tried when one had no capacity.
+	nextDomainDelay = 10 * time.Millisecond
+)
+
+// AccountConfig is what an Account is made from.
+type AccountConfig struct {
+	Spec infrav1.CloudAccountSpec
+	// Credentials is the Secret's data; nil means ambient credentials, which the caller has permitted.
+	Credentials map[string][]byte
+	// Endpoint is the operator's own, for a cloud that has one.
+	Endpoint string
+}
+
+// Account is one place where machines are made: a driver, with what it shares between all its machines. Its methods may
+// be called at the same time. Errors are *Error, or *Queued.
+type Account struct {
+	key     types.NamespacedName
+	cloud   Cloud
+	config  AccountConfig
+	driver  Driver
+	limits  Limits
+	limiter *limiter
+	times   Times
+	meter   *meter
+	*ledger
+
+	offeringsMu sync.Mutex
+	offerings   map[[sha256.Size]byte]offering
+}
+
+type offering struct {
+	Offering
+	err   error
+	until time.Time // zero: for the account's life
+}
+
+// ledger is what is known of an account's machines. It outlives the credentials: an account that replaces another
+// takes it over.
+type ledger struct {
+	current   atomic.Pointer[Account] // whose driver the loops use
+	inventory *inventory
+	deleter   *deleter
+	capacity  *capacity
+	stop      context.CancelFunc // ends the loops; nil while they do not run
+}
+
+// InventoryState says how much the account's inventory is worth.
+type InventoryState struct {
+	// LastComplete is when the last complete listing began; zero before the first.
+	LastComplete time.Time
+	// Err is why the latest listing failed; nil when it did not.
+	Err error
+	// Fresh is false when a complete listing is overdue: no machine's absence or state is to be believed. An account
+	// of which no machine is observed is not listed, and is fresh.
+	Fresh bool
+	// Instances counts those with Drover's tags, of any cluster, terminated ones apart.
+	Instances int
+}
+
+// Observation is what is known of one machine, without a call to the cloud.
+type Observation struct {
+	// Instance is the machine's, as last seen; nil when none was seen yet. It may be Terminated: that alone is not Gone.
+	Instance *Resource
+	// Gone is true when a live read confirmed that the recorded instance exists no more. It stays true until Forget.
+	Gone bool
+	// Duplicates are the IDs of the machine's instances when there is more than one that lives, or one that lives
+	// and is not the recorded one.
+	Duplicates []string
+}
+
+// Deletion is how far a deletion is.
+type Deletion struct {
+	// Gone is true when a live read said that nothing is left: no instance that lives, and no dependant.
+	// It stays true until Forget.
+	Gone bool
+	// Left is what the last live read found; nil before the first.
+	Left []Resource
+	// Err is why the latest attempt failed; nil when it did not. The deletion goes on by itself.
+	Err error
+}
+
+// Cloud returns the account's row of the registry.
+func (a *Account) Cloud() Cloud { return a.cloud }
+
+// Probe proves the credentials by the cheapest call there is.
+func (a *Account) Probe(ctx context.Context) (Info, error) {
+	var info Info
+	err := a.step(ctx, "Probe", a.times.Call, &step{}, func(ctx context.Context) (err error) {
+		info, err = a.driver.Probe(ctx)
+		return err
+	})
+	return info, err
+}
+
+// Offering says what a machine of this kind will be. It is asked for once in the account's life; that there is no such
+// kind (InvalidSpec) is believed for a minute.
+func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (Offering, error) {
+	shape, err := shapeOf(spec)
+	if err != nil {
+		return Offering{}, err
+	}
+	if o, ok := a.knownOffering(shape); ok {
+		return o.Offering, o.err
+	}
+	var o offering
+	o.err = a.step(ctx, "Offering", a.times.Call, &step{}, func(ctx context.Context) (err error) {
+		o.Offering, err = a.driver.Offering(ctx, spec)
+		return err
+	})
+	if o.err != nil {
+		if CodeOf(o.err) != InvalidSpec {
+			return Offering{}, o.err
+		}
+		o.until = time.Now().Add(invalidOfferingMemory)
+	}
+	a.offeringsMu.Lock()
+	defer a.offeringsMu.Unlock()
+	if len(a.offerings) >= offeringsKept {
+		clear(a.offerings)
+	}
+	a.offerings[shape] = o
+	return o.Offering, o.err
+}
+
+func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
+	a.offeringsMu.Lock()
+	defer a.offeringsMu.Unlock()
+	o, ok := a.offerings[shape]
+	return o, ok && (o.until.IsZero() || time.Now().Before(o.until))
+}
+
+// Ensure makes the machine, or moves its creation one step on, or finds that it is there: it never makes a second one
+// for the same token. It never waits for a turn or for a machine. domains are the allowed failure domains in the order
+// of preference; empty means that the cloud chooses (within req.FailureDomain, if that is set). Apart from the codes of
+// Driver.Ensure it fails with
+//   - *Queued when its turn in the rate limit has not come; the turn is kept for whoever comes back with the token,
+//   - NoCapacity with RetryAfter: very short while another allowed failure domain is left to try, else when the first
+//     of them will be asked again,
+//   - Conflict when more than one instance has the token, or an instance of another cluster has it, or the machine was
+//     gone or under deletion already.
+func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Resource, error) {
+	if a.deleter.has(req.Token) {
+		return Resource{}, Errorf(Conflict, "create machine %s/%s: it is being deleted", req.Namespace, req.Name)
+	}
+	if found, err := a.inventory.adopt(req); found != nil || err != nil {
+		a.limiter.create.drop(req.Token)
+		if err != nil {
+			return Resource{}, err
+		}
+		return *found, nil
+	}
+	shape, err := shapeOf(req.Spec)
+	if err != nil {
+		return Resource{}, err
+	}
+	if len(domains) == 0 {
+		domains = []string{req.FailureDomain}
+	}
+	if req.FailureDomain, err = a.capacity.choose(shape, domains); err != nil {
+		a.limiter.create.drop(req.Token)
+		return Resource{}, err
+	}
+	after, waited := a.limiter.create.turn(req.Token)
+	if after > 0 {
+		return Resource{}, &Queued{After: after}
+	}
+	a.meter.waited(ClassCreate, waited)
+	return a.create(ctx, req, shape, domains)
+}
+
+// create asks the driver, once the turn has come.
+func (a *Account) create(ctx context.Context, req Request, shape [sha256.Size]byte, domains []string) (Resource, error) {
+	var made Resource
+	s := &step{prepaid: true}
+	err := a.step(ctx, "Ensure", a.times.Call, s, func(ctx context.Context) (err error) {
+		made, err = a.driver.Ensure(ctx, req)
+		return err
+	})
+	if s.unused() {
+		a.limiter.create.giveBack()
+	}
+	if err != nil {
+		if CodeOf(err) == NoCapacity {
+			return Resource{}, a.capacity.remember(shape, req.FailureDomain, domains, err)
+		}
+		return Resource{}, err
+	}
+	if made.OwnershipID != req.OwnershipID {
+		return Resource{}, foreign(req.Token, []Resource{made})
+	}
+	a.inventory.made(req, made)
+	return made, nil
+}
+
+// Observe returns what is known of the machine, and registers interest in it until Forget: OnMachines tells of changes.
+// It never calls the cloud.
+func (a *Account) Observe(ref Reference) Observation {
+	return a.inventory.observe(ref, a.deleter.has(ref.Token))
+}
+
+// Delete asks for the deletion of the machine and all that belongs to it, and returns how far it is. It never calls the
+// cloud and never blocks: the deletion goes on by itself, together with those of other machines, until Forget, and
+// OnMachines tells when it is done.
+func (a *Account) Delete(ref Reference) Deletion {
+	a.limiter.create.drop(ref.Token)
+	known := a.inventory.leave(ref.Token)
+	return a.deleter.ask(ref, known)
+}
+
+// Forget ends the interest in a machine, and its deletion if one is under way.
+func (a *Account) Forget(token string) {
+	a.limiter.create.drop(token)
+	a.inventory.forget(token)
+	a.deleter.forget(token)
+}
+
+// Inventory says how much the inventory is worth.
+func (a *Account) Inventory() InventoryState { return a.inventory.state() }
+
+// list is a complete listing.
+func (a *Account) list(ctx context.Context) ([]Resource, error) {
+	var all []Resource
+	err := a.step(ctx, "List", a.times.List, &step{}, func(ctx context.Context) (err error) {
+		all, err = a.driver.List(ctx)
+		return err
+	})
+	return all, err
+}
+
+// describe is a live read of any number of references. It returns what was found by token, and for each token that
+// could not be read, why. Where the cloud refuses a batch because of something in it, the batch is halved until the
+// culprit is alone, so that it does not hold up the others.
+func (a *Account) describe(ctx context.Context, refs []Reference) (found map[string][]Resource, failed map[string]error) {
+	found, failed = map[string][]Resource{}, map[string]error{}
+	var batches [][]Reference
+	for batch := range slices.Chunk(refs, max(a.cloud.MaxBatch, 1)) {
+		batches = append(batches, batch)
+	}
+	for len(batches) > 0 {
+		batch := batches[0]
+		batches = batches[1:]
+		var read []Resource
+		err := a.step(ctx, "Describe", a.times.Call, &step{}, func(ctx context.Context) (err error) {
+			read, err = a.driver.Describe(ctx, batch)
+			return err
+		})
+		if code := CodeOf(err); len(batch) > 1 && (code == InvalidSpec || code == NotFound) {
+			batches = append(batches, batch[:len(batch)/2], batch[len(batch)/2:])
+			continue
+		}
+		for _, ref := range batch {
+			if err != nil {
+				failed[ref.Token] = err
+			}
+		}
+		for _, r := range read {
+			found[r.Token] = append(found[r.Token], r)
+		}
+	}
+	return found, failed
+}
+
+// remove moves the deletion of any number of resources one step on.
+func (a *Account) remove(ctx context.Context, resources []Resource) []error {
+	var all []error
+	for batch := range slices.Chunk(resources, max(a.cloud.MaxBatch, 1)) {
+		var errs []error
+		err := a.step(ctx, "Delete", a.times.Call, &step{}, func(ctx context.Context) error {
+			errs = a.driver.Delete(ctx, batch)
+			return worst(errs)
+		})
+		for i := range batch {
+			switch {
+			case len(errs) == len(batch):
+				all = append(all, typed("Delete", errs[i]))
+			case err != nil:
+				all = append(all, err)
+			default:
+				all = append(all, Errorf(Unknown, "Delete: the driver answered for %d of %d resources", len(errs), len(batch)))
+			}
+		}
+	}
+	return all
+}
+
+// worst is the error that stands for a batch in the rate limit and the metrics: a Throttled one if there is any.
+func worst(errs []error) error {
+	if i := slices.IndexFunc(errs, func(err error) bool { return CodeOf(err) == Throttled }); i >= 0 {
+		return errs[i]
+	}
+	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+		return errs[i]
+	}
+	return nil
+}
+
+// step is one call of a driver's method: bounded in time, its error typed and counted, and heeded by the rate limit.
+func (a *Account) step(ctx context.Context, method string, limit time.Duration, s *step, do func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return typed(method, err)
+	}
+	ctx, cancel := context.WithTimeout(withStep(ctx, s), limit)
+	defer cancel()
+	err := typed(method, do(ctx))
+	var e *Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	a.meter.failed(method, e.Code)
+	if e.Code == Throttled {
+		a.limiter.of(s.lastClass()).throttled(e.RetryAfter)
+	}
+	return err
+}
+
+// typed makes every error one of this package. A foreign one's text is not shown: it may hold anything.
+func typed(method string, err error) error {
+	var queued *Queued
+	var e *Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &queued):
+		return queued
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.DeadlineExceeded):
+		return &Error{Code: Unavailable, Message: method + ": no answer in time", Err: err}
+	case errors.Is(err, context.Canceled):
+		return &Error{Code: Unavailable, Message: method + ": cut off before its answer", Err: err}
+	default:
+		return &Error{Code: Unknown, Message: method + ": failed in a way that its driver does not know", Err: err}
+	}
+}
+
+// retryAfter is how long the cloud, or the rate limit, asked to wait.
+func retryAfter(err error) time.Duration {
+	var queued *Queued
+	var e *Error
+	switch {
+	case errors.As(err, &queued):
+		return queued.After
+	case errors.As(err, &e):
+		return e.RetryAfter
+	default:
+		return 0
+	}
+}
+
+// foreign is the error for resources that have a machine's token and another cluster's ownership.
+func foreign(token string, resources []Resource) error {
+	ids := make([]string, 0, len(resources))
+	for _, r := range resources {
+		ids = append(ids, string(r.Kind)+" "+r.ID)
+	}
+	slices.Sort(ids)
+	return Errorf(Conflict, "token %s: %v carries it and belongs to another cluster; it is left alone", token, ids)
+}
+
+// shapeOf tells kinds of machines apart: by what the cloud is asked for, whichever account's name was used.
+func shapeOf(spec *infrav1.CloudMachineFields) ([sha256.Size]byte, error) {
+	fields := *spec
+	fields.AccountRef = infrav1.LocalReference{}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return [sha256.Size]byte{}, &Error{Code: InvalidSpec, Message: "the machine's fields can't be read", Err: err}
+	}
+	return sha256.Sum256(text), nil
+}
+
+// capacity remembers which failure domains had no capacity for which kind of machine.
+type capacity struct {
+	memory time.Duration
+	mu     sync.Mutex
+	until  map[shortage]time.Time
+}
+
+type shortage struct {
+	domain string
+	shape  [sha256.Size]byte
+}
+
+// choose returns the first domain that is not known to lack capacity.
+func (c *capacity) choose(shape [sha256.Size]byte, domains []string) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	for _, d := range domains {
+		if !now.Before(c.until[shortage{d, shape}]) {
+			return d, nil
+		}
+	}
+	return "", c.none(shape, domains, now, nil)
+}
+
+// remember notes that a domain had none, and returns the error for its caller.
+func (c *capacity) remember(shape [sha256.Size]byte, domain string, domains []string, cause error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	for s, until := range c.until {
+		if !now.Before(until) {
+			delete(c.until, s)
+		}
+	}
+	c.until[shortage{domain, shape}] = now.Add(c.memory)
+	return c.none(shape, domains, now, cause)
+}
+
+func (c *capacity) none(shape [sha256.Size]byte, domains []string, now time.Time, cause error) error {
+	wait := c.memory
+	for _, d := range domains {
+		wait = min(wait, max(c.until[shortage{d, shape}].Sub(now), nextDomainDelay))
+	}
+	var e *Error
+	if errors.As(cause, &e) {
+		return &Error{Code: NoCapacity, Message: e.Message, RetryAfter: wait, Err: cause}
+	}
+	if len(domains) == 1 && domains[0] == "" {
+		return &Error{Code: NoCapacity, Message: "the cloud had no capacity for this kind of machine a short while ago", RetryAfter: wait}
+	}
+	e = Errorf(NoCapacity, "none of the failure domains %v had capacity for this kind of machine a short while ago", domains)
+	e.RetryAfter = wait
+	return e
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Options are what all accounts share.
+type Options struct {
+	// Clouds are the registry's rows.
+	Clouds []Cloud
+	// Times are DefaultTimes() in production.
+	Times Times
+	// Metrics is where the accounts are counted; nil: nowhere.
+	Metrics prometheus.Registerer
+	// Transport carries all calls; nil: one of its own, which heeds the environment's proxy.
+	Transport http.RoundTripper
+	// OnMachines tells that these machines changed. It must not block.
+	OnMachines func(account types.NamespacedName, tokens []string)
+	// OnAccount tells that the account's inventory became stale, or fresh. It must not block.
+	OnAccount func(account types.NamespacedName)
+
+	// random returns a number from 0 to 1, for jitter. Tests fix it.
+	random func() float64
+}
+
+// Accounts holds the Account of each CloudAccount.
+type Accounts struct {
+	options Options
+	metrics *metrics
+
+	mu       sync.Mutex
+	accounts map[types.NamespacedName]*Account
+	limiters map[string]*sharedLimiter // by Driver.Identity
+	running  context.Context           // what the loops run under; nil before Start
+	loops    sync.WaitGroup
+}
+
+// sharedLimiter is the limiter of all accounts with one identity: what the cloud throttles together.
+type sharedLimiter struct {
+	*limiter
+	users int
+}
+
+// NewAccounts makes the empty set. It panics when its metrics are registered already.
+func NewAccounts(o Options) *Accounts {
+	if o.Transport == nil {
+		o.Transport = newHTTPTransport()
+	}
+	if o.OnMachines == nil {
+		o.OnMachines = func(types.NamespacedName, []string) {}
+	}
+	if o.OnAccount == nil {
+		o.OnAccount = func(types.NamespacedName) {}
+	}
+	if o.random == nil {
+		o.random = rand.Float64
+	}
+	s := &Accounts{
+		options:  o,
+		metrics:  newMetrics(),
+		accounts: map[types.NamespacedName]*Account{},
+		limiters: map[string]*sharedLimiter{},
+	}
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(append(s.metrics.collectors(), s)...)
+	}
+	return s
+}
+
+// Start runs the accounts' listings and deletions until ctx ends, and returns when all of them have stopped.
+func (s *Accounts) Start(ctx context.Context) error {
+	s.mu.Lock()
+	if s.running != nil {
+		s.mu.Unlock()
+		return errors.New("start the accounts: they were started already")
+	}
+	s.running = ctx
+	for _, a := range s.accounts {
+		s.run(a.ledger)
+	}
+	s.mu.Unlock()
+	<-ctx.Done()
+	s.mu.Lock()   // whoever adds to the loops holds it, and adds none once ctx has ended
+	s.mu.Unlock() //nolint:staticcheck // the empty section is a barrier
+	s.loops.Wait()
+	if t, ok := s.options.Transport.(interface{ CloseIdleConnections() }); ok {
+		t.CloseIdleConnections()
+	}
+	return nil
+}
+
+// NeedLeaderElection tells controller-runtime that only the leader may call the cloud by itself.
+func (s *Accounts) NeedLeaderElection() bool { return true }
+
+// Get returns the account, or nil.
+func (s *Accounts) Get(key types.NamespacedName) *Account {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.accounts[key]
+}
+
+// Set makes the account, or returns the one there is when it was made from an equal config. One made from another config
+// is replaced; what is known of its machines is kept, and what waited for better credentials is tried at once. Errors
+// are *Error; then the account there was stays as it is.
+func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.accounts[key]
+	if old != nil && equal(old.config, cfg) {
+		return old, nil
+	}
+	a, err := s.connect(key, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if old != nil && old.cloud.Name != a.cloud.Name {
+		s.remove(old)
+		old = nil
+	}
+	s.limit(a, old)
+	if old == nil {
+		a.ledger = s.newLedger(a)
+	} else {
+		a.ledger = old.ledger
+	}
+	a.current.Store(a)
+	s.accounts[key] = a
+	if old == nil {
+		s.run(a.ledger)
+	} else {
+		a.inventory.retry()
+		a.deleter.retry()
+	}
+	return a, nil
+}
+
+// Remove forgets the account and ends what goes on in it.
+func (s *Accounts) Remove(key types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a := s.accounts[key]; a != nil {
+		s.remove(a)
+	}
+}
+
+func (s *Accounts) remove(a *Account) {
+	delete(s.accounts, a.key)
+	if a.stop != nil {
+		a.stop()
+	}
+	s.release(a)
+	s.metrics.forget(a.key.String())
+}
+
+// connect makes the account's driver. It makes no call.
+func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Account, error) {
+	cfg = copyOf(cfg)
+	i := slices.IndexFunc(s.options.Clouds, func(c Cloud) bool { return c.InAccount(&cfg.Spec) })
+	if i < 0 {
+		return nil, Errorf(InvalidSpec, "connect account %s: it names no cloud that this Drover knows", key)
+	}
+	c := s.options.Clouds[i]
+	limits, err := limitsOf(c.Limits, cfg.Spec.RateLimits)
+	if err != nil {
+		return nil, err
+	}
+	a := &Account{
+		key: key, cloud: c, config: cfg, limits: limits,
+		times:     s.options.Times,
+		meter:     &meter{metrics: s.metrics, cloud: c.Name, account: key.String()},
+		offerings: map[[sha256.Size]byte]offering{},
+	}
+	carrier := &transport{base: s.options.Transport, times: a.times, meter: a.meter}
+	a.driver, err = c.New(Config{Account: &a.config.Spec, Credentials: a.config.Credentials, Endpoint: cfg.Endpoint, Transport: carrier})
+	if err != nil {
+		return nil, typed("connect", err)
+	}
+	// The identity is known only now. The driver makes no call before it is asked to.
+	shared := s.limiters[a.driver.Identity()]
+	if shared == nil {
+		shared = &sharedLimiter{limiter: newLimiter(limits)}
+		s.limiters[a.driver.Identity()] = shared
+	}
+	a.limiter, carrier.limiter = shared.limiter, shared.limiter
+	return a, nil
+}
+
+// limit counts a as a user of its limiter, instead of old. The limits of the user that was first hold; a lone user's
+// own change.
+func (s *Accounts) limit(a, old *Account) {
+	shared := s.limiters[a.driver.Identity()]
+	shared.users++
+	if old != nil {
+		s.release(old)
+	}
+	if shared.users == 1 {
+		shared.configure(a.limits)
+	}
+}
+
+func (s *Accounts) release(a *Account) {
+	id := a.driver.Identity()
+	if shared := s.limiters[id]; shared != nil {
+		if shared.users--; shared.users <= 0 {
+			delete(s.limiters, id)
+		}
+	}
+}
+
+func (s *Accounts) newLedger(a *Account) *ledger {
+	l := &ledger{capacity: &capacity{memory: a.times.NoCapacityMemory, until: map[shortage]time.Time{}}}
+	changed := func(tokens []string) {
+		if len(tokens) > 0 {
+			s.options.OnMachines(a.key, tokens)
+		}
+	}
+	l.inventory = newInventory(l.current.Load, changed, func() { s.options.OnAccount(a.key) }, s.options.random)
+	l.deleter = newDeleter(l.current.Load, l.inventory, changed, s.options.random)
+	return l
+}
+
+// run starts the loops of one account, if it is time.
+func (s *Accounts) run(l *ledger) {
+	if s.running == nil || s.running.Err() != nil {
+		return
+	}
+	ctx, stop := context.WithCancel(s.running)
+	l.stop = stop
+	s.loops.Go(func() { l.inventory.run(ctx) })
+	s.loops.Go(func() { l.deleter.run(ctx) })
+}
+
+func (s *Accounts) all() []*Account {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.accounts))
+}
+
+func copyOf(cfg AccountConfig) AccountConfig {
+	cfg.Spec = *cfg.Spec.DeepCopy()
+	credentials := maps.Clone(cfg.Credentials)
+	for k, v := range credentials {
+		credentials[k] = bytes.Clone(v)
+	}
+	cfg.Credentials = credentials
+	return cfg
+}
+
+// equal tells whether two configs are the same. That there are no credentials and that they are empty differ: the
+// first means ambient ones.
+func equal(a, b AccountConfig) bool {
+	return a.Endpoint == b.Endpoint &&
+		(a.Credentials == nil) == (b.Credentials == nil) &&
+		maps.EqualFunc(a.Credentials, b.Credentials, bytes.Equal) &&
+		equality.Semantic.DeepEqual(a.Spec, b.Spec)
+}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// manyDeletions is how many at once make the window longest.
+	manyDeletions = 50
+	// longestRead is the longest time between two live reads of a deletion that goes on and on.
+	longestRead = 30 * time.Second
+	// stopPatience is how long an instance that is stopping is left to it before it is asked to go again.
+	stopPatience = time.Minute
+)
+
+// deleter removes machines and what belongs to them, many at a time: it collects what is asked for during a window, and
+// then makes one step for all. What it knows of success it knows from live reads.
+type deleter struct {
+	account   func() *Account
+	inventory *inventory
+	changed   func(tokens []string) // called without the lock, must not block
+	random    func() float64
+	wakeup    chan struct{}
+
+	mu       sync.Mutex
+	removals map[string]*removal // by token
+}
+
+// removal is the deletion of one machine.
+type removal struct {
+	ref   Reference
+	asked time.Time
+	// known is when the creation had surely ended, if it was recorded.
+	known time.Time
+	begun bool      // a step was made
+	due   time.Time // of the next step
+	// accepted is when the cloud accepted the deletion of each resource, by kind and ID, and first is the earliest.
+	accepted map[string]time.Time
+	first    time.Time
+	// nothing is the first of the live reads since which nothing is found; zero: the last one found something. proven is
+	// when a further one will prove that nothing is there.
+	nothing, proven time.Time
+	failures        int // in a row
+	err             error
+	left            []Resource
+	gone            bool
+}
+
+func newDeleter(account func() *Account, inventory *inventory, changed func([]string), random func() float64) *deleter {
+	return &deleter{
+		account: account, inventory: inventory, changed: changed, random: random,
+		wakeup: make(chan struct{}, 1), removals: map[string]*removal{},
+	}
+}
+
+// ask starts the deletion, or tells how far it is.
+func (d *deleter) ask(ref Reference, known time.Time) Deletion {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r := d.removals[ref.Token]
+	if r == nil {
+		r = &removal{asked: time.Now(), accepted: map[string]time.Time{}}
+		d.removals[ref.Token] = r
+		d.wake()
+	}
+	r.ref = ref
+	if r.known.IsZero() {
+		if r.known = known; known.IsZero() && ref.ProviderID != "" {
+			r.known = time.Now()
+		}
+	}
+	return Deletion{Gone: r.gone, Left: slices.Clone(r.left), Err: r.err}
+}
+
+func (d *deleter) has(token string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.removals[token] != nil
+}
+
+func (d *deleter) forget(token string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.removals, token)
+}
+
+func (d *deleter) wake() {
+	select {
+	case d.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+// retry makes the next step of all come at once: there are new credentials.
+func (d *deleter) retry() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range d.removals {
+		r.failures = 0
+		if r.begun {
+			r.due = time.Now()
+		}
+	}
+	d.wake()
+}
+
+// run makes steps until ctx ends.
+func (d *deleter) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if sleepUntil(ctx, d.next(), d.wakeup) {
+			d.step(ctx)
+		}
+	}
+}
+
+// window is how long deletions are collected: longer when there are many.
+func (d *deleter) window(pending int) time.Duration {
+	t := d.account().times
+	share := min(float64(max(pending-1, 0))/(manyDeletions-1), 1)
+	return t.DeleteWindow + time.Duration(share*float64(max(t.DeleteWindowMax-t.DeleteWindow, 0)))
+}
+
+// next is when the next step is due: when the window of the first new deletion ends, or as soon as no further one has
+// come for a while; or when a live read is due, which waits a little for new ones while they keep coming.
+func (d *deleter) next() (at time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var first, last, read time.Time
+	pending := 0
+	for _, r := range d.removals {
+		switch {
+		case r.gone:
+			continue
+		case !r.begun:
+			first, last = earlier(first, r.asked), later(last, r.asked)
+		default:
+			read = earlier(read, r.due)
+		}
+		pending++
+	}
+	window := d.window(pending)
+	if first.IsZero() {
+		return read
+	}
+	at = first.Add(window)
+	if quiet := last.Add(d.account().times.DeleteWindow); quiet.Before(at) {
+		at = quiet
+	}
+	if !read.IsZero() {
+		at = earlier(at, read.Add(window/2))
+	}
+	return at
+}
+
+// job is one removal in one step.
+type job struct {
+	*removal
+	ref     Reference // as of the step
+	told    Code      // of the error, as last told
+	targets []Resource
+	err     error
+}
+
+// step moves everything one step on that is due, or nearly so.
+func (d *deleter) step(ctx context.Context) {
+	batch := d.batch()
+	var unread []*job
+	for _, j := range batch {
+		if known := d.inventory.resources(j.ref.Token); !j.begun && len(known) > 0 {
+			d.aim(j, known) // a live read will follow: this one is saved
+		} else {
+			unread = append(unread, j)
+		}
+	}
+	d.read(ctx, unread)
+	d.remove(ctx, batch)
+	if ctx.Err() == nil {
+		d.finish(batch)
+	}
+}
+
+// batch returns what is due, in the order of tokens.
+func (d *deleter) batch() (batch []*job) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, slack := time.Now(), d.window(d.pending())/2
+	for _, r := range d.removals {
+		early := time.Duration(0)
+		if r.failures == 0 && r.nothing.IsZero() {
+			early = slack
+		}
+		if !r.gone && (!r.begun || !now.Add(early).Before(r.due)) {
+			batch = append(batch, &job{removal: r, ref: r.ref, told: CodeOf(r.err)})
+		}
+	}
+	slices.SortFunc(batch, func(a, b *job) int { return strings.Compare(a.ref.Token, b.ref.Token) })
+	return batch
+}
+
+func (d *deleter) pending() (n int) {
+	for _, r := range d.removals {
+		if !r.gone {
+			n++
+		}
+	}
+	return n
+}
+
+// read looks for what is left, and chooses what must go now.
+func (d *deleter) read(ctx context.Context, unread []*job) {
+	if len(unread) == 0 {
+		return
+	}
+	refs := make([]Reference, 0, len(unread))
+	for _, j := range unread {
+		refs = append(refs, j.ref)
+	}
+	began := time.Now()
+	found, failed := d.account().describe(ctx, refs)
+	for _, j := range unread {
+		if j.err = failed[j.ref.Token]; j.err == nil {
+			d.conclude(j, began, found[j.ref.Token])
+		}
+	}
+}
+
+// conclude draws what a live read says of one machine.
+func (d *deleter) conclude(j *job, began time.Time, found []Resource) {
+	left := slices.DeleteFunc(slices.Clone(found), func(x Resource) bool {
+		return x.Kind == KindInstance && x.State == StateTerminated && x.OwnershipID == j.ref.OwnershipID
+	})
+	d.mu.Lock()
+	if j.left = left; len(left) > 0 {
+		j.nothing = time.Time{}
+		d.mu.Unlock()
+		d.aim(j, found)
+		return
+	}
+	defer d.mu.Unlock()
+	if j.nothing.IsZero() {
+		j.nothing = began
+	}
+	j.proven = d.provenAt(j, ownedBy(found, j.ref.OwnershipID))
+	j.gone = !began.Before(j.proven)
+}
+
+// provenAt is the earliest beginning of a live read that proves by finding nothing that nothing is there.
+func (d *deleter) provenAt(j *job, own []Resource) time.Time {
+	a := d.account()
+	made := j.known
+	if made.IsZero() {
+		made = j.asked
+	}
+	switch {
+	case recorded(own, j.ref):
+		// The cloud says that it is terminated. Only a dependant, made with it, may still be hidden.
+		return made.Add(a.cloud.Consistency)
+	case j.ref.ProviderID != "":
+		return later(made, j.nothing).Add(a.cloud.Consistency)
+	default:
+		// A create of which no one knows may take effect until Settle after now, when none is sent any more.
+		return later(j.asked.Add(a.times.Settle), j.nothing).Add(a.cloud.Consistency)
+	}
+}
+
+// readAgain is when to look next: soon at first, then ever more seldom; or when finding nothing again will prove something.
+func (d *deleter) readAgain(r *removal, pending int) time.Time {
+	now := time.Now()
+	if !r.nothing.IsZero() {
+		return later(r.proven, now.Add(100*time.Millisecond))
+	}
+	wait := max(d.window(pending)/2, d.account().times.DeleteWindow)
+	if !r.first.IsZero() {
+		wait = max(wait, min(now.Sub(r.first)/3, longestRead))
+	}
+	return now.Add(wait)
+}
+
+// aim chooses what must be deleted now: instances first, what belongs to them once none of them lives. What was asked
+// to go already is asked again only when it has not moved. What belongs to another cluster is an error.
+func (d *deleter) aim(j *job, found []Resource) {
+	own := ownedBy(found, j.ref.OwnershipID)
+	if len(own) < len(found) {
+		others := slices.DeleteFunc(slices.Clone(found), func(x Resource) bool { return x.OwnershipID == j.ref.OwnershipID })
+		j.err = foreign(j.ref.Token, others)
+	}
+	candidates := living(own)
+	if len(candidates) == 0 {
+		candidates = slices.DeleteFunc(own, func(x Resource) bool { return x.Kind == KindInstance })
+	}
+	for _, x := range candidates {
+		patience := d.account().cloud.Consistency
+		switch {
+		case x.State == StateStopping:
+			patience = stopPatience
+		case x.Kind != KindInstance:
+			patience = max(patience, d.account().times.DeleteWindowMax)
+		}
+		if at, ok := j.accepted[name(x)]; !ok || time.Since(at) >= patience {
+			j.targets = append(j.targets, x)
+		}
+	}
+}
+
+func name(r Resource) string { return string(r.Kind) + "/" + r.ID }
+
+// remove asks the cloud to delete what must go.
+func (d *deleter) remove(ctx context.Context, batch []*job) {
+	var resources []Resource
+	var of []*job
+	for _, j := range batch {
+		for _, x := range j.targets {
+			resources, of = append(resources, x), append(of, j)
+		}
+	}
+	for i, err := range d.account().remove(ctx, resources) {
+		if err != nil {
+			of[i].err = err
+			continue
+		}
+		// No other goroutine looks at these two.
+		of[i].accepted[name(resources[i])] = time.Now()
+		of[i].first = earlier(of[i].first, time.Now())
+	}
+}
+
+// finish notes how the step went for each, and tells what changed.
+func (d *deleter) finish(batch []*job) {
+	d.mu.Lock()
+	pending := d.pending()
+	var changed, gone []string
+	for _, j := range batch {
+		j.begun = true
+		var queued *Queued
+		switch {
+		case errors.As(j.err, &queued): // nothing was learned, and nothing failed
+			j.due = time.Now().Add(max(queued.After, 100*time.Millisecond))
+		case j.err != nil:
+			j.removal.err = j.err
+			j.failures++
+			j.due = time.Now().Add(max(retryAfter(j.err), backoff(j.failures, d.random())))
+		default:
+			j.removal.err, j.failures = nil, 0
+			j.due = d.readAgain(j.removal, pending)
+		}
+		if d.removals[j.ref.Token] != j.removal {
+			continue // forgotten meanwhile
+		}
+		if j.gone {
+			gone = append(gone, j.ref.Token)
+		}
+		if j.gone || CodeOf(j.removal.err) != j.told {
+			changed = append(changed, j.ref.Token)
+		}
+	}
+	d.mu.Unlock()
+	for _, token := range gone {
+		d.inventory.vanished(token)
+	}
+	d.changed(changed)
+}

@@ -1,0 +1,619 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// startingPatience is how long one machine that does not come up keeps the listings frequent.
+	startingPatience = 15 * time.Minute
+	// staleAfter is the least time without a complete listing after which the inventory is called stale, so that one
+	// slow listing among frequent ones is no news.
+	staleAfter = time.Minute
+	// backoffCap bounds the time between attempts that fail.
+	backoffCap = time.Minute
+)
+
+// inventory is what is known of an account's machines: one complete listing serves all of them. What a listing misses
+// is not gone; that is concluded from live reads alone.
+type inventory struct {
+	account func() *Account
+	changed func(tokens []string) // called without the lock, must not block
+	flipped func()                // the same
+	random  func() float64
+	wakeup  chan struct{}
+
+	mu      sync.Mutex
+	listed  map[string][]Resource // the last complete listing, by token
+	seen    map[string][]sighting // what is newer than that listing, by token
+	watches map[string]*watch     // the machines that someone is interested in, by token
+
+	began    time.Time // of the latest listing, complete or not; zero: none yet, or one is wanted at once
+	complete time.Time // when the last complete one began
+	urgent   time.Time // since when the listings are frequent; zero: they are not
+	failures int       // since the last complete one
+	retryAt  time.Time // not before, after a failure
+	err      error
+	jitter   float64 // of the interval to the next listing, drawn once for each
+	fresh    bool    // as last told
+}
+
+// sighting is a resource seen otherwise than in a listing: when it was made, or in a live read.
+type sighting struct {
+	Resource
+	at time.Time
+}
+
+// watch is the interest in one machine.
+type watch struct {
+	ref Reference
+	// known is since when this process knows that the instance was made: its creation ended no later. Zero: it doesn't.
+	known time.Time
+	// starting is since when the machine has been expected to change by itself; zero: it is not.
+	starting time.Time
+	// deleting leaves the machine to the deleter.
+	deleting bool
+	// absent is true while a complete listing lacked the recorded instance, or showed it terminated. Then readAt is
+	// when to look for it, and missed is the first live read that did not find it.
+	absent         bool
+	missed, readAt time.Time
+	gone           bool
+	reported       Observation
+}
+
+func newInventory(account func() *Account, changed func([]string), flipped func(), random func() float64) *inventory {
+	return &inventory{
+		account: account, changed: changed, flipped: flipped, random: random,
+		wakeup:  make(chan struct{}, 1),
+		listed:  map[string][]Resource{},
+		seen:    map[string][]sighting{},
+		watches: map[string]*watch{},
+		fresh:   true,
+		jitter:  1,
+	}
+}
+
+// run lists and looks until ctx ends.
+func (v *inventory) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if at := v.next(); !sleepUntil(ctx, at, v.wakeup) {
+			continue // woken: what comes next may have changed
+		}
+		if v.listingDue() {
+			v.list(ctx)
+		}
+		v.confirm(ctx)
+		v.tellFreshness()
+	}
+}
+
+// sleepUntil returns true when the time has come, false when woken or ctx ended. The zero time never comes.
+func sleepUntil(ctx context.Context, at time.Time, wakeup <-chan struct{}) bool {
+	var due <-chan time.Time
+	if !at.IsZero() {
+		timer := time.NewTimer(time.Until(at))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-due:
+		return true
+	case <-wakeup:
+		return false
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (v *inventory) wake() {
+	select {
+	case v.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+// retry makes the next attempt come at once: there are new credentials.
+func (v *inventory) retry() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.began, v.retryAt, v.failures = time.Time{}, time.Time{}, 0
+	for _, w := range v.watches {
+		w.readAt = time.Now()
+	}
+	v.wake()
+}
+
+// next is when there is something to do; zero: not before someone wakes the loop.
+func (v *inventory) next() time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	at := v.listAt(time.Now())
+	for _, w := range v.watches {
+		if w.absent && !w.deleting && !w.gone {
+			at = earlier(at, w.readAt)
+		}
+	}
+	if v.fresh != v.isFresh(time.Now()) {
+		at = time.Now()
+	} else if v.fresh && len(v.watches) > 0 {
+		at = earlier(at, v.staleAt())
+	}
+	return at
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}
+
+func (v *inventory) listingDue() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	at := v.listAt(time.Now())
+	return !at.IsZero() && !time.Now().Before(at)
+}
+
+// listAt is when the next listing is due; zero: never, because no one is interested.
+func (v *inventory) listAt(now time.Time) time.Time {
+	switch {
+	case len(v.watches) == 0:
+		return time.Time{}
+	case !v.retryAt.IsZero():
+		return v.retryAt
+	case v.began.IsZero():
+		return now
+	}
+	idle, active := v.intervals()
+	at := v.began.Add(v.jittered(idle))
+	if v.pace(now) {
+		// Counted from the moment that the listings became frequent: at once, there would be nothing new to see.
+		from := v.began
+		if v.urgent.After(from) {
+			from = v.urgent
+		}
+		at = earlier(at, from.Add(v.jittered(active)))
+	}
+	return at
+}
+
+func (v *inventory) intervals() (idle, active time.Duration) {
+	spec := v.account().config.Spec.Inventory
+	idle, active = time.Duration(spec.IdleSeconds)*time.Second, time.Duration(spec.ActiveSeconds)*time.Second
+	if idle <= 0 {
+		idle = time.Minute
+	}
+	if active <= 0 {
+		active = 5 * time.Second
+	}
+	return idle, min(idle, active)
+}
+
+func (v *inventory) jittered(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * v.jitter)
+}
+
+// pace tells whether listings are frequent: while a machine is expected to change.
+func (v *inventory) pace(now time.Time) bool {
+	for _, w := range v.watches {
+		if !w.starting.IsZero() && !w.deleting && now.Sub(w.starting) < startingPatience {
+			if v.urgent.IsZero() {
+				v.urgent = now
+			}
+			return true
+		}
+	}
+	v.urgent = time.Time{}
+	return false
+}
+
+// staleAt is when the last complete listing will have been too long ago.
+func (v *inventory) staleAt() time.Time {
+	idle, active := v.intervals()
+	if v.pace(time.Now()) {
+		return later(v.complete, v.urgent).Add(max(3*active, staleAfter))
+	}
+	return v.complete.Add(max(3*idle, staleAfter))
+}
+
+func (v *inventory) isFresh(now time.Time) bool {
+	return len(v.watches) == 0 || (!v.complete.IsZero() && now.Before(v.staleAt()))
+}
+
+func (v *inventory) tellFreshness() {
+	v.mu.Lock()
+	now := v.isFresh(time.Now())
+	flip := now != v.fresh
+	v.fresh = now
+	v.mu.Unlock()
+	if flip {
+		v.flipped()
+	}
+}
+
+func (v *inventory) state() InventoryState {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	s := InventoryState{LastComplete: v.complete, Err: v.err, Fresh: v.isFresh(time.Now())}
+	for _, resources := range v.listed {
+		s.Instances += len(living(resources))
+	}
+	return s
+}
+
+// list makes one complete listing, or notes why there is none.
+func (v *inventory) list(ctx context.Context) {
+	began := time.Now()
+	resources, err := v.account().list(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	v.mu.Lock()
+	v.began, v.err, v.retryAt = began, err, time.Time{}
+	v.jitter = 0.9 + 0.2*v.random()
+	if err != nil {
+		idle, _ := v.intervals()
+		v.failures++
+		v.retryAt = time.Now().Add(max(retryAfter(err), min(idle, backoff(v.failures, v.random()))))
+		v.mu.Unlock()
+		return
+	}
+	v.failures, v.complete = 0, began
+	changed := v.take(began, resources)
+	v.mu.Unlock()
+	v.changed(changed)
+}
+
+// backoff is how long to wait after so many failures in a row: from a second to a minute, with jitter.
+func backoff(failures int, random float64) time.Duration {
+	d := min(time.Second<<min(failures-1, 10), backoffCap)
+	return time.Duration(float64(d) * (0.75 + 0.25*random))
+}
+
+// take replaces the listing, and returns the observed machines that changed. What was seen after the listing began, or
+// so shortly before that the cloud may not have listed it, stays.
+func (v *inventory) take(began time.Time, resources []Resource) (changed []string) {
+	consistency := v.account().cloud.Consistency
+	v.listed = map[string][]Resource{}
+	for _, r := range resources {
+		v.listed[r.Token] = append(v.listed[r.Token], r)
+	}
+	for token, sightings := range v.seen {
+		kept := slices.DeleteFunc(sightings, func(s sighting) bool {
+			if find(v.listed[token], s.Resource) >= 0 {
+				return !s.at.After(began)
+			}
+			return s.at.Add(consistency).Before(began)
+		})
+		if v.seen[token] = kept; len(kept) == 0 {
+			delete(v.seen, token)
+		}
+	}
+	for token, w := range v.watches {
+		v.judge(w, time.Now())
+		if v.update(w) {
+			changed = append(changed, token)
+		}
+	}
+	return changed
+}
+
+func find(resources []Resource, r Resource) int {
+	return slices.IndexFunc(resources, func(o Resource) bool { return o.Kind == r.Kind && o.ID == r.ID })
+}
+
+// judge decides, after a complete listing, whether a recorded instance must be looked for.
+func (v *inventory) judge(w *watch, now time.Time) {
+	if w.gone || w.deleting || w.ref.ProviderID == "" {
+		return
+	}
+	absent := len(living(v.own(w.ref))) == 0
+	if absent && !w.absent {
+		w.readAt = now
+	}
+	if w.absent = absent; !absent {
+		w.missed = time.Time{}
+	}
+}
+
+// confirm looks, in one live read, for the instances that the listing lacks.
+func (v *inventory) confirm(ctx context.Context) {
+	refs := v.suspects()
+	if len(refs) == 0 {
+		return
+	}
+	began := time.Now()
+	found, failed := v.account().describe(ctx, refs)
+	if ctx.Err() != nil {
+		return
+	}
+	v.mu.Lock()
+	var changed []string
+	for _, ref := range refs {
+		w := v.watches[ref.Token]
+		if w == nil || w.deleting || w.gone {
+			continue // forgotten or handed to the deleter meanwhile
+		}
+		if err := failed[ref.Token]; err != nil {
+			idle, active := v.intervals()
+			w.readAt = time.Now().Add(max(retryAfter(err), min(idle, 2*active)))
+			continue
+		}
+		v.conclude(w, began, found[ref.Token])
+		if v.update(w) {
+			changed = append(changed, ref.Token)
+		}
+	}
+	v.mu.Unlock()
+	v.changed(changed)
+}
+
+func (v *inventory) suspects() (refs []Reference) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := time.Now()
+	for _, w := range v.watches {
+		if w.absent && !w.deleting && !w.gone && !now.Before(w.readAt) {
+			refs = append(refs, w.ref)
+		}
+	}
+	slices.SortFunc(refs, func(a, b Reference) int { return strings.Compare(a.Token, b.Token) })
+	return refs
+}
+
+// conclude draws what a live read says of one machine. Only an answer that the instance is terminated, or two that it is
+// not there with the time between them in which the cloud may contradict itself, mean that it is gone.
+func (v *inventory) conclude(w *watch, began time.Time, found []Resource) {
+	consistency := v.account().cloud.Consistency
+	own := ownedBy(found, w.ref.OwnershipID)
+	switch {
+	case len(living(own)) > 0:
+		w.absent, w.missed = false, time.Time{}
+		v.sight(w.ref.Token, own, began)
+	case recorded(own, w.ref):
+		w.gone = true
+		v.sight(w.ref.Token, own, began)
+	case w.missed.IsZero() && consistency > 0:
+		w.missed = began
+		w.readAt = later(began, w.known).Add(consistency)
+	case began.Sub(w.missed) >= consistency && began.Sub(w.known) >= consistency:
+		w.gone = true
+		v.drop(w.ref.Token)
+	default:
+		w.readAt = later(w.missed, w.known).Add(consistency)
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// update looks at a machine again and tells whether it changed since it was last reported.
+func (v *inventory) update(w *watch) bool {
+	now := v.look(w)
+	v.expect(w, now)
+	if w.deleting || (now.Gone && w.reported.Gone) || reflect.DeepEqual(now, w.reported) {
+		return false
+	}
+	w.reported = now
+	return true
+}
+
+// expect notes whether the machine will change by itself.
+func (v *inventory) expect(w *watch, o Observation) {
+	switch {
+	case o.Instance == nil:
+	case o.Gone || (o.Instance.State != StatePending && o.Instance.State != StateStopping):
+		w.starting = time.Time{}
+	case w.starting.IsZero():
+		w.starting = time.Now()
+	}
+}
+
+// look is the machine as the resources tell it.
+func (v *inventory) look(w *watch) Observation {
+	o := Observation{Gone: w.gone}
+	instances := slices.DeleteFunc(v.own(w.ref), func(r Resource) bool { return r.Kind != KindInstance })
+	if w.gone {
+		instances = slices.DeleteFunc(instances, func(r Resource) bool { return r.State != StateTerminated })
+	}
+	if len(instances) == 0 {
+		return o
+	}
+	alive := living(instances)
+	pick := instances[0]
+	if len(alive) > 0 {
+		pick = alive[0]
+	}
+	if i := slices.IndexFunc(instances, func(r Resource) bool { return w.ref.ProviderID != "" && r.ProviderID == w.ref.ProviderID }); i >= 0 {
+		pick = instances[i]
+	}
+	o.Instance = &pick
+	if len(alive) > 1 || (len(alive) == 1 && alive[0].ID != pick.ID) {
+		for _, r := range alive {
+			o.Duplicates = append(o.Duplicates, r.ID)
+		}
+	}
+	return o
+}
+
+// own are the resources with the machine's token and its cluster's ownership, by kind and ID.
+func (v *inventory) own(ref Reference) []Resource { return ownedBy(v.of(ref.Token), ref.OwnershipID) }
+
+// of are all resources with the token, by kind and ID: as listed, and as seen since.
+func (v *inventory) of(token string) []Resource {
+	all := slices.Clone(v.listed[token])
+	for _, s := range v.seen[token] {
+		if i := find(all, s.Resource); i >= 0 {
+			all[i] = s.Resource
+		} else {
+			all = append(all, s.Resource)
+		}
+	}
+	slices.SortFunc(all, func(a, b Resource) int {
+		if a.Kind != b.Kind {
+			return strings.Compare(string(a.Kind), string(b.Kind))
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return all
+}
+
+func (v *inventory) sight(token string, resources []Resource, at time.Time) {
+	for _, r := range resources {
+		s := sighting{r, at}
+		if i := slices.IndexFunc(v.seen[token], func(o sighting) bool { return o.Kind == r.Kind && o.ID == r.ID }); i >= 0 {
+			v.seen[token][i] = s
+		} else {
+			v.seen[token] = append(v.seen[token], s)
+		}
+	}
+}
+
+func (v *inventory) drop(token string) {
+	delete(v.listed, token)
+	delete(v.seen, token)
+}
+
+// adopt returns the request's instance if one is known.
+func (v *inventory) adopt(req Request) (*Resource, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if w := v.watches[req.Token]; w != nil && w.gone {
+		return nil, Errorf(Conflict, "create machine %s/%s: its instance is gone, and is not made again", req.Namespace, req.Name)
+	}
+	all := v.of(req.Token)
+	own := ownedBy(all, req.OwnershipID)
+	if len(own) < len(all) {
+		return nil, foreign(req.Token, slices.DeleteFunc(all, func(r Resource) bool { return r.OwnershipID == req.OwnershipID }))
+	}
+	alive := living(own)
+	if len(alive) > 1 {
+		ids := make([]string, 0, len(alive))
+		for _, r := range alive {
+			ids = append(ids, r.ID)
+		}
+		return nil, Errorf(Conflict, "create machine %s/%s: instances %s all carry its token", req.Namespace, req.Name, strings.Join(ids, ", "))
+	}
+	i := slices.IndexFunc(own, func(r Resource) bool { return r.Kind == KindInstance && (len(alive) == 0 || r.ID == alive[0].ID) })
+	if i < 0 {
+		return nil, nil
+	}
+	v.interest(req, own[i])
+	return &own[i], nil
+}
+
+// made notes that the instance exists.
+func (v *inventory) made(req Request, r Resource) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.sight(req.Token, []Resource{r}, time.Now())
+	v.interest(req, r)
+	v.wake()
+}
+
+// interest watches a machine that was made or adopted for its creator, who has seen r.
+func (v *inventory) interest(req Request, r Resource) {
+	w := v.watches[req.Token]
+	if w == nil {
+		w = &watch{ref: Reference{Token: req.Token, OwnershipID: req.OwnershipID}}
+		v.watches[req.Token] = w
+	}
+	if w.known.IsZero() {
+		w.known = time.Now()
+	}
+	v.update(w)
+}
+
+// observe reports a machine and watches it.
+func (v *inventory) observe(ref Reference, deleting bool) Observation {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := v.watches[ref.Token]
+	if w == nil {
+		w = &watch{}
+		v.watches[ref.Token] = w
+		v.wake()
+	}
+	w.ref, w.deleting = ref, deleting
+	if ref.ProviderID != "" && w.known.IsZero() {
+		w.known = time.Now()
+	}
+	wasStarting := !w.starting.IsZero()
+	v.update(w)
+	w.reported = v.look(w)
+	if !wasStarting && !w.starting.IsZero() {
+		v.wake()
+	}
+	return w.reported
+}
+
+// leave hands the machine to the deleter, and returns since when its creation is known to have ended.
+func (v *inventory) leave(token string) (known time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if w := v.watches[token]; w != nil {
+		w.deleting = true
+		return w.known
+	}
+	return time.Time{}
+}
+
+// resources are those with the token, as far as they are known.
+func (v *inventory) resources(token string) []Resource {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.of(token)
+}
+
+// vanished notes that a live read found nothing left.
+func (v *inventory) vanished(token string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.drop(token)
+}
+
+func (v *inventory) forget(token string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.watches, token)
+	delete(v.seen, token)
+	v.wake()
+}
+
+// living are the instances that are not terminated.
+func living(resources []Resource) (alive []Resource) {
+	for _, r := range resources {
+		if r.Kind == KindInstance && r.State != StateTerminated {
+			alive = append(alive, r)
+		}
+	}
+	return alive
+}
+
+func ownedBy(resources []Resource, ownershipID string) (own []Resource) {
+	for _, r := range resources {
+		if r.OwnershipID == ownershipID {
+			own = append(own, r)
+		}
+	}
+	return own
+}
+
+// recorded tells whether the reference's instance, as it was recorded, is among the resources.
+func recorded(resources []Resource, ref Reference) bool {
+	return slices.ContainsFunc(resources, func(r Resource) bool {
+		return r.Kind == KindInstance && (ref.ProviderID == "" || r.ProviderID == ref.ProviderID)
+	})
+}

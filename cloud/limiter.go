@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+const (
+	// turnKept is how long a turn that has come waits for its owner. Its owner is a reconcile that a busy queue may
+	// hold up; one that has not come by then was most likely deleted.
+	turnKept = 30 * time.Second
+	// throttleHold is how long nothing is asked for when the cloud throttled and did not say for how long.
+	throttleHold = time.Second
+	// recovery is how long a rate takes from nothing to the configured one. Clouds refill their own buckets within
+	// a minute or so; a halved rate is whole again after half of it.
+	recovery = time.Minute
+	// rateFloor is the share of the configured rate below which throttling does not press it.
+	rateFloor = 1.0 / 16
+	// almost forgives what floating point loses on the way of a token.
+	almost = 1e-6
+)
+
+// limiter is the rate limit of everything that the cloud throttles together: one bucket for each class.
+type limiter struct {
+	create, delete, read *bucket
+}
+
+func newLimiter(l Limits) *limiter {
+	return &limiter{create: newBucket(l.Create), delete: newBucket(l.Delete), read: newBucket(l.Read)}
+}
+
+func (l *limiter) of(class Class) *bucket {
+	switch class {
+	case ClassCreate:
+		return l.create
+	case ClassDelete:
+		return l.delete
+	default:
+		return l.read
+	}
+}
+
+func (l *limiter) configure(limits Limits) {
+	l.create.configure(limits.Create)
+	l.delete.configure(limits.Delete)
+	l.read.configure(limits.Read)
+}
+
+// bucket is a token bucket with a queue in front. Whoever finds no token gets a place in the queue and is told when its
+// turn will come; it comes back then, instead of asking again and again or being served in the order of its luck.
+// A place is not a token: tokens are taken only by those who come, so the cloud never sees more than rate and burst.
+type bucket struct {
+	mu     sync.Mutex
+	limit  Limit     // as configured
+	rate   float64   // in force: below limit.PerSecond for a while after throttling
+	tokens float64   // may be above burst never, below zero never
+	at     time.Time // of rate and tokens
+	held   time.Time // no token comes before
+	halved time.Time // when throttling last halved the rate
+	queue  []*turn   // urgent ones first, each kind in the order of coming
+}
+
+// turn is a place in the queue.
+type turn struct {
+	key   string
+	asked time.Time
+	due   time.Time // when the owner was told to come
+	// urgent turns are calls under way in the transport. Those in the create bucket belong to steps that had a turn
+	// already and go before new ones, so that what was begun is finished.
+	urgent bool
+}
+
+func newBucket(l Limit) *bucket {
+	b := &bucket{}
+	b.configure(l)
+	b.tokens, b.at = float64(b.limit.Burst), time.Now()
+	return b
+}
+
+// configure changes the limit. A cloud's row that forgot one gets the most prudent there is.
+func (b *bucket) configure(l Limit) {
+	if l.PerSecond <= 0 {
+		l.PerSecond = 1
+	}
+	l.Burst = max(l.Burst, 1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.limit == l {
+		return
+	}
+	b.limit, b.rate = l, l.PerSecond
+	b.tokens = min(b.tokens, float64(l.Burst))
+}
+
+// turn takes a token for key, or keeps a place for it and returns how long until its turn. waited is how long ago key
+// asked first.
+func (b *bucket) turn(key string) (after, waited time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	b.advance(now)
+	i := slices.IndexFunc(b.queue, func(t *turn) bool { return !t.urgent && t.key == key })
+	if i < 0 {
+		i = len(b.queue)
+		b.queue = append(b.queue, &turn{key: key, asked: now})
+	}
+	asked := b.queue[i].asked
+	return b.take(i, now), now.Sub(asked)
+}
+
+// drop gives up key's place.
+func (b *bucket) drop(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.queue = slices.DeleteFunc(b.queue, func(t *turn) bool { return !t.urgent && t.key == key })
+}
+
+// wait takes a token, in the order of coming. It fails with *Queued when ctx will end before the turn comes, and
+// with ctx's error when it ends meanwhile.
+func (b *bucket) wait(ctx context.Context) (time.Duration, error) {
+	mine := &turn{urgent: true, asked: time.Now()}
+	for {
+		if err := ctx.Err(); err != nil {
+			b.leave(mine)
+			return time.Since(mine.asked), err
+		}
+		after := b.ask(mine)
+		if after == 0 {
+			return time.Since(mine.asked), nil
+		}
+		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < after {
+			b.leave(mine)
+			return time.Since(mine.asked), &Queued{After: after}
+		}
+		timer := time.NewTimer(after)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+}
+
+func (b *bucket) ask(mine *turn) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	b.advance(now)
+	i := slices.Index(b.queue, mine)
+	if i < 0 {
+		i = slices.IndexFunc(b.queue, func(t *turn) bool { return !t.urgent })
+		if i < 0 {
+			i = len(b.queue)
+		}
+		b.queue = slices.Insert(b.queue, i, mine)
+	}
+	return b.take(i, now)
+}
+
+func (b *bucket) leave(mine *turn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.queue = slices.DeleteFunc(b.queue, func(t *turn) bool { return t == mine })
+}
+
+// giveBack returns a token that was taken and not used.
+func (b *bucket) giveBack() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tokens = min(b.tokens+1, float64(b.limit.Burst))
+}
+
+// throttled empties the bucket, holds it for retryAfter and halves its rate, which then recovers steadily. Calls that
+// were under way together and are throttled together halve it once.
+func (b *bucket) throttled(retryAfter time.Duration) {
+	if retryAfter <= 0 {
+		retryAfter = throttleHold
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	b.advance(now)
+	b.tokens = 0
+	if until := now.Add(retryAfter); until.After(b.held) {
+		b.held = until
+	}
+	if now.Sub(b.halved) >= throttleHold {
+		b.halved = now
+		b.rate = max(b.rate/2, b.limit.PerSecond*rateFloor)
+	}
+}
+
+// take serves place i, or says when to come. The place before others that are late is not in their way: who was told to
+// come now gets a token that is there, and the late ones get the next.
+func (b *bucket) take(i int, now time.Time) time.Duration {
+	t, need := b.queue[i], float64(i+1)
+	if t.due.IsZero() {
+		t.due = now.Add(b.until(need, now))
+	}
+	if b.tokens+almost >= need || (b.tokens+almost >= 1 && !now.Before(t.due)) {
+		b.queue = slices.Delete(b.queue, i, i+1)
+		b.tokens = max(b.tokens-1, 0)
+		return 0
+	}
+	if !now.Before(t.due) {
+		t.due = now.Add(max(b.until(need, now), time.Millisecond))
+	}
+	return t.due.Sub(now)
+}
+
+// advance brings tokens and rate to now, and forgets turns that no one came for.
+func (b *bucket) advance(now time.Time) {
+	b.queue = slices.DeleteFunc(b.queue, func(t *turn) bool {
+		return !t.urgent && now.Sub(t.due) > turnKept
+	})
+	from := b.at
+	if b.held.After(from) {
+		from = b.held
+	}
+	b.at = now
+	elapsed := now.Sub(from).Seconds()
+	if elapsed <= 0 {
+		return
+	}
+	rising := min(elapsed, (b.limit.PerSecond-b.rate)/b.slope())
+	before := b.rate
+	b.rate = min(b.rate+rising*b.slope(), b.limit.PerSecond)
+	b.tokens += rising*(before+b.rate)/2 + (elapsed-rising)*b.limit.PerSecond
+	b.tokens = min(b.tokens, float64(b.limit.Burst))
+}
+
+// until says how long it takes until there have been n tokens.
+func (b *bucket) until(n float64, now time.Time) time.Duration {
+	hold := max(b.held.Sub(now), 0)
+	n -= b.tokens
+	if n <= almost {
+		return hold
+	}
+	full := b.limit.PerSecond
+	rising := (full - b.rate) / b.slope()
+	var seconds float64
+	if risen := rising * (b.rate + full) / 2; n > risen {
+		seconds = rising + (n-risen)/full
+	} else {
+		seconds = (math.Sqrt(b.rate*b.rate+2*b.slope()*n) - b.rate) / b.slope()
+	}
+	return hold + time.Duration(math.Ceil(seconds*float64(time.Second)))
+}
+
+// slope is how much a reduced rate gains in a second.
+func (b *bucket) slope() float64 { return b.limit.PerSecond / recovery.Seconds() }
+
+// limitsOf returns the cloud's limits with what the account says instead.
+func limitsOf(defaults Limits, spec *infrav1.RateLimits) (Limits, error) {
+	if spec == nil {
+		return defaults, nil
+	}
+	for _, l := range []struct {
+		name string
+		from *infrav1.RateLimit
+		to   *Limit
+	}{
+		{"create", spec.Create, &defaults.Create},
+		{"delete", spec.Delete, &defaults.Delete},
+		{"read", spec.Read, &defaults.Read},
+	} {
+		if l.from == nil {
+			continue
+		}
+		perSecond, err := strconv.ParseFloat(l.from.PerSecond, 64)
+		if err != nil || perSecond <= 0 || math.IsInf(perSecond, 0) || math.IsNaN(perSecond) {
+			return Limits{}, Errorf(InvalidSpec, "rateLimits.%s.perSecond %q is not a positive number", l.name, l.from.PerSecond)
+		}
+		*l.to = Limit{PerSecond: perSecond, Burst: int(l.from.Burst)}
+	}
+	return defaults, nil
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are what all accounts are counted by. Labels are bounded: by the accounts there are, the operations that the
+// drivers name, the codes of this package and the classes of HTTP status.
+type metrics struct {
+	calls   *prometheus.CounterVec
+	errors  *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+	wait    *prometheus.HistogramVec
+}
+
+var (
+	inventoryAge = prometheus.NewDesc("drover_inventory_age_seconds",
+		"Time since the account's last complete listing began; absent before the first.", []string{"cloud", "account"}, nil)
+	inventoryInstances = prometheus.NewDesc("drover_inventory_instances",
+		"Instances with Drover's tags in the account's last complete listing, terminated ones apart.", []string{"cloud", "account"}, nil)
+)
+
+func newMetrics() *metrics {
+	return &metrics{
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "drover_cloud_calls_total",
+			Help: "Calls on the wire, by the cloud's name of the operation and the class of the answer: 2xx, 3xx, 4xx, 429, 5xx, timeout, cancelled or error.",
+		}, []string{"cloud", "account", "operation", "code"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "drover_cloud_errors_total",
+			Help: "Failures of what Drover asked a cloud to do, by the driver's method and the error's code. One may be several calls on the wire.",
+		}, []string{"cloud", "account", "method", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "drover_cloud_call_seconds",
+			Help:    "Time from sending a call to the head of its answer, without the wait for the rate limit.",
+			Buckets: []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30},
+		}, []string{"cloud", "operation"}),
+		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "drover_cloud_limiter_wait_seconds",
+			Help:    "Time that a call waited for its turn in the account's rate limit, by class: create, delete or read.",
+			Buckets: []float64{0.001, 0.1, 0.5, 1, 5, 15, 60, 300, 1800},
+		}, []string{"cloud", "class"}),
+	}
+}
+
+func (m *metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.calls, m.errors, m.seconds, m.wait}
+}
+
+// forget removes an account's series.
+func (m *metrics) forget(account string) {
+	m.calls.DeletePartialMatch(prometheus.Labels{"account": account})
+	m.errors.DeletePartialMatch(prometheus.Labels{"account": account})
+}
+
+// meter is metrics for one account.
+type meter struct {
+	*metrics
+	cloud, account string
+}
+
+func (m *meter) call(operation, code string, took time.Duration) {
+	m.calls.WithLabelValues(m.cloud, m.account, operation, code).Inc()
+	m.seconds.WithLabelValues(m.cloud, operation).Observe(took.Seconds())
+}
+
+func (m *meter) failed(method string, code Code) {
+	m.errors.WithLabelValues(m.cloud, m.account, method, string(code)).Inc()
+}
+
+func (m *meter) waited(class Class, d time.Duration) {
+	m.wait.WithLabelValues(m.cloud, string(class)).Observe(d.Seconds())
+}
+
+// Describe implements prometheus.Collector.
+func (s *Accounts) Describe(ch chan<- *prometheus.Desc) {
+	ch <- inventoryAge
+	ch <- inventoryInstances
+}
+
+// Collect implements prometheus.Collector: what the inventories say at the moment of asking.
+func (s *Accounts) Collect(ch chan<- prometheus.Metric) {
+	for _, a := range s.all() {
+		state := a.Inventory()
+		if state.LastComplete.IsZero() {
+			continue
+		}
+		ch <- prometheus.MustNewConstMetric(inventoryAge, prometheus.GaugeValue, time.Since(state.LastComplete).Seconds(), a.cloud.Name, a.key.String())
+		ch <- prometheus.MustNewConstMetric(inventoryInstances, prometheus.GaugeValue, float64(state.Instances), a.cloud.Name, a.key.String())
+	}
+}

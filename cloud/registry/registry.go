@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package registry is the one place that lists the clouds. It may import the drivers and package cloud, and nothing else
+// of ours; to add a cloud is to add its row here.
+package registry
+
+import (
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/simulated"
+)
+
+// Clouds returns a row for each cloud that Drover knows.
+func Clouds() []cloud.Cloud {
+	return []cloud.Cloud{
+		simulated.Cloud(),
+	}
+}
