@@ -33,10 +33,7 @@ const (
 	// DefaultProbeInterval is how often an adopted API server is asked, unless the operator says otherwise.
 	DefaultProbeInterval = time.Minute
 	// firstProbeInterval is how often while it has never answered: someone is waiting for it.
-	firstProbeInterval = 10 * time.Second
-	// moveLabel makes "clusterctl move" take an object along that nothing of the Cluster owns.
-	moveLabel = "clusterctl.cluster.x-k8s.io/move"
-
+	firstProbeInterval      = 10 * time.Second
 	adoptedControlPlaneKind = "AdoptedControlPlane"
 )
 
@@ -215,7 +212,7 @@ func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted 
 	if source.Name == name {
 		return usableAsIs(source, adopted, cluster), nil
 	}
-	if err := r.moveAlong(ctx, source); err != nil {
+	if err := moveAlong(ctx, r.Client, source); err != nil {
 		return "", err
 	}
 	data, err := config.serialize(cluster.Name)
@@ -253,20 +250,6 @@ func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have 
 	}
 	if err := r.Client.Patch(ctx, have, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("refreshing Secret %q: %w", have.Name, err)
-	}
-	return nil
-}
-
-// moveAlong labels the user's Secret so that "clusterctl move" takes it along: nothing of the Cluster owns it, and
-// without it the control plane would be without a kubeconfig at its new place.
-func (r *AdoptedControlPlaneReconciler) moveAlong(ctx context.Context, source *corev1.Secret) error {
-	if _, ok := source.Labels[moveLabel]; ok {
-		return nil
-	}
-	before := source.DeepCopy()
-	source.SetLabels(util.MergeMap(source.Labels, map[string]string{moveLabel: ""}))
-	if err := r.Client.Patch(ctx, source, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("labelling Secret %q: %w", source.Name, err)
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ type CloudAccountReconciler struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
-// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;patch
 
 // SetupWithManager registers the reconciler.
 func (r *CloudAccountReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
@@ -174,6 +174,9 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 	}
 	if err != nil {
 		return config, nil, fmt.Errorf("reading the credentials: %w", err)
+	}
+	if err := moveAlong(ctx, r.Client, secret); err != nil {
+		return config, nil, err
 	}
 	config.Credentials = secret.Data
 	if config.Credentials == nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -92,4 +93,21 @@ func cut(s string) string {
 		end--
 	}
 	return s[:end] + "…"
+}
+
+// moveLabel makes "clusterctl move" take an object along that nothing of the Cluster owns.
+const moveLabel = "clusterctl.cluster.x-k8s.io/move"
+
+// moveAlong labels a user's Secret so that "clusterctl move" takes it along: without it, what refers to it would be
+// broken at its new place.
+func moveAlong(ctx context.Context, c client.Client, secret *corev1.Secret) error {
+	if _, ok := secret.Labels[moveLabel]; ok {
+		return nil
+	}
+	before := secret.DeepCopy()
+	metav1.SetMetaDataLabel(&secret.ObjectMeta, moveLabel, "")
+	if err := c.Patch(ctx, secret, client.MergeFrom(before)); err != nil {
+		return fmt.Errorf("labelling Secret %q: %w", secret.Name, err)
+	}
+	return nil
 }

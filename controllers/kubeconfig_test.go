@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// marked is in every secret of these tests, and must be in no message.
+const marked = "HUSH-a3f9"
+
+// authority is a certificate authority of a test.
+type authority struct {
+	pem         []byte
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+func newAuthority(t testing.TB) *authority {
+	t.Helper()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test-ca"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	key := newKey(t)
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{pem: encode("CERTIFICATE", der), certificate: certificate, key: key}
+}
+
+// issue makes a certificate for 127.0.0.1 (or other hosts) that is good until notAfter.
+func (a *authority) issue(t testing.TB, notAfter time.Time, hosts ...string) (certificate, key []byte) {
+	t.Helper()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "someone", Organization: []string{"system:masters"}},
+		NotBefore: notAfter.Add(-2 * time.Hour), NotAfter: notAfter,
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	private := newKey(t)
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, private.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyDER, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encode("CERTIFICATE", der), encode("EC PRIVATE KEY", keyDER)
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func encode(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+// write makes a kubeconfig with a token, changed by edit.
+func write(t testing.TB, ca *authority, edit func(*clientcmdapi.Config)) []byte {
+	t.Helper()
+	config := clientcmdapi.NewConfig()
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://10.0.0.1:6443", CertificateAuthorityData: ca.pem}
+	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: marked}
+	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	config.CurrentContext = "x"
+	if edit != nil {
+		edit(config)
+	}
+	data, err := clientcmd.Write(*config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func TestParseKubeconfigRefuses(t *testing.T) {
+	ca := newAuthority(t)
+	cluster := func(edit func(*clientcmdapi.Cluster)) func(*clientcmdapi.Config) {
+		return func(c *clientcmdapi.Config) { edit(c.Clusters["c"]) }
+	}
+	user := func(edit func(*clientcmdapi.AuthInfo)) func(*clientcmdapi.Config) {
+		return func(c *clientcmdapi.Config) { edit(c.AuthInfos["u"]) }
+	}
+	_, otherKey := ca.issue(t, time.Now().Add(time.Hour))
+	certificate, key := ca.issue(t, time.Now().Add(time.Hour))
+	keyAndCA := append(append([]byte{}, ca.pem...), key...)
+
+	tests := map[string]struct {
+		edit func(*clientcmdapi.Config)
+		want string
+	}{
+		"exec":             {user(func(u *clientcmdapi.AuthInfo) { u.Exec = &clientcmdapi.ExecConfig{Command: "/bin/" + marked, APIVersion: "client.authentication.k8s.io/v1"} }), "exec is not permitted"},
+		"auth-provider":    {user(func(u *clientcmdapi.AuthInfo) { u.AuthProvider = &clientcmdapi.AuthProviderConfig{Name: "gcp"} }), "auth-provider is not permitted"},
+		"client cert file": {user(func(u *clientcmdapi.AuthInfo) { u.ClientCertificate = "/etc/" + marked }), "client-certificate names a file"},
+		"client key file":  {user(func(u *clientcmdapi.AuthInfo) { u.ClientKey = "/etc/" + marked }), "client-key names a file"},
+		"token file":       {user(func(u *clientcmdapi.AuthInfo) { u.TokenFile = "/var/run/" + marked }), "tokenFile names a file"},
+		"impersonation":    {user(func(u *clientcmdapi.AuthInfo) { u.Impersonate = marked }), "impersonation"},
+		"imp. groups":      {user(func(u *clientcmdapi.AuthInfo) { u.ImpersonateGroups = []string{marked} }), "impersonation"},
+		"imp. uid":         {user(func(u *clientcmdapi.AuthInfo) { u.ImpersonateUID = marked }), "impersonation"},
+		"imp. extra":       {user(func(u *clientcmdapi.AuthInfo) { u.ImpersonateUserExtra = map[string][]string{"a": {marked}} }), "impersonation"},
+		"password":         {user(func(u *clientcmdapi.AuthInfo) { u.Password = marked }), "username and password"},
+		"no credentials":   {user(func(u *clientcmdapi.AuthInfo) { u.Token = "" }), "holds no credentials"},
+		"broken token":     {user(func(u *clientcmdapi.AuthInfo) { u.Token = marked + "\r\nX-Remote-User: admin" }), "can't be sent"},
+		"key only":         {user(func(u *clientcmdapi.AuthInfo) { u.ClientKeyData = key }), "not a certificate and its key"},
+		"wrong key":        {user(func(u *clientcmdapi.AuthInfo) { u.ClientCertificateData, u.ClientKeyData = certificate, otherKey }), "not a certificate and its key"},
+		"garbage key": {user(func(u *clientcmdapi.AuthInfo) {
+			u.ClientCertificateData, u.ClientKeyData = certificate, []byte(marked)
+		}), "not a certificate and its key"},
+
+		"insecure":      {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true }), "insecure-skip-tls-verify is not permitted"},
+		"CA file":       {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.CertificateAuthority = nil, "/etc/passwd" }), "certificate-authority names a file"},
+		"no CA":         {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = nil }), "certificate-authority-data is missing"},
+		"not PEM":       {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = []byte(marked) }), "no PEM certificate"},
+		"broken CA":     {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = encode("CERTIFICATE", []byte(marked)) }), "can't be parsed"},
+		"key in CA":     {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = keyAndCA }), "something else than certificates"},
+		"proxy":         {cluster(func(c *clientcmdapi.Cluster) { c.ProxyURL = "http://" + marked }), "proxy-url is not permitted"},
+		"http":          {cluster(func(c *clientcmdapi.Cluster) { c.Server = "http://10.0.0.1" }), "must begin with https"},
+		"no scheme":     {cluster(func(c *clientcmdapi.Cluster) { c.Server = "10.0.0.1:6443" }), "server is not a URL"},
+		"file":          {cluster(func(c *clientcmdapi.Cluster) { c.Server = "file:///etc/passwd" }), "must begin with https"},
+		"no server":     {cluster(func(c *clientcmdapi.Cluster) { c.Server = "" }), "server is missing"},
+		"no host":       {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://:6443" }), "no valid host"},
+		"bad host":      {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://a_b/" }), "no valid host"},
+		"bad port":      {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://a:70000" }), "no valid port"},
+		"userinfo":      {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://me:" + marked + "@a" }), "must not hold a user"},
+		"query":         {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://a/?" + marked }), "must not have a query"},
+		"tls-server":    {cluster(func(c *clientcmdapi.Cluster) { c.TLSServerName = "a b" }), "tls-server-name"},
+		"no context":    {func(c *clientcmdapi.Config) { c.CurrentContext, c.Contexts = "", nil }, "current-context is not set"},
+		"other context": {func(c *clientcmdapi.Config) { c.CurrentContext = marked }, "names a context that is not there"},
+		"other cluster": {func(c *clientcmdapi.Config) { c.Contexts["x"].Cluster = marked }, "names a cluster that is not there"},
+		"other user":    {func(c *clientcmdapi.Config) { c.Contexts["x"].AuthInfo = marked }, "names a user that is not there"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) { wantRefusal(t, write(t, ca, test.edit), test.want) })
+	}
+	t.Run("empty", func(t *testing.T) { wantRefusal(t, nil, "is empty") })
+	t.Run("too big", func(t *testing.T) { wantRefusal(t, bytes.Repeat([]byte(" "), maxKubeconfig+1), "at most") })
+	t.Run("not YAML", func(t *testing.T) { wantRefusal(t, []byte(marked+": [\x00"), "can't be parsed") })
+	t.Run("a string", func(t *testing.T) { wantRefusal(t, []byte("clusters: "+marked), "can't be parsed") })
+	t.Run("invalid UTF-8", func(t *testing.T) { wantRefusal(t, []byte("\xff\xfe\xfd"), "can't be parsed") })
+}
+
+func wantRefusal(t *testing.T, data []byte, want string) {
+	t.Helper()
+	_, err := parseKubeconfig(data)
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Fatalf("got %v, want %q", err, want)
+	}
+	if strings.Contains(err.Error(), marked) {
+		t.Fatalf("a secret is in the message: %v", err)
+	}
+}
+
+// Only the current context counts, and only what was checked comes out again.
+func TestKubeconfigIsReduced(t *testing.T) {
+	ca := newAuthority(t)
+	certificate, key := ca.issue(t, time.Now().Add(time.Hour))
+	data := write(t, ca, func(c *clientcmdapi.Config) {
+		c.Clusters["c"].Server = "https://API.example.org/k8s/clusters/c-1"
+		c.Clusters["c"].TLSServerName = "kubernetes"
+		c.AuthInfos["u"].ClientCertificateData, c.AuthInfos["u"].ClientKeyData = certificate, key
+		c.AuthInfos["other"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{Command: "evil", APIVersion: "client.authentication.k8s.io/v1"}}
+		c.Clusters["other"] = &clientcmdapi.Cluster{Server: "http://evil", InsecureSkipTLSVerify: true}
+		c.Contexts["other"] = &clientcmdapi.Context{Cluster: "other", AuthInfo: "other"}
+		c.Preferences.Colors = true //nolint:staticcheck // what people have in there
+	})
+	config, err := parseKubeconfig(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := config.endpoint(); got.Host != "API.example.org" || got.Port != 443 {
+		t.Errorf("endpoint %v", got)
+	}
+	first, err := config.serialize("prod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(first, []byte("evil")) {
+		t.Errorf("other contexts came along:\n%s", first)
+	}
+	again, err := parseKubeconfig(first)
+	if err != nil {
+		t.Fatalf("what was written is refused: %v", err)
+	}
+	second, err := again.serialize("prod")
+	if err != nil || !bytes.Equal(first, second) {
+		t.Errorf("not the same bytes twice (%v)", err)
+	}
+	if again.server.String() != config.server.String() || again.tlsServerName != "kubernetes" || again.token != marked ||
+		!bytes.Equal(again.certificate, certificate) || !bytes.Equal(again.key, key) || !bytes.Equal(again.ca, ca.pem) {
+		t.Error("something was lost on the way")
+	}
+	// The clients of others read it: it must mean the same to client-go.
+	rest, err := clientcmd.RESTConfigFromKubeConfig(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rest.Host != "https://API.example.org/k8s/clusters/c-1" || rest.BearerToken != marked || rest.ExecProvider != nil || rest.Insecure {
+		t.Errorf("client-go reads host %q", rest.Host)
+	}
+}
+
+func TestEndpoint(t *testing.T) {
+	for server, want := range map[string]string{
+		"https://10.0.0.1":           "10.0.0.1:443",
+		"https://10.0.0.1:6443/":     "10.0.0.1:6443",
+		"https://[fd00::1]:6443":     "[fd00::1]:6443",
+		"https://a.example.org:8443": "a.example.org:8443",
+	} {
+		url, err := parseServer(server)
+		if err != nil {
+			t.Errorf("%s: %v", server, err)
+			continue
+		}
+		k := kubeconfig{server: url}
+		if endpoint := k.endpoint(); endpoint.String() != want {
+			t.Errorf("%s: got %s, want %s", server, endpoint.String(), want)
+		}
+	}
+}
+
+func TestExpired(t *testing.T) {
+	ca := newAuthority(t)
+	past := time.Now().Add(-time.Hour).Truncate(time.Second)
+	certificate, key := ca.issue(t, past)
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := kubeconfig{pair: &pair}
+	if got := k.expired(time.Now()); !got.Equal(past) {
+		t.Errorf("got %v, want %v", got, past)
+	}
+	if got := k.expired(past.Add(-time.Minute)); !got.IsZero() {
+		t.Errorf("not expired yet, but got %v", got)
+	}
+}
+
+// Whatever a tenant writes: no panic, no message with a secret, and what is taken is safe and can be written and read again.
+func FuzzParseKubeconfig(f *testing.F) {
+	ca := newAuthority(f)
+	f.Add(write(f, ca, nil))
+	f.Add(write(f, ca, func(c *clientcmdapi.Config) { c.AuthInfos["u"].TokenFile = "/etc/passwd" }))
+	f.Add([]byte(`{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":"https://a","proxy-url":"http://b"}}]}`))
+	f.Add([]byte("a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		config, err := parseKubeconfig(data)
+		if err != nil {
+			if strings.Contains(err.Error(), marked) {
+				t.Fatalf("a secret is in the message: %v", err)
+			}
+			return
+		}
+		if config.server.Scheme != "https" || config.roots == nil || config.token == "" && config.pair == nil {
+			t.Fatal("taken, but not safe")
+		}
+		written, err := config.serialize("prod")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parseKubeconfig(written); err != nil {
+			t.Fatalf("what was written is refused: %v", err)
+		}
+	})
+}

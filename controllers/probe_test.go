@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+)
+
+const realVersion = `{"major":"1","minor":"36","gitVersion":"v1.36.3","goVersion":"go1.26"}`
+
+// serve starts a TLS server whose certificate is good for hosts until notAfter.
+func serve(t *testing.T, ca *authority, notAfter time.Time, handler http.HandlerFunc, hosts ...string) *httptest.Server {
+	t.Helper()
+	certificate, key := ca.issue(t, notAfter, hosts...)
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(handler)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+func configFor(t *testing.T, server string, ca *authority) *kubeconfig {
+	t.Helper()
+	address, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.certificate)
+	return &kubeconfig{server: address, roots: roots, token: marked}
+}
+
+func answer(status int, kind, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	ca, soon := newAuthority(t), time.Now().Add(time.Hour)
+	const local = "127.0.0.1"
+	tests := map[string]struct {
+		handler http.HandlerFunc
+		version string
+		reason  string
+		message string
+	}{
+		"works":          {handler: answer(200, "application/json", realVersion), version: "v1.36.3"},
+		"charset":        {handler: answer(200, "application/json; charset=utf-8", realVersion), version: "v1.36.3"},
+		"HTML":           {handler: answer(200, "text/html", "<html>"+marked), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
+		"HTML as JSON":   {handler: answer(200, "application/json", "<html>"), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
+		"other JSON":     {handler: answer(200, "application/json", `{"gitVersion":"<script>"}`), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
+		"endless":        {handler: answer(200, "application/json", `{"a":"`+strings.Repeat("x", 2*maxProbeAnswer)), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
+		"401":            {handler: answer(401, "application/json", "{}"), reason: controlplanev1.UnauthorizedReason, message: "HTTP 401"},
+		"403":            {handler: answer(403, "application/json", "{}"), reason: controlplanev1.UnauthorizedReason, message: "HTTP 403"},
+		"404":            {handler: answer(404, "text/plain", "no"), reason: controlplanev1.UnreachableReason, message: "HTTP 404"},
+		"503":            {handler: answer(503, "text/plain", "no"), reason: controlplanev1.UnreachableReason, message: "HTTP 503"},
+		"hangs":          {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, reason: controlplanev1.UnreachableReason, message: "does not answer within 1s"},
+		"cut":            {handler: func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, reason: controlplanev1.UnreachableReason, message: "without an answer"},
+		"hangs midway":   {handler: hangMidway, reason: controlplanev1.UnreachableReason, message: "does not answer within 1s"},
+		"credentials in": {handler: onlyWith("Bearer " + marked), version: "v1.36.3"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			server := serve(t, ca, soon, test.handler, local)
+			version, failure := configFor(t, server.URL, ca).probe(t.Context(), time.Second)
+			want(t, version, failure, test.version, test.reason, test.message)
+		})
+	}
+}
+
+func hangMidway(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, `{"git`)
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+}
+
+func onlyWith(authorization string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != authorization || r.URL.Path != "/version" {
+			answer(401, "application/json", "{}")(w, r)
+			return
+		}
+		answer(200, "application/json", realVersion)(w, r)
+	}
+}
+
+func want(t *testing.T, version string, failure *probeFailure, wantVersion, reason, message string) {
+	t.Helper()
+	if failure == nil {
+		failure = &probeFailure{}
+	}
+	if version != wantVersion || failure.reason != reason || !strings.Contains(failure.message, message) {
+		t.Errorf("got version %q, failure %+v; want version %q, %s: %s", version, *failure, wantVersion, reason, message)
+	}
+	if strings.Contains(failure.message, marked) {
+		t.Errorf("a secret is in the message: %s", failure.message)
+	}
+}
+
+// A redirect is an answer, and the credentials do not follow it.
+func TestProbeFollowsNoRedirect(t *testing.T) {
+	ca, soon := newAuthority(t), time.Now().Add(time.Hour)
+	var followed atomic.Bool
+	elsewhere := serve(t, ca, soon, func(http.ResponseWriter, *http.Request) { followed.Store(true) }, "127.0.0.1")
+	server := serve(t, ca, soon, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+	}, "127.0.0.1")
+	version, failure := configFor(t, server.URL, ca).probe(t.Context(), time.Second)
+	want(t, version, failure, "", controlplanev1.UnreachableReason, "redirect")
+	if followed.Load() {
+		t.Error("the redirect was followed")
+	}
+}
+
+func TestProbeTellsCertificatesApart(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	good, soon := answer(200, "application/json", realVersion), time.Now().Add(time.Hour)
+	t.Run("wrong CA", func(t *testing.T) {
+		version, failure := configFor(t, serve(t, ca, soon, good, "127.0.0.1").URL, other).probe(t.Context(), time.Second)
+		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, "not signed by the kubeconfig's certificate authority")
+	})
+	t.Run("expired", func(t *testing.T) {
+		server := serve(t, ca, time.Now().Add(-time.Minute), good, "127.0.0.1")
+		version, failure := configFor(t, server.URL, ca).probe(t.Context(), time.Second)
+		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, "is valid from")
+	})
+	t.Run("other host", func(t *testing.T) {
+		version, failure := configFor(t, serve(t, ca, soon, good, "10.1.2.3").URL, ca).probe(t.Context(), time.Second)
+		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, `not for the host "127.0.0.1"`)
+	})
+	t.Run("tls-server-name", func(t *testing.T) {
+		config := configFor(t, serve(t, ca, soon, good, "kubernetes").URL, ca)
+		config.tlsServerName = "kubernetes"
+		version, failure := config.probe(t.Context(), time.Second)
+		want(t, version, failure, "v1.36.3", "", "")
+	})
+}
+
+func TestProbeWithClientCertificate(t *testing.T) {
+	ca := newAuthority(t)
+	certificate, key := ca.issue(t, time.Now().Add(time.Hour), "127.0.0.1")
+	serving, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.certificate)
+	server := httptest.NewUnstartedServer(answer(200, "application/json", realVersion))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{serving}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+
+	config := configFor(t, server.URL, ca)
+	config.pair = &serving
+	version, failure := config.probe(t.Context(), time.Second)
+	want(t, version, failure, "v1.36.3", "", "")
+
+	config.pair = nil
+	version, failure = config.probe(t.Context(), time.Second)
+	want(t, version, failure, "", controlplanev1.UnauthorizedReason, "refuses the connection")
+
+	expiredCertificate, expiredKey := ca.issue(t, time.Now().Add(-time.Hour))
+	expired, err := tls.X509KeyPair(expiredCertificate, expiredKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.pair = &expired
+	version, failure = config.probe(t.Context(), time.Second)
+	want(t, version, failure, "", controlplanev1.UnauthorizedReason, "its client certificate expired on")
+}
+
+func TestProbeWithoutServer(t *testing.T) {
+	ca := newAuthority(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := "https://" + listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	version, failure := configFor(t, closed, ca).probe(t.Context(), time.Second)
+	want(t, version, failure, "", controlplanev1.UnreachableReason, "connection refused")
+
+	version, failure = configFor(t, "https://nowhere.invalid", ca).probe(t.Context(), 5*time.Second)
+	want(t, version, failure, "", controlplanev1.UnreachableReason, "")
+
+	plain := httptest.NewServer(answer(200, "application/json", realVersion))
+	t.Cleanup(plain.Close)
+	version, failure = configFor(t, strings.Replace(plain.URL, "http:", "https:", 1), ca).probe(t.Context(), time.Second)
+	want(t, version, failure, "", controlplanev1.UnreachableReason, "without TLS")
+}
+
+// A failure that lasts must read the same each time, or it would be written each time.
+func TestProbeFailuresAreSteady(t *testing.T) {
+	ca, soon := newAuthority(t), time.Now().Add(time.Hour)
+	for _, handler := range []http.HandlerFunc{
+		func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		config := configFor(t, serve(t, ca, soon, handler, "127.0.0.1").URL, ca)
+		_, first := config.probe(t.Context(), 100*time.Millisecond)
+		_, second := config.probe(t.Context(), 100*time.Millisecond)
+		if first == nil || second == nil || *first != *second {
+			t.Errorf("%+v, then %+v", first, second)
+		}
+	}
+}
