@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package imports
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/drover-io/drover"
+
+// pkg is what "go list -json" says of a package.
+type pkg struct {
+	ImportPath string
+	Imports    []string
+}
+
+// kubernetesClients are the modules that talk to an API server.
+var kubernetesClients = []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"}
+
+// under tells whether path is dir or lies below it.
+func under(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
+
+// room is a package's path inside the module; ours is false for other modules' packages.
+func room(path string) (dir string, ours bool) {
+	if path == module {
+		return ".", true
+	}
+	return strings.CutPrefix(path, module+"/")
+}
+
+// driverOf returns the folder of the driver that a room belongs to, or "".
+func driverOf(dir string) string {
+	parts := strings.Split(dir, "/")
+	if len(parts) < 2 || parts[0] != "cloud" || parts[1] == "registry" || parts[1] == "conformance" {
+		return ""
+	}
+	return parts[0] + "/" + parts[1]
+}
+
+// forbidden says why a room may not import path; "" when it may.
+func forbidden(from, path string) string {
+	to, ours := room(path)
+	client := !ours && (under(path, kubernetesClients[0]) || under(path, kubernetesClients[1]))
+	simulator := under(from, "cloud/simulated/simulator") // a cloud, not a driver: its machines speak to API servers
+	switch {
+	case ours && to == ".":
+		return "nothing imports main"
+	case ours && under(to, "test") && !under(from, "test"):
+		return "only tests import test"
+	case under(from, "api"):
+		if ours {
+			return "api imports nothing of ours"
+		}
+	case driverOf(from) != "":
+		if client && !simulator {
+			return "a driver knows no Kubernetes client"
+		}
+		if ours && !under(to, "api") && !under(to, "cloud") {
+			return "a driver imports only api and cloud"
+		}
+		if d := driverOf(to); ours && d != "" && d != driverOf(from) {
+			return "a driver never imports another one"
+		}
+		if ours && under(to, "cloud/simulated/simulator") && !simulator {
+			return "the simulated cloud is a process of its own"
+		}
+		if ours && under(to, "cloud/registry") {
+			return "the registry lies above the drivers"
+		}
+	case under(from, "cloud/registry"):
+		if client || (ours && (!under(to, "cloud") || under(to, "cloud/simulated/simulator"))) {
+			return "the registry imports only package cloud and the drivers"
+		}
+	case under(from, "cloud"): // package cloud itself, and the conformance suite
+		if client {
+			return "cloud knows no Kubernetes client"
+		}
+		if ours && !under(to, "api") && to != "cloud" {
+			return "cloud imports only api"
+		}
+	case under(from, "bootstrap"):
+		if ours && !under(to, "api") && !under(to, "bootstrap") {
+			return "bootstrap imports only api"
+		}
+	case under(from, "controllers"):
+		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "controllers") && !under(to, "bootstrap") {
+			return "controllers import only api, cloud and bootstrap"
+		}
+		if d := driverOf(to); ours && d != "" {
+			return "controllers know no driver: the registry does"
+		}
+	}
+	return ""
+}
+
+// lookAt opens every folder with sources. Go's cache of test results goes by the files that the test itself opened, and
+// does not know what "go list" read: without this, a result from before a change would be shown again.
+func lookAt(t *testing.T, root string) {
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() && path != root && strings.HasPrefix(e.Name(), ".") {
+			return filepath.SkipDir
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("walk the sources: %v", err)
+	}
+}
+
+func TestForbidden(t *testing.T) {
+	for _, c := range []struct {
+		from, to string
+		allowed  bool
+	}{
+		{"api/infrastructure/v1alpha1", module + "/cloud", false},
+		{"api/infrastructure/v1alpha1", "k8s.io/api/core/v1", true},
+		{"cloud", module + "/api/infrastructure/v1alpha1", true},
+		{"cloud", module + "/controllers", false},
+		{"cloud", module + "/cloud/simulated", false},
+		{"cloud", "k8s.io/client-go/kubernetes", false},
+		{"cloud", "sigs.k8s.io/controller-runtime", false},
+		{"cloud", "k8s.io/client-gone", true},
+		{"cloud/aws", module + "/cloud", true},
+		{"cloud/aws", module + "/cloud/simulated", false},
+		{"cloud/aws/internal/ec2", module + "/cloud/aws", true},
+		{"cloud/aws", module + "/bootstrap", false},
+		{"cloud/aws", "sigs.k8s.io/controller-runtime/pkg/client", false},
+		{"cloud/simulated", module + "/cloud/simulated/simulator", false},
+		{"cloud/simulated/simulator", "k8s.io/client-go/kubernetes", true},
+		{"cloud/simulated/simulator", module + "/controllers", false},
+		{"cloud/registry", module + "/cloud/simulated", true},
+		{"cloud/registry", module + "/controllers", false},
+		{"bootstrap", module + "/api/bootstrap/v1alpha1", true},
+		{"bootstrap", module + "/cloud", false},
+		{"controllers", module + "/cloud", true},
+		{"controllers", module, false},
+		{"controllers", module + "/cloud/simulated", false},
+		{"controllers", module + "/test/playground", false},
+		{".", module + "/controllers", true},
+	} {
+		if reason := forbidden(c.from, c.to); (reason == "") != c.allowed {
+			t.Errorf("%s → %s: allowed should be %t, got %q", c.from, c.to, c.allowed, reason)
+		}
+	}
+}
+
+// TestNoImportPointsUpwards reads the imports of every package; those of tests are free.
+func TestNoImportPointsUpwards(t *testing.T) {
+	lookAt(t, "../..")
+	list := exec.Command("go", "list", "-e", "-json=ImportPath,Imports", module+"/...")
+	var stderr bytes.Buffer
+	list.Stderr = &stderr
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, stderr.String())
+	}
+	seen := 0
+	for d := json.NewDecoder(bytes.NewReader(out)); ; seen++ {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("read what go list says: %v", err)
+		}
+		from, _ := room(p.ImportPath)
+		for _, path := range p.Imports {
+			if reason := forbidden(from, path); reason != "" {
+				t.Errorf("%s imports %s: %s", from, path, reason)
+			}
+		}
+	}
+	if seen < 5 {
+		t.Errorf("go list told of %d packages only", seen)
+	}
+}
