@@ -28,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
@@ -244,7 +243,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 		return err
 	}
 
-	many, few := o.controllerOptions(o.machines), o.controllerOptions(o.concurrency)
+	many, few := controllerOptions[reconcile.Request](o.machines), controllerOptions[reconcile.Request](o.concurrency)
 	return errors.Join(
 		machines.SetupWithManager(mgr, many),
 		(&controllers.CloudAccountReconciler{
@@ -268,7 +267,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 		(&bootstrap.CSRReconciler{
 			Client: mgr.GetClient(), ClusterCache: clusterCache,
 			Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.watchFilter,
-		}).SetupWithManager(ctx, mgr, few),
+		}).SetupWithManager(ctx, mgr, controllerOptions[bootstrap.CSRRequest](o.machines)),
 		o.webhooks(mgr, clouds),
 		o.checks(mgr),
 	)

@@ -43,7 +43,7 @@ func (o *options) clusterCache(ctx context.Context, mgr ctrl.Manager) (clusterca
 			Burst:     o.remoteBurst,
 			Cache:     clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}},
 		},
-	}, o.controllerOptions(o.concurrency))
+	}, controllerOptions[reconcile.Request](o.concurrency))
 	if err != nil {
 		return nil, fmt.Errorf("making the cluster cache: %w", err)
 	}
@@ -64,10 +64,10 @@ func slimNode(object any) (any, error) {
 
 // controllerOptions bound the work at a time, and the pause after an error that is not the cloud's: a second's worth at
 // first, half a minute at most, where controller-runtime would go up to a quarter of an hour.
-func (o *options) controllerOptions(concurrency int) controller.Options {
-	return controller.Options{
+func controllerOptions[request comparable](concurrency int) controller.TypedOptions[request] {
+	return controller.TypedOptions[request]{
 		MaxConcurrentReconciles: concurrency,
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](100*time.Millisecond, 30*time.Second),
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[request](100*time.Millisecond, 30*time.Second),
 		RecoverPanic:            ptr.To(true),
 	}
 }
@@ -79,7 +79,8 @@ func (o *options) webhooks(mgr ctrl.Manager, clouds []cloud.Cloud) error {
 	}
 	return errors.Join(
 		(&controllers.Webhooks{Clouds: clouds}).SetupWithManager(mgr),
-		bootstrap.SetupWebhooksWithManager(mgr),
+		bootstrap.ConfigWebhook{}.SetupWebhookWithManager(mgr),
+		bootstrap.TemplateWebhook{}.SetupWebhookWithManager(mgr),
 	)
 }
 

@@ -25,6 +25,12 @@ import (
 // maxMessage bounds a condition's message, in bytes. Clouds can be talkative; a table column can't.
 const maxMessage = 1024
 
+// object is a kind of ours that has conditions.
+type object interface {
+	client.Object
+	conditions.Setter
+}
+
 // patchStatus writes the status of obj if it differs from before, the object as it was read. One write at most: a merge
 // patch, because each of our statuses has a single writer.
 func patchStatus(ctx context.Context, c client.Client, before, obj client.Object) error {
@@ -39,7 +45,7 @@ func patchStatus(ctx context.Context, c client.Client, before, obj client.Object
 }
 
 // setCondition sets a condition of obj for its present generation.
-func setCondition(obj conditions.Setter, kind string, status metav1.ConditionStatus, reason, message string) {
+func setCondition(obj object, kind string, status metav1.ConditionStatus, reason, message string) {
 	conditions.Set(obj, metav1.Condition{
 		Type:               kind,
 		Status:             status,
@@ -50,18 +56,18 @@ func setCondition(obj conditions.Setter, kind string, status metav1.ConditionSta
 }
 
 // setNotReady sets Ready to False.
-func setNotReady(obj conditions.Setter, reason, message string) {
+func setNotReady(obj object, reason, message string) {
 	setCondition(obj, clusterv1.ReadyCondition, metav1.ConditionFalse, reason, message)
 }
 
 // setReady sets Ready to True.
-func setReady(obj conditions.Setter) {
+func setReady(obj object) {
 	setCondition(obj, clusterv1.ReadyCondition, metav1.ConditionTrue, infrav1.ReadyReason, "")
 }
 
 // setPaused keeps the Paused condition, as Cluster API's contract wants it, and reports whether obj is paused: by its
 // Cluster, or by the annotation on itself. cluster may be nil.
-func setPaused(obj conditions.Setter, cluster *clusterv1.Cluster) bool {
+func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	var by []string
 	if cluster != nil && ptr.Deref(cluster.Spec.Paused, false) {
 		by = append(by, "Cluster spec.paused is set to true")
@@ -78,7 +84,7 @@ func setPaused(obj conditions.Setter, cluster *clusterv1.Cluster) bool {
 }
 
 // setCloudError puts an error of the cloud into Ready: the code is the reason.
-func setCloudError(obj conditions.Setter, err error) {
+func setCloudError(obj object, err error) {
 	setNotReady(obj, string(cloud.CodeOf(err)), err.Error())
 }
 
