@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/logs"
 	logsv1 "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/apiwarnings"
@@ -91,6 +92,7 @@ func command() *cobra.Command {
 		SilenceErrors: true,
 		RunE:          func(*cobra.Command, []string) error { return run(o) },
 	}
+	cmd.CompletionOptions.DisableDefaultCmd = true
 	o.addFlags(cmd)
 	cmd.AddCommand(simulator.Command())
 	return cmd
