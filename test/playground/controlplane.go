@@ -277,6 +277,7 @@ func (c *ControlPlane) connect() error {
 		return fmt.Errorf("read the administrator's kubeconfig: %w", err)
 	}
 	c.admin.QPS = -1 // what tests and the demo ask is not to be slowed down on the client's side
+	c.admin.WarningHandler = rest.NoWarnings{}
 	return nil
 }
 

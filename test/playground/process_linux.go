@@ -2,10 +2,57 @@
 
 package playground
 
-import "syscall"
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
 
 // childAttributes gives a child a process group of its own, so that Ctrl-C reaches only the parent, which then stops its
 // children in order; and has the kernel kill it when the parent is gone, even by SIGKILL.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// maxrssUnit is the unit of Rusage.Maxrss in bytes.
+const maxrssUnit = 1 << 10
+
+// liveUsage reads what a running process has used from /proc (see proc(5)).
+func liveUsage(pid int) (Usage, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return Usage{}, err
+	}
+	// The second field is the program's name in parentheses, which may hold blanks; user and system time are fields 14
+	// and 15, in hundredths of a second on every Linux that Go runs on.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 13 {
+		return Usage{}, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
+	}
+	var u Usage
+	for _, ticks := range fields[11:13] {
+		n, err := strconv.ParseInt(ticks, 10, 64)
+		if err != nil {
+			return Usage{}, fmt.Errorf("read /proc/%d/stat: %w", pid, err)
+		}
+		u.CPU += time.Duration(n) * 10 * time.Millisecond
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return Usage{}, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if kib, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(kib), " kB"), 10, 64)
+			if err != nil {
+				return Usage{}, fmt.Errorf("read /proc/%d/status: %w", pid, err)
+			}
+			u.PeakMemory = n << 10
+		}
+	}
+	return u, nil
 }

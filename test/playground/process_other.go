@@ -4,10 +4,20 @@
 
 package playground
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+)
 
 // childAttributes gives a child a process group of its own, so that Ctrl-C reaches only the parent, which then stops its
 // children in order. Only Linux can also kill a child whose parent was killed.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
+}
+
+// maxrssUnit is the unit of Rusage.Maxrss in bytes, as Darwin has it.
+const maxrssUnit = 1
+
+func liveUsage(int) (Usage, error) {
+	return Usage{}, errors.New("only Linux tells what a running process has used")
 }

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package playground
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// Usage is what a process has used since it started.
+type Usage struct {
+	// CPU is user and system time.
+	CPU time.Duration
+	// PeakMemory is the most resident memory that it ever had, in bytes.
+	PeakMemory int64
+}
+
+// Usage tells what the process has used so far, or did use in all once it has ended. While it runs, only Linux knows.
+func (p *Process) Usage() (Usage, error) {
+	select {
+	case <-p.done:
+	default:
+		u, err := liveUsage(p.PID())
+		if err != nil {
+			return Usage{}, fmt.Errorf("measure %s: %w", p.Name, err)
+		}
+		return u, nil
+	}
+	state := p.cmd.ProcessState
+	u := Usage{CPU: state.UserTime() + state.SystemTime()}
+	if r, ok := state.SysUsage().(*syscall.Rusage); ok {
+		u.PeakMemory = int64(r.Maxrss) * maxrssUnit
+	}
+	return u, nil
+}
