@@ -124,7 +124,9 @@ func TestParseKubeconfigRefuses(t *testing.T) {
 		edit func(*clientcmdapi.Config)
 		want string
 	}{
-		"exec":             {user(func(u *clientcmdapi.AuthInfo) { u.Exec = &clientcmdapi.ExecConfig{Command: "/bin/" + marked, APIVersion: "client.authentication.k8s.io/v1"} }), "exec is not permitted"},
+		"exec": {user(func(u *clientcmdapi.AuthInfo) {
+			u.Exec = &clientcmdapi.ExecConfig{Command: "/bin/" + marked, APIVersion: "client.authentication.k8s.io/v1"}
+		}), "exec is not permitted"},
 		"auth-provider":    {user(func(u *clientcmdapi.AuthInfo) { u.AuthProvider = &clientcmdapi.AuthProviderConfig{Name: "gcp"} }), "auth-provider is not permitted"},
 		"client cert file": {user(func(u *clientcmdapi.AuthInfo) { u.ClientCertificate = "/etc/" + marked }), "client-certificate names a file"},
 		"client key file":  {user(func(u *clientcmdapi.AuthInfo) { u.ClientKey = "/etc/" + marked }), "client-key names a file"},
