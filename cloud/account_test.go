@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// TestEnsureOnce: asking again, also after a lost answer and in a new process, makes nothing more; what the inventory
+// knows costs no call.
+func TestEnsureOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s := c.begin(t)
+		a := s.account(t)
+		c.setFault(func(string) fault { return fault{cut: true} })
+		if _, err := a.Ensure(t.Context(), request("m"), nil); CodeOf(err) != Unavailable {
+			t.Fatalf("a lost answer: %v", err)
+		}
+		c.setFault(nil)
+		ref := ensure(t, a, "m")
+		if again := ensure(t, a, "m"); again != ref {
+			t.Errorf("%v, then %v", ref, again)
+		}
+		if n := c.count("run"); n != 2 {
+			t.Errorf("%d creates, want the lost and the repeated one", n)
+		}
+		s.end()
+
+		s = c.begin(t)
+		a = s.account(t)
+		a.Observe(Reference{Token: "m", OwnershipID: "own"})
+		until(t, time.Second, "listed", func() bool { return !a.Inventory().LastComplete.IsZero() })
+		if again := ensure(t, a, "m"); again != ref || c.count("run") != 2 {
+			t.Errorf("after a restart: %v, %d creates", again, c.count("run"))
+		}
+		if ids := c.alive("m"); len(ids) != 1 {
+			t.Errorf("alive: %v", ids)
+		}
+	})
+}
+
+// TestEnsureConflicts: two instances with one token, or one of another cluster, stop the creation.
+func TestEnsureConflicts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t)
+		c.with(func() {
+			c.make("two", "own", "a")
+			c.make("two", "own", "a")
+			c.make("theirs", "foreign", "a")
+		})
+		two := Reference{Token: "two", OwnershipID: "own"}
+		a.Observe(two)
+		until(t, time.Second, "listed", func() bool { return !a.Inventory().LastComplete.IsZero() })
+		_, err := a.Ensure(t.Context(), request("two"), nil)
+		if CodeOf(err) != Conflict || !strings.Contains(err.Error(), "i-0001, i-0002") {
+			t.Errorf("two with one token: %v", err)
+		}
+		if o := a.Observe(two); !slices.Equal(o.Duplicates, []string{"i-0001", "i-0002"}) || o.Instance == nil {
+			t.Errorf("observed: %+v", o)
+		}
+		if _, err := a.Ensure(t.Context(), request("theirs"), nil); CodeOf(err) != Conflict {
+			t.Errorf("another cluster's: %v", err)
+		}
+		if o := a.Observe(Reference{Token: "theirs", OwnershipID: "own"}); o.Instance != nil || o.Gone {
+			t.Errorf("another cluster's is observed as ours: %+v", o)
+		}
+		if n := c.count("run"); n != 0 {
+			t.Errorf("%d creates", n)
+		}
+		a.Delete(two)
+		if _, err := a.Ensure(t.Context(), request("two"), nil); CodeOf(err) != Conflict {
+			t.Errorf("one under deletion: %v", err)
+		}
+	})
+}
+
+// TestNoCapacity: a failure domain that has none is not asked again for a while, by any machine of this kind.
+func TestNoCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t)
+		c.with(func() { c.noCapacity["a"], c.noCapacity["b"] = true, true })
+		try := func(token string) error {
+			_, err := a.Ensure(t.Context(), request(token), []string{"a", "b"})
+			return err
+		}
+		var e *Error
+		if err := try("1"); !errors.As(err, &e) || e.Code != NoCapacity || e.RetryAfter != nextDomainDelay {
+			t.Fatalf("with b left: %v", err)
+		}
+		if err := try("2"); !errors.As(err, &e) || e.Code != NoCapacity || e.RetryAfter < 2*time.Minute {
+			t.Fatalf("with none left: %v", err)
+		}
+		for i := range 100 {
+			if err := try(fmt.Sprint(i)); !errors.As(err, &e) || e.Code != NoCapacity || e.RetryAfter < 2*time.Minute {
+				t.Fatalf("while remembered: %v", err)
+			}
+		}
+		if n := c.count("run"); n != 2 {
+			t.Errorf("%d creates for two domains without capacity", n)
+		}
+		large := request("large")
+		large.Spec.Simulated.InstanceType = "large"
+		if _, err := a.Ensure(t.Context(), large, []string{"a"}); CodeOf(err) != NoCapacity || c.count("run") != 3 {
+			t.Errorf("another kind of machine was not tried: %v", err)
+		}
+		c.with(func() { c.noCapacity["a"] = false })
+		time.Sleep(a.times.NoCapacityMemory)
+		if err := try("1"); err != nil {
+			t.Errorf("after the memory ended: %v", err)
+		}
+		if last := c.log()[len(c.log())-1]; last.op != "run" || last.zone != "a" {
+			t.Errorf("the preferred domain was not asked first: %+v", last)
+		}
+	})
+}
+
+// TestThrottledCreates: creates that the cloud throttles hold back those that follow, and all machines are made.
+func TestThrottledCreates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		// The cloud gives less than the row promises.
+		c.buckets = map[Class]*plainBucket{ClassCreate: newPlainBucket(Limit{1.5, 3})}
+		a := c.begin(t).account(t)
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				for {
+					_, err := a.Ensure(t.Context(), request(fmt.Sprint(i)), nil)
+					if err == nil {
+						return
+					}
+					if code := CodeOf(err); code == Throttled {
+						time.Sleep(time.Second)
+					} else {
+						time.Sleep(retryAfter(err))
+					}
+				}
+			})
+		}
+		wg.Wait()
+		throttled := 0
+		for _, call := range c.log() {
+			if call.code == string(Throttled) {
+				throttled++
+			}
+		}
+		if throttled == 0 || throttled > 15 {
+			t.Errorf("%d of %d calls were throttled", throttled, c.count("run"))
+		}
+	})
+}
+
+// TestCallsEndWithContext: no call is begun under an ended context, and one under way ends with it.
+func TestCallsEndWithContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, err := range []error{
+			second(a.Probe(ctx)),
+			second(a.Ensure(ctx, request("m"), nil)),
+			second(a.Offering(ctx, request("m").Spec)),
+		} {
+			if CodeOf(err) != Unavailable || !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+		}
+		if n := len(c.log()); n != 0 {
+			t.Errorf("%d calls after the context ended", n)
+		}
+		c.latency = time.Hour
+		start := time.Now()
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if err := second(a.Ensure(ctx, request("m"), nil)); CodeOf(err) != Unavailable || time.Since(start) != time.Second {
+			t.Errorf("cut off: %v after %s", err, time.Since(start))
+		}
+		start = time.Now()
+		if err := second(a.Probe(t.Context())); CodeOf(err) != Unavailable || time.Since(start) != a.times.Call {
+			t.Errorf("too slow: %v after %s", err, time.Since(start))
+		}
+		time.Sleep(2 * time.Hour) // the server's goroutines end
+	})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestStartEnds: when Start has returned, no goroutine is left, whatever was under way.
+func TestStartEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		before := runtime.NumGoroutine()
+		s := c.begin(t)
+		a := s.account(t)
+		ref := ensure(t, a, "m")
+		a.Observe(ref)
+		other := testKey
+		other.Name = "removed"
+		if _, err := s.Set(other, a.config); err != nil {
+			t.Fatal(err)
+		}
+		s.Remove(other)
+		a.Delete(ref)
+		time.Sleep(1020 * time.Millisecond) // into the delete's call
+		s.end()
+		c.transport.CloseIdleConnections()
+		time.Sleep(time.Second) // the server notices
+		synctest.Wait()
+		if after := runtime.NumGoroutine(); after > before {
+			buf := make([]byte, 1<<16)
+			t.Errorf("%d goroutines before, %d after:\n%s", before, after, buf[:runtime.Stack(buf, true)])
+		}
+		if err := s.Start(context.Background()); err == nil {
+			t.Error("started twice")
+		}
+	})
+}
+
+// TestSet: an equal config keeps the account, another one replaces it and keeps what is known; what is wrong is said.
+func TestSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s := c.begin(t)
+		a := s.account(t)
+		if s.account(t) != a || s.Get(testKey) != a {
+			t.Error("the same config made another account")
+		}
+		ensure(t, a, "m")
+		b := s.account(t, func(cfg *AccountConfig) { cfg.Spec.Inventory.IdleSeconds = 30 })
+		if b == a || s.Get(testKey) != b {
+			t.Error("another config did not make another account")
+		}
+		if ensure(t, b, "m"); c.count("run") != 1 {
+			t.Error("what was known is lost")
+		}
+		for what, change := range map[string]func(*AccountConfig){
+			"no cloud":    func(cfg *AccountConfig) { cfg.Spec.Simulated = nil },
+			"no key":      func(cfg *AccountConfig) { cfg.Credentials = map[string][]byte{} },
+			"wrong limit": func(cfg *AccountConfig) { cfg.Spec.RateLimits = &infrav1.RateLimits{Read: &infrav1.RateLimit{PerSecond: "x"}} },
+		} {
+			cfg := copyOf(b.config)
+			change(&cfg)
+			var e *Error
+			if _, err := s.Set(testKey, cfg); !errors.As(err, &e) {
+				t.Errorf("%s: %v", what, err)
+			}
+			if s.Get(testKey) != b {
+				t.Errorf("%s: the account that was there is lost", what)
+			}
+		}
+		s.account(t, func(cfg *AccountConfig) {
+			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "7", Burst: 9}}
+		})
+		if got := b.limiter.create.limit; got != (Limit{7, 9}) {
+			t.Errorf("a lone account's new limits: %v", got)
+		}
+		if n := s.limiters[b.driver.Identity()].users; n != 1 {
+			t.Errorf("%d users of the limiter", n)
+		}
+	})
+}
+
+func TestOffering(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t)
+		known, unknown := request("m").Spec, request("m").Spec
+		unknown.Simulated.InstanceType = "none"
+		c.setFault(func(string) fault { return fault{code: string(Unavailable)} })
+		if _, err := a.Offering(t.Context(), known); CodeOf(err) != Unavailable {
+			t.Errorf("got %v", err)
+		}
+		c.setFault(nil)
+		for range 10 {
+			if o, err := a.Offering(t.Context(), known); err != nil || o.Architecture != "amd64" {
+				t.Errorf("got %v, %v", o, err)
+			}
+			if _, err := a.Offering(t.Context(), unknown); CodeOf(err) != InvalidSpec {
+				t.Errorf("got %v", err)
+			}
+		}
+		time.Sleep(invalidOfferingMemory)
+		for range 10 {
+			a.Offering(t.Context(), known)   //nolint:errcheck // seen above
+			a.Offering(t.Context(), unknown) //nolint:errcheck // seen above
+		}
+		if n := c.count("offering"); n != 1+2+1 {
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
+// TestMetrics: calls and failures are counted by account; a removed account's series go.
+func TestMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		registry := prometheus.NewPedanticRegistry()
+		s := c.begin(t, func(o *Options) { o.Metrics = registry })
+		a := s.account(t)
+		ref := ensure(t, a, "m")
+		a.Observe(ref)
+		time.Sleep(10 * time.Second)
+		c.setFault(func(string) fault { return fault{code: string(QuotaExceeded)} })
+		if _, err := a.Ensure(t.Context(), request("n"), nil); CodeOf(err) != QuotaExceeded {
+			t.Errorf("got %v", err)
+		}
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(`
+			# HELP drover_cloud_calls_total Calls on the wire, by the cloud's name of the operation and the class of the answer: 2xx, 3xx, 4xx, 429, 5xx, timeout, cancelled or error.
+			# TYPE drover_cloud_calls_total counter
+			drover_cloud_calls_total{account="team/account",cloud="test",code="2xx",operation="list"} 2
+			drover_cloud_calls_total{account="team/account",cloud="test",code="2xx",operation="run"} 1
+			drover_cloud_calls_total{account="team/account",cloud="test",code="4xx",operation="run"} 1
+			# HELP drover_cloud_errors_total Failures of what Drover asked a cloud to do, by the driver's method and the error's code. One may be several calls on the wire.
+			# TYPE drover_cloud_errors_total counter
+			drover_cloud_errors_total{account="team/account",cloud="test",code="QuotaExceeded",method="Ensure"} 1
+			# HELP drover_inventory_instances Instances with Drover's tags in the account's last complete listing, terminated ones apart.
+			# TYPE drover_inventory_instances gauge
+			drover_inventory_instances{account="team/account",cloud="test"} 1
+		`), "drover_cloud_calls_total", "drover_cloud_errors_total", "drover_inventory_instances"); err != nil {
+			t.Error(err)
+		}
+		s.Remove(testKey)
+		for _, name := range []string{"drover_cloud_calls_total", "drover_cloud_errors_total", "drover_inventory_instances", "drover_inventory_age_seconds"} {
+			if n, err := testutil.GatherAndCount(registry, name); n != 0 || err != nil {
+				t.Errorf("%s: %d series are left (%v)", name, n, err)
+			}
+		}
+	})
+}
+
+// TestRedirectElsewhere: credentials do not follow a redirect to another host.
+func TestRedirectElsewhere(t *testing.T) {
+	asked := map[string]int{}
+	base := roundTripper(func(req *http.Request) (*http.Response, error) {
+		asked[req.URL.Host]++
+		to := "http://here/there"
+		if req.URL.Path == "/there" {
+			to = "http://elsewhere/"
+		}
+		return &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {to}}, Body: http.NoBody, Request: req}, nil
+	})
+	m := &meter{metrics: newMetrics()}
+	client := http.Client{Transport: &transport{base: base, limiter: newLimiter(Limits{Read: Limit{10, 10}}), times: DefaultTimes(), meter: m}}
+	_, err := client.Get("http://here/")
+	if CodeOf(err) != Unavailable || asked["here"] != 2 || asked["elsewhere"] != 0 {
+		t.Errorf("got %v, asked %v", err, asked)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// TestForeignErrors: what a driver lets slip is typed, and its text is not shown.
+func TestForeignErrors(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want Code
+	}{
+		{errors.New("secret"), Unknown},
+		{fmt.Errorf("secret: %w", context.DeadlineExceeded), Unavailable},
+		{fmt.Errorf("secret: %w", context.Canceled), Unavailable},
+		{fmt.Errorf("wrapped: %w", Errorf(QuotaExceeded, "full")), QuotaExceeded},
+	} {
+		got := typed("List", c.err)
+		var e *Error
+		if !errors.As(got, &e) || e.Code != c.want || strings.Contains(got.Error(), "secret") {
+			t.Errorf("%v became %v", c.err, got)
+		}
+	}
+	if err := typed("List", nil); err != nil {
+		t.Errorf("nil became %v", err)
+	}
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// TestThousandTurns: a thousand machines ask at once, each learns its own turn, and comes back once.
+func TestThousandTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(Limit{PerSecond: 2, Burst: 5})
+		start := time.Now()
+		var mu sync.Mutex
+		var came []time.Duration
+		asks := 0
+		var wg sync.WaitGroup
+		for i := range 1000 {
+			wg.Go(func() {
+				for {
+					after, _ := b.turn(fmt.Sprint(i))
+					mu.Lock()
+					asks++
+					if after == 0 {
+						came = append(came, time.Since(start))
+						mu.Unlock()
+						return
+					}
+					mu.Unlock()
+					time.Sleep(after)
+				}
+			})
+		}
+		wg.Wait()
+		if asks != 5+2*995 {
+			t.Errorf("%d asks for 1000 machines, of which 5 need not come back", asks)
+		}
+		for i, at := range came {
+			want := max(0, time.Duration(i-4)*500*time.Millisecond)
+			if d := at - want; d < 0 || d > 10*time.Millisecond {
+				t.Fatalf("turn %d came at %s, want %s", i, at, want)
+			}
+		}
+	})
+}
+
+// TestTurnsAreInOrder: whoever asks first is served first, also when others ask more often.
+func TestTurnsAreInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(Limit{PerSecond: 1, Burst: 1})
+		b.turn("now")
+		first, _ := b.turn("first")
+		second, _ := b.turn("second")
+		if first != time.Second || second != 2*time.Second {
+			t.Fatalf("first in %s, second in %s", first, second)
+		}
+		time.Sleep(first)
+		if after, _ := b.turn("impatient"); after != 2*time.Second {
+			t.Errorf("one who came later gets %s", after)
+		}
+		if after, _ := b.turn("second"); after != time.Second {
+			t.Errorf("the second, early, gets %s", after)
+		}
+		if after, waited := b.turn("first"); after != 0 || waited != time.Second {
+			t.Errorf("the first gets %s after %s", after, waited)
+		}
+	})
+}
+
+// TestUnusedTurns: a turn that no one comes for delays the next ones by nothing, and is forgotten in the end.
+func TestUnusedTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(Limit{PerSecond: 1, Burst: 1})
+		b.turn("now")
+		b.turn("dead")
+		mine, _ := b.turn("mine")
+		time.Sleep(mine)
+		if after, _ := b.turn("mine"); after != 0 {
+			t.Errorf("my turn came and I wait %s for one who does not come", after)
+		}
+		b.turn("dropped")
+		b.drop("dropped")
+		time.Sleep(turnKept + time.Minute)
+		if after, _ := b.turn("new"); after != 0 || len(b.queue) != 0 {
+			t.Errorf("after a pause: wait %s, queue %d", after, len(b.queue))
+		}
+	})
+}
+
+// TestNeverAboveRate: whatever the order and lateness of those who come, the cloud's own bucket of the same size holds.
+func TestNeverAboveRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := Limit{PerSecond: 2, Burst: 5}
+		b, theirs := newBucket(limit), newPlainBucket(limit)
+		late := newTestCloud(t).rand
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		var throttled int
+		for i := range 300 {
+			delay := time.Duration(late.Int64N(int64(20 * time.Second)))
+			wg.Go(func() {
+				time.Sleep(delay)
+				for {
+					after, _ := b.turn(fmt.Sprint(i))
+					if after == 0 {
+						break
+					}
+					time.Sleep(after + delay/4)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if !theirs.take() {
+					throttled++
+				}
+			})
+		}
+		wg.Wait()
+		if throttled > 0 {
+			t.Errorf("%d calls were above the rate", throttled)
+		}
+	})
+}
+
+// TestThrottleRecovery: throttling empties the bucket for as long as the cloud says, halves the rate once for a whole
+// flight of calls, and the rate comes back.
+func TestThrottleRecovery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(Limit{PerSecond: 4, Burst: 10})
+		for range 5 {
+			b.throttled(3 * time.Second)
+		}
+		served := func(d time.Duration) (n int) {
+			for end := time.Now().Add(d); ; n++ {
+				ctx, cancel := context.WithDeadline(t.Context(), end)
+				_, err := b.wait(ctx)
+				cancel()
+				if err != nil {
+					time.Sleep(time.Until(end))
+					return n
+				}
+			}
+		}
+		if n := served(3 * time.Second); n != 0 {
+			t.Errorf("%d calls while the cloud wanted none", n)
+		}
+		if n := served(10 * time.Second); n < 20 || n > 24 {
+			t.Errorf("%d calls in the first 10 s: want somewhat more than half the rate", n)
+		}
+		served(20 * time.Second)
+		if n := served(10 * time.Second); n < 39 || n > 41 {
+			t.Errorf("%d calls in 10 s after half a minute: want the whole rate", n)
+		}
+	})
+}
+
+// TestWaitHeedsContext: who can't have a turn in time learns it at once and takes none.
+func TestWaitHeedsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(Limit{PerSecond: 0.1, Burst: 1})
+		b.turn("now")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		_, err := b.wait(ctx)
+		var queued *Queued
+		if !errors.As(err, &queued) || queued.After != 10*time.Second || time.Since(start) > 0 {
+			t.Errorf("got %v after %s", err, time.Since(start))
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if _, err := b.wait(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		if len(b.queue) != 0 {
+			t.Errorf("%d left in the queue", len(b.queue))
+		}
+	})
+}
+
+func TestLimitsOf(t *testing.T) {
+	defaults := Limits{Create: Limit{2, 5}, Delete: Limit{5, 10}, Read: Limit{10, 20}}
+	rate := func(s string) *infrav1.RateLimits {
+		return &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: s, Burst: 7}}
+	}
+	for _, c := range []struct {
+		spec *infrav1.RateLimits
+		want Limit
+		code Code
+	}{
+		{nil, Limit{2, 5}, ""},
+		{&infrav1.RateLimits{}, Limit{2, 5}, ""},
+		{rate("0.5"), Limit{0.5, 7}, ""},
+		{rate("0"), Limit{}, InvalidSpec},
+		{rate("many"), Limit{}, InvalidSpec},
+		{rate("Inf"), Limit{}, InvalidSpec},
+		{rate("NaN"), Limit{}, InvalidSpec},
+	} {
+		got, err := limitsOf(defaults, c.spec)
+		if got.Create != c.want || CodeOf(err) != c.code {
+			t.Errorf("%+v: got %v, %v", c.spec, got.Create, err)
+		}
+	}
+}
+
+// TestSharedBucket: two accounts with one identity are one for the cloud, which throttles them together. Neither is
+// throttled, and neither is starved.
+func TestSharedBucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.latency = 0
+		c.buckets = map[Class]*plainBucket{ClassCreate: newPlainBucket(Limit{2, 5})}
+		s := c.begin(t)
+		one := s.account(t)
+		cfg := one.config
+		other := testKey
+		other.Name = "other"
+		two, err := s.Set(other, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		done := map[*Account]time.Duration{}
+		for i := range 50 {
+			for n, a := range []*Account{one, two} {
+				wg.Go(func() {
+					ensure(t, a, fmt.Sprintf("%d-%d", n, i))
+					mu.Lock()
+					defer mu.Unlock()
+					done[a] = time.Since(start)
+				})
+			}
+		}
+		wg.Wait()
+		for _, call := range c.log() {
+			if call.code != "" {
+				t.Fatalf("%s was answered %s", call.op, call.code)
+			}
+		}
+		if total := max(done[one], done[two]); total < 47*time.Second || total > 49*time.Second {
+			t.Errorf("100 machines at 2/s took %s", total)
+		}
+		if n := len(s.limiters); n != 1 {
+			t.Errorf("%d limiters", n)
+		}
+		s.Remove(testKey)
+		s.Remove(other)
+		if n := len(s.limiters); n != 0 {
+			t.Errorf("%d limiters are left", n)
+		}
+	})
+}
+
+// TestCreatesDoNotStarveDeletes: while hundreds wait to be made, one is deleted as fast as ever.
+func TestCreatesDoNotStarveDeletes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.buckets = map[Class]*plainBucket{ClassCreate: newPlainBucket(Limit{2, 5})}
+		s := c.begin(t)
+		a := s.account(t)
+		ref := ensure(t, a, "old")
+		var wg sync.WaitGroup
+		for i := range 200 {
+			wg.Go(func() { ensure(t, a, fmt.Sprint(i)) })
+		}
+		a.Observe(ref)
+		a.Delete(ref)
+		took := until(t, time.Minute, "gone", func() bool { return a.Delete(ref).Gone })
+		if took > 6*time.Second {
+			t.Errorf("deleting took %s", took)
+		}
+		wg.Wait()
+		if i := slices.IndexFunc(c.log(), func(call testCall) bool { return call.code != "" }); i >= 0 {
+			t.Errorf("%+v", c.log()[i])
+		}
+	})
+}

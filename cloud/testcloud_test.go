@@ -1,0 +1,652 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// testCloud is a small cloud: an HTTP server in memory, which keeps the time of the test's bubble. What it lacks of a real
+// one (bodies, images, prices) these tests don't ask for; the faults it has on demand, a real one has at its own time.
+type testCloud struct {
+	listener  *pipeListener
+	server    *http.Server
+	transport *http.Transport
+	handlers  sync.WaitGroup
+
+	mu        sync.Mutex
+	rand      *rand.Rand
+	resources map[string]*testResource
+	calls     []testCall
+	nextID    int
+
+	start, stop  time.Duration // how long a machine takes to run, and to end
+	latency      time.Duration
+	lag          time.Duration // how long reads may miss what changed
+	dependants   int           // NICs of each machine, which outlive it
+	noCapacity   map[string]bool
+	credential   string // the only one that is accepted
+	buckets      map[Class]*plainBucket
+	fault        func(op string) fault // nil: none
+	forgetsAfter time.Duration         // when terminated instances are shown no more; 0: never
+}
+
+// fault is what goes wrong with one call.
+type fault struct {
+	code   string        // an error before any effect
+	retry  time.Duration // with code Throttled
+	cut    bool          // the effect, but no answer
+	late   time.Duration // with cut: the effect comes so long after
+	broken bool          // half an answer
+}
+
+type testCall struct {
+	op   string
+	at   time.Time
+	size int
+	zone string
+	code string
+}
+
+type testResource struct {
+	Kind        Kind
+	ID          string
+	Token       string
+	OwnershipID string
+	Zone        string
+	State       State
+	Created     time.Time
+
+	before   State // what a lagging read shows
+	changed  time.Time
+	becomes  State // at then
+	then     time.Time
+	instance string // a NIC's
+}
+
+func newTestCloud(t *testing.T) *testCloud {
+	c := &testCloud{
+		listener:   &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})},
+		resources:  map[string]*testResource{},
+		noCapacity: map[string]bool{},
+		rand:       rand.New(rand.NewPCG(1, 1)),
+		start:      3 * time.Second,
+		stop:       3 * time.Second,
+		latency:    100 * time.Millisecond,
+		credential: "right",
+	}
+	c.server = &http.Server{Handler: http.HandlerFunc(c.serve)}
+	go c.server.Serve(c.listener) //nolint:errcheck // it ends with the test
+	c.transport = &http.Transport{DialContext: c.listener.dial, MaxIdleConnsPerHost: 100}
+	t.Cleanup(c.close)
+	return c
+}
+
+func (c *testCloud) close() {
+	c.transport.CloseIdleConnections()
+	c.server.Close()
+	c.handlers.Wait()
+}
+
+// pipeListener connects clients and server without a network.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case l.conns <- server:
+		return client, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "memory"} }
+
+type wireRequest struct {
+	Token, OwnershipID, Zone string
+	Tokens, IDs              []string
+	Page                     int
+}
+
+type wireAnswer struct {
+	Code, Message string
+	RetryAfter    time.Duration
+	Resources     []testResource
+	Codes         []string // of a batch
+	More          bool
+}
+
+var opClasses = map[string]Class{"run": ClassCreate, "terminate": ClassDelete, "list": ClassRead, "describe": ClassRead, "probe": ClassRead, "offering": ClassRead}
+
+func (c *testCloud) serve(w http.ResponseWriter, req *http.Request) {
+	var in wireRequest
+	if err := json.NewDecoder(req.Body).Decode(&in); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	c.handlers.Add(1)
+	defer c.handlers.Done()
+	time.Sleep(c.latency)
+	op := strings.TrimPrefix(req.URL.Path, "/")
+	c.mu.Lock()
+	f := c.admit(op, req, in)
+	call := testCall{op: op, at: time.Now(), size: len(in.Tokens) + len(in.IDs), zone: in.Zone, code: f.code}
+	if f.cut && f.late > 0 {
+		c.calls = append(c.calls, call)
+		c.mu.Unlock()
+		time.AfterFunc(f.late, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.do(op, in)
+		})
+		panic(http.ErrAbortHandler)
+	}
+	out := wireAnswer{Code: f.code, Message: "refused", RetryAfter: f.retry}
+	if f.code == "" {
+		out = c.do(op, in)
+		call.code = out.Code
+	}
+	c.calls = append(c.calls, call)
+	c.mu.Unlock()
+	if f.cut {
+		panic(http.ErrAbortHandler)
+	}
+	text, err := json.Marshal(out)
+	if err != nil {
+		panic(err)
+	}
+	if f.broken {
+		text = text[:len(text)/2]
+	}
+	if out.Code != "" {
+		w.WriteHeader(http.StatusBadRequest)
+	}
+	w.Write(text) //nolint:errcheck // the client's loss
+}
+
+func (c *testCloud) admit(op string, req *http.Request, in wireRequest) fault {
+	if req.Header.Get("Authorization") != c.credential {
+		return fault{code: string(Unauthorized)}
+	}
+	if b := c.buckets[opClasses[op]]; b != nil {
+		if !b.take() {
+			return fault{code: string(Throttled)}
+		}
+	}
+	if c.fault != nil {
+		return c.fault(op)
+	}
+	return fault{}
+}
+
+// do has the call's effect. The lock is held.
+func (c *testCloud) do(op string, in wireRequest) wireAnswer {
+	c.pass()
+	switch op {
+	case "run":
+		return c.run(in)
+	case "list":
+		const page = 100
+		all := c.read(func(r *testResource) bool { return r.OwnershipID != "" })
+		from := min(in.Page*page, len(all))
+		to := min(from+page, len(all))
+		return wireAnswer{Resources: all[from:to], More: to < len(all)}
+	case "describe":
+		return wireAnswer{Resources: c.read(func(r *testResource) bool { return slices.Contains(in.Tokens, r.Token) })}
+	case "terminate":
+		var a wireAnswer
+		for _, id := range in.IDs {
+			a.Codes = append(a.Codes, c.terminate(id))
+		}
+		return a
+	default:
+		return wireAnswer{}
+	}
+}
+
+func (c *testCloud) run(in wireRequest) wireAnswer {
+	for _, r := range c.resources {
+		if r.Token == in.Token && r.Kind == KindInstance {
+			return wireAnswer{Resources: []testResource{*r}}
+		}
+	}
+	if c.noCapacity[in.Zone] {
+		return wireAnswer{Code: string(NoCapacity), Message: "none in " + in.Zone}
+	}
+	return wireAnswer{Resources: []testResource{*c.make(in.Token, in.OwnershipID, in.Zone)}}
+}
+
+// make makes an instance and what belongs to it. The lock is held.
+func (c *testCloud) make(token, ownership, zone string) *testResource {
+	now := time.Now()
+	c.nextID++
+	i := &testResource{Kind: KindInstance, ID: fmt.Sprintf("i-%04d", c.nextID), Token: token, OwnershipID: ownership, Zone: zone,
+		State: StatePending, before: StatePending, Created: now, changed: now, becomes: StateRunning, then: now.Add(c.start)}
+	c.resources[i.ID] = i
+	for n := range c.dependants {
+		nic := &testResource{Kind: KindNIC, ID: fmt.Sprintf("nic-%s-%d", i.ID, n), Token: token, OwnershipID: ownership, Created: now, changed: now, instance: i.ID}
+		c.resources[nic.ID] = nic
+	}
+	return i
+}
+
+func (c *testCloud) terminate(id string) string {
+	r := c.resources[id]
+	switch {
+	case r == nil:
+	case r.Kind == KindNIC:
+		if i := c.resources[r.instance]; i != nil && i.State != StateTerminated {
+			return string(Conflict)
+		}
+		delete(c.resources, id)
+	case r.State != StateTerminated && r.State != StateStopping:
+		c.change(r, StateStopping)
+		r.becomes, r.then = StateTerminated, time.Now().Add(c.stop)
+	}
+	return ""
+}
+
+func (c *testCloud) change(r *testResource, to State) {
+	r.before, r.State, r.changed = r.State, to, time.Now()
+}
+
+// pass lets happen what time has brought.
+func (c *testCloud) pass() {
+	now := time.Now()
+	for id, r := range c.resources {
+		if r.becomes != "" && !now.Before(r.then) {
+			c.change(r, r.becomes)
+			r.becomes, r.changed = "", r.then
+		}
+		if c.forgetsAfter > 0 && r.State == StateTerminated && now.Sub(r.changed) > c.forgetsAfter {
+			delete(c.resources, id)
+		}
+	}
+}
+
+// read is what a read shows: it may miss what is newer than the lag, and show states as they were.
+func (c *testCloud) read(want func(*testResource) bool) (all []testResource) {
+	now := time.Now()
+	for _, r := range c.resources {
+		if !want(r) || (now.Sub(r.Created) < c.lag && c.rand.IntN(2) == 0) {
+			continue
+		}
+		shown := *r
+		if now.Sub(r.changed) < c.lag && c.rand.IntN(2) == 0 {
+			shown.State = r.before
+		}
+		all = append(all, shown)
+	}
+	slices.SortFunc(all, func(a, b testResource) int { return strings.Compare(a.ID, b.ID) })
+	return all
+}
+
+// with runs do while nothing else happens in the cloud.
+func (c *testCloud) with(do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pass()
+	do()
+}
+
+func (c *testCloud) setFault(f func(op string) fault) { c.with(func() { c.fault = f }) }
+
+// log is the calls until now.
+func (c *testCloud) log() (calls []testCall) {
+	c.with(func() { calls = slices.Clone(c.calls) })
+	return calls
+}
+
+// count is the number of calls of these operations.
+func (c *testCloud) count(ops ...string) (n int) {
+	c.with(func() {
+		for _, call := range c.calls {
+			if slices.Contains(ops, call.op) {
+				n++
+			}
+		}
+	})
+	return n
+}
+
+// alive is what of a token's is not terminated.
+func (c *testCloud) alive(token string) (ids []string) {
+	c.with(func() {
+		for id, r := range c.resources {
+			if r.Token == token && r.State != StateTerminated {
+				ids = append(ids, id)
+			}
+		}
+	})
+	slices.Sort(ids)
+	return ids
+}
+
+// vanish ends a token's instance from outside; forgotten: the cloud does not even remember it.
+func (c *testCloud) vanish(token string, forgotten bool) {
+	c.with(func() {
+		for id, r := range c.resources {
+			if r.Token == token && r.Kind == KindInstance {
+				c.change(r, StateTerminated)
+				r.becomes = ""
+				if forgotten {
+					delete(c.resources, id)
+				}
+			}
+		}
+	})
+}
+
+// plainBucket is a token bucket as clouds have it: no queue, it throttles.
+type plainBucket struct {
+	Limit
+	tokens float64
+	at     time.Time
+}
+
+func newPlainBucket(l Limit) *plainBucket { return &plainBucket{l, float64(l.Burst), time.Now()} }
+
+func (b *plainBucket) take() bool {
+	now := time.Now()
+	b.tokens = min(float64(b.Burst), b.tokens+now.Sub(b.at).Seconds()*b.PerSecond)
+	b.at = now
+	if b.tokens < 0.999 {
+		return false
+	}
+	b.tokens--
+	return true
+}
+
+// testDriver is the driver of testCloud.
+type testDriver struct {
+	region     string
+	credential string
+	http       http.Client
+}
+
+func (d *testDriver) Identity() string { return "test/" + d.region }
+
+func (d *testDriver) call(ctx context.Context, op string, in wireRequest) (wireAnswer, error) {
+	var out wireAnswer
+	text, err := json.Marshal(in)
+	if err != nil {
+		return out, err
+	}
+	req, err := http.NewRequestWithContext(WithOperation(ctx, op, opClasses[op]), http.MethodPost, "http://cloud/"+op, strings.NewReader(string(text)))
+	if err != nil {
+		return out, err
+	}
+	req.GetBody = nil // no retry by the client
+	req.Header.Set("Authorization", d.credential)
+	resp, err := d.http.Do(req)
+	var queued *Queued
+	switch {
+	case errors.As(err, &queued):
+		return out, queued
+	case err != nil:
+		return out, &Error{Code: Unavailable, Message: op + ": no answer", Err: err}
+	}
+	defer resp.Body.Close()
+	text, err = io.ReadAll(resp.Body)
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil {
+		return out, &Error{Code: Unavailable, Message: op + ": half an answer", Err: err}
+	}
+	if out.Code != "" {
+		return out, &Error{Code: Code(out.Code), Message: op + ": " + out.Message, RetryAfter: out.RetryAfter}
+	}
+	return out, nil
+}
+
+func (d *testDriver) Probe(ctx context.Context) (Info, error) {
+	_, err := d.call(ctx, "probe", wireRequest{})
+	return Info{FailureDomains: []string{"a", "b"}}, err
+}
+
+func (d *testDriver) Ensure(ctx context.Context, req Request) (Resource, error) {
+	out, err := d.call(ctx, "run", wireRequest{Token: req.Token, OwnershipID: req.OwnershipID, Zone: req.FailureDomain})
+	if err != nil {
+		return Resource{}, err
+	}
+	return toResource(out.Resources[0]), nil
+}
+
+func (d *testDriver) List(ctx context.Context) (all []Resource, err error) {
+	for page := 0; ; page++ {
+		out, err := d.call(ctx, "list", wireRequest{Page: page})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range out.Resources {
+			all = append(all, toResource(r))
+		}
+		if !out.More {
+			return all, nil
+		}
+	}
+}
+
+func (d *testDriver) Describe(ctx context.Context, refs []Reference) (all []Resource, err error) {
+	var in wireRequest
+	for _, r := range refs {
+		in.Tokens = append(in.Tokens, r.Token)
+	}
+	out, err := d.call(ctx, "describe", in)
+	for _, r := range out.Resources {
+		all = append(all, toResource(r))
+	}
+	return all, err
+}
+
+func (d *testDriver) Delete(ctx context.Context, resources []Resource) []error {
+	var in wireRequest
+	for _, r := range resources {
+		in.IDs = append(in.IDs, r.ID)
+	}
+	out, err := d.call(ctx, "terminate", in)
+	errs := make([]error, len(resources))
+	for i := range errs {
+		switch {
+		case err != nil:
+			errs[i] = err
+		case out.Codes[i] != "":
+			errs[i] = Errorf(Code(out.Codes[i]), "terminate %s: refused", resources[i].ID)
+		}
+	}
+	return errs
+}
+
+func (d *testDriver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (Offering, error) {
+	if _, err := d.call(ctx, "offering", wireRequest{}); err != nil {
+		return Offering{}, err
+	}
+	if spec.Simulated.InstanceType == "none" {
+		return Offering{}, Errorf(InvalidSpec, "no such type")
+	}
+	return Offering{Architecture: "amd64"}, nil
+}
+
+func toResource(r testResource) Resource {
+	out := Resource{Kind: r.Kind, ID: r.ID, Token: r.Token, OwnershipID: r.OwnershipID, CreatedAt: r.Created}
+	if r.Kind == KindInstance {
+		out.ProviderID, out.State, out.FailureDomain = "test:///"+r.ID, r.State, r.Zone
+	}
+	return out
+}
+
+// row is testCloud's row.
+func (c *testCloud) row() Cloud {
+	return Cloud{
+		Name:        "test",
+		InAccount:   func(s *infrav1.CloudAccountSpec) bool { return s.Simulated != nil },
+		Limits:      Limits{Create: Limit{2, 5}, Delete: Limit{5, 10}, Read: Limit{10, 20}},
+		Consistency: c.lag,
+		MaxBatch:    100,
+		New: func(cfg Config) (Driver, error) {
+			if len(cfg.Credentials["token"]) == 0 {
+				return nil, Errorf(Unauthorized, "the Secret lacks the key token")
+			}
+			return &testDriver{region: cfg.Account.Simulated.Region, credential: string(cfg.Credentials["token"]), http: http.Client{Transport: cfg.Transport}}, nil
+		},
+	}
+}
+
+var testKey = types.NamespacedName{Namespace: "team", Name: "account"}
+
+// heard is what the callbacks told.
+type heard struct {
+	mu       sync.Mutex
+	machines map[string]int
+	accounts int
+}
+
+func (h *heard) count(token string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.machines[token]
+}
+
+// session is one process's Accounts, from start to end.
+type session struct {
+	*Accounts
+	*heard
+	end func()
+}
+
+// begin starts Accounts for the cloud. They end with the test at the latest.
+func (c *testCloud) begin(t *testing.T, change ...func(*Options)) *session {
+	h := &heard{machines: map[string]int{}}
+	o := Options{
+		Clouds: []Cloud{c.row()}, Times: DefaultTimes(), Transport: c.transport,
+		OnMachines: func(_ types.NamespacedName, tokens []string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			for _, token := range tokens {
+				h.machines[token]++
+			}
+		},
+		OnAccount: func(types.NamespacedName) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.accounts++
+		},
+	}
+	source := rand.New(rand.NewPCG(2, 2))
+	var mu sync.Mutex
+	o.random = func() float64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return source.Float64()
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	s := &session{Accounts: NewAccounts(o), heard: h}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := s.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	s.end = func() {
+		cancel()
+		<-done
+	}
+	t.Cleanup(s.end)
+	return s
+}
+
+// account sets and returns the account.
+func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account {
+	t.Helper()
+	cfg := AccountConfig{
+		Spec: infrav1.CloudAccountSpec{
+			Simulated: &infrav1.SimulatedAccount{Region: "r"},
+			Inventory: infrav1.InventorySpec{IdleSeconds: 60, ActiveSeconds: 5},
+		},
+		Credentials: map[string][]byte{"token": []byte("right")},
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	a, err := s.Set(testKey, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// request is for a machine of the cluster "own".
+func request(token string) Request {
+	return Request{Token: token, OwnershipID: "own", Namespace: "team", Name: "m-" + token,
+		Spec: &infrav1.CloudMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: "small"}}}
+}
+
+// ensure makes a machine as a controller does: it comes back when it was told to.
+func ensure(t *testing.T, a *Account, token string, domains ...string) Reference {
+	t.Helper()
+	for {
+		r, err := a.Ensure(t.Context(), request(token), domains)
+		var queued *Queued
+		switch {
+		case errors.As(err, &queued):
+			time.Sleep(queued.After)
+		case err != nil:
+			t.Fatalf("ensure %s: %v", token, err)
+		default:
+			return Reference{Token: token, OwnershipID: "own", ProviderID: r.ProviderID}
+		}
+	}
+}
+
+// until waits for a condition, looking every 100 ms, and returns how long it took.
+func until(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		if took := time.Since(start); ok() {
+			return took
+		} else if took > limit {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+	}
+}
