@@ -58,8 +58,8 @@ verify-generate: generate ## Fail when what is committed differs from what `make
 	@git status --porcelain -- $(GENERATED) | { ! grep .; } || { \
 	  git --no-pager diff -- $(GENERATED); echo "the files above are not what 'make generate' writes: run it and commit"; exit 1; }
 
-release-manifests: ## Write infrastructure-components.yaml, metadata.yaml and the templates to out/
-	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/release-manifests out
+release-manifests: ## Write infrastructure-components.yaml, metadata.yaml and the templates to out/release/
+	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/release-manifests out/release
 
 clean: ## Remove what was built here (the tools' cache is kept: rm -r ~/.cache/drover)
 	rm -rf bin out _artifacts

@@ -40,6 +40,32 @@ func TestConditions(t *testing.T) {
 	}
 }
 
+// TestCodesAreReasons sees to it that every code of the cloud, which becomes a reason as it is, is one of the reasons.
+func TestCodesAreReasons(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "cloud/error.go"), nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons, codes := conditionConstants(t, filepath.Join(root, "api/infrastructure/v1alpha1")), 0
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || len(spec.Values) != 1 {
+			return true
+		}
+		if kind, ok := spec.Type.(*ast.Ident); !ok || kind.Name != "Code" {
+			return true
+		}
+		codes++
+		if value, _ := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value); reasons[value] == "" {
+			t.Errorf("cloud.%s has no reason in api/infrastructure/v1alpha1", spec.Names[0].Name)
+		}
+		return true
+	})
+	if codes < 9 {
+		t.Errorf("found %d codes only", codes)
+	}
+}
+
 // conditionConstants returns the values of all constants whose names end in Reason or Condition, with their names.
 func conditionConstants(t *testing.T, dir string) map[string]string {
 	t.Helper()
