@@ -6,9 +6,15 @@ package body
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-io/drover/cloud/simulated/simulator/userdata"
 )
 
 // Options hold for all bodies of a Fleet. Zero values are the defaults.
@@ -58,40 +64,220 @@ type Machine struct {
 type Fleet struct {
 	opts Options
 	ctx  context.Context
+	// slots bounds the requests under way.
+	slots chan struct{}
+
+	mu       sync.Mutex
+	clusters map[string]*cluster
+	closed   bool
+	running  sync.WaitGroup
 }
 
 // NewFleet makes a fleet whose bodies live as long as ctx, at most.
 func NewFleet(ctx context.Context, o Options) *Fleet {
-	return &Fleet{opts: o.withDefaults(), ctx: ctx}
+	o = o.withDefaults()
+	return &Fleet{opts: o, ctx: ctx, slots: make(chan struct{}, o.Requests), clusters: map[string]*cluster{}}
 }
 
 // New makes a body that does not run yet.
-func (f *Fleet) New(m Machine) *Body { return &Body{fleet: f, machine: m} }
+func (f *Fleet) New(m Machine) *Body { return &Body{fleet: f, machine: m, phase: PhaseOff} }
 
-// Wait returns when all bodies have ended, after the fleet's context has.
-func (f *Fleet) Wait() {}
-
-// Body is one machine's operating system and kubelet.
-type Body struct {
-	fleet   *Fleet
-	machine Machine
+// Wait returns when all bodies have ended, after the fleet's context has. None starts after it.
+func (f *Fleet) Wait() {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.running.Wait()
 }
 
-// Start boots it. It does not wait.
-func (b *Body) Start() {}
+// spawn runs something that ends with the fleet's context. It answers false when the fleet has ended.
+func (f *Fleet) spawn(run func()) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed || f.ctx.Err() != nil {
+		return false
+	}
+	f.running.Go(run)
+	return true
+}
 
-// Stop pulls the plug. It does not wait.
-func (b *Body) Stop() {}
+// request does one request, bounded in time, when the fleet has a slot for it.
+func (f *Fleet) request(ctx context.Context, do func(context.Context) error) error {
+	select {
+	case f.slots <- struct{}{}:
+		defer func() { <-f.slots }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return do(ctx)
+}
+
+// Phase says how far a body got.
+type Phase string
+
+// The phases.
+const (
+	PhaseOff     Phase = "Off"
+	PhaseBooting Phase = "Booting"
+	// PhaseIdle: it runs, and nothing started a kubelet.
+	PhaseIdle Phase = "Idle"
+	// PhaseFailed: the user data or the kubelet's files are wrong; it stays so.
+	PhaseFailed  Phase = "Failed"
+	PhaseJoining Phase = "Joining"
+	PhaseJoined  Phase = "Joined"
+)
 
 // Report is what can be seen of a body from outside.
 type Report struct {
-	// Phase says how far it got: Off, Booting, Joining, Joined, Failed or Idle (nothing started a kubelet).
-	Phase string `json:"phase"`
+	Phase Phase `json:"phase"`
 	// Node is the Node's name, once it is known.
 	Node string `json:"node,omitempty"`
 	// Console is what it printed, newest last.
 	Console []string `json:"console,omitempty"`
 }
 
+// consoleLines bounds the console.
+const consoleLines = 40
+
+// Body is one machine's operating system and kubelet. What lies on its disk survives Stop.
+type Body struct {
+	fleet   *Fleet
+	machine Machine
+
+	mu     sync.Mutex
+	cancel context.CancelFunc
+	// ended is closed when the last life's run has ended: two lives never overlap.
+	ended   chan struct{}
+	timer   *time.Timer
+	phase   Phase
+	console []string
+	// kubelet and node are the disk: the files as the kubelet reads them, and what it got from the cluster.
+	// Each is written once, by run.
+	kubelet *kubelet
+	node    *node
+
+	// beating is held during a heartbeat, and guards what is remembered between two.
+	beating sync.Mutex
+}
+
+// Start boots it. It does not wait.
+func (b *Body) Start() {
+	ctx, cancel := context.WithCancel(b.fleet.ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before, ended := b.ended, make(chan struct{})
+	if b.cancel != nil || !b.fleet.spawn(func() {
+		defer close(ended)
+		if before != nil {
+			<-before
+		}
+		b.run(ctx)
+	}) {
+		cancel()
+		return
+	}
+	b.cancel, b.phase, b.ended = cancel, PhaseBooting, ended
+}
+
+// Stop pulls the plug. It does not wait.
+func (b *Body) Stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.cancel == nil {
+		return
+	}
+	b.cancel()
+	b.cancel, b.phase = nil, PhaseOff
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	if b.node != nil {
+		b.node.transport.CloseIdleConnections()
+	}
+}
+
 // Report tells how the body is.
-func (b *Body) Report() Report { return Report{} }
+func (b *Body) Report() Report {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := Report{Phase: b.phase, Console: slices.Clone(b.console)}
+	if b.kubelet != nil {
+		r.Node = b.kubelet.node
+	}
+	return r
+}
+
+// say prints to the console. A line that repeats the last one is left out.
+func (b *Body) say(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n := len(b.console); n > 0 && b.console[n-1] == line {
+		return
+	}
+	if b.console = append(b.console, line); len(b.console) > consoleLines {
+		b.console = slices.Clone(b.console[1:])
+	}
+}
+
+// enter moves to a phase, unless the plug was pulled.
+func (b *Body) enter(ctx context.Context, p Phase) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ctx.Err() == nil {
+		b.phase = p
+	}
+}
+
+// run is the machine's life, from power on to power off.
+func (b *Body) run(ctx context.Context) {
+	if b.kubelet == nil && !b.boot(ctx) {
+		return
+	}
+	b.enter(ctx, PhaseJoining)
+	if !b.join(ctx) {
+		return
+	}
+	b.enter(ctx, PhaseJoined)
+	b.beat(ctx)
+	if b.kubelet.servingCSR {
+		b.fleet.spawn(func() { b.requestServing(ctx) })
+	}
+	if !b.fleet.opts.NoPods {
+		b.keepPods(ctx)
+	}
+}
+
+// boot is cloud-init's part: it reads the user data, once.
+func (b *Body) boot(ctx context.Context) bool {
+	m := b.machine
+	disk, err := userdata.Parse(m.UserData, userdata.InstanceData{
+		InstanceID: m.InstanceID, AvailabilityZone: m.Zone, Region: m.Region, LocalHostname: m.Hostname, CloudName: "simulated",
+	})
+	if err != nil {
+		b.say("cloud-init: %v", err)
+		b.enter(ctx, PhaseFailed)
+		return false
+	}
+	for _, w := range disk.Warnings {
+		b.say("cloud-init: warning: %s", w)
+	}
+	b.say("cloud-init: wrote %d files, ran %d commands", len(disk.Files), len(disk.Commands))
+	k, err := plan(disk, m)
+	switch {
+	case errors.Is(err, errNotStarted):
+		b.say("%v", err)
+		b.enter(ctx, PhaseIdle)
+		return false
+	case err != nil:
+		b.say("kubelet: %v", err)
+		b.enter(ctx, PhaseFailed)
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.kubelet, b.machine.UserData = k, nil
+	return true
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package body
+
+import (
+	"context"
+	"encoding/json"
+	mathrand "math/rand/v2"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// maxPods is a kubelet's default.
+const maxPods = 110
+
+// register makes the Node, or takes over the one that is there, as a kubelet does.
+func (b *Body) register(ctx context.Context) error {
+	want := b.nodeObject(metav1.Now())
+	nodes := b.node.core.Nodes()
+	var have *corev1.Node
+	err := b.fleet.request(ctx, func(ctx context.Context) (err error) {
+		have, err = nodes.Create(ctx, want, metav1.CreateOptions{})
+		return err
+	})
+	if apierrors.IsAlreadyExists(err) {
+		have, err = b.takeOver(ctx, want)
+	}
+	if err != nil {
+		return err
+	}
+	b.beating.Lock()
+	defer b.beating.Unlock()
+	b.node.heartbeat = heartbeat{uid: have.UID, status: time.Now(), lease: time.Now()}
+	return nil
+}
+
+// takeOver sets the labels and the status of a Node that exists.
+func (b *Body) takeOver(ctx context.Context, want *corev1.Node) (*corev1.Node, error) {
+	nodes := b.node.core.Nodes()
+	labels, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": want.Labels}})
+	if err != nil {
+		return nil, err
+	}
+	status, err := json.Marshal(map[string]any{"status": want.Status})
+	if err != nil {
+		return nil, err
+	}
+	var have *corev1.Node
+	err = b.fleet.request(ctx, func(ctx context.Context) error {
+		if _, err := nodes.Patch(ctx, want.Name, types.StrategicMergePatchType, labels, metav1.PatchOptions{}); err != nil {
+			return err
+		}
+		have, err = nodes.Patch(ctx, want.Name, types.StrategicMergePatchType, status, metav1.PatchOptions{}, "status")
+		return err
+	})
+	return have, err
+}
+
+func (b *Body) nodeObject(now metav1.Time) *corev1.Node {
+	k, m := b.kubelet, b.machine
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewQuantity(int64(m.CPU), resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(m.MemoryMiB<<20, resource.BinarySI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(int64(m.DiskGiB)<<30, resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(maxPods, resource.DecimalSI),
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        k.node,
+			Labels:      k.labels,
+			Annotations: map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+		},
+		Spec: corev1.NodeSpec{ProviderID: k.providerID, Taints: k.taints},
+		Status: corev1.NodeStatus{
+			Capacity:    capacity,
+			Allocatable: capacity,
+			Conditions:  conditions(now, true),
+			Addresses: []corev1.NodeAddress{
+				{Type: corev1.NodeInternalIP, Address: k.nodeIP},
+				{Type: corev1.NodeHostName, Address: k.node},
+			},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: 10250}},
+			NodeInfo: corev1.NodeSystemInfo{
+				MachineID: m.InstanceID, SystemUUID: m.InstanceID, BootID: m.InstanceID,
+				KernelVersion: "6.12.0-simulated", OSImage: "Simulated Linux", ContainerRuntimeVersion: "containerd://2.1.0",
+				KubeletVersion: b.fleet.opts.KubeletVersion, OperatingSystem: m.OS, Architecture: m.Arch,
+			},
+		},
+	}
+}
+
+// conditions are a healthy kubelet's. changed says whether they are new, and not a repetition.
+func conditions(now metav1.Time, changed bool) []corev1.NodeCondition {
+	list := []corev1.NodeCondition{
+		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"},
+		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasNoDiskPressure", Message: "kubelet has no disk pressure"},
+		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientPID", Message: "kubelet has sufficient PID available"},
+		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"},
+	}
+	for i := range list {
+		list[i].LastHeartbeatTime = now
+		if changed {
+			list[i].LastTransitionTime = now
+		}
+	}
+	return list
+}
+
+// heartbeat is what a body remembers between two beats.
+type heartbeat struct {
+	uid     types.UID
+	version string
+	// lease and status are when each was last written.
+	lease, status time.Time
+}
+
+// beat renews the Lease, reports the conditions when that is due, and comes back by itself. Between two beats it is
+// nothing but a timer.
+func (b *Body) beat(ctx context.Context) {
+	every := b.fleet.opts.LeaseInterval.Duration
+	if b.kubelet.registers {
+		b.beatOnce(ctx, every)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
+	// A kubelet jitters its renewals by 4 %.
+	next := every + time.Duration(mathrand.Int64N(int64(every)/25+1))
+	b.timer = time.AfterFunc(next, func() { b.fleet.spawn(func() { b.beat(ctx) }) })
+}
+
+func (b *Body) beatOnce(ctx context.Context, every time.Duration) {
+	b.beating.Lock()
+	defer b.beating.Unlock()
+	h := &b.node.heartbeat
+	// After a gap the cluster may have given the node up: say at once that it lives.
+	gap := time.Since(h.lease) > 3*every
+	if ctx.Err() != nil || b.renew(ctx, h) != nil {
+		return
+	}
+	h.lease = time.Now()
+	if gap || time.Since(h.status) > b.fleet.opts.StatusInterval.Duration {
+		b.reportStatus(ctx, h, gap)
+	}
+}
+
+// renew writes the Lease with the version it remembers; where that fails, it reads first, once.
+func (b *Body) renew(ctx context.Context, h *heartbeat) error {
+	var lease *coordinationv1.Lease
+	err := b.fleet.request(ctx, func(ctx context.Context) (err error) {
+		if h.version != "" {
+			lease, err = b.node.leases.Update(ctx, b.lease(h), metav1.UpdateOptions{})
+			if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+				return err
+			}
+		}
+		lease, err = b.ensureLease(ctx, h)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	h.version = lease.ResourceVersion
+	return nil
+}
+
+// ensureLease finds the Lease, or makes it. A kubelet makes none while there is no Node to own it.
+func (b *Body) ensureLease(ctx context.Context, h *heartbeat) (*coordinationv1.Lease, error) {
+	have, err := b.node.leases.Get(ctx, b.kubelet.node, metav1.GetOptions{})
+	if err == nil {
+		h.version = have.ResourceVersion
+		return b.node.leases.Update(ctx, b.lease(h), metav1.UpdateOptions{})
+	}
+	if !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	owner, err := b.node.core.Nodes().Get(ctx, b.kubelet.node, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	h.uid, h.version = owner.UID, ""
+	return b.node.leases.Create(ctx, b.lease(h), metav1.CreateOptions{})
+}
+
+func (b *Body) lease(h *heartbeat) *coordinationv1.Lease {
+	name, now := b.kubelet.node, metav1.NowMicro()
+	duration := int32(max(40, 4*b.fleet.opts.LeaseInterval.Seconds()))
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: "kube-node-lease", ResourceVersion: h.version,
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: h.uid}},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &duration, RenewTime: &now},
+	}
+}
+
+func (b *Body) reportStatus(ctx context.Context, h *heartbeat, changed bool) {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": patchable(conditions(metav1.Now(), changed))}})
+	if err != nil {
+		return
+	}
+	err = b.fleet.request(ctx, func(ctx context.Context) error {
+		_, err := b.node.core.Nodes().Patch(ctx, b.kubelet.node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	})
+	if err == nil {
+		h.status = time.Now()
+	}
+}
+
+// patchable drops transition times that are not set: as null they would remove what is there.
+func patchable(list []corev1.NodeCondition) []map[string]any {
+	out := make([]map[string]any, len(list))
+	for i, c := range list {
+		out[i] = map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastHeartbeatTime": c.LastHeartbeatTime}
+		if !c.LastTransitionTime.IsZero() {
+			out[i]["lastTransitionTime"] = c.LastTransitionTime
+		}
+	}
+	return out
+}

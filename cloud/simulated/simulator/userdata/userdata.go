@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package userdata reads user data as cloud-init does, as far as machines that become nodes use it: cloud-config with or
+// without Jinja, hostname, write_files, bootcmd and runcmd. It touches nothing: the answer says what a machine would hold.
+package userdata
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// maxUnpacked bounds what packed data may unpack to, in bytes.
+const maxUnpacked = 8 << 20
+
+// InstanceData is what templates can speak of: cloud-init's "v1" variables.
+type InstanceData struct {
+	InstanceID, AvailabilityZone, Region, LocalHostname, CloudName string
+}
+
+// Machine is what the user data made of a machine.
+type Machine struct {
+	// Hostname the user data sets, or "".
+	Hostname string
+	// Files by their absolute path.
+	Files map[string]File
+	// Commands are shell command lines, in order.
+	Commands []string
+	// Warnings are what cloud-init would have logged and gone on.
+	Warnings []string
+}
+
+// File is a file on the machine.
+type File struct {
+	Content     []byte
+	Permissions string
+}
+
+// config is the part of cloud-config that is understood.
+type config struct {
+	Hostname   string      `json:"hostname"`
+	FQDN       string      `json:"fqdn"`
+	WriteFiles []writeFile `json:"write_files"`
+	BootCmd    []any       `json:"bootcmd"`
+	RunCmd     []any       `json:"runcmd"`
+}
+
+type writeFile struct {
+	Path        string `json:"path"`
+	Content     string `json:"content"`
+	Encoding    string `json:"encoding"`
+	Permissions any    `json:"permissions"`
+	Append      bool   `json:"append"`
+}
+
+// Parse reads user data. An error says that cloud-init would have done nothing at all.
+func Parse(data []byte, vars InstanceData) (Machine, error) {
+	m := Machine{Files: map[string]File{}}
+	data, err := unpackIfPacked(data)
+	if err != nil {
+		return m, err
+	}
+	text := string(data)
+	if rest, ok := cutTemplateHeader(text); ok {
+		if text, m.Warnings, err = render(rest, vars); err != nil {
+			return m, fmt.Errorf("rendering the Jinja template: %w", err)
+		}
+	}
+	text = strings.TrimLeft(text, "\r\n\t ")
+	if first, _, _ := strings.Cut(text, "\n"); strings.TrimRight(first, "\r\t ") != "#cloud-config" {
+		return m, errors.New("the user data is no cloud-config: the first line is not #cloud-config")
+	}
+	var c config
+	if err := yaml.Unmarshal([]byte(text), &c); err != nil {
+		// The parser's words may repeat the text, and the text may hold secrets.
+		return m, errors.New("the cloud-config is not the YAML of one")
+	}
+	m.apply(c)
+	return m, nil
+}
+
+func (m *Machine) apply(c config) {
+	m.Hostname = c.Hostname
+	if m.Hostname == "" {
+		m.Hostname, _, _ = strings.Cut(c.FQDN, ".")
+	}
+	// bootcmd runs before files are written; nothing that it can do is simulated, so the order does not show.
+	m.addCommands("bootcmd", c.BootCmd)
+	for n, f := range c.WriteFiles {
+		if err := m.write(f); err != nil {
+			m.warn("write_files[%d]: %v", n, err)
+		}
+	}
+	m.addCommands("runcmd", c.RunCmd)
+}
+
+func (m *Machine) warn(format string, args ...any) {
+	m.Warnings = append(m.Warnings, fmt.Sprintf(format, args...))
+}
+
+func (m *Machine) write(f writeFile) error {
+	if !path.IsAbs(f.Path) || strings.ContainsRune(f.Path, 0) {
+		return fmt.Errorf("the path is not absolute")
+	}
+	content, err := decode(f.Content, f.Encoding)
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.Path, err)
+	}
+	name := path.Clean(f.Path)
+	if f.Append {
+		content = append(bytes.Clone(m.Files[name].Content), content...)
+	}
+	permissions := "0644"
+	switch p := f.Permissions.(type) {
+	case nil:
+	case string:
+		permissions = p
+	default:
+		// Python's octal: an unquoted 0640 is the number 416, which cloud-init takes as it is; so do we, for show.
+		permissions = fmt.Sprint(p)
+	}
+	m.Files[name] = File{Content: content, Permissions: permissions}
+	return nil
+}
+
+// decode undoes write_files' encodings. An unknown one means plain text, with cloud-init.
+func decode(content, encoding string) ([]byte, error) {
+	switch strings.ToLower(strings.TrimSpace(encoding)) {
+	case "b64", "base64":
+		return unbase64(content)
+	case "gz", "gzip":
+		return gunzip([]byte(content))
+	case "gz+b64", "gz+base64", "gzip+b64", "gzip+base64":
+		packed, err := unbase64(content)
+		if err != nil {
+			return nil, err
+		}
+		return gunzip(packed)
+	}
+	return []byte(content), nil
+}
+
+func unbase64(s string) ([]byte, error) {
+	out, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(s), ""))
+	if err != nil {
+		return nil, errors.New("the content is not base64")
+	}
+	return out, nil
+}
+
+func gunzip(packed []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, errors.New("the content is not gzip")
+	}
+	out, err := io.ReadAll(io.LimitReader(r, maxUnpacked+1))
+	switch {
+	case err != nil:
+		return nil, errors.New("the gzip content is broken")
+	case len(out) > maxUnpacked:
+		return nil, fmt.Errorf("the content unpacks to more than %d MiB", maxUnpacked>>20)
+	}
+	return out, nil
+}
+
+func unpackIfPacked(data []byte) ([]byte, error) {
+	if !bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
+		return data, nil
+	}
+	return gunzip(data)
+}
+
+// addCommands takes strings, which go to a shell, and lists, which are one command with its arguments.
+func (m *Machine) addCommands(key string, items []any) {
+	for n, item := range items {
+		switch c := item.(type) {
+		case string:
+			m.Commands = append(m.Commands, c)
+		case []any:
+			words := make([]string, len(c))
+			for i, w := range c {
+				words[i] = quote(fmt.Sprint(w))
+			}
+			m.Commands = append(m.Commands, strings.Join(words, " "))
+		default:
+			m.warn("%s[%d] is neither a string nor a list", key, n)
+		}
+	}
+}
+
+// quote makes one shell word of s.
+func quote(s string) string {
+	plain := s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_./=:,@%+", r)
+	})
+	if plain {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
