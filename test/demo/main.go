@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command demo shows Drover's main job on the real parts: a management cluster with Cluster API and Drover, a workload
+// cluster of its own that is adopted, and the simulated cloud in the place of a real one. Machines come, join, roll, heal
+// and go. It leaves no process, no port and no file behind.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() { os.Exit(run()) }
+
+// run returns the exit code: 0 when all was shown, 1 when something failed, 130 after Ctrl-C before the end.
+func run() int {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer cancel()
+	s := newScreen(os.Stdout)
+	defer s.close()
+
+	d := &demo{screen: s, began: time.Now()}
+	err := d.run(ctx)
+	if err == nil && s.live {
+		d.lookIn()
+		<-ctx.Done()
+	}
+	interrupted := ctx.Err() != nil
+	cancel() // a second Ctrl-C ends the program at once, and its children with it
+	s.hideTable()
+	if err != nil && !interrupted {
+		d.explain(err)
+	}
+	s.say("Stopping everything.")
+	if stopErr := d.stop(err != nil && !interrupted); stopErr != nil {
+		s.say("Stopping failed: %v", stopErr)
+		return 1
+	}
+	switch {
+	case err == nil:
+		return 0
+	case interrupted || errors.Is(err, context.Canceled):
+		return 130
+	default:
+		return 1
+	}
+}
+
+// lookIn tells what can be done while the demo stays up.
+func (d *demo) lookIn() {
+	d.screen.hideTable()
+	d.screen.say(`
+Everything still runs. In another terminal:
+
+  export KUBECONFIG=%s
+  alias kubectl=%s
+
+  kubectl -n %s get cloudaccounts,cloudclusters,adoptedcontrolplanes     # each says what it waits for
+  kubectl -n %s scale machinedeployment %s --replicas 3; kubectl -n %s get machines,cloudmachines -w
+  kubectl --kubeconfig %s get nodes -w                                   # the adopted cluster's side
+
+The logs are in %s. Ctrl-C ends it all.`,
+		d.management.AdminKubeconfig(), d.tools["kubectl"], namespace, namespace, poolName, namespace, d.workload.AdminKubeconfig(), d.dir)
+}
+
+// explain says what failed, shows the end of the log that is most likely to know why, and says where all logs are.
+func (d *demo) explain(err error) {
+	d.screen.say("\nFAILED after %.0f s: %v", time.Since(d.began).Seconds(), err)
+	for _, log := range d.relevantLogs() {
+		d.screen.say("\n--- the end of %s:\n%s", log, tail(log, 15))
+	}
+	if d.dir != "" {
+		d.screen.say("\nAll logs are in %s; they are kept. Please attach them to a bug report: they hold no secret of yours.", d.dir)
+	}
+}
+
+// note is a line of the report, with the time since the start.
+func (d *demo) note(format string, args ...any) {
+	d.screen.say("%6.1f s  %s", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// demo is what runs, and what is known of it.
+type demo struct {
+	screen *screen
+	began  time.Time
+	dir    string // data, certificates and logs of all parts
+	tools  playground.Tools
+
+	management *playground.Management
+	workload   *playground.ControlPlane
+	simulator  *playground.Simulator
+	drover     *playground.Process
+
+	cloud          simulator.Admin
+	client, target client.Client // of the management and the workload cluster
+	view, nodes    *scenario.View
+	cluster        scenario.Adopted
+	pool           scenario.Pool
+}
+
+// build makes the programs that are not there yet, and shows it.
+func (d *demo) build(ctx context.Context) (drover string, err error) {
+	d.screen.say("Building what is missing; the first time this takes some minutes.")
+	d.tools, err = playground.FindTools(ctx, os.Stderr,
+		"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "capi-core", "kubectl")
+	if err != nil {
+		return "", err
+	}
+	if drover, err = playground.Build(ctx, false); err != nil {
+		return "", err
+	}
+	d.note("built")
+	return drover, nil
+}
+
+// start brings up both clusters, the cloud and Drover.
+func (d *demo) start(ctx context.Context, binary string) error {
+	var err error
+	if d.dir, err = os.MkdirTemp("", "drover-demo-"); err != nil {
+		return fmt.Errorf("make a folder: %w", err)
+	}
+	options := func(name string) playground.ControlPlaneOptions {
+		return playground.ControlPlaneOptions{Name: name, Dir: filepath.Join(d.dir, name), Tools: d.tools}
+	}
+	var workloadErr, cloudErr error
+	var parts sync.WaitGroup
+	parts.Go(func() {
+		if d.workload, workloadErr = playground.StartControlPlane(ctx, options("workload")); workloadErr == nil {
+			workloadErr = d.workload.StartScheduler(ctx)
+		}
+	})
+	parts.Go(func() {
+		d.simulator, cloudErr = playground.StartSimulator(ctx, playground.SimulatorOptions{
+			Binary: binary, Dir: filepath.Join(d.dir, "cloud"), Args: []string{"--latency=100ms"},
+		})
+	})
+	d.management, err = playground.StartManagement(ctx, playground.ManagementOptions{ControlPlaneOptions: options("management")})
+	if err == nil {
+		d.drover, err = d.management.StartDrover(ctx, playground.DroverOptions{Binary: binary})
+	}
+	parts.Wait()
+	if err := errors.Join(err, workloadErr, cloudErr); err != nil {
+		return err
+	}
+	d.cloud = simulator.Admin{URL: d.simulator.URL}
+	d.note("management cluster at %s, with Cluster API and Drover; workload cluster at %s; simulated cloud at %s",
+		d.management.URL, d.workload.URL, d.simulator.URL)
+	return d.connect()
+}
+
+func (d *demo) connect() (err error) {
+	if d.client, err = scenario.NewClient(d.management.AdminConfig()); err != nil {
+		return err
+	}
+	d.target, err = scenario.NewClient(d.workload.AdminConfig())
+	return err
+}
+
+// processes are all that run.
+func (d *demo) processes() []*playground.Process {
+	var all []*playground.Process
+	if d.simulator != nil {
+		all = append(all, d.simulator.Process)
+	}
+	if m := d.management; m != nil {
+		all = append(all, m.Core(), m.ControllerManager(), m.APIServer(), m.Etcd())
+	}
+	if w := d.workload; w != nil {
+		all = append(all, w.ControllerManager(), w.APIServer(), w.Etcd())
+	}
+	return append(all, d.drover)
+}
+
+// guard ends the context when one of the processes ends by itself.
+func (d *demo) guard(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	for _, p := range d.processes() {
+		go func() {
+			select {
+			case <-p.Done():
+				cancel(fmt.Errorf("%s ended by itself: %w", p.Name, errors.Join(p.Wait(), errUnexpected)))
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return ctx, func() { cancel(nil) }
+}
+
+var errUnexpected = errors.New("it should run until the end")
+
+// stop ends all parts. The folder is removed, unless its logs are wanted.
+func (d *demo) stop(keep bool) error {
+	var errs []error
+	if d.drover != nil {
+		errs = append(errs, d.drover.Stop(20*time.Second)) // the one whose orderly end is worth a look
+	}
+	if d.management != nil {
+		errs = append(errs, d.management.Stop())
+	}
+	if d.workload != nil {
+		errs = append(errs, d.workload.Stop())
+	}
+	if d.simulator != nil {
+		errs = append(errs, d.simulator.Stop())
+	}
+	if d.dir != "" && !keep {
+		errs = append(errs, os.RemoveAll(d.dir))
+	}
+	return errors.Join(errs...)
+}
+
+// relevantLogs are the logs of Drover and of Cluster API, the two that decide; errors of others quote their own.
+func (d *demo) relevantLogs() []string {
+	var logs []string
+	for _, name := range []string{"drover-*.log", "capi-core-*.log"} {
+		found, err := filepath.Glob(filepath.Join(d.dir, "management", name))
+		if err == nil && d.dir != "" {
+			logs = append(logs, found...)
+		}
+	}
+	return logs
+}
+
+// tail is the last n lines of a file, long ones cut.
+func tail(file string, n int) string {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	lines = lines[max(0, len(lines)-n):]
+	for i, line := range lines {
+		lines[i] = "  " + line[:min(len(line), 300)]
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// rows are the machines as they are now, the oldest first.
+func (d *demo) rows(ctx context.Context) ([]row, error) {
+	machines := &clusterv1.MachineList{}
+	if err := d.view.List(ctx, machines, client.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(machines.Items, func(a, b clusterv1.Machine) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	rows := make([]row, 0, len(machines.Items))
+	for i := range machines.Items {
+		rows = append(rows, d.row(ctx, &machines.Items[i]))
+	}
+	return rows, nil
+}
+
+// row says of a machine how far it is, and in one sentence what it waits for.
+func (d *demo) row(ctx context.Context, machine *clusterv1.Machine) row {
+	r := row{machine: machine.Name, phase: machine.Status.Phase}
+	key := client.ObjectKeyFromObject(machine) // all three objects have the same name
+	vm, config := &infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{}
+	vmErr, configErr := d.view.Get(ctx, key, vm), d.view.Get(ctx, key, config)
+	r.vm, r.zone = vm.Status.InstanceState, vm.Status.FailureDomain
+	if machine.Status.NodeRef.IsDefined() {
+		node := &corev1.Node{}
+		switch err := d.nodes.Get(ctx, client.ObjectKey{Name: machine.Status.NodeRef.Name}, node); {
+		case err != nil:
+			r.node = "gone"
+		case nodeReady(node):
+			r.node = "Ready"
+		default:
+			r.node = "not Ready"
+		}
+	}
+	switch {
+	case !machine.DeletionTimestamp.IsZero():
+		r.waitsFor = deletionWaitsFor(machine, vm, vmErr)
+	case configErr == nil && !conditions.IsTrue(config, clusterv1.ReadyCondition):
+		r.waitsFor = sentence(scenario.Message(config, clusterv1.ReadyCondition))
+	case vmErr == nil && !conditions.IsTrue(vm, clusterv1.ReadyCondition):
+		r.waitsFor = sentence(scenario.Message(vm, clusterv1.ReadyCondition))
+	case !conditions.IsTrue(machine, clusterv1.MachineNodeReadyCondition):
+		r.waitsFor = sentence(scenario.Message(machine, clusterv1.MachineNodeReadyCondition))
+	}
+	return r
+}
+
+// deletionWaitsFor tells the drain's progress, and afterwards the VM's.
+func deletionWaitsFor(machine *clusterv1.Machine, vm *infrav1.CloudMachine, vmErr error) string {
+	if vmErr == nil && !vm.DeletionTimestamp.IsZero() && conditions.Has(vm, clusterv1.ReadyCondition) {
+		return sentence(scenario.Message(vm, clusterv1.ReadyCondition))
+	}
+	return sentence(scenario.Message(machine, clusterv1.MachineDeletingCondition))
+}
+
+// sentence puts a message on one line.
+func sentence(message string) string {
+	return strings.Join(strings.Fields(strings.ReplaceAll(message, "\n", " ")), " ")
+}

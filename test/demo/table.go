@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// row is a line of the table.
+type row struct{ machine, phase, vm, zone, node, waitsFor string }
+
+func (r row) cells() string {
+	return strings.Join([]string{r.machine, r.phase, r.vm, r.zone, r.node, r.waitsFor}, "\t")
+}
+
+var head = row{"MACHINE", "PHASE", "VM", "ZONE", "NODE", "WAITS FOR"}
+
+// screen shows lines that stay, and on a terminal a table below them that is redrawn in place. Elsewhere each change of
+// a machine is a line of its own.
+type screen struct {
+	live  bool // a terminal that can be redrawn
+	out   *os.File
+	began time.Time
+
+	mu    sync.Mutex
+	step  string
+	since time.Time
+	rows  []row
+	drawn int            // lines of the table on the screen
+	told  map[string]row // by machine, where not live
+}
+
+func newScreen(out *os.File) *screen {
+	return &screen{
+		live: term.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb", out: out, began: time.Now(), told: map[string]row{},
+	}
+}
+
+// say prints a line above the table.
+func (s *screen) say(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	fmt.Fprintf(s.out, format+"\n", args...)
+	s.draw()
+}
+
+// title says what is being done. An empty one ends it.
+func (s *screen) title(step string) {
+	if step != "" && !s.live {
+		s.say("%6.1f s  ▸ %s", time.Since(s.began).Seconds(), step)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.step, s.since = step, time.Now()
+	s.erase()
+	s.draw()
+}
+
+// hideTable takes the table off the screen for good.
+func (s *screen) hideTable() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	s.step, s.rows = "", nil
+}
+
+func (s *screen) close() { s.hideTable() }
+
+// follow shows the rows anew whenever something changes, and the seconds as they pass, until ctx ends.
+func (s *screen) follow(ctx context.Context, view *scenario.View, rows func(context.Context) ([]row, error)) {
+	const frame = 100 * time.Millisecond
+	tick := time.NewTicker(frame)
+	defer tick.Stop()
+	for {
+		changed := view.Changed()
+		if now, err := rows(ctx); err == nil {
+			s.update(now)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+			<-tick.C // no more often than a frame
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *screen) update(rows []row) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.live {
+		s.tell(rows)
+		return
+	}
+	s.rows = rows
+	s.erase()
+	s.draw()
+}
+
+// tell prints what changed of the machines, one line each.
+func (s *screen) tell(rows []row) {
+	now := map[string]row{}
+	for _, r := range rows {
+		now[r.machine] = r
+		if s.told[r.machine] != r {
+			s.line(r)
+		}
+	}
+	for name := range s.told {
+		if _, there := now[name]; !there {
+			s.line(row{machine: name, phase: "gone"})
+		}
+	}
+	s.told = now
+}
+
+func (s *screen) line(r row) {
+	parts := []string{r.machine, r.phase}
+	if r.vm != "" {
+		parts = append(parts, "VM "+r.vm)
+	}
+	if r.node != "" {
+		parts = append(parts, "Node "+r.node)
+	}
+	if r.waitsFor != "" {
+		parts = append(parts, r.waitsFor)
+	}
+	fmt.Fprintf(s.out, "%6.1f s    %s\n", time.Since(s.began).Seconds(), strings.Join(parts, ", "))
+}
+
+// erase and draw are called with mu held. They do nothing where the screen can't be redrawn.
+func (s *screen) erase() {
+	if s.drawn > 0 {
+		fmt.Fprintf(s.out, "\x1b[%dA\r\x1b[J", s.drawn)
+	}
+	s.drawn = 0
+}
+
+func (s *screen) draw() {
+	if !s.live || s.step == "" {
+		return
+	}
+	width, height, err := term.GetSize(int(s.out.Fd()))
+	if err != nil || width < 20 || height < 5 {
+		width, height = 80, 24
+	}
+	lines := []string{"", fmt.Sprintf("▸ %s  %.0f s", s.step, time.Since(s.since).Seconds())}
+	if len(s.rows) > 0 {
+		lines = append(lines, strings.Split(strings.TrimRight(table(s.rows), "\n"), "\n")...)
+	}
+	if len(lines) > height-2 {
+		lines = append(lines[:height-3], fmt.Sprintf("… and %d more", len(lines)-height+3))
+	}
+	var b strings.Builder
+	for _, line := range lines {
+		b.WriteString(cut(line, width-1) + "\n")
+	}
+	fmt.Fprint(s.out, b.String())
+	s.drawn = len(lines)
+}
+
+func table(rows []row) string {
+	var b strings.Builder
+	writeTable(&b, rows)
+	return b.String()
+}
+
+func writeTable(w io.Writer, rows []row) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, head.cells())
+	for _, r := range rows {
+		fmt.Fprintln(t, r.cells())
+	}
+	_ = t.Flush()
+}
+
+// cut shortens a line to so many characters.
+func cut(line string, width int) string {
+	runes := []rune(line)
+	if len(runes) <= width {
+		return line
+	}
+	return string(runes[:width-1]) + "…"
+}

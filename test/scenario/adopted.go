@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scenario
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// Adopted is a cluster that exists already and is to get machines of the simulated cloud. All its objects lie in one
+// namespace; those that need no name of their own have its name.
+type Adopted struct {
+	// Namespace of all objects, and the Cluster's name.
+	Namespace, Name string
+	// Kubeconfig of the cluster, as its owner hands it over.
+	Kubeconfig []byte
+	// Endpoint of the simulated cloud, and the token of an account there.
+	Endpoint, Token string
+	// Inventory of the CloudAccount. The zero value leaves the defaults.
+	Inventory infrav1.InventorySpec
+	// RateLimits of the CloudAccount. nil leaves the cloud's own.
+	RateLimits *infrav1.RateLimits
+}
+
+func (a Adopted) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: a.Namespace, Name: name}
+}
+
+// The names of the Secrets.
+func (a Adopted) kubeconfigSecret() string  { return a.Name + "-adopted" }
+func (a Adopted) credentialsSecret() string { return a.Name + "-credentials" }
+
+// Objects are the cluster's, in an order in which they can be created: the namespace, both Secrets, and everything but
+// worker pools.
+func (a Adopted) Objects() []client.Object {
+	return []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.Namespace}},
+		&corev1.Secret{ObjectMeta: a.meta(a.kubeconfigSecret()), Data: map[string][]byte{"value": a.Kubeconfig}},
+		&corev1.Secret{ObjectMeta: a.meta(a.credentialsSecret()), Data: map[string][]byte{"token": []byte(a.Token)}},
+		a.Account(),
+		a.CloudCluster(),
+		a.ControlPlane(),
+		a.Cluster(),
+	}
+}
+
+// Account is the CloudAccount that makes the machines.
+func (a Adopted) Account() *infrav1.CloudAccount {
+	return &infrav1.CloudAccount{ObjectMeta: a.meta(a.Name), Spec: infrav1.CloudAccountSpec{
+		CredentialsRef: &infrav1.LocalReference{Name: a.credentialsSecret()},
+		Simulated:      &infrav1.SimulatedAccount{Endpoint: a.Endpoint},
+		Inventory:      a.Inventory,
+		RateLimits:     a.RateLimits,
+	}}
+}
+
+// CloudCluster offers the account's zones as failure domains.
+func (a Adopted) CloudCluster() *infrav1.CloudCluster {
+	return &infrav1.CloudCluster{ObjectMeta: a.meta(a.Name), Spec: infrav1.CloudClusterSpec{
+		AccountRefs: []infrav1.LocalReference{{Name: a.Name}},
+	}}
+}
+
+// ControlPlane is the API server that exists already.
+func (a Adopted) ControlPlane() *controlplanev1.AdoptedControlPlane {
+	return &controlplanev1.AdoptedControlPlane{ObjectMeta: a.meta(a.Name), Spec: controlplanev1.AdoptedControlPlaneSpec{
+		KubeconfigRef: controlplanev1.KubeconfigReference{Name: a.kubeconfigSecret()},
+	}}
+}
+
+// Cluster ties the parts together.
+func (a Adopted) Cluster() *clusterv1.Cluster {
+	return &clusterv1.Cluster{ObjectMeta: a.meta(a.Name), Spec: clusterv1.ClusterSpec{
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{
+			APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: a.Name,
+		},
+		ControlPlaneRef: clusterv1.ContractVersionedObjectReference{
+			APIGroup: controlplanev1.GroupVersion.Group, Kind: "AdoptedControlPlane", Name: a.Name,
+		},
+	}}
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Check says what is missing, in a sentence; "" when nothing is. View.Until waits by one.
+type Check = func(context.Context) (missing string, err error)
+
+// Available checks that machines can be made for the cluster: its infrastructure is there and its API server answers.
+func (a Adopted) Available(r client.Reader) Check {
+	return func(ctx context.Context) (string, error) {
+		cluster := &clusterv1.Cluster{}
+		if err := r.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: a.Name}, cluster); err != nil {
+			return "the Cluster does not exist", client.IgnoreNotFound(err)
+		}
+		for _, condition := range []string{
+			clusterv1.ClusterInfrastructureReadyCondition, clusterv1.ClusterControlPlaneInitializedCondition,
+			clusterv1.ClusterRemoteConnectionProbeCondition, clusterv1.ClusterControlPlaneAvailableCondition,
+		} {
+			if !conditions.IsTrue(cluster, condition) {
+				return fmt.Sprintf("Cluster %s: %s is not True: %s", a.Name, condition, Message(cluster, condition)), nil
+			}
+		}
+		return "", nil
+	}
+}
+
+// Ready checks that the pool has exactly n machines, all Ready and up to date.
+func (p Pool) Ready(r client.Reader, n int32) Check {
+	return func(ctx context.Context) (string, error) {
+		md := &clusterv1.MachineDeployment{}
+		if err := r.Get(ctx, client.ObjectKey{Namespace: p.Cluster.Namespace, Name: p.Name}, md); err != nil {
+			return "the MachineDeployment does not exist", client.IgnoreNotFound(err)
+		}
+		s := md.Status
+		have, current, ready := ptr.Deref(s.Replicas, 0), ptr.Deref(s.UpToDateReplicas, 0), ptr.Deref(s.ReadyReplicas, 0)
+		if s.ObservedGeneration < md.Generation || ptr.Deref(md.Spec.Replicas, 0) != n || have != n || current != n || ready != n {
+			return fmt.Sprintf("MachineDeployment %s has %d machines, %d up to date, %d ready", p.Name, have, current, ready), nil
+		}
+		return "", nil
+	}
+}
+
+// Empty checks that no object of the list's kind is there.
+func Empty(r client.Reader, list client.ObjectList, namespace string) Check {
+	return func(ctx context.Context) (string, error) {
+		n, names, err := count(ctx, r, list, client.InNamespace(namespace))
+		if err != nil || n == 0 {
+			return "", err
+		}
+		return fmt.Sprintf("%d are left: %s", n, strings.Join(names, ", ")), nil
+	}
+}
+
+// All checks several things, and says what the first is that is missing.
+func All(checks ...Check) Check {
+	return func(ctx context.Context) (string, error) {
+		for _, check := range checks {
+			if missing, err := check(ctx); missing != "" || err != nil {
+				return missing, err
+			}
+		}
+		return "", nil
+	}
+}
+
+// Message is a condition's message; "" when the object does not have the condition.
+func Message(o conditions.Getter, condition string) string {
+	if c := conditions.Get(o, condition); c != nil && c.Message != "" {
+		return c.Message
+	} else if c != nil {
+		return c.Reason
+	}
+	return "it is not reported yet"
+}
+
+// shown is how many names a sentence holds.
+const shown = 5
+
+// count returns how many objects there are, and the names of some.
+func count(ctx context.Context, r client.Reader, list client.ObjectList, options ...client.ListOption) (int, []string, error) {
+	if err := r.List(ctx, list, options...); err != nil {
+		return 0, nil, fmt.Errorf("count %T: %w", list, err)
+	}
+	n, names := 0, []string{}
+	err := eachItem(list, func(o metav1.Object) {
+		if n++; len(names) < shown {
+			names = append(names, o.GetName())
+		}
+	})
+	return n, names, err
+}
