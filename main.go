@@ -55,6 +55,7 @@ type options struct {
 	webhookPort     int
 	webhookCertDir  string
 	leaderElect     bool
+	leaderNamespace string
 	leaseDuration   time.Duration
 	renewDeadline   time.Duration
 	retryPeriod     time.Duration
@@ -109,6 +110,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "Port of the webhook server; 0 serves no webhooks.")
 	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs", "Folder of the webhook server's tls.crt and tls.key.")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "Have only one of several managers work at a time.")
+	f.StringVar(&o.leaderNamespace, "leader-elect-namespace", "", "Namespace of the leader's lease. Default: the Pod's.")
 	f.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long a leader that fell silent is waited for.")
 	f.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long a leader tries to renew its lease before it stops.")
 	f.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "Time between two attempts at the lease.")
@@ -181,6 +183,7 @@ func (o *options) manager(config *rest.Config) (ctrl.Manager, error) {
 		Scheme:                        scheme,
 		LeaderElection:                o.leaderElect,
 		LeaderElectionID:              "drover-leader",
+		LeaderElectionNamespace:       o.leaderNamespace,
 		LeaseDuration:                 &o.leaseDuration,
 		RenewDeadline:                 &o.renewDeadline,
 		RetryPeriod:                   &o.retryPeriod,

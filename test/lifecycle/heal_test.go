@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// A VM that someone removed behind Drover's back is noticed, its Node goes, and a MachineHealthCheck replaces the Machine.
+// It is never made again under the same Machine.
+func TestVanishedVMIsReplaced(t *testing.T) {
+	for _, action := range []simulator.InstanceAction{simulator.ActTerminate, simulator.ActVanish} {
+		t.Run(string(action), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 2}
+			s.create(pool.Objects()...)
+			s.create(pool.HealthCheck(300)) // only the missing Node may trigger it in time
+			s.until("two machines are ready", pool.Ready(env.view, 2))
+
+			victim := s.machines()[0]
+			vm := s.instanceOf(&victim)
+			if err := env.admin.Act(s.ctx, vm.ID, action); err != nil {
+				t.Fatal(err)
+			}
+			s.until("the machine is replaced", scenario.All(s.deleted(&victim), pool.Ready(env.view, 2)))
+			if n := len(s.live()); n != 2 {
+				t.Errorf("the cloud has %d VMs, want 2", n)
+			}
+			audit, err := env.admin.Audit(s.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := audit.Machine(victim.Spec.CreationToken, "RunInstances"); n != 1 {
+				t.Errorf("RunInstances was called %d times with the victim's token, want once", n)
+			}
+		})
+	}
+}
+
+// A VM that is gone stays gone when nothing replaces the Machine: the CloudMachine says so, and makes no other.
+func TestVanishedVMIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
+	s.create(pool.Objects()...)
+	s.until("a machine is ready", pool.Ready(env.view, 1))
+	machine := s.machines()[0]
+	if err := env.admin.Act(s.ctx, s.instanceOf(&machine).ID, simulator.ActTerminate); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the machine says that its VM is gone", s.ready(&machine, infrav1.InstanceGoneReason))
+	s.until("its Node is gone", func(ctx context.Context) (string, error) {
+		err := env.view.Get(ctx, client.ObjectKey{Name: machine.Name}, &corev1.Node{})
+		if err == nil {
+			return "the Node is still there", nil
+		}
+		return "", client.IgnoreNotFound(err)
+	})
+	restartDrover(t)
+	s.until("the machine still says that its VM is gone", s.ready(&machine, infrav1.InstanceGoneReason))
+	if n := len(s.live()); n != 0 {
+		t.Errorf("the cloud has %d VMs, want none", n)
+	}
+}
+
+// instanceOf finds a machine's live instance.
+func (s *stage) instanceOf(m *infrav1.CloudMachine) simulator.SnapshotResource {
+	s.Helper()
+	for _, r := range s.live() {
+		if r.Tags["drover-creation-token"] == m.Spec.CreationToken {
+			return r
+		}
+	}
+	s.Fatalf("no VM for CloudMachine %s", m.Name)
+	panic("unreachable")
+}
+
+// ready checks that a machine's Ready condition has the reason.
+func (s *stage) ready(m *infrav1.CloudMachine, reason string) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		have := &infrav1.CloudMachine{}
+		if err := env.view.Get(ctx, client.ObjectKeyFromObject(m), have); err != nil {
+			return "", err
+		}
+		c := conditions.Get(have, clusterv1.ReadyCondition)
+		if c == nil || c.Reason != reason {
+			return fmt.Sprintf("CloudMachine %s has Ready %+v, want reason %s", m.Name, c, reason), nil
+		}
+		return "", nil
+	}
+}
+
+// deleted checks that an object is gone.
+func (s *stage) deleted(o client.Object) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		fresh := o.DeepCopyObject().(client.Object)
+		err := env.client.Get(ctx, client.ObjectKeyFromObject(o), fresh)
+		if apierrors.IsNotFound(err) || (err == nil && fresh.GetUID() != o.GetUID()) {
+			return "", nil
+		}
+		return fmt.Sprintf("%T %s is still there", o, o.GetName()), err
+	}
+}
