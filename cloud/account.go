@@ -98,7 +98,7 @@ type Deletion struct {
 	// Gone is true when a live read said that nothing is left: no instance that lives, and no dependant.
 	// It stays true until Forget.
 	Gone bool
-	// Left is what the last live read found; nil before the first.
+	// Left is what the last live read found of what must go; nil before the first.
 	Left []Resource
 	// Err is why the latest attempt failed; nil when it did not. The deletion goes on by itself.
 	Err error

@@ -253,9 +253,11 @@ func TestSet(t *testing.T) {
 			t.Error("what was known is lost")
 		}
 		for what, change := range map[string]func(*AccountConfig){
-			"no cloud":    func(cfg *AccountConfig) { cfg.Spec.Simulated = nil },
-			"no key":      func(cfg *AccountConfig) { cfg.Credentials = map[string][]byte{} },
-			"wrong limit": func(cfg *AccountConfig) { cfg.Spec.RateLimits = &infrav1.RateLimits{Read: &infrav1.RateLimit{PerSecond: "x"}} },
+			"no cloud": func(cfg *AccountConfig) { cfg.Spec.Simulated = nil },
+			"no key":   func(cfg *AccountConfig) { cfg.Credentials = map[string][]byte{} },
+			"wrong limit": func(cfg *AccountConfig) {
+				cfg.Spec.RateLimits = &infrav1.RateLimits{Read: &infrav1.RateLimit{PerSecond: "x"}}
+			},
 		} {
 			cfg := copyOf(b.config)
 			change(&cfg)

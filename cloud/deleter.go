@@ -237,7 +237,9 @@ func (d *deleter) conclude(j *job, began time.Time, found []Resource) {
 		return x.Kind == KindInstance && x.State == StateTerminated && x.OwnershipID == j.ref.OwnershipID
 	})
 	d.mu.Lock()
-	if j.left = left; len(left) > 0 {
+	j.left = nil
+	if len(left) > 0 {
+		j.left = left
 		j.nothing = time.Time{}
 		d.mu.Unlock()
 		d.aim(j, found)

@@ -65,6 +65,7 @@ type watch struct {
 	absent         bool
 	missed, readAt time.Time
 	gone           bool
+	last           *Resource // the instance as last seen
 	reported       Observation
 }
 
@@ -279,7 +280,7 @@ func backoff(failures int, random float64) time.Duration {
 }
 
 // take replaces the listing, and returns the observed machines that changed. What was seen after the listing began, or
-// so shortly before that the cloud may not have listed it, stays.
+// so shortly before that this or the next one may miss it, stays.
 func (v *inventory) take(began time.Time, resources []Resource) (changed []string) {
 	consistency := v.account().cloud.Consistency
 	v.listed = map[string][]Resource{}
@@ -287,12 +288,12 @@ func (v *inventory) take(began time.Time, resources []Resource) (changed []strin
 		v.listed[r.Token] = append(v.listed[r.Token], r)
 	}
 	for token, sightings := range v.seen {
-		kept := slices.DeleteFunc(sightings, func(s sighting) bool {
-			if find(v.listed[token], s.Resource) >= 0 {
-				return !s.at.After(began)
+		for n, s := range sightings {
+			if i := find(v.listed[token], s.Resource); i >= 0 && !s.at.After(began) {
+				sightings[n].Resource = v.listed[token][i]
 			}
-			return s.at.Add(consistency).Before(began)
-		})
+		}
+		kept := slices.DeleteFunc(sightings, func(s sighting) bool { return !s.at.Add(consistency).After(began) })
 		if v.seen[token] = kept; len(kept) == 0 {
 			delete(v.seen, token)
 		}
@@ -429,6 +430,9 @@ func (v *inventory) look(w *watch) Observation {
 		instances = slices.DeleteFunc(instances, func(r Resource) bool { return r.State != StateTerminated })
 	}
 	if len(instances) == 0 {
+		if !w.gone {
+			o.Instance = w.last // until a live read has confirmed that it is not there
+		}
 		return o
 	}
 	alive := living(instances)
@@ -439,7 +443,7 @@ func (v *inventory) look(w *watch) Observation {
 	if i := slices.IndexFunc(instances, func(r Resource) bool { return w.ref.ProviderID != "" && r.ProviderID == w.ref.ProviderID }); i >= 0 {
 		pick = instances[i]
 	}
-	o.Instance = &pick
+	o.Instance, w.last = &pick, &pick
 	if len(alive) > 1 || (len(alive) == 1 && alive[0].ID != pick.ID) {
 		for _, r := range alive {
 			o.Duplicates = append(o.Duplicates, r.ID)

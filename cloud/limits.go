@@ -44,3 +44,10 @@ func operationOf(ctx context.Context) operation {
 	}
 	return operation{"other", ClassRead}
 }
+
+// OperationOf returns what WithOperation put into ctx, for a transport that counts calls. ok is false when the driver did
+// not name the call.
+func OperationOf(ctx context.Context) (name string, class Class, ok bool) {
+	op, ok := ctx.Value(operationKey{}).(operation)
+	return op.name, op.class, ok
+}

@@ -28,9 +28,9 @@ type testCloud struct {
 	listener  *pipeListener
 	server    *http.Server
 	transport *http.Transport
-	handlers  sync.WaitGroup
 
 	mu        sync.Mutex
+	serving   int // calls
 	rand      *rand.Rand
 	resources map[string]*testResource
 	calls     []testCall
@@ -44,6 +44,8 @@ type testCloud struct {
 	credential   string // the only one that is accepted
 	buckets      map[Class]*plainBucket
 	fault        func(op string) fault // nil: none
+	poison       string                // a token that makes a describe invalid
+	protected    string                // an instance that can't be deleted
 	forgetsAfter time.Duration         // when terminated instances are shown no more; 0: never
 }
 
@@ -101,7 +103,9 @@ func newTestCloud(t *testing.T) *testCloud {
 func (c *testCloud) close() {
 	c.transport.CloseIdleConnections()
 	c.server.Close()
-	c.handlers.Wait()
+	for busy := true; busy; time.Sleep(time.Second) {
+		c.with(func() { busy = c.serving > 0 })
+	}
 }
 
 // pipeListener connects clients and server without a network.
@@ -160,8 +164,8 @@ func (c *testCloud) serve(w http.ResponseWriter, req *http.Request) {
 	if err := json.NewDecoder(req.Body).Decode(&in); err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	c.handlers.Add(1)
-	defer c.handlers.Done()
+	c.with(func() { c.serving++ })
+	defer c.with(func() { c.serving-- })
 	time.Sleep(c.latency)
 	op := strings.TrimPrefix(req.URL.Path, "/")
 	c.mu.Lock()
@@ -228,6 +232,9 @@ func (c *testCloud) do(op string, in wireRequest) wireAnswer {
 		to := min(from+page, len(all))
 		return wireAnswer{Resources: all[from:to], More: to < len(all)}
 	case "describe":
+		if c.poison != "" && slices.Contains(in.Tokens, c.poison) {
+			return wireAnswer{Code: string(InvalidSpec), Message: "malformed"}
+		}
 		return wireAnswer{Resources: c.read(func(r *testResource) bool { return slices.Contains(in.Tokens, r.Token) })}
 	case "terminate":
 		var a wireAnswer
@@ -270,6 +277,8 @@ func (c *testCloud) terminate(id string) string {
 	r := c.resources[id]
 	switch {
 	case r == nil:
+	case r.ID == c.protected:
+		return string(InvalidSpec)
 	case r.Kind == KindNIC:
 		if i := c.resources[r.instance]; i != nil && i.State != StateTerminated {
 			return string(Conflict)
@@ -535,13 +544,19 @@ var testKey = types.NamespacedName{Namespace: "team", Name: "account"}
 type heard struct {
 	mu       sync.Mutex
 	machines map[string]int
-	accounts int
+	stale    int // or fresh again
 }
 
 func (h *heard) count(token string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.machines[token]
+}
+
+func (h *heard) flips() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.stale
 }
 
 // session is one process's Accounts, from start to end.
@@ -566,7 +581,7 @@ func (c *testCloud) begin(t *testing.T, change ...func(*Options)) *session {
 		OnAccount: func(types.NamespacedName) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.accounts++
+			h.stale++
 		},
 	}
 	source := rand.New(rand.NewPCG(2, 2))

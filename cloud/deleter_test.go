@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// remove deletes and waits until it is gone, as a controller does that heeds OnMachines.
+func remove(t *testing.T, a *Account, ref Reference, limit time.Duration) time.Duration {
+	t.Helper()
+	return until(t, limit, ref.Token+" is gone", func() bool { return a.Delete(ref).Gone })
+}
+
+// TestDeleteOne: one deletion takes about a second more than the cloud, and leaves nothing, dependants included.
+func TestDeleteOne(t *testing.T) {
+	for dependants, limit := range []time.Duration{5 * time.Second, 7 * time.Second, 7 * time.Second} {
+		t.Run(fmt.Sprint(dependants, " dependants"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCloud(t)
+				c.dependants = dependants
+				s := c.begin(t)
+				a := s.account(t)
+				ref := running(t, a, "m")
+				told := s.count("m")
+				if took := remove(t, a, ref, time.Minute); took > limit {
+					t.Errorf("took %s", took)
+				}
+				if ids := c.alive("m"); len(ids) != 0 {
+					t.Errorf("alive: %v", ids)
+				}
+				if s.count("m") != told+1 {
+					t.Errorf("told %d times", s.count("m")-told)
+				}
+				if d := a.Delete(ref); !d.Gone || d.Left != nil || d.Err != nil {
+					t.Errorf("asked again: %+v", d)
+				}
+				if n := c.count("terminate", "describe"); n > 6+dependants {
+					t.Errorf("%d calls", n)
+				}
+				a.Forget("m")
+				if n := a.Inventory().Instances; n != 0 {
+					t.Errorf("%d instances in the inventory", n)
+				}
+			})
+		})
+	}
+}
+
+// TestDeleteMany: 300 deletions that come over 35 s cost at most 15 calls.
+func TestDeleteMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t)
+		var refs []Reference
+		c.with(func() {
+			for i := range 300 {
+				r := c.make(fmt.Sprint(i), "own", "a")
+				refs = append(refs, Reference{Token: r.Token, OwnershipID: "own", ProviderID: "test:///" + r.ID})
+			}
+		})
+		for _, ref := range refs {
+			a.Observe(ref)
+		}
+		time.Sleep(time.Minute)
+		listed := c.count("list")
+		start := time.Now()
+		for _, ref := range refs {
+			a.Delete(ref)
+			time.Sleep(35 * time.Second / 300)
+		}
+		for _, ref := range refs {
+			remove(t, a, ref, time.Minute)
+		}
+		calls, lists := c.count("terminate", "describe"), c.count("list")-listed
+		t.Logf("300 deletions over 35 s: %d deletes, %d live reads, %d pages listed, all gone after %s", c.count("terminate"), c.count("describe"), lists, time.Since(start))
+		if calls > 15 {
+			t.Errorf("%d calls", calls)
+		}
+		if took := time.Since(start); took > 43*time.Second {
+			t.Errorf("all gone after %s", took)
+		}
+		for _, ref := range refs {
+			a.Forget(ref.Token)
+		}
+		if n := a.Inventory().Instances; n != 0 {
+			t.Errorf("%d instances in the inventory", n)
+		}
+	})
+}
+
+// TestDeleteAtOnce: 300 deletions at once go in batches of the cloud's size.
+func TestDeleteAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.dependants = 1
+		a := c.begin(t).account(t)
+		var refs []Reference
+		c.with(func() {
+			for i := range 300 {
+				r := c.make(fmt.Sprint(i), "own", "a")
+				refs = append(refs, Reference{Token: r.Token, OwnershipID: "own", ProviderID: "test:///" + r.ID})
+			}
+		})
+		for _, ref := range refs {
+			a.Delete(ref) // by a process that has listed nothing yet
+		}
+		for _, ref := range refs {
+			remove(t, a, ref, time.Minute)
+		}
+		if n := c.count("terminate", "describe"); n > 18 {
+			t.Errorf("%d calls", n)
+		}
+		for _, call := range c.log() {
+			if call.size > 100 {
+				t.Errorf("%s of %d", call.op, call.size)
+			}
+		}
+		if n := len(c.resources); n != 300 {
+			t.Errorf("%d resources are left, want the 300 terminated instances", n)
+		}
+	})
+}
+
+// TestSettle: a machine whose creation was never recorded is believed to be absent only when no create can still take
+// effect; one that takes effect late is found and deleted.
+func TestSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.lag = 5 * time.Second
+		s := c.begin(t)
+		a := s.account(t)
+		never, late := Reference{Token: "never", OwnershipID: "own"}, Reference{Token: "late", OwnershipID: "own"}
+		c.setFault(func(op string) fault {
+			if op == "run" {
+				return fault{cut: true, late: 55 * time.Second}
+			}
+			return fault{}
+		})
+		if _, err := a.Ensure(t.Context(), request("late"), nil); CodeOf(err) != Unavailable {
+			t.Fatal(err)
+		}
+		a.Delete(late)
+		if took := remove(t, a, never, 2*time.Minute); took < a.times.Settle || took > a.times.Settle+10*time.Second {
+			t.Errorf("never made: gone after %s", took)
+		}
+		remove(t, a, late, 2*time.Minute)
+		if ids := c.alive("late"); len(ids) != 0 || c.count("terminate") == 0 {
+			t.Errorf("made late: alive %v", ids)
+		}
+		time.Sleep(time.Hour)
+		if ids := c.alive("late"); len(ids) != 0 {
+			t.Errorf("alive: %v", ids)
+		}
+	})
+}
+
+// TestForgottenRecorded: a recorded machine that the cloud has forgotten is gone as soon as the cloud can't contradict
+// itself any more.
+func TestForgottenRecorded(t *testing.T) {
+	for _, lag := range []time.Duration{0, 10 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newTestCloud(t)
+			c.lag = lag
+			a := c.begin(t).account(t)
+			took := remove(t, a, Reference{Token: "m", OwnershipID: "own", ProviderID: "test:///i-9"}, time.Minute)
+			if took < lag || took > lag+3*time.Second {
+				t.Errorf("with a lag of %s: %s", lag, took)
+			}
+		})
+	}
+}
+
+// TestForeignIsNeverDeleted: what has the token and another cluster's ownership is left alone, and is an error; ours goes.
+func TestForeignIsNeverDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.dependants = 1
+		s := c.begin(t)
+		a := s.account(t)
+		c.with(func() {
+			c.make("m", "foreign", "a")
+			c.make("m", "own", "a")
+		})
+		ref := Reference{Token: "m", OwnershipID: "own"}
+		a.Delete(ref)
+		time.Sleep(10 * time.Minute)
+		d := a.Delete(ref)
+		if d.Gone || CodeOf(d.Err) != Conflict || len(d.Left) != 2 || s.count("m") != 1 {
+			t.Errorf("%+v, told %d times", d, s.count("m"))
+		}
+		if ids := c.alive("m"); !slices.Equal(ids, []string{"i-0001", "nic-i-0001-0"}) {
+			t.Errorf("alive: %v", ids)
+		}
+		if n := c.count("describe"); n > 40 {
+			t.Errorf("%d live reads in 10 minutes", n)
+		}
+	})
+}
+
+// TestDuplicatesGo: all instances with the token are the machine's to delete.
+func TestDuplicatesGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t)
+		c.with(func() {
+			c.make("m", "own", "a")
+			c.make("m", "own", "b")
+		})
+		remove(t, a, Reference{Token: "m", OwnershipID: "own", ProviderID: "test:///i-0001"}, time.Minute)
+		if ids := c.alive("m"); len(ids) != 0 {
+			t.Errorf("alive: %v", ids)
+		}
+	})
+}
+
+// TestNewCredentials: revoked credentials lose nothing and are said; new ones are tried at once.
+func TestNewCredentials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s := c.begin(t)
+		a := s.account(t)
+		ref, kept := running(t, a, "m"), running(t, a, "kept")
+		c.with(func() { c.credential = "new" })
+		a.Delete(ref)
+		time.Sleep(20 * time.Minute)
+		if d := a.Delete(ref); d.Gone || CodeOf(d.Err) != Unauthorized {
+			t.Errorf("%+v", d)
+		}
+		if o := a.Observe(kept); o.Gone || o.Instance == nil || a.Inventory().Fresh {
+			t.Errorf("%+v, fresh %t", o, a.Inventory().Fresh)
+		}
+		if n := len(c.log()); n > 100 {
+			t.Errorf("%d calls in 20 minutes", n)
+		}
+		b := s.account(t, func(cfg *AccountConfig) { cfg.Credentials = map[string][]byte{"token": []byte("new")} })
+		took := until(t, time.Minute, "gone", func() bool { return b.Delete(ref).Gone })
+		if took > 6*time.Second {
+			t.Errorf("gone %s after the new credentials came", took)
+		}
+		if !b.Inventory().Fresh || b.Observe(kept).Instance == nil {
+			t.Errorf("%+v", b.Inventory())
+		}
+	})
+}
+
+// TestOneFailureAmongMany: an error of one resource holds up no other.
+func TestOneFailureAmongMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s := c.begin(t)
+		a := s.account(t)
+		var refs []Reference
+		for i := range 10 {
+			refs = append(refs, running(t, a, fmt.Sprint(i)))
+		}
+		c.with(func() { c.protected = "i-0004" })
+		for _, ref := range refs {
+			a.Delete(ref)
+		}
+		for i, ref := range refs {
+			if i != 3 {
+				remove(t, a, ref, 10*time.Second)
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		if d := a.Delete(refs[3]); d.Gone || CodeOf(d.Err) != InvalidSpec || len(d.Left) != 1 {
+			t.Errorf("%+v", d)
+		}
+		if n := c.count("terminate"); n > 20 {
+			t.Errorf("%d deletes in 5 minutes", n)
+		}
+		c.with(func() { c.protected = "" })
+		remove(t, a, refs[3], 2*time.Minute)
+	})
+}
+
+// TestSlowStop: a VM that takes minutes to stop is looked at ever more seldom.
+func TestSlowStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.stop = 10 * time.Minute
+		a := c.begin(t).account(t)
+		ref := running(t, a, "m")
+		took := remove(t, a, ref, time.Hour)
+		if took > c.stop+longestRead+2*time.Second || c.count("describe") > 40 || c.count("terminate") > 12 {
+			t.Errorf("took %s, %d live reads, %d deletes", took, c.count("describe"), c.count("terminate"))
+		}
+	})
+}
+
+// TestForgetWhileDeleting: what is forgotten is told of no more.
+func TestForgetWhileDeleting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s := c.begin(t)
+		a := s.account(t)
+		ref := running(t, a, "m")
+		told := s.count("m")
+		a.Delete(ref)
+		time.Sleep(2 * time.Second)
+		a.Forget("m")
+		n := len(c.log())
+		time.Sleep(10 * time.Minute)
+		if s.count("m") != told || len(c.log()) > n+1 || a.deleter.has("m") {
+			t.Errorf("told %d times, %d calls", s.count("m")-told, len(c.log())-n)
+		}
+	})
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// running makes a machine and waits until it is seen running.
+func running(t *testing.T, a *Account, token string) Reference {
+	t.Helper()
+	ref := ensure(t, a, token)
+	until(t, time.Minute, token+" runs", func() bool {
+		o := a.Observe(ref)
+		return o.Instance != nil && o.Instance.State == StateRunning
+	})
+	return ref
+}
+
+// TestListingsAreShared: one listing serves all, frequent while machines start and seldom after, and only machines that
+// changed are told of.
+func TestListingsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s := c.begin(t)
+		a := s.account(t)
+		time.Sleep(time.Hour)
+		if n := len(c.log()); n != 0 || !a.Inventory().Fresh {
+			t.Fatalf("%d calls while no one is interested; %+v", n, a.Inventory())
+		}
+		var refs []Reference
+		for i := range 40 {
+			refs = append(refs, ensure(t, a, fmt.Sprint(i)))
+		}
+		for _, ref := range refs {
+			a.Observe(ref)
+		}
+		time.Sleep(15 * time.Second)
+		for _, ref := range refs {
+			if o := a.Observe(ref); o.Instance == nil || o.Instance.State != StateRunning || s.count(ref.Token) != 1 {
+				t.Errorf("%+v, told %d times", o, s.count(ref.Token))
+			}
+		}
+		busy := c.count("list")
+		if busy > 8 {
+			t.Errorf("%d listings while 40 machines started", busy)
+		}
+		time.Sleep(10 * time.Minute)
+		if n := c.count("list") - busy; n < 9 || n > 11 {
+			t.Errorf("%d listings in 10 idle minutes", n)
+		}
+		if n := c.count("describe"); n != 0 {
+			t.Errorf("%d live reads", n)
+		}
+		for _, ref := range refs {
+			if s.count(ref.Token) != 1 {
+				t.Errorf("%s was told of %d times", ref.Token, s.count(ref.Token))
+			}
+		}
+		state := a.Inventory()
+		if !state.Fresh || state.Err != nil || state.Instances != 40 {
+			t.Errorf("%+v", state)
+		}
+		for _, ref := range refs {
+			a.Forget(ref.Token)
+		}
+		n := len(c.log())
+		time.Sleep(time.Hour)
+		if len(c.log()) != n {
+			t.Error("it is listed for no one")
+		}
+	})
+}
+
+// TestStartingPatience: a machine that never runs keeps the listings frequent for a quarter of an hour only.
+func TestStartingPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.start = 24 * time.Hour
+		a := c.begin(t).account(t)
+		a.Observe(ensure(t, a, "m"))
+		time.Sleep(startingPatience)
+		before := c.count("list")
+		if before < 150 {
+			t.Errorf("%d listings while it starts", before)
+		}
+		time.Sleep(time.Hour)
+		if n := c.count("list") - before; n > 70 {
+			t.Errorf("%d listings in the hour after", n)
+		}
+	})
+}
+
+// TestFailedListingIsNotAbsence: whatever goes wrong with a listing, no machine is gone; the inventory becomes stale, says
+// why, and recovers.
+func TestFailedListingIsNotAbsence(t *testing.T) {
+	for name, f := range map[string]fault{
+		"error":        {code: string(Unavailable)},
+		"unauthorized": {code: string(Unauthorized)},
+		"throttled":    {code: string(Throttled), retry: 20 * time.Second},
+		"cut":          {cut: true},
+		"half":         {broken: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCloud(t)
+				s := c.begin(t)
+				a := s.account(t)
+				var refs []Reference
+				c.with(func() {
+					for i := range 150 { // two pages
+						r := c.make(fmt.Sprint(i), "own", "a")
+						refs = append(refs, Reference{Token: r.Token, OwnershipID: "own", ProviderID: "test:///" + r.ID})
+					}
+				})
+				for _, ref := range refs {
+					a.Observe(ref)
+				}
+				time.Sleep(time.Minute)
+				pages := 0
+				c.setFault(func(op string) fault {
+					if pages++; op == "list" && pages%2 == 0 {
+						return f // the second page
+					}
+					return fault{}
+				})
+				time.Sleep(10 * time.Minute)
+				for _, ref := range refs {
+					if o := a.Observe(ref); o.Gone || o.Instance == nil || o.Instance.State != StateRunning {
+						t.Fatalf("%s: %+v", ref.Token, o)
+					}
+				}
+				state := a.Inventory()
+				if state.Fresh || CodeOf(state.Err) == "" || state.Instances != 150 || s.flips() != 1 {
+					t.Errorf("%+v, told %d times", state, s.flips())
+				}
+				if n := c.count("list"); n > 60 {
+					t.Errorf("%d listings while they fail", n)
+				}
+				c.setFault(nil)
+				time.Sleep(70 * time.Second)
+				if state := a.Inventory(); !state.Fresh || state.Err != nil || s.flips() != 2 {
+					t.Errorf("%+v, told %d times", state, s.flips())
+				}
+			})
+		})
+	}
+}
+
+// TestVanished: a VM that went behind our back is Gone within one interval, confirmed by one live read for all of them,
+// and stays so; the others are untouched.
+func TestVanished(t *testing.T) {
+	for name, forgotten := range map[string]bool{"terminated": false, "forgotten": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCloud(t)
+				s := c.begin(t)
+				a := s.account(t)
+				var refs []Reference
+				for i := range 10 {
+					refs = append(refs, running(t, a, fmt.Sprint(i)))
+				}
+				time.Sleep(time.Minute)
+				told := s.count("0")
+				for i := range 5 {
+					c.vanish(fmt.Sprint(i), forgotten)
+				}
+				until(t, 67*time.Second, "gone", func() bool { return a.Observe(refs[0]).Gone })
+				for i, ref := range refs {
+					if o := a.Observe(ref); o.Gone != (i < 5) || (o.Instance != nil) != (i >= 5 || !forgotten) {
+						t.Errorf("%d: %+v", i, o)
+					}
+				}
+				if n := c.count("describe"); n != 1 {
+					t.Errorf("%d live reads", n)
+				}
+				if n := s.count("0") - told; n < 1 || n > 2 {
+					t.Errorf("told %d times", n)
+				}
+				n := s.count("0")
+				time.Sleep(10 * time.Minute)
+				if !a.Observe(refs[0]).Gone || s.count("0") != n || c.count("describe") != 1 {
+					t.Errorf("later: %+v, told %d more times, %d live reads", a.Observe(refs[0]), s.count("0")-n, c.count("describe"))
+				}
+				if _, err := a.Ensure(t.Context(), request("0"), nil); CodeOf(err) != Conflict {
+					t.Errorf("made again: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestGoneNeedsALiveRead: while live reads fail, or still find it, a machine that listings lack is not gone; one that was
+// never recorded is never.
+func TestGoneNeedsALiveRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t)
+		ref := running(t, a, "m")
+		unrecorded := Reference{Token: "n", OwnershipID: "own"}
+		a.Observe(unrecorded)
+		c.setFault(func(op string) fault {
+			if op == "describe" {
+				return fault{code: string(Unavailable)}
+			}
+			return fault{}
+		})
+		c.vanish("m", true)
+		time.Sleep(time.Hour)
+		if a.Observe(ref).Gone {
+			t.Error("gone without a live read")
+		}
+		c.setFault(nil)
+		until(t, time.Minute, "gone", func() bool { return a.Observe(ref).Gone })
+		if a.Observe(unrecorded).Gone {
+			t.Error("gone, and was never there")
+		}
+	})
+}
+
+// TestEventualConsistency: with reads that lag behind, a new machine is never gone, and one that vanished without a
+// trace is, but not before the cloud must have told the truth twice.
+func TestEventualConsistency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.lag = 20 * time.Second
+		c.start = 30 * time.Second
+		a := c.begin(t).account(t)
+		var refs []Reference
+		for i := range 20 {
+			refs = append(refs, ensure(t, a, fmt.Sprint(i)))
+			for _, ref := range refs {
+				a.Observe(ref)
+			}
+		}
+		for range 1200 {
+			for _, ref := range refs {
+				if o := a.Observe(ref); o.Gone || o.Instance == nil {
+					t.Fatalf("%s: %+v", ref.Token, o)
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		c.vanish("0", true)
+		took := until(t, 2*time.Minute, "gone", func() bool { return a.Observe(refs[0]).Gone })
+		if took < c.lag {
+			t.Errorf("gone after %s", took)
+		}
+	})
+}
+
+// TestHiddenIsNotGone: a machine that one live read misses and the next one finds is not gone.
+func TestHiddenIsNotGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.lag = 10 * time.Second
+		a := c.begin(t).account(t)
+		ref := running(t, a, "m")
+		time.Sleep(time.Minute)
+		var hidden testResource
+		c.with(func() {
+			for id, r := range c.resources {
+				hidden = *r
+				delete(c.resources, id)
+			}
+		})
+		until(t, 2*time.Minute, "a live read missed it", func() bool { return c.count("describe") == 1 })
+		c.with(func() { c.resources[hidden.ID] = &hidden })
+		time.Sleep(10 * time.Minute)
+		if o := a.Observe(ref); o.Gone || o.Instance == nil {
+			t.Errorf("%+v", o)
+		}
+	})
+}
+
+// TestOnePoisonedReference does not keep the cloud from being asked about the others.
+func TestPoisonedBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t)
+		var refs []Reference
+		for i := range 30 {
+			refs = append(refs, Reference{Token: fmt.Sprint(i), OwnershipID: "own", ProviderID: "test:///" + fmt.Sprint(i)})
+		}
+		refs[17].Token = "poison"
+		c.with(func() { c.poison = "poison" })
+		found, failed := a.describe(t.Context(), refs)
+		if len(found) != 0 || len(failed) != 1 || CodeOf(failed["poison"]) != InvalidSpec {
+			t.Errorf("found %v, failed %v", found, failed)
+		}
+		if n := c.count("describe"); n > 12 {
+			t.Errorf("%d live reads", n)
+		}
+	})
+}
