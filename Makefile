@@ -13,6 +13,8 @@ IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 # What a test run may take in all before Go ends it with the stacks.
 TEST_TIMEOUT ?= 20m
 
+# Programs are built and then run, because "go run" passes on neither signals nor exit codes.
+
 PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
@@ -35,15 +37,18 @@ chaos: ## Run 1,000 seeded random schedules of faults and user actions
 
 bench: ## Print calls, writes, CPU, memory and times for fleets of 10 to 3,000 machines
 	@hack/tool $(PLAYGROUND) >/dev/null
-	go run ./test/bench
+	@go build -o bin/bench ./test/bench
+	@exec bin/bench
 
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud
 	@hack/tool $(PLAYGROUND) kubectl >/dev/null
-	go run ./test/demo
+	@go build -o bin/demo ./test/demo
+	@exec bin/demo
 
 playground: ## Start a management cluster with Drover and a simulated cloud, and leave it to you until Ctrl-C
 	@hack/tool $(PLAYGROUND) kubectl >/dev/null
-	@go run ./test/playground/cmd
+	@go build -o bin/playground ./test/playground/cmd
+	@exec bin/playground
 
 lint: ## Check formatting, go vet and staticcheck
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

@@ -4,10 +4,13 @@ package playground
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/http"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 )
 
 // SimulatorOptions say how to run the simulated cloud. The zero value serves.
@@ -16,6 +19,8 @@ type SimulatorOptions struct {
 	Binary string
 	// Dir is where its log goes; by default a new folder, which Stop removes.
 	Dir string
+	// Token opens its account "default". By default a random one.
+	Token string
 	// Args come last on the command line of "drover simulate".
 	Args []string
 }
@@ -43,24 +48,32 @@ func StartSimulator(ctx context.Context, opts SimulatorOptions) (_ *Simulator, e
 	if err != nil {
 		return nil, err
 	}
-	s := &Simulator{Token: "simulated-cloud-token"}
+	s := &Simulator{Token: opts.Token}
 	if own {
 		s.dir = dir
 	}
-	s.Process, err = onFreePorts(1, func(ports []int) (*Process, error) {
-		s.URL = "http://" + local(ports[0])
-		p, err := start(command{
-			name: "simulated-cloud", path: opts.Binary, dir: dir,
-			args: append([]string{"simulate", "--listen=" + local(ports[0])}, opts.Args...),
-		})
-		if err != nil {
-			return nil, err
-		}
-		p.Health = s.URL
-		return p, p.waitFor(ctx, "the simulated cloud serves", startDeadline, probe(http.DefaultClient, s.URL+"/healthz"))
+	if s.Token == "" {
+		s.Token = rand.Text()
+	}
+	// The simulated cloud takes a free port by itself, and tells which once it answers.
+	address := filepath.Join(dir, "simulated-cloud.address")
+	if err := os.Remove(address); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, s.end(fmt.Errorf("start the simulated cloud: %w", err))
+	}
+	s.Process, err = start(command{
+		name: "simulated-cloud", path: opts.Binary, dir: dir,
+		args: append([]string{"simulate", "--listen=127.0.0.1:0", "--address-file=" + address, "--token=" + s.Token}, opts.Args...),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("start the simulated cloud: %w", s.end(err))
+		return nil, s.end(err)
+	}
+	err = s.waitFor(ctx, "the simulated cloud serves", startDeadline, func(context.Context) error {
+		raw, err := os.ReadFile(address)
+		s.URL = strings.TrimSpace(string(raw))
+		return err
+	})
+	if err != nil {
+		return nil, s.end(fmt.Errorf("start the simulated cloud: %w", err))
 	}
 	return s, nil
 }
