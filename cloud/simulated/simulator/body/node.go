@@ -36,7 +36,7 @@ func (b *Body) register(ctx context.Context) error {
 	}
 	b.beating.Lock()
 	defer b.beating.Unlock()
-	b.node.heartbeat = heartbeat{uid: have.UID, status: time.Now(), lease: time.Now()}
+	b.node.heartbeat = heartbeat{uid: have.UID, status: time.Now()}
 	return nil
 }
 
@@ -116,8 +116,8 @@ func conditions(now metav1.Time, changed bool) []corev1.NodeCondition {
 type heartbeat struct {
 	uid     types.UID
 	version string
-	// lease and status are when each was last written.
-	lease, status time.Time
+	// status is when the conditions were last written.
+	status time.Time
 }
 
 // beat renews the Lease, reports the conditions when that is due, and comes back by itself. Between two beats it is
@@ -125,7 +125,7 @@ type heartbeat struct {
 func (b *Body) beat(ctx context.Context) {
 	every := b.fleet.opts.LeaseInterval.Duration
 	if b.kubelet.registers {
-		b.beatOnce(ctx, every)
+		b.beatOnce(ctx)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,19 +137,36 @@ func (b *Body) beat(ctx context.Context) {
 	b.timer = time.AfterFunc(next, func() { b.fleet.spawn(func() { b.beat(ctx) }) })
 }
 
-func (b *Body) beatOnce(ctx context.Context, every time.Duration) {
+// beatOnce renews the Lease and looks at the Node, as often as a kubelet does both: the cluster may have given the node
+// up meanwhile, and must hear at once that it lives.
+func (b *Body) beatOnce(ctx context.Context) {
 	b.beating.Lock()
 	defer b.beating.Unlock()
 	h := &b.node.heartbeat
-	// After a gap the cluster may have given the node up: say at once that it lives.
-	gap := time.Since(h.lease) > 3*every
 	if ctx.Err() != nil || b.renew(ctx, h) != nil {
 		return
 	}
-	h.lease = time.Now()
-	if gap || time.Since(h.status) > b.fleet.opts.StatusInterval.Duration {
-		b.reportStatus(ctx, h, gap)
+	var have *corev1.Node
+	err := b.fleet.request(ctx, func(ctx context.Context) (err error) {
+		have, err = b.node.core.Nodes().Get(ctx, b.kubelet.node, metav1.GetOptions{ResourceVersion: "0"})
+		return err
+	})
+	if err != nil {
+		return
 	}
+	givenUp := !isReady(have)
+	if givenUp || time.Since(h.status) > b.fleet.opts.StatusInterval.Duration {
+		b.reportStatus(ctx, h, givenUp)
+	}
+}
+
+func isReady(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
 }
 
 // renew writes the Lease with the version it remembers; where that fails, it reads first, once.

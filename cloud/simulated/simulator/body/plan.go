@@ -46,7 +46,7 @@ var errNotStarted = errors.New("nothing in the user data starts the kubelet")
 func plan(disk userdata.Machine, m Machine) (*kubelet, error) {
 	started := false
 	for _, c := range disk.Commands {
-		started = started || startsKubelet(c, fileReader(disk), 0)
+		started = started || startsKubelet(c, fileReader(disk))
 	}
 	if !started {
 		return nil, errNotStarted

@@ -11,43 +11,70 @@ import (
 // maxDepth bounds how deep scripts may call scripts.
 const maxDepth = 5
 
-// startsKubelet tells whether a shell text would start the kubelet: by systemctl, in a shell inside the shell, or in a
-// script that the user data wrote. Every command is taken to succeed.
-func startsKubelet(script string, files func(path string) (string, bool), depth int) bool {
-	if depth > maxDepth {
-		return false
+// shell follows a shell text as far as it matters here: whether it would start the kubelet, by systemctl, in a shell
+// inside the shell, or in a script that the user data wrote; and whether it ends before that, by "exit" or "false".
+// All else is taken to succeed, conditions to be met, and an "exit" under a condition not to be reached.
+type shell struct {
+	files func(path string) (string, bool)
+	// errexit is "set -e".
+	errexit bool
+	depth   int
+}
+
+type outcome struct{ started, failed bool }
+
+// startsKubelet tells whether a command line of cloud-init's would start the kubelet.
+func startsKubelet(line string, files func(path string) (string, bool)) bool {
+	return shell{files: files}.run(line).started
+}
+
+func (s shell) run(script string) outcome {
+	if s.depth > maxDepth {
+		return outcome{}
 	}
+	var out outcome
+	conditions := 0
 	for _, words := range commands(script) {
-		if commandStartsKubelet(words, files, depth) {
-			return true
+		switch words[0] {
+		case "if", "case", "while", "until", "for":
+			conditions++
+		case "fi", "esac", "done":
+			conditions = max(0, conditions-1)
+		}
+		words = strip(words)
+		if len(words) == 0 {
+			continue
+		}
+		switch {
+		case words[0] == "set":
+			s.errexit = s.errexit || slices.ContainsFunc(words[1:], setsErrexit)
+		case words[0] == "exit" && conditions == 0:
+			out.failed = len(words) > 1 && words[1] != "0"
+			return out
+		default:
+			one := s.command(words)
+			out.started = out.started || one.started
+			if one.failed && s.errexit && conditions == 0 {
+				out.failed = true
+				return out
+			}
 		}
 	}
-	return false
+	return out
+}
+
+func setsErrexit(option string) bool {
+	return option == "errexit" || (strings.HasPrefix(option, "-") && !strings.HasPrefix(option, "--") && strings.Contains(option, "e"))
 }
 
 // prefixes are words that come before the command itself.
 var prefixes = []string{"sudo", "exec", "nohup", "time", "env", "if", "then", "else", "elif", "do", "while", "until", "!", "{", "("}
 
-func commandStartsKubelet(words []string, files func(string) (string, bool), depth int) bool {
+func strip(words []string) []string {
 	for len(words) > 0 && (slices.Contains(prefixes, words[0]) || isAssignment(words[0])) {
 		words = words[1:]
 	}
-	if len(words) == 0 {
-		return false
-	}
-	switch path.Base(words[0]) {
-	case "systemctl":
-		return systemctlStartsKubelet(words[1:])
-	case "sh", "bash", "dash", "ash":
-		return shellStartsKubelet(words[1:], files, depth)
-	case "source", ".":
-		words = words[1:]
-	}
-	if len(words) == 0 {
-		return false
-	}
-	script, ok := files(words[0])
-	return ok && startsKubelet(script, files, depth+1)
+	return words
 }
 
 func isAssignment(word string) bool {
@@ -55,31 +82,55 @@ func isAssignment(word string) bool {
 	return ok && name != "" && !strings.ContainsAny(name, "/-.")
 }
 
-// shellStartsKubelet is for the arguments of a shell: -c text, or a file.
-func shellStartsKubelet(args []string, files func(string) (string, bool), depth int) bool {
+func (s shell) command(words []string) outcome {
+	inner := shell{files: s.files, depth: s.depth + 1}
+	switch path.Base(words[0]) {
+	case "false":
+		return outcome{failed: true}
+	case "systemctl":
+		return outcome{started: systemctlStartsKubelet(words[1:])}
+	case "sh", "bash", "dash", "ash":
+		return inner.shell(words[1:])
+	case "source", ".":
+		words = words[1:]
+	}
+	if len(words) == 0 {
+		return outcome{}
+	}
+	return inner.file(words[0])
+}
+
+func (s shell) file(name string) outcome {
+	script, ok := s.files(name)
+	if !ok {
+		return outcome{}
+	}
+	return s.run(script)
+}
+
+// shell is for the arguments of a shell: -c text, or a file.
+func (s shell) shell(args []string) outcome {
+	text := false
 	for n := 0; n < len(args); n++ {
 		arg := args[n]
 		switch {
 		case arg == "-o" || arg == "+o":
 			n++
+			s.errexit = s.errexit || (n < len(args) && args[n] == "errexit")
 		case strings.HasPrefix(arg, "--"):
-		case strings.HasPrefix(arg, "-") && strings.Contains(arg, "c"):
-			// Options such as "-o pipefail" may stand between -c and its text.
-			rest := args[n+1:]
-			for len(rest) > 0 && strings.HasPrefix(rest[0], "-") {
-				rest = rest[1:]
-			}
-			return len(rest) > 0 && startsKubelet(rest[0], files, depth+1)
 		case strings.HasPrefix(arg, "-"):
+			text = text || strings.Contains(arg, "c")
+			s.errexit = s.errexit || setsErrexit(arg)
 			if strings.HasSuffix(arg, "o") {
 				n++
 			}
+		case text:
+			return s.run(arg)
 		default:
-			script, ok := files(arg)
-			return ok && startsKubelet(script, files, depth+1)
+			return s.file(arg)
 		}
 	}
-	return false
+	return outcome{}
 }
 
 func systemctlStartsKubelet(args []string) bool {

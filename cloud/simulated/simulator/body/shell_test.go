@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package body
+
+import "testing"
+
+func TestStartsKubelet(t *testing.T) {
+	files := func(path string) (string, bool) {
+		text, ok := map[string]string{
+			"/join.sh": "#!/bin/sh\nset -eu\nif grep -q x y; then\n  exit 1\nfi\n/bin/sh -ec 'echo '\\''a'\\'''\nsystemctl enable --now kubelet\n",
+			"/fail.sh": "#!/bin/sh\nset -eu\n/bin/sh -ec 'false'\nsystemctl enable --now kubelet\n",
+			"/loop.sh": "/loop.sh\n",
+		}[path]
+		return text, ok
+	}
+	for line, want := range map[string]bool{
+		"systemctl enable --now kubelet":                           true,
+		"systemctl --now enable kubelet.service":                   true,
+		"systemctl start kubelet":                                  true,
+		"systemctl restart containerd kubelet":                     true,
+		"sudo systemctl daemon-reload && systemctl start kubelet":  true,
+		"sh -c 'systemctl start kubelet'":                          true,
+		`bash -euo pipefail -c "sleep 1; systemctl start kubelet"`: true,
+		"bash -o errexit /join.sh":                                 true,
+		"/join.sh":                                                 true,
+		". /join.sh":                                               true,
+		"FOO=bar /join.sh >/dev/null":                              true,
+		"if true; then systemctl start kubelet; fi":                true,
+		"systemctl start kubelet || exit 1":                        true,
+		"false; systemctl start kubelet":                           true,
+		"if false; then exit 1; fi; systemctl start kubelet":       true,
+
+		"":                                        false,
+		"systemctl enable kubelet":                false,
+		"systemctl stop kubelet":                  false,
+		"systemctl start containerd":              false,
+		"# systemctl start kubelet":               false,
+		"echo 'systemctl start kubelet'":          false,
+		"true || systemctl start kubelet":         false,
+		"exit 1; systemctl start kubelet":         false,
+		"set -e; false; systemctl start kubelet":  false,
+		"sh -ec 'false\nsystemctl start kubelet'": false,
+		"/fail.sh":                                false,
+		"/loop.sh":                                false,
+		"/missing.sh":                             false,
+		"sh -c":                                   false,
+		"sh":                                      false,
+	} {
+		if got := startsKubelet(line, files); got != want {
+			t.Errorf("%q: %t", line, got)
+		}
+	}
+}
+
+func FuzzCommands(f *testing.F) {
+	f.Add(`a 'b c' "d\"e" \f; g || h && i | j & # k`)
+	f.Add("sh -c 'sh -c \"systemctl start kubelet\"'\n")
+	f.Fuzz(func(t *testing.T, script string) {
+		for _, words := range commands(script) {
+			if len(words) == 0 {
+				t.Error("a command without words")
+			}
+		}
+		startsKubelet(script, func(string) (string, bool) { return script, true })
+	})
+}
