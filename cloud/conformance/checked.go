@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// checked is a driver that is held, at each call, to what is promised of every answer.
+type checked struct {
+	cloud.Driver
+	t       testing.TB
+	secrets []string
+}
+
+func (c *checked) Probe(ctx context.Context) (cloud.Info, error) {
+	c.t.Helper()
+	info, err := c.Driver.Probe(ctx)
+	c.error("Probe", err)
+	return info, err
+}
+
+func (c *checked) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
+	c.t.Helper()
+	made, err := c.Driver.Ensure(ctx, req)
+	c.error("Ensure", err)
+	if err == nil {
+		c.resource("Ensure", made)
+	}
+	return made, err
+}
+
+func (c *checked) List(ctx context.Context) ([]cloud.Resource, error) {
+	c.t.Helper()
+	found, err := c.Driver.List(ctx)
+	c.error("List", err)
+	c.resources("List", found, err)
+	return found, err
+}
+
+func (c *checked) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
+	c.t.Helper()
+	found, err := c.Driver.Describe(ctx, refs)
+	c.error("Describe", err)
+	c.resources("Describe", found, err)
+	for _, r := range found {
+		if !slices.ContainsFunc(refs, func(ref cloud.Reference) bool { return ref.Token == r.Token }) {
+			c.t.Errorf("Describe: answered %s %s, for which nobody asked", r.Kind, r.ID)
+		}
+	}
+	return found, err
+}
+
+func (c *checked) Delete(ctx context.Context, resources []cloud.Resource) []error {
+	c.t.Helper()
+	errs := c.Driver.Delete(ctx, resources)
+	if len(errs) != len(resources) {
+		c.t.Fatalf("Delete: answered %d errors for %d resources", len(errs), len(resources))
+	}
+	for _, err := range errs {
+		c.error("Delete", err)
+	}
+	return errs
+}
+
+func (c *checked) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
+	c.t.Helper()
+	offering, err := c.Driver.Offering(ctx, spec)
+	c.error("Offering", err)
+	return offering, err
+}
+
+// error holds an error to its shape: typed, in words, without a secret.
+func (c *checked) error(method string, err error) {
+	c.t.Helper()
+	if err == nil {
+		return
+	}
+	var e *cloud.Error
+	if !errors.As(err, &e) {
+		c.t.Errorf("%s: the error is %T, not *cloud.Error: %v", method, err, err)
+		return
+	}
+	if !slices.Contains(codes(), e.Code) {
+		c.t.Errorf("%s: unknown code %q", method, e.Code)
+	}
+	if strings.TrimSpace(e.Message) == "" {
+		c.t.Errorf("%s: %s without a message", method, e.Code)
+	}
+	if e.RetryAfter != 0 && e.Code != cloud.Throttled && e.Code != cloud.Unavailable {
+		c.t.Errorf("%s: RetryAfter with %s", method, e.Code)
+	}
+	if strings.Contains(e.Message, "hotel") {
+		c.t.Errorf("%s: the message repeats a body that is not the cloud's: %s", method, e.Message)
+	}
+	// The cause is wrapped and may be logged by whoever unwraps it.
+	for cause := error(e); cause != nil; cause = errors.Unwrap(cause) {
+		c.noSecret(method, cause.Error())
+	}
+}
+
+func (c *checked) noSecret(where, text string) {
+	c.t.Helper()
+	for _, secret := range c.secrets {
+		if strings.Contains(text, secret) {
+			c.t.Errorf("%s: a secret is in %q", where, strings.ReplaceAll(text, secret, "[SECRET]"))
+		}
+	}
+}
+
+// resources holds a listing to its shape: nothing twice, nothing together with an error.
+func (c *checked) resources(method string, found []cloud.Resource, err error) {
+	c.t.Helper()
+	if err != nil && len(found) > 0 {
+		c.t.Errorf("%s: answered %d resources together with an error: a part must never be taken for the whole", method, len(found))
+	}
+	seen := map[string]bool{}
+	for _, r := range found {
+		key := string(r.Kind) + "/" + r.ID
+		if seen[key] {
+			c.t.Errorf("%s: %s came twice", method, key)
+		}
+		seen[key] = true
+		c.resource(method, r)
+	}
+}
+
+func (c *checked) resource(method string, r cloud.Resource) {
+	c.t.Helper()
+	if r.ID == "" || r.OwnershipID == "" || r.Token == "" {
+		c.t.Errorf("%s: a resource lacks ID, token or ownership ID: %+v", method, r)
+	}
+	if r.Kind != cloud.KindInstance {
+		if r.State != "" || r.ProviderID != "" {
+			c.t.Errorf("%s: a dependant has what only an instance has: %+v", method, r)
+		}
+		return
+	}
+	if r.ProviderID == "" || len(r.ProviderID) > 512 || !slices.Contains(states(), r.State) {
+		c.t.Errorf("%s: instance %s has provider ID %q, state %q", method, r.ID, r.ProviderID, r.State)
+	}
+}
+
+func codes() []cloud.Code {
+	return []cloud.Code{cloud.Throttled, cloud.QuotaExceeded, cloud.NoCapacity, cloud.Unauthorized, cloud.InvalidSpec,
+		cloud.NotFound, cloud.Conflict, cloud.Unavailable, cloud.Unknown}
+}
+
+func states() []cloud.State {
+	return []cloud.State{cloud.StatePending, cloud.StateRunning, cloud.StateStopping, cloud.StateStopped, cloud.StateFailed, cloud.StateTerminated}
+}

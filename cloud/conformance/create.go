@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// create makes a machine and waits until it runs.
+func (s *suite) create() {
+	req := s.request(s.token())
+	var made cloud.Resource
+	s.wantCalls("Ensure", s.net.count(func() { made = s.ensure(req) }), s.Calls.Create)
+	s.eventually("the machine runs", func() bool {
+		found, err := s.driver.Describe(s.Context(), []cloud.Reference{s.reference(made)})
+		i := slices.IndexFunc(found, func(r cloud.Resource) bool { return r.ID == made.ID && r.Kind == cloud.KindInstance })
+		if err != nil || i < 0 || found[i].State != cloud.StateRunning {
+			return false
+		}
+		running := found[i]
+		if running.ProviderID != made.ProviderID || running.OwnershipID != s.owner || running.Token != req.Token {
+			s.Errorf("made as %+v, runs as %+v", made, running)
+		}
+		return len(running.Addresses) > 0
+	})
+}
+
+// createWhereAsked asks for each failure domain.
+func (s *suite) createWhereAsked() {
+	info, err := s.driver.Probe(s.Context())
+	if err != nil {
+		s.Fatalf("Probe: %v", err)
+	}
+	for _, domain := range info.FailureDomains {
+		req := s.request(s.token())
+		req.FailureDomain = domain
+		if made := s.ensure(req); made.FailureDomain != domain {
+			s.Errorf("asked for %q, made in %q", domain, made.FailureDomain)
+		}
+	}
+}
+
+// createIsIdempotent repeats a create, with the same and with another request.
+func (s *suite) createIsIdempotent() {
+	req := s.request(s.token())
+	made := s.ensure(req)
+	s.wantCalls("Ensure of what exists", s.net.count(func() {
+		if again := s.ensure(req); again.ID != made.ID {
+			s.Errorf("made %s, then %s", made.ID, again.ID)
+		}
+	}), s.Calls.Again)
+	other := s.request(req.Token)
+	other.Name, other.UserData = "another-name", []byte("#cloud-config\nhostname: other\n")
+	if again := s.ensure(other); again.ID != made.ID {
+		s.Errorf("made %s, then for a changed request %s: the token alone decides", made.ID, again.ID)
+	}
+	s.wantOne(req.Token, made.ID)
+}
+
+// createInParallel sends the same request several times at once, as two managers may.
+func (s *suite) createInParallel() {
+	req := s.request(s.token())
+	ids := make([]string, 8)
+	var wg sync.WaitGroup
+	for i := range ids {
+		wg.Go(func() {
+			if made, err := s.driver.Ensure(s.Context(), req); err == nil {
+				ids[i] = made.ID
+			}
+		})
+	}
+	wg.Wait()
+	made := s.ensure(req)
+	for _, id := range ids {
+		if id != "" && id != made.ID {
+			s.Errorf("made %s and %s", id, made.ID)
+		}
+	}
+	s.wantOne(req.Token, made.ID)
+}
+
+// createAfterLostAnswer lets each of a network's troubles befall the create, and repeats it.
+func (s *suite) createAfterLostAnswer() {
+	for _, trouble := range troubles() {
+		req := s.request(s.token())
+		happened, err := s.during(cloud.ClassCreate, 0, trouble.do, func(ctx context.Context) error {
+			_, err := s.driver.Ensure(ctx, req)
+			return err
+		})
+		if !happened {
+			s.Errorf("%s: Ensure made no call of class create", trouble.name)
+		}
+		if code := cloud.CodeOf(err); code != cloud.Unavailable && code != cloud.Unknown {
+			s.Errorf("%s: got %v; whether something was made is open, so the code must be Unavailable or Unknown", trouble.name, err)
+		}
+		made := s.ensure(req)
+		s.wantOne(req.Token, made.ID)
+	}
+}
+
+// neverMadeAgain asks for a machine whose instance is terminated: it must get that one's end, and not a new one.
+func (s *suite) neverMadeAgain() {
+	req := s.request(s.token())
+	made := s.ensure(req)
+	s.untilGone(s.Context(), []cloud.Reference{s.reference(made)})
+	found := s.instances(req.Token)
+	if len(found) == 0 {
+		s.Log("the cloud forgets terminated instances at once: Ensure can't know of them")
+		return
+	}
+	if again := s.ensure(req); again.ID != made.ID || again.State != cloud.StateTerminated {
+		s.Errorf("made %s again, as %s (%s)", made.ID, again.ID, again.State)
+	}
+}
+
+// names are Kubernetes': up to 253 characters, with dots. Every cloud must take them, whatever it makes of them.
+func (s *suite) names() {
+	long := strings.Repeat("a", 242) + ".example.b"
+	seen := map[string]string{}
+	for _, name := range []string{"x", "0", "a.b.c", "a-b-c", "UPPER", long, long + "c"} {
+		req := s.request(s.token())
+		req.Name = name
+		made := s.ensure(req)
+		if other, ok := seen[made.ID]; ok {
+			s.Errorf("%q and %q became one instance", name, other)
+		}
+		seen[made.ID] = name
+	}
+}
+
+// userData may be as large as the row says, and hold any bytes; more must be refused before anything is made.
+func (s *suite) userData() {
+	req := s.request(s.token())
+	req.UserData = bytes.Repeat([]byte("\x00\xff\n"), s.Cloud.MaxUserData)[:s.Cloud.MaxUserData]
+	s.ensure(req)
+	req = s.request(s.token())
+	req.UserData = bytes.Repeat([]byte("a"), s.Cloud.MaxUserData+1)
+	_, err := s.driver.Ensure(s.Context(), req)
+	s.wantCode(err, cloud.InvalidSpec)
+	if found := s.instances(req.Token); len(found) > 0 {
+		s.Errorf("refused, but made: %+v", found)
+	}
+}
+
+// refused machines get their code, and leave nothing behind.
+func (s *suite) refused() {
+	for name, refused := range s.Refused {
+		req := s.request(s.token())
+		req.Spec, req.FailureDomain = refused.Machine, refused.FailureDomain
+		_, err := s.driver.Ensure(s.Context(), req)
+		if cloud.CodeOf(err) != refused.Code || err == nil {
+			s.Errorf("%s: got %v, want %s", name, err, refused.Code)
+		}
+		if found := s.instances(req.Token); len(found) > 0 {
+			s.Errorf("%s: refused, but made: %+v", name, found)
+		}
+	}
+}
+
+// injected lets the endpoint itself produce errors.
+func (s *suite) injected() {
+	for _, code := range codes() {
+		inject := s.Inject[code]
+		if inject == nil {
+			continue
+		}
+		undo := inject(s.T)
+		req := s.request(s.token())
+		_, err := s.driver.Ensure(s.Context(), req)
+		undo()
+		if cloud.CodeOf(err) != code || err == nil {
+			s.Errorf("%s: got %v", code, err)
+		}
+		if code == cloud.Throttled && asError(err) != nil && asError(err).RetryAfter < 0 {
+			s.Errorf("Throttled with RetryAfter %s", asError(err).RetryAfter)
+		}
+		s.wantOne(s.ensure(req).Token, "")
+	}
+	if s.Inject == nil {
+		s.leaveOut("errors of the endpoint")
+	}
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// delete removes machines in one batch, with one that is gone already among them, and follows them to the end.
+func (s *suite) delete() {
+	var batch []cloud.Resource
+	var refs []cloud.Reference
+	for _, made := range s.makeMany(min(5, s.Cloud.MaxBatch)) {
+		batch = append(batch, made)
+		refs = append(refs, s.reference(made))
+	}
+	survivor := s.ensure(s.request(s.token()))
+	calls := s.net.count(func() {
+		for i, err := range s.driver.Delete(s.Context(), batch) {
+			if err != nil {
+				s.Errorf("Delete of %s: %v", batch[i].ID, err)
+			}
+		}
+	})
+	s.wantCalls("Delete of a batch", calls, s.Calls.Delete)
+	for _, err := range s.driver.Delete(s.Context(), batch) {
+		if err != nil {
+			s.Errorf("Delete of what is being deleted: %v", err)
+		}
+	}
+	s.untilGone(s.Context(), refs)
+	for i, err := range s.driver.Delete(s.Context(), batch) {
+		if err != nil {
+			s.Errorf("Delete of %s, which is gone: %v", batch[i].ID, err)
+		}
+	}
+	// A live read after the end, lag or not: no machine comes back.
+	found, err := s.driver.Describe(s.Context(), refs)
+	if err != nil {
+		s.Errorf("Describe: %v", err)
+	}
+	for _, r := range found {
+		if r.State != cloud.StateTerminated {
+			s.Errorf("gone, and yet there: %+v", r)
+		}
+	}
+	s.wantOne(survivor.Token, survivor.ID)
+	if errs := s.driver.Delete(s.Context(), nil); len(errs) != 0 {
+		s.Errorf("Delete of nothing: %v", errs)
+	}
+}
+
+// deleteInTrouble lets each of a network's troubles befall the delete: an error for each resource, and no harm.
+func (s *suite) deleteInTrouble() {
+	for _, trouble := range troubles() {
+		made := s.ensure(s.request(s.token()))
+		happened, err := s.during(cloud.ClassDelete, 0, trouble.do, func(ctx context.Context) error {
+			return s.driver.Delete(ctx, []cloud.Resource{made})[0]
+		})
+		if !happened {
+			s.Errorf("%s: Delete made no call of class delete", trouble.name)
+		}
+		if code := cloud.CodeOf(err); code != cloud.Unavailable && code != cloud.Unknown {
+			s.Errorf("%s: got %v, want Unavailable or Unknown", trouble.name, err)
+		}
+		s.untilGone(s.Context(), []cloud.Reference{s.reference(made)})
+	}
+}
+
+// foreign looks that what is not ours is neither listed nor touched.
+func (s *suite) foreign() {
+	if s.Foreign == nil {
+		s.leaveOut("a foreign instance")
+		return
+	}
+	alive := s.Foreign(s.T)
+	made := s.ensure(s.request(s.token()))
+	found, err := s.ours()
+	if err != nil {
+		s.Fatalf("List: %v", err)
+	}
+	for _, r := range found {
+		if r.Token != made.Token {
+			s.Errorf("listed %+v, which nobody made", r)
+		}
+	}
+	s.untilGone(s.Context(), []cloud.Reference{s.reference(made)})
+	if !alive() {
+		s.Error("the foreign instance was touched")
+	}
+}
+
+// context ends before and during each method: no call is begun after its end, and the method returns soon.
+func (s *suite) context() {
+	made := s.ensure(s.request(s.token()))
+	methods := map[string]func(ctx context.Context) error{
+		"Probe":  func(ctx context.Context) error { _, err := s.driver.Probe(ctx); return err },
+		"Ensure": func(ctx context.Context) error { _, err := s.driver.Ensure(ctx, s.request(s.token())); return err },
+		"List":   func(ctx context.Context) error { _, err := s.driver.List(ctx); return err },
+		"Describe": func(ctx context.Context) error {
+			_, err := s.driver.Describe(ctx, []cloud.Reference{s.reference(made)})
+			return err
+		},
+		"Delete":   func(ctx context.Context) error { return s.driver.Delete(ctx, []cloud.Resource{made})[0] },
+		"Offering": func(ctx context.Context) error { _, err := s.driver.Offering(ctx, s.Machine); return err },
+	}
+	for name, method := range methods {
+		ended, cancel := context.WithCancel(s.Context())
+		cancel()
+		var err error
+		if calls := s.net.count(func() { err = method(ended) }); calls != 0 {
+			s.Errorf("%s made %d calls after its context had ended", name, calls)
+		}
+		if err != nil || name != "Offering" { // an Offering may be known without a call
+			s.wantCode(err, cloud.Unavailable)
+		}
+		s.endDuring(name, method)
+	}
+	s.wantOne(made.Token, made.ID)
+	if _, err := s.driver.Offering(s.Context(), &infrav1.CloudMachineFields{}); cloud.CodeOf(err) != cloud.InvalidSpec {
+		s.Errorf("Offering without the cloud's fields: got %v, want InvalidSpec", err)
+	}
+}
+
+// endDuring ends the context while a call hangs, by cancellation and by deadline.
+func (s *suite) endDuring(name string, method func(context.Context) error) {
+	for _, class := range []cloud.Class{cloud.ClassCreate, cloud.ClassDelete, cloud.ClassRead} {
+		for how, giveUp := range map[string]func(cancel func()){
+			"cancelled": func(cancel func()) { cancel() },
+			"deadline":  func(func()) {},
+		} {
+			ctx, cancel := context.WithCancel(s.Context())
+			if how == "deadline" {
+				ctx, cancel = context.WithTimeout(s.Context(), time.Second)
+			}
+			end := s.net.play(fault{class: class, do: hang, giveUp: func() { giveUp(cancel) }})
+			done := make(chan error, 1)
+			go func() { done <- method(ctx) }()
+			var err error
+			select {
+			case err = <-done:
+			case <-time.After(s.Patience):
+				s.Fatalf("%s does not return after its context was %s", name, how)
+			}
+			cancel()
+			if end() && cloud.CodeOf(err) != cloud.Unavailable {
+				s.Errorf("%s, %s during a call: got %v, want Unavailable", name, how, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"maps"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// row looks at what the registry says of the cloud, and that none of it makes a call.
+func (s *suite) row() {
+	calls := s.net.count(func() {
+		c := s.Cloud
+		if c.Name == "" || c.MaxBatch < 1 || c.MaxUserData < 1 || c.Consistency < 0 {
+			s.Errorf("the row lacks a name, MaxBatch, MaxUserData, or has a negative Consistency: %q %d %d %s", c.Name, c.MaxBatch, c.MaxUserData, c.Consistency)
+		}
+		for class, limit := range map[cloud.Class]cloud.Limit{
+			cloud.ClassCreate: c.Limits.Create, cloud.ClassDelete: c.Limits.Delete, cloud.ClassRead: c.Limits.Read,
+		} {
+			if limit.PerSecond <= 0 || limit.Burst < 1 {
+				s.Errorf("the rate limit of %s is %+v", class, limit)
+			}
+		}
+		if !c.InAccount(s.Account) || c.InAccount(&infrav1.CloudAccountSpec{}) {
+			s.Error("InAccount can't tell its account")
+		}
+		if !c.InMachine(s.Machine) || c.InMachine(&infrav1.CloudMachineFields{}) {
+			s.Error("InMachine can't tell its machine")
+		}
+		if errs := c.ValidateAccount(s.Account, field.NewPath("spec")); len(errs) > 0 {
+			s.Errorf("ValidateAccount refuses the account: %v", errs)
+		}
+		if errs := c.ValidateMachine(s.Machine, field.NewPath("spec")); len(errs) > 0 {
+			s.Errorf("ValidateMachine refuses the machine: %v", errs)
+		}
+		if c.ProviderID != nil {
+			c.ProviderID(&infrav1.CloudMachineSpec{CloudMachineFields: *s.Machine})
+		}
+		again := s.newDriver(s.Credentials)
+		if s.driver.Identity() == "" || again.Identity() != s.driver.Identity() {
+			s.Errorf("Identity is %q, then %q", s.driver.Identity(), again.Identity())
+		}
+	})
+	if calls != 0 {
+		s.Errorf("the row and New made %d calls; they must make none", calls)
+	}
+}
+
+// credentials that are missing, empty or refused are Unauthorized, and nothing else is.
+func (s *suite) credentials() {
+	for key := range s.Credentials {
+		for name, change := range map[string]func(map[string][]byte){
+			"lacks":    func(c map[string][]byte) { delete(c, key) },
+			"empty":    func(c map[string][]byte) { c[key] = nil },
+			"newlines": func(c map[string][]byte) { c[key] = []byte("a\r\nX-Injected: b") },
+		} {
+			changed := maps.Clone(s.Credentials)
+			change(changed)
+			driver, err := s.Cloud.New(cloud.Config{Account: s.Account, Credentials: changed, Transport: s.net})
+			if err == nil {
+				_, err = driver.Probe(s.Context()) // what New can't tell, the cloud must
+			}
+			if code := cloud.CodeOf(err); code != cloud.Unauthorized && code != cloud.InvalidSpec {
+				s.Errorf("a Secret that %s key %q: got %v, want Unauthorized or InvalidSpec", name, key, err)
+			}
+		}
+	}
+	bad := s.newDriver(s.BadCredentials)
+	_, err := bad.Probe(s.Context())
+	s.wantCode(err, cloud.Unauthorized)
+	_, err = bad.Ensure(s.Context(), s.request(s.token()))
+	s.wantCode(err, cloud.Unauthorized)
+	_, err = bad.List(s.Context())
+	s.wantCode(err, cloud.Unauthorized)
+	_, err = bad.Describe(s.Context(), []cloud.Reference{{Token: s.token(), OwnershipID: s.owner}})
+	s.wantCode(err, cloud.Unauthorized)
+
+	made := s.ensure(s.request(s.token()))
+	s.wantCode(bad.Delete(s.Context(), []cloud.Resource{made})[0], cloud.Unauthorized)
+	s.wantOne(made.Token, made.ID)
+}
+
+func (s *suite) probe() {
+	var info cloud.Info
+	calls := s.net.count(func() {
+		var err error
+		if info, err = s.driver.Probe(s.Context()); err != nil {
+			s.Fatalf("Probe: %v", err)
+		}
+	})
+	s.wantCalls("Probe", calls, s.Calls.Probe)
+	if !slices.IsSorted(info.FailureDomains) || slices.Contains(info.FailureDomains, "") {
+		s.Errorf("the failure domains are not sorted, or one has no name: %q", info.FailureDomains)
+	}
+}
+
+func (s *suite) offering() {
+	var offering cloud.Offering
+	calls := s.net.count(func() {
+		var err error
+		if offering, err = s.driver.Offering(s.Context(), s.Machine); err != nil {
+			s.Fatalf("Offering: %v", err)
+		}
+	})
+	s.wantCalls("Offering", calls, s.Calls.Offering)
+	if offering.Capacity.Cpu().Sign() <= 0 || offering.Capacity.Memory().Sign() <= 0 {
+		s.Errorf("an autoscaler needs at least CPU and memory, got %v", offering.Capacity)
+	}
+	if !slices.Contains([]string{"amd64", "arm64", "s390x", "ppc64le"}, offering.Architecture) || offering.OperatingSystem == "" {
+		s.Errorf("architecture %q, operating system %q", offering.Architecture, offering.OperatingSystem)
+	}
+	for name, refused := range s.Refused {
+		if !refused.OfferingToo {
+			continue
+		}
+		if _, err := s.driver.Offering(s.Context(), refused.Machine); cloud.CodeOf(err) != cloud.InvalidSpec {
+			s.Errorf("Offering of %s: got %v, want InvalidSpec", name, err)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// makeMany makes n machines, some at a time, and returns them by token.
+func (s *suite) makeMany(n int) map[string]cloud.Resource {
+	s.Helper()
+	var mu sync.Mutex
+	all := map[string]cloud.Resource{}
+	requests := make(chan cloud.Request)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for req := range requests {
+				made, err := s.driver.Ensure(s.Context(), req)
+				for tries := 0; tries < 30 && (cloud.CodeOf(err) == cloud.Throttled || cloud.CodeOf(err) == cloud.Unavailable); tries++ {
+					s.sleep(max(asError(err).RetryAfter, 100*time.Millisecond))
+					made, err = s.driver.Ensure(s.Context(), req)
+				}
+				if err != nil {
+					s.Errorf("Ensure: %v", err)
+					continue
+				}
+				mu.Lock()
+				all[req.Token] = made
+				mu.Unlock()
+			}
+		})
+	}
+	for range n {
+		requests <- s.request(s.token())
+	}
+	close(requests)
+	wg.Wait()
+	if len(all) != n {
+		s.Fatalf("made %d machines of %d", len(all), n)
+	}
+	return all
+}
+
+// ours lists and keeps what belongs to this subtest.
+func (s *suite) ours() ([]cloud.Resource, error) {
+	found, err := s.driver.List(s.Context())
+	return slices.DeleteFunc(found, func(r cloud.Resource) bool { return r.OwnershipID != s.owner }), err
+}
+
+// list makes many machines and wants to see every one, at the price of its pages.
+func (s *suite) list() {
+	made := s.makeMany(s.Machines)
+	var found []cloud.Resource
+	s.eventually("the listing shows every machine", func() bool {
+		var err error
+		var total []cloud.Resource
+		calls := s.net.count(func() { total, err = s.driver.List(s.Context()) }, cloud.ClassRead)
+		if err != nil {
+			return false
+		}
+		s.wantCalls("List", calls, s.Calls.List*(len(total)/s.Calls.Page+1))
+		found = slices.DeleteFunc(total, func(r cloud.Resource) bool { return r.OwnershipID != s.owner })
+		instances := 0
+		for _, r := range found {
+			if r.Kind == cloud.KindInstance {
+				instances++
+			}
+		}
+		if instances > len(made) {
+			s.Fatalf("made %d machines, listed %d", len(made), instances)
+		}
+		return instances == len(made)
+	})
+	for _, r := range found {
+		if r.Kind == cloud.KindInstance && r.ID != made[r.Token].ID {
+			s.Errorf("token %s was made as %s and is listed as %s", r.Token, made[r.Token].ID, r.ID)
+		}
+		if _, ok := made[r.Token]; !ok {
+			s.Errorf("nobody made %s %s", r.Kind, r.ID)
+		}
+	}
+	s.listIsWholeOrAnError()
+	s.describeMany(made)
+}
+
+// listIsWholeOrAnError spoils the first, the middle and the last page.
+func (s *suite) listIsWholeOrAnError() {
+	pages := s.net.count(func() { _, _ = s.driver.List(s.Context()) }, cloud.ClassRead)
+	if pages < 2 {
+		s.Log("the listing takes one call: no second page could be spoilt")
+	}
+	for _, page := range slices.Compact([]int{0, pages / 2, pages - 1}) {
+		for _, trouble := range troubles() {
+			happened, err := s.during(cloud.ClassRead, page, trouble.do, func(ctx context.Context) error {
+				_, err := s.driver.List(ctx)
+				return err
+			})
+			if happened && err == nil {
+				s.Errorf("page %d of %d, %s: no error", page+1, pages, trouble.name)
+			}
+		}
+	}
+}
+
+// describeMany asks for as many as one call may carry.
+func (s *suite) describeMany(made map[string]cloud.Resource) {
+	var refs []cloud.Reference
+	for _, r := range made {
+		if len(refs) < s.Cloud.MaxBatch {
+			refs = append(refs, s.reference(r))
+		}
+	}
+	var found []cloud.Resource
+	calls := s.net.count(func() {
+		var err error
+		if found, err = s.driver.Describe(s.Context(), refs); err != nil {
+			s.Fatalf("Describe: %v", err)
+		}
+	})
+	s.wantCalls("Describe", calls, s.Calls.Describe*(len(found)/s.Calls.Page+1))
+	instances := slices.DeleteFunc(found, func(r cloud.Resource) bool { return r.Kind != cloud.KindInstance })
+	if len(instances) != len(refs) {
+		s.Errorf("asked for %d machines, got %d", len(refs), len(instances))
+	}
+}
+
+// readsInTrouble lets each of a network's troubles befall each read: never an empty answer without an error.
+func (s *suite) readsInTrouble() {
+	made := s.ensure(s.request(s.token()))
+	reads := map[string]func(context.Context) error{
+		"List": func(ctx context.Context) error { _, err := s.driver.List(ctx); return err },
+		"Describe": func(ctx context.Context) error {
+			_, err := s.driver.Describe(ctx, []cloud.Reference{s.reference(made)})
+			return err
+		},
+		"Probe":    func(ctx context.Context) error { _, err := s.driver.Probe(ctx); return err },
+		"Offering": func(ctx context.Context) error { _, err := s.driver.Offering(ctx, s.Machine); return err },
+	}
+	for name, read := range reads {
+		for _, trouble := range troubles() {
+			happened, err := s.during(cloud.ClassRead, 0, trouble.do, read)
+			if !happened {
+				continue // it made no call
+			}
+			if code := cloud.CodeOf(err); code != cloud.Unavailable && code != cloud.Unknown {
+				s.Errorf("%s, %s: got %v, want Unavailable or Unknown", name, trouble.name, err)
+			}
+		}
+	}
+}
+
+// describe finds a machine by token alone and by provider ID, and nothing for what is not there.
+func (s *suite) describe() {
+	made := s.ensure(s.request(s.token()))
+	s.wantOne(made.Token, made.ID)
+	found, err := s.driver.Describe(s.Context(), []cloud.Reference{
+		s.reference(made), {Token: s.token(), OwnershipID: s.owner},
+	})
+	if err != nil {
+		s.Fatalf("Describe: %v", err)
+	}
+	for _, r := range found {
+		if r.Token != made.Token {
+			s.Errorf("got %s %s of token %s", r.Kind, r.ID, r.Token)
+		}
+	}
+	if found, err := s.driver.Describe(s.Context(), []cloud.Reference{{Token: s.token(), OwnershipID: s.owner}}); err != nil || len(found) > 0 {
+		s.Errorf("what is not there: got %v, %v; want nothing and no error", found, err)
+	}
+	if found, err := s.driver.Describe(s.Context(), nil); err != nil || len(found) > 0 {
+		s.Errorf("nothing asked for: got %v, %v", found, err)
+	}
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// Run tries a cloud. Each subtest works under an ownership ID of its own and leaves nothing behind, so that the suite may
+// run in an account that others use.
+func Run(t *testing.T, target Target) {
+	target.Calls = target.Calls.withDefaults()
+	if target.Machines == 0 {
+		target.Machines = 250
+	}
+	if target.Patience == 0 {
+		target.Patience = time.Minute
+	}
+	if target.Transport == nil {
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		t.Cleanup(transport.CloseIdleConnections)
+		target.Transport = transport
+	}
+	for _, test := range []struct {
+		name string
+		run  func(*suite)
+	}{
+		{"row", (*suite).row},
+		{"credentials", (*suite).credentials},
+		{"probe", (*suite).probe},
+		{"offering", (*suite).offering},
+		{"create", (*suite).create},
+		{"create where asked", (*suite).createWhereAsked},
+		{"create is idempotent", (*suite).createIsIdempotent},
+		{"create in parallel", (*suite).createInParallel},
+		{"create after a lost answer", (*suite).createAfterLostAnswer},
+		{"never made again", (*suite).neverMadeAgain},
+		{"names", (*suite).names},
+		{"user data", (*suite).userData},
+		{"refused", (*suite).refused},
+		{"injected errors", (*suite).injected},
+		{"list", (*suite).list},
+		{"reads in a bad network", (*suite).readsInTrouble},
+		{"describe", (*suite).describe},
+		{"delete", (*suite).delete},
+		{"delete in a bad network", (*suite).deleteInTrouble},
+		{"foreign resources", (*suite).foreign},
+		{"context", (*suite).context},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(newSuite(t, target)) })
+	}
+}
+
+// suite is one subtest's.
+type suite struct {
+	*testing.T
+	Target
+	net    *network
+	driver cloud.Driver
+	// owner is the ownership ID of all that this subtest makes.
+	owner string
+}
+
+func newSuite(t *testing.T, target Target) *suite {
+	t.Helper()
+	s := &suite{
+		T: t, Target: target,
+		net:   &network{base: target.Transport, t: t, calls: map[cloud.Class]int{}},
+		owner: "conformance-" + strings.ToLower(rand.Text()),
+	}
+	s.driver = s.newDriver(target.Credentials)
+	t.Cleanup(s.cleanUp)
+	return s
+}
+
+// newDriver makes a driver whose every answer is checked.
+func (s *suite) newDriver(credentials map[string][]byte) cloud.Driver {
+	s.Helper()
+	c := &checked{t: s.T}
+	for _, values := range []map[string][]byte{s.Credentials, s.BadCredentials} {
+		for _, value := range values {
+			c.secrets = append(c.secrets, string(value))
+		}
+	}
+	driver, err := s.Cloud.New(cloud.Config{Account: s.Account, Credentials: credentials, Transport: s.net})
+	c.error("New", err)
+	if err != nil {
+		s.Fatalf("New: %v", err)
+	}
+	c.noSecret("Identity", driver.Identity())
+	c.Driver = driver
+	return c
+}
+
+// cleanUp deletes all that the subtest made, whatever became of it, and looks that nothing is left.
+func (s *suite) cleanUp() {
+	// The test's own context has ended by now.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), 2*s.Patience)
+	defer cancel()
+	s.net.play(fault{})()
+	s.untilGone(ctx, nil)
+	if s.Left == nil {
+		return
+	}
+	s.eventually("nothing is left at the endpoint", func() bool { return len(s.Left(s.T, s.owner)) == 0 })
+}
+
+// untilGone deletes what the references name, or all that the subtest made, to the end.
+func (s *suite) untilGone(ctx context.Context, refs []cloud.Reference) {
+	s.Helper()
+	s.sleep(s.Cloud.Consistency) // what was just made may not be shown yet
+	s.eventually("instances and all that belongs to them are gone", func() bool { return s.deleteStep(ctx, refs) == 0 })
+}
+
+// deleteStep moves a deletion one step on, as cloud.Account does: instances first, what belongs to them once they are
+// gone. It returns how much is not gone.
+func (s *suite) deleteStep(ctx context.Context, refs []cloud.Reference) int {
+	s.Helper()
+	var found []cloud.Resource
+	var err error
+	if refs == nil {
+		found, err = s.driver.List(ctx)
+	} else {
+		found, err = s.driver.Describe(ctx, refs)
+	}
+	if err != nil {
+		return 1
+	}
+	var instances, dependants []cloud.Resource
+	for _, r := range found {
+		switch {
+		case r.OwnershipID != s.owner || r.State == cloud.StateTerminated:
+		case r.Kind == cloud.KindInstance:
+			instances = append(instances, r)
+		default:
+			dependants = append(dependants, r)
+		}
+	}
+	now := instances
+	if len(instances) == 0 {
+		now = dependants
+	}
+	for batch := range slices.Chunk(now, max(s.Cloud.MaxBatch, 1)) {
+		s.driver.Delete(ctx, batch)
+	}
+	return len(instances) + len(dependants)
+}
+
+// during calls step while a fault befalls one of its calls: of the class, after skip others.
+func (s *suite) during(class cloud.Class, skip int, do effect, step func(context.Context) error) (happened bool, err error) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), s.Patience)
+	defer cancel()
+	end := s.net.play(fault{class: class, skip: skip, do: do, giveUp: cancel})
+	err = step(ctx)
+	return end(), err
+}
+
+// token makes up the token of a machine.
+func (s *suite) token() string { return strings.ToLower(rand.Text()) }
+
+func (s *suite) request(token string) cloud.Request {
+	return cloud.Request{
+		Token: token, OwnershipID: s.owner, Namespace: "conformance", Name: "m-" + token[:8],
+		UserData: []byte("#cloud-config\n"), Spec: s.Machine.DeepCopy(),
+	}
+}
+
+func (s *suite) reference(made cloud.Resource) cloud.Reference {
+	return cloud.Reference{Token: made.Token, OwnershipID: made.OwnershipID, ProviderID: made.ProviderID}
+}
+
+// ensure makes a machine, and comes back as long as the cloud asks for it.
+func (s *suite) ensure(req cloud.Request) cloud.Resource {
+	s.Helper()
+	var made cloud.Resource
+	s.eventually("a machine is made", func() bool {
+		var err error
+		made, err = s.driver.Ensure(s.Context(), req)
+		switch cloud.CodeOf(err) {
+		case "":
+			return true
+		case cloud.Throttled, cloud.Unavailable, cloud.Unknown:
+			return false
+		default:
+			s.Fatalf("Ensure: %v", err)
+			return false
+		}
+	})
+	if made.Kind != cloud.KindInstance || made.Token != req.Token || made.OwnershipID != req.OwnershipID {
+		s.Fatalf("Ensure made %+v, asked for token %s of %s", made, req.Token, req.OwnershipID)
+	}
+	return made
+}
+
+// instances returns the live and the terminated instances with the token, by a live read that lags no more.
+func (s *suite) instances(token string) []cloud.Resource {
+	s.Helper()
+	if s.Cloud.Consistency > 0 {
+		s.sleep(s.Cloud.Consistency) // a second instance must not hide behind the lag
+	}
+	found, err := s.driver.Describe(s.Context(), []cloud.Reference{{Token: token, OwnershipID: s.owner}})
+	if err != nil {
+		s.Fatalf("Describe: %v", err)
+	}
+	return slices.DeleteFunc(found, func(r cloud.Resource) bool { return r.Kind != cloud.KindInstance })
+}
+
+// wantOne holds the cloud to one instance for the token.
+func (s *suite) wantOne(token, id string) {
+	s.Helper()
+	found := s.instances(token)
+	if len(found) != 1 || id != "" && found[0].ID != id {
+		s.Errorf("want one instance %s with the token, found %+v", id, found)
+	}
+}
+
+// wantCode holds an error to one of the codes.
+func (s *suite) wantCode(err error, want ...cloud.Code) {
+	s.Helper()
+	if !slices.Contains(want, cloud.CodeOf(err)) || err == nil {
+		s.Errorf("got %v, want %v", err, want)
+	}
+}
+
+// wantCalls holds a step to its price.
+func (s *suite) wantCalls(step string, got, most int) {
+	s.Helper()
+	if got > most {
+		s.Errorf("%s took %d wire calls, at most %d are promised", step, got, most)
+	}
+}
+
+// eventually waits until ok, for the target's patience.
+func (s *suite) eventually(what string, ok func() bool) {
+	s.Helper()
+	deadline := time.Now().Add(s.Patience)
+	for wait := 10 * time.Millisecond; !ok(); wait = min(2*wait, 2*time.Second) {
+		if time.Now().After(deadline) {
+			s.Fatalf("not within %s: %s", s.Patience, what)
+		}
+		s.sleep(wait)
+	}
+}
+
+func (s *suite) sleep(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	<-timer.C
+}
+
+// leaveOut says what could not be tried, for want of a hook.
+func (s *suite) leaveOut(what string) { s.Logf("left out: %s (the target has no hook for it)", what) }
+
+func asError(err error) *cloud.Error {
+	var e *cloud.Error
+	errors.As(err, &e)
+	return e
+}

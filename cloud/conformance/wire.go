@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// network carries a driver's calls, counts them, plays faults, and holds the driver to what it promises of its calls.
+type network struct {
+	base http.RoundTripper
+	t    testing.TB
+
+	mu    sync.Mutex
+	calls map[cloud.Class]int
+	fault *fault
+}
+
+// fault happens to one call of a class.
+type fault struct {
+	class  cloud.Class
+	skip   int
+	do     effect
+	giveUp func()
+	hits   int
+}
+
+// effect is what a fault does with a call: send carries it out, giveUp ends the caller's context.
+type effect func(req *http.Request, send func() (*http.Response, error), giveUp func()) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
+	name, class, named := cloud.OperationOf(req.Context())
+	if !named || name == "" {
+		n.t.Errorf("%s %s was not named by WithOperation", req.Method, req.URL.Path)
+	}
+	if err := req.Context().Err(); err != nil {
+		n.t.Errorf("%s was called after its context had ended", name)
+		return nil, err
+	}
+	n.mu.Lock()
+	n.calls[class]++
+	f := n.fault
+	if f != nil && (f.class != class || f.hits > 0) {
+		f = nil
+	}
+	if f != nil && f.skip > 0 {
+		f.skip--
+		f = nil
+	}
+	if f != nil {
+		f.hits++
+	}
+	n.mu.Unlock()
+	send := func() (*http.Response, error) { return n.base.RoundTrip(req) }
+	if f != nil {
+		return f.do(req, send, f.giveUp)
+	}
+	return send()
+}
+
+// count returns the calls that f makes: of the classes, or of all.
+func (n *network) count(f func(), classes ...cloud.Class) int {
+	before := n.total(classes)
+	f()
+	return n.total(classes) - before
+}
+
+func (n *network) total(classes []cloud.Class) int {
+	if len(classes) == 0 {
+		classes = []cloud.Class{cloud.ClassCreate, cloud.ClassDelete, cloud.ClassRead}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	sum := 0
+	for _, class := range classes {
+		sum += n.calls[class]
+	}
+	return sum
+}
+
+// play sets a fault for the next call of its class after skip others, and returns whether it happened, which also ends it.
+func (n *network) play(f fault) (happened func() bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fault = &f
+	return func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.fault = nil
+		return f.hits > 0
+	}
+}
+
+// trouble is what networks and the boxes in them do to a call.
+type trouble struct {
+	name string
+	do   effect
+}
+
+// troubles leave it open whether the call took effect; so must the driver.
+func troubles() []trouble {
+	return []trouble{
+		{"cut before the effect", func(req *http.Request, _ func() (*http.Response, error), _ func()) (*http.Response, error) {
+			closeBody(req)
+			return nil, io.ErrUnexpectedEOF
+		}},
+		{"cut after the effect", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
+			if resp, err := send(); err == nil {
+				drain(resp)
+			}
+			return nil, io.ErrUnexpectedEOF
+		}},
+		{"answer cut in the middle", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
+			resp, err := send()
+			if err != nil {
+				return nil, err
+			}
+			body := drain(resp)
+			resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body[:len(body)/2]), broken{}))
+			return resp, nil
+		}},
+		{"answer truncated", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
+			resp, err := send()
+			if err != nil {
+				return nil, err
+			}
+			body := drain(resp)
+			return replaced(resp, resp.StatusCode, resp.Header.Get("Content-Type"), string(body[:len(body)/2])), nil
+		}},
+		{"HTML with 200", html(http.StatusOK)},
+		{"HTML with 502", html(http.StatusBadGateway)},
+		{"redirect to elsewhere", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
+			resp, err := send()
+			if err != nil {
+				return nil, err
+			}
+			drain(resp)
+			resp = replaced(resp, http.StatusTemporaryRedirect, "text/plain", "")
+			resp.Header.Set("Location", "http://127.0.0.1:1/elsewhere")
+			return resp, nil
+		}},
+		{"hangs after the effect", func(req *http.Request, send func() (*http.Response, error), giveUp func()) (*http.Response, error) {
+			if resp, err := send(); err == nil {
+				drain(resp)
+			}
+			giveUp()
+			<-req.Context().Done()
+			return nil, req.Context().Err()
+		}},
+	}
+}
+
+func html(status int) effect {
+	return func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
+		resp, err := send()
+		if err != nil {
+			return nil, err
+		}
+		drain(resp)
+		return replaced(resp, status, "text/html", "<html><body>Welcome to the hotel</body></html>"), nil
+	}
+}
+
+func replaced(resp *http.Response, status int, kind, body string) *http.Response {
+	resp.StatusCode, resp.Status = status, fmt.Sprintf("%d %s", status, http.StatusText(status))
+	resp.Header = http.Header{"Content-Type": {kind}}
+	resp.ContentLength = int64(len(body))
+	resp.Body = io.NopCloser(strings.NewReader(body))
+	return resp
+}
+
+func drain(resp *http.Response) []byte {
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body) // what is missing is the next fault
+	return body
+}
+
+func closeBody(req *http.Request) {
+	if req.Body != nil {
+		req.Body.Close()
+	}
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// hang does nothing, and gives up or waits for the deadline.
+func hang(req *http.Request, _ func() (*http.Response, error), giveUp func()) (*http.Response, error) {
+	closeBody(req)
+	giveUp()
+	<-req.Context().Done()
+	return nil, req.Context().Err()
+}
