@@ -33,6 +33,7 @@ type testCloud struct {
 	serving   int // calls
 	rand      *rand.Rand
 	resources map[string]*testResource
+	made      map[string]*testResource // by token, for good
 	calls     []testCall
 	nextID    int
 
@@ -86,6 +87,7 @@ func newTestCloud(t *testing.T) *testCloud {
 	c := &testCloud{
 		listener:   &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})},
 		resources:  map[string]*testResource{},
+		made:       map[string]*testResource{},
 		noCapacity: map[string]bool{},
 		rand:       rand.New(rand.NewPCG(1, 1)),
 		start:      3 * time.Second,
@@ -253,10 +255,14 @@ func (c *testCloud) run(in wireRequest) wireAnswer {
 			return wireAnswer{Resources: []testResource{*r}}
 		}
 	}
+	if made := c.made[in.Token]; made != nil { // and forgotten since; its token is not
+		return wireAnswer{Resources: []testResource{*made}}
+	}
 	if c.noCapacity[in.Zone] {
 		return wireAnswer{Code: string(NoCapacity), Message: "none in " + in.Zone}
 	}
-	return wireAnswer{Resources: []testResource{*c.make(in.Token, in.OwnershipID, in.Zone)}}
+	c.made[in.Token] = c.make(in.Token, in.OwnershipID, in.Zone)
+	return wireAnswer{Resources: []testResource{*c.made[in.Token]}}
 }
 
 // make makes an instance and what belongs to it. The lock is held.
@@ -371,7 +377,7 @@ func (c *testCloud) alive(token string) (ids []string) {
 func (c *testCloud) vanish(token string, forgotten bool) {
 	c.with(func() {
 		for id, r := range c.resources {
-			if r.Token == token && r.Kind == KindInstance {
+			if r.Token == token && r.OwnershipID == "own" && r.Kind == KindInstance {
 				c.change(r, StateTerminated)
 				r.becomes = ""
 				if forgotten {

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var seeds = flag.Int("seeds", 40, "random histories that TestNeverGoneWhileAlive goes through")
+
+// TestNeverGoneWhileAlive goes through random histories: machines are made, recorded, observed, vanish and are deleted,
+// while calls fail in every way, reads lag, credentials change and the process dies. Whenever Gone is said, nothing is
+// alive, nor comes to life later; other clusters' machines are untouched; and once the cloud works, all that was to be
+// deleted is.
+func TestNeverGoneWhileAlive(t *testing.T) {
+	for seed := range *seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { newHistory(t, uint64(seed)).play() })
+		})
+	}
+}
+
+// history is one run of random events.
+type history struct {
+	*testing.T
+	cloud    *testCloud
+	rand     *rand.Rand
+	session  *session
+	ctx      context.Context // the process's life
+	cancel   context.CancelFunc
+	machines []*machine
+	work     sync.WaitGroup
+	calm     bool
+}
+
+// machine is a CloudMachine: what etcd holds of it, and who works on it.
+type machine struct {
+	sync.Mutex
+	ref      Reference
+	deleting bool
+	done     bool
+}
+
+func newHistory(t *testing.T, seed uint64) *history {
+	h := &history{T: t, cloud: newTestCloud(t), rand: rand.New(rand.NewPCG(seed, 0))}
+	c := h.cloud
+	c.rand = rand.New(rand.NewPCG(seed, 1))
+	c.lag = []time.Duration{0, 2 * time.Second, 10 * time.Second}[h.rand.IntN(3)]
+	c.forgetsAfter = []time.Duration{0, time.Millisecond, 30 * time.Second}[h.rand.IntN(3)]
+	c.dependants = h.rand.IntN(3)
+	c.latency = time.Duration(h.rand.IntN(2000)) * time.Millisecond
+	c.start = time.Duration(h.rand.IntN(30)) * time.Second
+	c.stop = time.Duration(h.rand.IntN(20)) * time.Second
+	for i := range 12 {
+		h.machines = append(h.machines, &machine{ref: Reference{Token: fmt.Sprintf("token-%d", i), OwnershipID: "own"}})
+	}
+	c.with(func() {
+		c.make("foreign", "foreign", "a")
+		c.make("token-0", "foreign", "a") // a token that should be unique, and is not
+		c.fault = h.trouble
+	})
+	h.restart()
+	return h
+}
+
+// trouble is what goes wrong with a call. The cloud's lock is held.
+func (h *history) trouble(op string) fault {
+	r := h.cloud.rand
+	switch n := r.IntN(20); {
+	case n < 2:
+		return fault{code: string(Unavailable)}
+	case n < 4 && op == "run":
+		return fault{cut: true, late: time.Duration(1+r.IntN(40)) * time.Second}
+	case n < 5:
+		return fault{cut: true}
+	case n < 6:
+		return fault{broken: true}
+	case n < 7:
+		return fault{code: string(Throttled), retry: time.Duration(r.IntN(3)) * time.Second}
+	default:
+		return fault{}
+	}
+}
+
+// restart begins a new process, after the old one died.
+func (h *history) restart() {
+	if h.session != nil {
+		h.cancel()
+		h.work.Wait()
+		h.session.end()
+	}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.Cleanup(h.cancel)
+	h.session = h.cloud.begin(h.T)
+	h.credentials()
+}
+
+// credentials gives the account those that the cloud takes at present.
+func (h *history) credentials() {
+	var now string
+	h.cloud.with(func() { now = h.cloud.credential })
+	h.session.account(h.T, func(cfg *AccountConfig) { cfg.Credentials = map[string][]byte{"token": []byte(now)} })
+}
+
+func (h *history) play() {
+	for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); {
+		h.event()
+		time.Sleep(time.Duration(h.rand.IntN(2000)) * time.Millisecond)
+	}
+	h.calm = true
+	h.cloud.setFault(nil)
+	h.credentials()
+	for _, m := range h.machines {
+		m.Lock()
+		m.deleting = true
+		m.Unlock()
+	}
+	until(h.T, 10*time.Minute, "all are deleted", func() bool {
+		left := 0
+		for _, m := range h.machines[1:] {
+			if h.reconcile(m); !m.isDone() {
+				left++
+			}
+		}
+		h.work.Wait()
+		return left == 0
+	})
+	h.reconcile(h.machines[0])
+	time.Sleep(time.Hour) // whatever was still under way
+	h.check()
+	h.work.Wait()
+	h.session.end()
+}
+
+func (m *machine) isDone() bool {
+	m.Lock()
+	defer m.Unlock()
+	return m.done
+}
+
+func (h *history) event() {
+	m := h.machines[h.rand.IntN(len(h.machines))]
+	switch n := h.rand.IntN(100); {
+	case n < 1:
+		h.restart()
+	case n < 2:
+		h.cloud.with(func() { h.cloud.credential = fmt.Sprint(n, h.rand.IntN(100)) })
+	case n < 6:
+		h.credentials()
+	case n < 8:
+		h.cloud.vanish(m.ref.Token, h.rand.IntN(2) == 0 && h.cloud.forgetsAfter > 0)
+	case n < 12:
+		if m.TryLock() {
+			m.deleting = true
+			m.Unlock()
+		}
+	default:
+		h.reconcile(m)
+	}
+}
+
+// reconcile does one step for a machine, as its controller would, unless one is being done.
+func (h *history) reconcile(m *machine) {
+	if !m.TryLock() {
+		return
+	}
+	h.work.Add(1)
+	ctx, a, dies := h.ctx, h.session.Get(testKey), h.rand.IntN(10) == 0 && !h.calm
+	go func() {
+		defer h.work.Done()
+		defer m.Unlock()
+		switch {
+		case m.done:
+		case m.deleting:
+			if a.Delete(m.ref).Gone {
+				m.done = true
+				a.Forget(m.ref.Token)
+				h.cloud.with(func() { h.dead(m) })
+			}
+		case m.ref.ProviderID == "":
+			made, err := a.Ensure(ctx, request(m.ref.Token), nil)
+			if err == nil && !dies { // or the process dies before it could record
+				m.ref.ProviderID = made.ProviderID
+			}
+		default:
+			if a.Observe(m.ref).Gone {
+				h.cloud.with(func() {
+					for _, r := range h.cloud.resources {
+						if r.Token == m.ref.Token && r.OwnershipID == "own" && r.Kind == KindInstance && r.State != StateTerminated {
+							h.Errorf("%s is said to be gone, and %s is %s", m.ref.Token, r.ID, r.State)
+						}
+					}
+				})
+			}
+		}
+	}()
+}
+
+// check looks whether what is done stayed done, and what is not ours is there.
+func (h *history) check() {
+	h.cloud.with(func() {
+		for _, m := range h.machines[1:] {
+			h.dead(m)
+		}
+		if ids := h.foreign(); !slices.Equal(ids, []string{"i-0001", "i-0002"}) {
+			h.Errorf("of another cluster's machines there are %v", ids)
+		}
+	})
+}
+
+// dead looks whether nothing of a machine is alive.
+func (h *history) dead(m *machine) {
+	for id, r := range h.cloud.resources {
+		if r.Token == m.ref.Token && r.State != StateTerminated {
+			h.Errorf("%s is said to be deleted, and %s is %s", m.ref.Token, id, r.State)
+		}
+	}
+}
+
+func (h *history) foreign() (alive []string) {
+	for id, r := range h.cloud.resources {
+		if r.OwnershipID == "foreign" && r.Kind == KindInstance && r.State == StateRunning {
+			alive = append(alive, id)
+		}
+	}
+	slices.Sort(alive)
+	return alive
+}
