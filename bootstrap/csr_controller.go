@@ -3,6 +3,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -321,7 +322,11 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 	if machine.Status.NodeRef.IsDefined() {
 		return verdict{approve: true}, nil
 	}
-	ours, there, err := nodeIsMachine(ctx, cached, node, machine)
+	cloud, err := r.cloudMachine(ctx, machine)
+	if err != nil {
+		return verdict{}, err
+	}
+	ours, there, err := nodeIsMachine(ctx, cached, node, machine, cloud)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -377,17 +382,18 @@ func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Clu
 	if machine == nil {
 		return verdict{why: fmt.Sprintf("the Node %q is no Machine's", node), again: csrLater, patient: true}, nil
 	}
-	ours, there, err := nodeIsMachine(ctx, cached, node, machine)
+	cloud, err := r.cloudMachine(ctx, machine)
+	if err != nil {
+		return verdict{}, err
+	}
+	ours, there, err := nodeIsMachine(ctx, cached, node, machine, cloud)
 	if err != nil {
 		return verdict{}, err
 	}
 	if !there || !ours {
 		return wait(machine, fmt.Sprintf("the Node %q is not there, or not known to be this Machine's", node)), nil
 	}
-	addresses, err := r.addresses(ctx, machine)
-	if err != nil {
-		return verdict{}, err
-	}
+	addresses := slices.Concat(machine.Status.Addresses, cloud.Status.Addresses)
 	if len(addresses) == 0 {
 		return wait(machine, "the machine's addresses are not known yet"), nil
 	}
@@ -419,7 +425,7 @@ func (r *CSRReconciler) machineOfNode(ctx context.Context, cluster *clusterv1.Cl
 
 // nodeIsMachine tells whether the Node is there, and whether Cluster API has tied it to the machine or both have the
 // same provider ID. The name alone proves nothing: another's Node may have it.
-func nodeIsMachine(ctx context.Context, cached client.Reader, name string, machine *clusterv1.Machine) (ours, there bool, err error) {
+func nodeIsMachine(ctx context.Context, cached client.Reader, name string, machine *clusterv1.Machine, cloud *infrav1.CloudMachine) (ours, there bool, err error) {
 	node := &corev1.Node{}
 	if err := cached.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -427,22 +433,24 @@ func nodeIsMachine(ctx context.Context, cached client.Reader, name string, machi
 		}
 		return false, false, fmt.Errorf("reading the Node of a certificate request: %w", err)
 	}
-	ours = machine.Status.NodeRef.Name == name || (machine.Spec.ProviderID != "" && machine.Spec.ProviderID == node.Spec.ProviderID)
-	return ours, true, nil
+	if machine.Status.NodeRef.IsDefined() {
+		return machine.Status.NodeRef.Name == name, true, nil
+	}
+	id := cmp.Or(machine.Spec.ProviderID, cloud.Spec.ProviderID)
+	return id != "" && id == node.Spec.ProviderID, true, nil
 }
 
-// addresses returns what the cloud tells of the machine: Cluster API's copy, and the CloudMachine's, which is there
-// sooner.
-func (r *CSRReconciler) addresses(ctx context.Context, machine *clusterv1.Machine) ([]clusterv1.MachineAddress, error) {
-	out := slices.Clone([]clusterv1.MachineAddress(machine.Status.Addresses))
+// cloudMachine returns the machine's CloudMachine, which knows its provider ID and addresses sooner than the Machine
+// does; an empty one where there is none.
+func (r *CSRReconciler) cloudMachine(ctx context.Context, machine *clusterv1.Machine) (*infrav1.CloudMachine, error) {
+	cloud := &infrav1.CloudMachine{}
 	ref := machine.Spec.InfrastructureRef
 	if ref.Kind != "CloudMachine" || ref.APIGroup != infrav1.GroupVersion.Group {
-		return out, nil
+		return cloud, nil
 	}
-	cloud := &infrav1.CloudMachine{}
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}, cloud)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading the CloudMachine of a certificate request: %w", err)
 	}
-	return append(out, cloud.Status.Addresses...), nil
+	return cloud, nil
 }
