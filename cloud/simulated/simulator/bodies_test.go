@@ -47,13 +47,7 @@ func newWorld(t *testing.T) *world {
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(plane.Stop()).To(Succeed()) })
 	w := &world{plane: plane, kube: kubernetes.NewForConfigOrDie(plane.AdminConfig())}
-	_, err = w.kube.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-bootstrapper"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:bootstrappers"}},
-	}, metav1.CreateOptions{})
-	g.Expect(err).NotTo(HaveOccurred())
-
+	g.Expect(allowBootstrap(t.Context(), w.kube)).To(Succeed())
 	s, err := simulator.New(simulator.Options{
 		Settings: simulator.Settings{BootMin: simulator.Duration{Duration: time.Millisecond}, Throttle: simulator.ThrottleNone},
 		Bodies:   body.Options{LeaseInterval: simulator.Duration{Duration: time.Second}},
@@ -67,45 +61,40 @@ func newWorld(t *testing.T) *world {
 	w.admin = simulator.Admin{URL: server.URL}
 	approving, stopApproving := context.WithCancel(context.Background())
 	approved := make(chan struct{})
-	go func() { defer close(approved); w.approve(approving) }()
+	go func() { defer close(approved); approveAll(approving, w.kube) }()
 	t.Cleanup(func() { stopApproving(); <-approved })
 	return w
 }
 
-// approve answers every signing request with yes.
-func (w *world) approve(ctx context.Context) {
-	requests := w.kube.CertificatesV1().CertificateSigningRequests()
-	for ; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
-		list, err := requests.List(ctx, metav1.ListOptions{})
-		if err != nil {
-			continue
-		}
-		for _, csr := range list.Items {
-			if len(csr.Status.Conditions) > 0 {
-				continue
-			}
-			csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-				Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
-			})
-			_, _ = requests.UpdateApproval(ctx, csr.Name, &csr, metav1.UpdateOptions{})
-		}
-	}
+// allowBootstrap lets bootstrap tokens make signing requests, as kubeadm does.
+func allowBootstrap(ctx context.Context, kube *kubernetes.Clientset) error {
+	_, err := kube.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-bootstrapper"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:bootstrappers"}},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+func makeToken(ctx context.Context, kube *kubernetes.Clientset, n int) (string, error) {
+	id, secret := fmt.Sprintf("tok%03d", n), "0123456789abcdef"
+	_, err := kube.CoreV1().Secrets("kube-system").Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id},
+		Type:       corev1.SecretTypeBootstrapToken,
+		StringData: map[string]string{"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true"},
+	}, metav1.CreateOptions{})
+	return id + "." + secret, err
 }
 
 // token makes a bootstrap token.
 func (w *world) token(t *testing.T) string {
 	t.Helper()
 	w.next++
-	id, secret := fmt.Sprintf("tok%03d", w.next), "0123456789abcdef"
-	_, err := w.kube.CoreV1().Secrets("kube-system").Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id},
-		Type:       corev1.SecretTypeBootstrapToken,
-		StringData: map[string]string{"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true"},
-	}, metav1.CreateOptions{})
+	token, err := makeToken(t.Context(), w.kube, w.next)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return id + "." + secret
+	return token
 }
 
 // userData is what Drover's own bootstrap provider would write.
