@@ -56,13 +56,14 @@ func TestServerAccepts(t *testing.T) {
 			t.Errorf("the policy is not enforced: a pod without security context is answered with %v", err)
 		}
 	})
-	t.Run("the adopted flavour", func(t *testing.T) {
+	t.Run("the adopted flavour, strictly", func(t *testing.T) {
 		out := ctl.run(t, "generate", "cluster", "blue", "--infrastructure", "drover:"+version, "--flavor", "adopted",
 			"--target-namespace", "default", "--kubernetes-version", "v1.36.3", "--worker-machine-count", "3")
 		for _, o := range objects(t, out) {
 			accept(t, server, o, client.DryRunAll)
 		}
 	})
+	t.Run("the adopted flavour makes machines", func(t *testing.T) { adoptedFlavourWorks(t, ctl, management) })
 }
 
 // install creates what others stand on, and tries the rest. cert-manager is not there, and the webhooks' service has
