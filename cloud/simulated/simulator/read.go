@@ -44,22 +44,24 @@ func (s *Server) describe(op string, a *account, req wire.DescribeRequest, parti
 	if req.MaxResults > 0 {
 		size = min(size, req.MaxResults)
 	}
-	if partial {
-		size = s.rand.IntN(size/2 + 1)
-	}
-	return page(found, string(after), size), nil
+	return page(found, string(after), func(most int) int {
+		if partial {
+			return s.rand.IntN(most + 1)
+		}
+		return most
+	}, size), nil
 }
 
-// page cuts a page of at most size out of what comes after a key. An empty page repeats the key, marked, so that
-// NextToken differs each time.
-func page(found []wire.Resource, after string, size int) *wire.DescribeResponse {
+// page cuts a page of at most size, or as few as choose takes, out of what comes after a key. An empty page repeats the
+// key, marked, so that NextToken differs each time.
+func page(found []wire.Resource, after string, choose func(most int) int, size int) *wire.DescribeResponse {
 	key := strings.TrimRight(after, "+")
 	marks := after[len(key):]
 	start := 0
 	for start < len(found) && sortKey(found[start]) <= key {
 		start++
 	}
-	end := min(start+size, len(found))
+	end := start + choose(min(size, len(found)-start))
 	out := &wire.DescribeResponse{Resources: found[start:end]}
 	if end < len(found) {
 		if end > start {
