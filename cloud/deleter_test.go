@@ -159,6 +159,23 @@ func TestSettle(t *testing.T) {
 	})
 }
 
+// TestHiddenDependants: machines that end faster than the cloud shows what belongs to them leave none of it behind.
+func TestHiddenDependants(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.lag, c.stop, c.dependants = 20*time.Second, 0, 1
+		a := c.begin(t).account(t)
+		for i := range 10 {
+			c.with(func() { c.make(fmt.Sprint(i), "own", "a") }) // by a process that died
+			ref := Reference{Token: fmt.Sprint(i), OwnershipID: "own"}
+			remove(t, a, ref, 5*time.Minute)
+			if ids := c.alive(ref.Token); len(ids) != 0 {
+				t.Errorf("alive: %v", ids)
+			}
+		}
+	})
+}
+
 // TestForgottenRecorded: a recorded machine that the cloud has forgotten is gone as soon as the cloud can't contradict
 // itself any more.
 func TestForgottenRecorded(t *testing.T) {

@@ -307,10 +307,6 @@ func (v *inventory) take(began time.Time, resources []Resource) (changed []strin
 	return changed
 }
 
-func find(resources []Resource, r Resource) int {
-	return slices.IndexFunc(resources, func(o Resource) bool { return o.Kind == r.Kind && o.ID == r.ID })
-}
-
 // judge decides, after a complete listing, whether a recorded instance must be looked for.
 func (v *inventory) judge(w *watch, now time.Time) {
 	if w.gone || w.deleting || w.ref.ProviderID == "" {
@@ -420,36 +416,6 @@ func (v *inventory) expect(w *watch, o Observation) {
 	case w.starting.IsZero():
 		w.starting = time.Now()
 	}
-}
-
-// look is the machine as the resources tell it.
-func (v *inventory) look(w *watch) Observation {
-	o := Observation{Gone: w.gone}
-	instances := slices.DeleteFunc(v.own(w.ref), func(r Resource) bool { return r.Kind != KindInstance })
-	if w.gone {
-		instances = slices.DeleteFunc(instances, func(r Resource) bool { return r.State != StateTerminated })
-	}
-	if len(instances) == 0 {
-		if !w.gone {
-			o.Instance = w.last // until a live read has confirmed that it is not there
-		}
-		return o
-	}
-	alive := living(instances)
-	pick := instances[0]
-	if len(alive) > 0 {
-		pick = alive[0]
-	}
-	if i := slices.IndexFunc(instances, func(r Resource) bool { return w.ref.ProviderID != "" && r.ProviderID == w.ref.ProviderID }); i >= 0 {
-		pick = instances[i]
-	}
-	o.Instance, w.last = &pick, &pick
-	if len(alive) > 1 || (len(alive) == 1 && alive[0].ID != pick.ID) {
-		for _, r := range alive {
-			o.Duplicates = append(o.Duplicates, r.ID)
-		}
-	}
-	return o
 }
 
 // own are the resources with the machine's token and its cluster's ownership, by kind and ID.
@@ -594,30 +560,4 @@ func (v *inventory) forget(token string) {
 	delete(v.watches, token)
 	delete(v.seen, token)
 	v.wake()
-}
-
-// living are the instances that are not terminated.
-func living(resources []Resource) (alive []Resource) {
-	for _, r := range resources {
-		if r.Kind == KindInstance && r.State != StateTerminated {
-			alive = append(alive, r)
-		}
-	}
-	return alive
-}
-
-func ownedBy(resources []Resource, ownershipID string) (own []Resource) {
-	for _, r := range resources {
-		if r.OwnershipID == ownershipID {
-			own = append(own, r)
-		}
-	}
-	return own
-}
-
-// recorded tells whether the reference's instance, as it was recorded, is among the resources.
-func recorded(resources []Resource, ref Reference) bool {
-	return slices.ContainsFunc(resources, func(r Resource) bool {
-		return r.Kind == KindInstance && (ref.ProviderID == "" || r.ProviderID == ref.ProviderID)
-	})
 }

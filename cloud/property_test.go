@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-var seeds = flag.Int("seeds", 40, "random histories that TestNeverGoneWhileAlive goes through")
+var seeds = flag.Int("seeds", 25, "random histories that TestNeverGoneWhileAlive goes through")
 
 // TestNeverGoneWhileAlive goes through random histories: machines are made, recorded, observed, vanish and are deleted,
 // while calls fail in every way, reads lag, credentials change and the process dies. Whenever Gone is said, nothing is

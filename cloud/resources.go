@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import "slices"
+
+// find returns where r is among the resources, or -1.
+func find(resources []Resource, r Resource) int {
+	return slices.IndexFunc(resources, func(o Resource) bool { return o.Kind == r.Kind && o.ID == r.ID })
+}
+
+// look is the machine as the resources tell it.
+func (v *inventory) look(w *watch) Observation {
+	o := Observation{Gone: w.gone}
+	instances := slices.DeleteFunc(v.own(w.ref), func(r Resource) bool { return r.Kind != KindInstance })
+	if w.gone {
+		instances = slices.DeleteFunc(instances, func(r Resource) bool { return r.State != StateTerminated })
+	}
+	if len(instances) == 0 {
+		if !w.gone {
+			o.Instance = w.last // until a live read has confirmed that it is not there
+		}
+		return o
+	}
+	alive := living(instances)
+	pick := instances[0]
+	if len(alive) > 0 {
+		pick = alive[0]
+	}
+	if i := slices.IndexFunc(instances, func(r Resource) bool { return w.ref.ProviderID != "" && r.ProviderID == w.ref.ProviderID }); i >= 0 {
+		pick = instances[i]
+	}
+	o.Instance, w.last = &pick, &pick
+	if len(alive) > 1 || (len(alive) == 1 && alive[0].ID != pick.ID) {
+		for _, r := range alive {
+			o.Duplicates = append(o.Duplicates, r.ID)
+		}
+	}
+	return o
+}
+
+// living are the instances that are not terminated.
+func living(resources []Resource) (alive []Resource) {
+	for _, r := range resources {
+		if r.Kind == KindInstance && r.State != StateTerminated {
+			alive = append(alive, r)
+		}
+	}
+	return alive
+}
+
+func ownedBy(resources []Resource, ownershipID string) (own []Resource) {
+	for _, r := range resources {
+		if r.OwnershipID == ownershipID {
+			own = append(own, r)
+		}
+	}
+	return own
+}
+
+// recorded tells whether the reference's instance, as it was recorded, is among the resources.
+func recorded(resources []Resource, ref Reference) bool {
+	return slices.ContainsFunc(resources, func(r Resource) bool {
+		return r.Kind == KindInstance && (ref.ProviderID == "" || r.ProviderID == ref.ProviderID)
+	})
+}
