@@ -13,9 +13,18 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-func main() { os.Exit(run()) }
+func main() {
+	// What the libraries say while the clusters come and go is no news to whoever watches.
+	log.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+	os.Exit(run())
+}
 
 // run returns the exit code: 0 when all was shown, 1 when something failed, 130 after Ctrl-C before the end.
 func run() int {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -40,16 +41,17 @@ type demo struct {
 
 // build makes the programs that are not there yet, and shows it.
 func (d *demo) build(ctx context.Context) (drover string, err error) {
-	d.screen.say("Building what is missing; the first time this takes some minutes.")
+	d.screen.say("Building what is missing; the first time that takes some minutes.")
 	d.tools, err = playground.FindTools(ctx, os.Stderr,
 		"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "capi-core", "kubectl")
 	if err != nil {
 		return "", err
 	}
+	d.note("the programs of Kubernetes and Cluster API are there; building Drover")
 	if drover, err = playground.Build(ctx, false); err != nil {
 		return "", err
 	}
-	d.note("built")
+	d.note("built; starting")
 	return drover, nil
 }
 
@@ -161,13 +163,17 @@ func (d *demo) relevantLogs() []string {
 	return logs
 }
 
-// tail is the last n lines of a file, long ones cut.
+// tail is the last n lines of a log, long ones cut: of those that tell an error or a warning (as klog does, by their
+// first letter), or of all where there are none.
 func tail(file string, n int) string {
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		return err.Error()
 	}
 	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	if bad := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.HasPrefix(l, "E") && !strings.HasPrefix(l, "W") }); len(bad) > 0 {
+		lines = bad
+	}
 	lines = lines[max(0, len(lines)-n):]
 	for i, line := range lines {
 		lines[i] = "  " + line[:min(len(line), 300)]

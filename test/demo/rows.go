@@ -9,13 +9,13 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/test/scenario"
 )
 
 // rows are the machines as they are now, the oldest first.
@@ -55,25 +55,29 @@ func (d *demo) row(ctx context.Context, machine *clusterv1.Machine) row {
 	switch {
 	case !machine.DeletionTimestamp.IsZero():
 		r.waitsFor = deletionWaitsFor(machine, vm, vmErr)
-	case configErr == nil && !conditions.IsTrue(config, clusterv1.ReadyCondition):
-		r.waitsFor = sentence(scenario.Message(config, clusterv1.ReadyCondition))
+	case configErr == nil && conditions.IsFalse(config, clusterv1.ReadyCondition):
+		r.waitsFor = message(config, clusterv1.ReadyCondition)
 	case vmErr == nil && !conditions.IsTrue(vm, clusterv1.ReadyCondition):
-		r.waitsFor = sentence(scenario.Message(vm, clusterv1.ReadyCondition))
+		r.waitsFor = message(vm, clusterv1.ReadyCondition)
 	case !conditions.IsTrue(machine, clusterv1.MachineNodeReadyCondition):
-		r.waitsFor = sentence(scenario.Message(machine, clusterv1.MachineNodeReadyCondition))
+		r.waitsFor = message(machine, clusterv1.MachineNodeReadyCondition)
 	}
 	return r
 }
 
 // deletionWaitsFor tells the drain's progress, and afterwards the VM's.
 func deletionWaitsFor(machine *clusterv1.Machine, vm *infrav1.CloudMachine, vmErr error) string {
-	if vmErr == nil && !vm.DeletionTimestamp.IsZero() && conditions.Has(vm, clusterv1.ReadyCondition) {
-		return sentence(scenario.Message(vm, clusterv1.ReadyCondition))
+	if vmErr == nil && !vm.DeletionTimestamp.IsZero() {
+		return message(vm, clusterv1.ReadyCondition)
 	}
-	return sentence(scenario.Message(machine, clusterv1.MachineDeletingCondition))
+	return message(machine, clusterv1.MachineDeletingCondition)
 }
 
-// sentence puts a message on one line.
-func sentence(message string) string {
-	return strings.Join(strings.Fields(strings.ReplaceAll(message, "\n", " ")), " ")
+// message is what a condition that is not True says, on one line.
+func message(o conditions.Getter, condition string) string {
+	c := conditions.Get(o, condition)
+	if c == nil || c.Status == metav1.ConditionTrue && condition != clusterv1.MachineDeletingCondition {
+		return ""
+	}
+	return strings.Join(strings.Fields(c.Message), " ")
 }

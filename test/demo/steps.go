@@ -53,7 +53,7 @@ func (d *demo) run(ctx context.Context) error {
 		{"adopt the workload cluster", d.adopt, time.Minute},
 		{"make 3 machines", d.make, time.Minute},
 		{"scale to 6", d.scaleUp, time.Minute},
-		{"change the machines' size: a rolling update, 3 at a time", d.roll, 2 * time.Minute},
+		{"change the machines' size: a rolling update", d.roll, 2 * time.Minute},
 		{"kill a VM behind Drover's back", d.heal, time.Minute},
 		{"scale to 3 with an application on the machines: they are drained", d.drain, 2 * time.Minute},
 		{"scale to 0", d.empty, time.Minute},
@@ -147,7 +147,7 @@ func (d *demo) adopt(ctx context.Context) (string, error) {
 }
 
 func (d *demo) make(ctx context.Context) (string, error) {
-	d.pool = scenario.Pool{Cluster: d.cluster, Name: poolName, Replicas: 3, MaxSurge: 3, Machine: infrav1.SimulatedMachine{InstanceType: "small"}}
+	d.pool = scenario.Pool{Cluster: d.cluster, Name: poolName, Replicas: 3, MaxSurge: 6, Machine: infrav1.SimulatedMachine{InstanceType: "small"}}
 	if err := scenario.Create(ctx, d.client, append(d.pool.Objects(), d.pool.HealthCheck(60))...); err != nil {
 		return "", err
 	}

@@ -128,7 +128,10 @@ func (s *screen) tell(rows []row) {
 }
 
 func (s *screen) line(r row) {
-	parts := []string{r.machine, r.phase}
+	parts := []string{r.machine}
+	if r.phase != "" {
+		parts = append(parts, r.phase)
+	}
 	if r.vm != "" {
 		parts = append(parts, "VM "+r.vm)
 	}

@@ -12,6 +12,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 )
 
 // Pool is a number of equal worker machines: a MachineDeployment with its templates.
@@ -22,7 +23,8 @@ type Pool struct {
 	Name string
 	// Replicas at first.
 	Replicas int32
-	// Version of Kubernetes that the Machines name; may be empty.
+	// Version of Kubernetes that the Machines name; by default the one in the simulated image. Cluster API counts
+	// machines whose kubelet is of another version, or that name none, as out of date.
 	Version string
 	// MaxSurge of a rolling update; 0 leaves the default, 1.
 	MaxSurge int
@@ -58,6 +60,9 @@ func (p Pool) ConfigTemplate() *bootstrapv1.CloudInitConfigTemplate {
 
 // Deployment is the pool's MachineDeployment.
 func (p Pool) Deployment() *clusterv1.MachineDeployment {
+	if p.Version == "" {
+		p.Version = body.DefaultKubeletVersion
+	}
 	md := &clusterv1.MachineDeployment{ObjectMeta: p.meta(p.Name), Spec: clusterv1.MachineDeploymentSpec{
 		ClusterName: p.Cluster.Name,
 		Replicas:    ptr.To(p.Replicas),

@@ -15,6 +15,7 @@ func Rights(user string) []client.Object {
 		allow("", []string{"nodes"}, "get", "list", "watch", "patch", "update", "delete"),
 		allow("", []string{"pods"}, "get", "list", "watch", "delete"),
 		allow("", []string{"pods/eviction"}, "create"),
+		allow("", []string{"namespaces"}, "get", "list", "watch"),
 		allow("apps", []string{"daemonsets"}, "get"),
 		allow("", []string{"persistentvolumes", "persistentvolumeclaims"}, "get", "list", "watch"),
 		allow("storage.k8s.io", []string{"volumeattachments"}, "get", "list", "watch"),

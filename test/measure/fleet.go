@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// Options of one measurement.
+type Options struct {
+	// Machines to make.
+	Machines int
+	// PoolSize is how many machines a MachineDeployment has at most; 0: all in one.
+	PoolSize int
+	// Latency of each call of the cloud.
+	Latency time.Duration
+	// Joins is the time from the create to the moment when the machine boots.
+	Joins time.Duration
+	// Throttle is the cloud's preset, "none" by default. With "ec2" the CloudAccount has EC2's limits too.
+	Throttle string
+	// Inventory of the CloudAccount. The zero value leaves the defaults.
+	Inventory infrav1.InventorySpec
+	// Idle is how long nothing happens between Ready and deletion. 0 leaves that out.
+	Idle time.Duration
+	// Vanish has one VM vanish at the end of Idle.
+	Vanish bool
+	// Binary is the drover program. By default it is built without the race detector.
+	Binary string
+	// Dir is where data and logs go. It must exist, and stays.
+	Dir string
+	// Profile writes CPU profiles of Drover and of Cluster API's core, taken while machines come, to Dir.
+	Profile bool
+	// Say gets a line now and then; nil: nobody.
+	Say func(format string, args ...any)
+}
+
+// Result of one measurement.
+type Result struct {
+	Machines int    `json:"machines"`
+	Throttle string `json:"throttle"`
+	// Create lasts until all machines are Ready, Delete from there until all is gone.
+	Create Phase  `json:"create"`
+	Idle   *Phase `json:"idle,omitempty"`
+	Delete Phase  `json:"delete"`
+	// LastVM is when the cloud made the last one, in seconds after the MachineDeployments were created.
+	LastVM float64 `json:"lastVMSeconds"`
+	// VanishSeen is how long it took until the CloudMachine of a VM that vanished said so, in seconds; 0: not tried.
+	VanishSeen float64 `json:"vanishSeenSeconds,omitempty"`
+	// PeakMemory of Drover in bytes, over all phases.
+	PeakMemory int64 `json:"peakMemoryBytes"`
+	// Profiles are the files, where asked for.
+	Profiles []string `json:"-"`
+}
+
+const (
+	namespace   = "fleet"
+	clusterName = "fleet"
+)
+
+// fleet is what runs while it is measured.
+type fleet struct {
+	Options
+	management *playground.Management
+	simulator  *playground.Simulator
+	drover     *playground.Process
+	profilers  map[string]string // process → address of its pprof
+
+	client  client.Client
+	view    *scenario.View
+	cloud   simulator.Admin
+	audit   auditLog
+	cluster scenario.Adopted
+	pools   []scenario.Pool
+}
+
+// Run measures a fleet's life from nothing to nothing, on processes of its own. The management cluster is its own
+// workload cluster.
+func Run(ctx context.Context, o Options) (_ *Result, err error) {
+	if o.Say == nil {
+		o.Say = func(string, ...any) {}
+	}
+	if o.Throttle == "" {
+		o.Throttle = simulator.ThrottleNone
+	}
+	f := &fleet{Options: o, profilers: map[string]string{}}
+	defer func() { err = errors.Join(err, f.stop()) }()
+	if err := f.start(ctx); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := f.adopt(ctx); err != nil {
+		return nil, err
+	}
+	return f.measure(ctx)
+}
+
+func (f *fleet) start(ctx context.Context) (err error) {
+	files := map[string]string{"audit-policy.yaml": policy}
+	if files["cloud.yaml"], err = f.cloudConfig(); err != nil {
+		return err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(f.Dir, name), []byte(text), 0o600); err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+	}
+	f.audit.path = filepath.Join(f.Dir, "audit.log")
+	coreArgs := []string{"--kube-api-qps=1000", "--kube-api-burst=2000", "--clustercache-client-qps=1000", "--clustercache-client-burst=2000"}
+	droverArgs := []string{}
+	if f.Profile {
+		for _, name := range []string{"drover", "capi-core"} {
+			if f.profilers[name], err = freeAddress(); err != nil {
+				return err
+			}
+		}
+		coreArgs = append(coreArgs, "--profiler-address="+f.profilers["capi-core"])
+		droverArgs = append(droverArgs, "--profiler-address="+f.profilers["drover"])
+	}
+	f.management, err = playground.StartManagement(ctx, playground.ManagementOptions{
+		ControlPlaneOptions: playground.ControlPlaneOptions{
+			Dir: f.Dir, Progress: os.Stderr,
+			APIServerArgs: []string{
+				"--audit-policy-file=" + filepath.Join(f.Dir, "audit-policy.yaml"), "--audit-log-path=" + f.audit.path,
+				"--audit-log-maxsize=100000", // never begin another file
+				"--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000",
+			},
+			// Bodies hardly ever renew their Leases here: a kubelet's heartbeats are no part of what is measured.
+			ControllerManagerArgs: []string{"--node-monitor-grace-period=24h", "--kube-api-qps=1000", "--kube-api-burst=2000"},
+		},
+		CoreArgs: coreArgs,
+	})
+	if err != nil {
+		return err
+	}
+	f.simulator, err = playground.StartSimulator(ctx, playground.SimulatorOptions{
+		Binary: f.Binary, Dir: f.Dir, Args: []string{"--config=" + filepath.Join(f.Dir, "cloud.yaml")},
+	})
+	if err != nil {
+		return err
+	}
+	f.cloud = simulator.Admin{URL: f.simulator.URL}
+	f.drover, err = f.management.StartDrover(ctx, playground.DroverOptions{Binary: f.Binary, Args: droverArgs})
+	return err
+}
+
+func (f *fleet) cloudConfig() (string, error) {
+	d := func(d time.Duration) simulator.Duration { return simulator.Duration{Duration: d} }
+	var o simulator.Options
+	o.Settings.BootMin, o.Settings.BootMax = d(f.Joins), d(f.Joins)
+	o.Settings.Latency = simulator.Latency{Min: d(f.Latency), Mean: d(f.Latency), Max: d(f.Latency)}
+	o.Settings.Throttle = f.Throttle
+	o.Bodies.NoPods = true
+	o.Bodies.LeaseInterval = d(time.Hour)
+	o.Bodies.StatusInterval = d(time.Hour)
+	text, err := yaml.Marshal(o)
+	return string(text), err
+}
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// adopt brings the cluster to where machines can be made.
+func (f *fleet) adopt(ctx context.Context) (err error) {
+	if f.client, err = scenario.NewClient(f.management.AdminConfig()); err != nil {
+		return err
+	}
+	// Of the Machines only their existence is followed: to decode thousands of whole ones would cost what is measured.
+	machines := &metav1.PartialObjectMetadata{}
+	machines.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("Machine"))
+	f.view, err = scenario.Follow(ctx, f.management.AdminConfig(), namespace, &clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, machines)
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := f.management.Kubeconfig(adopter)
+	if err != nil {
+		return err
+	}
+	f.cluster = scenario.Adopted{
+		Namespace: namespace, Name: clusterName, Kubeconfig: kubeconfig,
+		Endpoint: f.simulator.URL, Token: f.simulator.Token, Inventory: f.Inventory,
+	}
+	if f.Throttle == simulator.ThrottleEC2 {
+		f.cluster.RateLimits = &infrav1.RateLimits{
+			Create: &infrav1.RateLimit{PerSecond: "2", Burst: 5},
+			Delete: &infrav1.RateLimit{PerSecond: "5", Burst: 50},
+			Read:   &infrav1.RateLimit{PerSecond: "20", Burst: 100},
+		}
+	}
+	if err := scenario.Create(ctx, f.client, append(scenario.Rights(adopter), f.cluster.Objects()...)...); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	return f.view.Until(limited, "the cluster is adopted", f.cluster.Available(f.view))
+}
+
+// stop ends everything but leaves the logs.
+func (f *fleet) stop() error {
+	var errs []error
+	if f.management != nil {
+		errs = append(errs, f.management.Stop())
+	}
+	if f.simulator != nil {
+		errs = append(errs, f.simulator.Stop())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package measure
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// Patience: what a fleet may take before it counts as stuck.
+func (f *fleet) patience() time.Duration {
+	return 3*time.Minute + time.Duration(f.Machines)*time.Second
+}
+
+// quiet is how long Drover must have written nothing before an idle time begins.
+const quiet = 10 * time.Second
+
+// measure takes the fleet through its life.
+func (f *fleet) measure(ctx context.Context) (*Result, error) {
+	r := &Result{Machines: f.Machines, Throttle: f.Throttle}
+	start, err := f.mark(ctx)
+	if err != nil {
+		return nil, err
+	}
+	profiles := f.profile(ctx)
+	if err := f.create(ctx); err != nil {
+		return nil, err
+	}
+	ready, err := f.mark(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.Create = ready.since(start)
+	if r.LastVM, err = f.lastVM(ctx, start.at); err != nil {
+		return nil, err
+	}
+	f.Say("%d machines: the last VM was made after %.1f s, all Ready after %.1f s", f.Machines, r.LastVM, r.Create.Seconds)
+	r.Profiles = profiles()
+	if f.Idle > 0 {
+		if err := f.idle(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	before, err := f.mark(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.delete(ctx); err != nil {
+		return nil, err
+	}
+	gone, err := f.mark(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.Delete = gone.since(before)
+	f.Say("%d machines: all gone after %.1f s", f.Machines, r.Delete.Seconds)
+	if err := f.prove(ctx); err != nil {
+		return nil, err
+	}
+	usage, err := f.drover.Usage()
+	if err != nil {
+		return nil, err
+	}
+	r.PeakMemory = usage.PeakMemory
+	return r, nil
+}
+
+// create makes all pools, and waits until all their machines are Ready.
+func (f *fleet) create(ctx context.Context) error {
+	size := f.PoolSize
+	if size <= 0 {
+		size = f.Machines
+	}
+	for left, n := f.Machines, 0; left > 0; left, n = left-size, n+1 {
+		f.pools = append(f.pools, scenario.Pool{Cluster: f.cluster, Name: fmt.Sprintf("pool-%d", n), Replicas: int32(min(left, size))})
+	}
+	for _, p := range f.pools {
+		if err := scenario.Create(ctx, f.client, p.Objects()...); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	defer cancel()
+	checks := make([]scenario.Check, 0, len(f.pools))
+	for _, p := range f.pools {
+		checks = append(checks, p.Ready(f.view, p.Replicas))
+	}
+	return f.view.Until(ctx, "all machines are Ready", f.progress(scenario.All(checks...)))
+}
+
+// progress says from time to time how many machines are Ready.
+func (f *fleet) progress(check scenario.Check) scenario.Check {
+	const every = 10 * time.Second
+	next := time.Now().Add(every)
+	return func(ctx context.Context) (string, error) {
+		missing, err := check(ctx)
+		if err != nil || missing == "" || time.Now().Before(next) {
+			return missing, err
+		}
+		next = time.Now().Add(every)
+		all := &clusterv1.MachineDeploymentList{}
+		if err := f.view.List(ctx, all, client.InNamespace(namespace)); err != nil {
+			return missing, err
+		}
+		there, ready := int32(0), int32(0)
+		for i := range all.Items {
+			there += ptr.Deref(all.Items[i].Status.Replicas, 0)
+			ready += ptr.Deref(all.Items[i].Status.ReadyReplicas, 0)
+		}
+		f.Say("%d machines: %d there, %d Ready", f.Machines, there, ready)
+		return missing, nil
+	}
+}
+
+func (f *fleet) lastVM(ctx context.Context, start time.Time) (float64, error) {
+	snapshot, err := f.cloud.Snapshot(ctx)
+	if err != nil {
+		return 0, err
+	}
+	instances := snapshot.Instances()
+	if len(instances) != f.Machines {
+		return 0, fmt.Errorf("the cloud has %d VMs for %d machines", len(instances), f.Machines)
+	}
+	last := start
+	for _, i := range instances {
+		if i.CreatedAt.After(last) {
+			last = i.CreatedAt
+		}
+	}
+	return last.Sub(start).Seconds(), nil
+}
+
+// idle lets Idle pass while nothing is asked for, and then has a VM vanish.
+func (f *fleet) idle(ctx context.Context, r *Result) error {
+	if err := f.calmDown(ctx); err != nil {
+		return err
+	}
+	f.Say("%d machines: idle for %s", f.Machines, f.Idle)
+	before, err := f.mark(ctx)
+	if err != nil {
+		return err
+	}
+	if err := wait(ctx, f.Idle); err != nil {
+		return err
+	}
+	after, err := f.mark(ctx)
+	if err != nil {
+		return err
+	}
+	phase := after.since(before)
+	r.Idle = &phase
+	if f.Vanish {
+		r.VanishSeen, err = f.vanish(ctx)
+		f.Say("%d machines: a VM that vanished was reported after %.1f s", f.Machines, r.VanishSeen)
+	}
+	return err
+}
+
+// calmDown waits until Drover has written nothing for a while.
+func (f *fleet) calmDown(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	defer cancel()
+	last, since := -1, time.Now()
+	for time.Since(since) < quiet {
+		drover, _, err := f.audit.read()
+		if err != nil {
+			return err
+		}
+		if n := drover.Total(); n != last {
+			last, since = n, time.Now()
+		}
+		if err := wait(ctx, time.Second); err != nil {
+			return fmt.Errorf("waiting until Drover is at rest: %w; it wrote %v", err, drover)
+		}
+	}
+	return nil
+}
+
+// wait lets time pass: it is what an idle time consists of.
+func wait(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// vanish removes a VM behind Drover's back and returns how long it took until its CloudMachine said so.
+func (f *fleet) vanish(ctx context.Context) (float64, error) {
+	machines := &infrav1.CloudMachineList{}
+	if err := f.client.List(ctx, machines, client.InNamespace(namespace), client.Limit(1)); err != nil {
+		return 0, err
+	}
+	machine := &machines.Items[0]
+	view, err := scenario.Follow(ctx, f.management.AdminConfig(), namespace, &infrav1.CloudMachine{})
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	if err := f.cloud.Act(ctx, machine.Spec.ProviderID[strings.LastIndex(machine.Spec.ProviderID, "/")+1:], simulator.ActTerminate); err != nil {
+		return 0, err
+	}
+	limited, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	err = view.Until(limited, "the CloudMachine says that its VM is gone", func(ctx context.Context) (string, error) {
+		if err := view.Get(ctx, client.ObjectKeyFromObject(machine), machine); err != nil {
+			return "", err
+		}
+		if c := conditions.Get(machine, clusterv1.ReadyCondition); c == nil || c.Reason != infrav1.InstanceGoneReason {
+			return scenario.Message(machine, clusterv1.ReadyCondition), nil
+		}
+		return "", nil
+	})
+	return time.Since(start).Seconds(), err
+}
+
+// delete scales all pools to 0, and waits until no Machine and nothing in the cloud is left.
+func (f *fleet) delete(ctx context.Context) error {
+	for _, p := range f.pools {
+		if err := p.Scale(ctx, f.client, 0); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.patience())
+	defer cancel()
+	machines := &metav1.PartialObjectMetadataList{}
+	machines.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("MachineList"))
+	return f.view.Until(ctx, "no machine is left", scenario.Empty(f.view, machines, namespace))
+}
+
+// prove fails when anything is left.
+func (f *fleet) prove(ctx context.Context) error {
+	snapshot, err := f.cloud.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	left, err := f.cluster.Left(ctx, f.client, f.client)
+	if err != nil {
+		return err
+	}
+	if n := len(snapshot.Live()); n > 0 || left != (scenario.Left{}) {
+		return fmt.Errorf("after the last machine, %d resources are left in the cloud, and %s", n, left)
+	}
+	return nil
+}
