@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// A machine with data disks leaves none of them behind, nor its NIC.
+func TestDependantsGoToo(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 2, Machine: infrav1.SimulatedMachine{DataDisksGiB: []int32{10, 20}}}
+	s.create(pool.Objects()...)
+	s.until("two machines are ready", pool.Ready(env.view, 2))
+	if n := len(s.resources()); n != 2*(1+1+3) {
+		t.Errorf("the cloud has %d resources, want 2 VMs, 2 NICs and 6 disks", n)
+	}
+	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	s.until("nothing is left", s.gone())
+}
+
+// Deletion needs neither template, nor bootstrap config, nor the Cluster's other parts.
+func TestDeletionOfTheBroken(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
+	s.create(pool.Objects()...)
+	s.until("a machine is ready", pool.Ready(env.view, 1))
+	configs := &bootstrapv1.CloudInitConfigList{}
+	if err := env.client.List(s.ctx, configs, client.InNamespace(s.Namespace)); err != nil {
+		t.Fatal(err)
+	}
+	if err := scenario.Delete(s.ctx, env.client, pool.Template(pool.Name, pool.Machine), pool.ConfigTemplate(), &configs.Items[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	s.until("nothing is left", s.gone())
+}
+
+// The whole namespace deleted at once, accounts, Secrets and all: nothing is left in the cloud, or the machine says what
+// it waits for.
+func TestDeletionOfTheCluster(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 2}
+	s.create(pool.Objects()...)
+	s.until("two machines are ready", pool.Ready(env.view, 2))
+	if err := scenario.Delete(s.ctx, env.client, s.Cluster()); err != nil {
+		t.Fatal(err)
+	}
+	s.until("nothing is left", s.gone())
+	s.until("the Cluster and its footing are gone", func(context.Context) (string, error) {
+		for _, o := range []client.Object{s.Cluster(), s.CloudCluster(), s.ControlPlane()} {
+			err := env.client.Get(s.ctx, client.ObjectKeyFromObject(o), o)
+			if err == nil {
+				return fmt.Sprintf("%T is still there", o), nil
+			}
+			if client.IgnoreNotFound(err) != nil {
+				return "", err
+			}
+		}
+		return "", nil
+	})
+}
+
+// An account that is needed to delete machines waits for them.
+func TestAccountWaitsForItsMachines(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
+	s.create(pool.Objects()...)
+	s.until("a machine is ready", pool.Ready(env.view, 1))
+	account := s.Account()
+	if err := scenario.Delete(s.ctx, env.client, account); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the account says that it is in use", s.account(infrav1.InUseReason))
+	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	s.until("nothing is left", s.gone())
+	s.until("the account is gone", s.deleted(account))
+}
+
+// With credentials that never work again, a machine says so and can be let go by name, and by its own name alone.
+func TestAbandon(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
+	s.create(pool.Objects()...)
+	s.until("a machine is ready", pool.Ready(env.view, 1))
+	if err := env.admin.SetAccount(s.ctx, simulator.AccountOptions{Name: s.Name, Tokens: []string{"revoked"}}); err != nil {
+		t.Fatal(err)
+	}
+	machine := s.machines()[0]
+	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the machine says that the cloud refuses", s.ready(&machine, infrav1.UnauthorizedReason))
+	s.annotate(&machine, "*")
+	s.stays("a machine abandoned by another name", func() string {
+		if len(s.machines()) == 0 {
+			return "it was let go"
+		}
+		return ""
+	})
+	s.annotate(&machine, machine.Name)
+	s.until("the machine is let go", s.deleted(&machine))
+	s.until("an Event warns of it", s.event("Abandoned", machine.Spec.CreationToken))
+	if n := len(s.live()); n != 1 {
+		t.Errorf("the cloud has %d VMs, want the one that was let go", n)
+	}
+}
+
+func (s *stage) annotate(m *infrav1.CloudMachine, value string) {
+	s.Helper()
+	fresh := &infrav1.CloudMachine{}
+	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(m), fresh); err != nil {
+		s.Fatal(err)
+	}
+	before := fresh.DeepCopy()
+	if fresh.Annotations == nil {
+		fresh.Annotations = map[string]string{}
+	}
+	fresh.Annotations[infrav1.AbandonAnnotation] = value
+	if err := env.client.Patch(s.ctx, fresh, client.MergeFrom(before)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// event checks that an Event of the test's namespace has the reason and says the words.
+func (s *stage) event(reason string, words ...string) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		list := &corev1.EventList{}
+		if err := env.client.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
+			return "", err
+		}
+		for _, e := range list.Items {
+			found := e.Reason == reason
+			for _, w := range words {
+				found = found && strings.Contains(e.Message, w)
+			}
+			if found {
+				return "", nil
+			}
+		}
+		return fmt.Sprintf("no Event has the reason %s and says %q", reason, words), nil
+	}
+}
+
+// A Machine without a MachineDeployment works like any other, with a name as long as Cluster API takes.
+func TestMachineByItself(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool"}
+	name := "a-machine-with-a-name." + strings.Repeat("x", 39) // 61, with a dot: no cloud's name and no hostname label
+	machine := &infrav1.CloudMachine{Spec: infrav1.CloudMachineSpec{CloudMachineFields: pool.Template("", infrav1.SimulatedMachine{}).Spec.Template.Spec}}
+	machine.Namespace, machine.Name = s.Namespace, name
+	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: s.Name}
+	config := &bootstrapv1.CloudInitConfig{}
+	config.Namespace, config.Name = s.Namespace, name
+	owner := &clusterv1.Machine{Spec: clusterv1.MachineSpec{
+		ClusterName: s.Name,
+		Version:     "v1.36.3",
+		Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
+			APIGroup: bootstrapv1.GroupVersion.Group, Kind: "CloudInitConfig", Name: name}},
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{
+			APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
+	}}
+	owner.Namespace, owner.Name = s.Namespace, name
+	s.create(machine, config, owner)
+	s.until("the Machine has a Node", func(ctx context.Context) (string, error) {
+		have := &clusterv1.Machine{}
+		if err := env.view.Get(ctx, client.ObjectKeyFromObject(owner), have); err != nil {
+			return "", client.IgnoreNotFound(err)
+		}
+		if !have.Status.NodeRef.IsDefined() {
+			return "it has none", nil
+		}
+		return "", nil
+	})
+	if err := scenario.Delete(s.ctx, env.client, owner); err != nil {
+		t.Fatal(err)
+	}
+	s.until("nothing is left", s.gone())
+}

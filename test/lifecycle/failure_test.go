@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// What the cloud refuses is said in the condition, by its code, with what to look at.
+func TestRefusalsAreSaid(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		machine infrav1.SimulatedMachine
+		fault   simulator.Fault
+		reason  string
+		words   []string
+	}{
+		{name: "type", machine: infrav1.SimulatedMachine{InstanceType: "gigantic"}, reason: infrav1.InvalidSpecReason, words: []string{"gigantic"}},
+		{name: "image", machine: infrav1.SimulatedMachine{Image: "no-such-image"}, reason: infrav1.InvalidSpecReason, words: []string{"no-such-image"}},
+		{name: "zone", machine: infrav1.SimulatedMachine{Zone: "mars-1a"}, reason: infrav1.InvalidSpecReason, words: []string{"mars-1a"}},
+		{name: "quota", fault: simulator.Fault{Kind: simulator.ErrorBefore, Code: "InstanceLimitExceeded"}, reason: infrav1.QuotaExceededReason},
+		{name: "html", fault: simulator.Fault{Kind: simulator.HTML}, reason: infrav1.UnknownReason},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			if test.fault.Kind != "" {
+				test.fault.Account, test.fault.Operation = s.Name, "RunInstances"
+				if _, err := env.admin.AddFault(s.ctx, test.fault); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1, Machine: test.machine}
+			s.create(pool.Objects()...)
+			s.until("the machine says what is wrong", func(ctx context.Context) (string, error) {
+				machines := s.machines()
+				if len(machines) == 0 {
+					return "there is no CloudMachine yet", nil
+				}
+				c := conditions.Get(&machines[0], clusterv1.ReadyCondition)
+				if c == nil || c.Reason != test.reason {
+					return fmt.Sprintf("Ready is %+v, want reason %s", c, test.reason), nil
+				}
+				for _, w := range test.words {
+					if !strings.Contains(c.Message, w) {
+						return fmt.Sprintf("the message %q does not say %q", c.Message, w), nil
+					}
+				}
+				return "", nil
+			})
+			if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+				t.Fatal(err)
+			}
+			if test.fault.Kind == "" { // nothing was ever made, and the cloud said so: the machine goes without a wait
+				s.until("nothing is left", s.gone())
+			}
+		})
+	}
+}
+
+// A zone without capacity is left for another, and remembered: the second machine does not ask there again.
+func TestNoCapacityMovesToAnotherZone(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for _, zone := range []string{"sim-1a", "sim-1c"} {
+		full := simulator.CapacityChange{Region: "sim-1", Zone: zone, InstanceType: "medium", Instances: 0}
+		if err := env.admin.SetCapacity(s.ctx, full); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 6, Machine: infrav1.SimulatedMachine{InstanceType: "medium"}}
+	s.create(pool.Objects()...)
+	s.until("six machines are ready", pool.Ready(env.view, 6))
+	for _, m := range s.machines() {
+		if m.Status.FailureDomain != "sim-1b" {
+			t.Errorf("CloudMachine %s is in %q, and only sim-1b had capacity", m.Name, m.Status.FailureDomain)
+		}
+	}
+	audit, err := env.admin.Audit(s.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := 0
+	for _, r := range audit.Rows {
+		if r.Account == s.Name && r.Operation == "RunInstances" && r.Outcome == "InsufficientInstanceCapacity" {
+			refused += r.Calls
+		}
+	}
+	// Machines that asked at the same moment may each have been refused; those that came later know.
+	if refused == 0 || refused > 6 {
+		t.Errorf("%d creates were refused for want of capacity, want 1 to 6", refused)
+	}
+}
+
+// Machines of one account spread over its zones.
+func TestMachinesSpreadOverZones(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 8}
+	s.create(pool.Objects()...)
+	s.until("eight machines are ready", pool.Ready(env.view, 8))
+	zones := map[string]int{}
+	for _, m := range s.machines() {
+		zones[m.Status.FailureDomain]++
+	}
+	if len(zones) < 2 { // by chance in 1 of 729 runs, were it not for three zones and eight machines: 3^-7
+		t.Errorf("all machines are in one zone: %v", zones)
+	}
+}
+
+// Credentials that are refused stop nothing but the calls; new ones are used as soon as the Secret has them.
+func TestCredentialsAreRotated(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
+	s.create(pool.Objects()...)
+	s.until("a machine is ready", pool.Ready(env.view, 1))
+
+	if err := env.admin.SetAccount(s.ctx, simulator.AccountOptions{Name: s.Name, Tokens: []string{"new-token-of-" + s.Name}}); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the account says that it is refused", s.account(infrav1.UnauthorizedReason))
+	if err := pool.Scale(s.ctx, env.client, 2); err != nil {
+		t.Fatal(err)
+	}
+	machine := s.machines()[0]
+	s.stays("the running machine", func() string {
+		wrong, err := s.ready(&machine, infrav1.ReadyReason)(s.ctx)
+		if err != nil {
+			return err.Error()
+		}
+		return wrong
+	})
+	secret := &corev1.Secret{}
+	if err := env.client.Get(s.ctx, client.ObjectKey{Namespace: s.Namespace, Name: s.Name + "-credentials"}, secret); err != nil {
+		t.Fatal(err)
+	}
+	secret.Data["token"] = []byte("new-token-of-" + s.Name)
+	if err := env.client.Update(s.ctx, secret); err != nil {
+		t.Fatal(err)
+	}
+	s.until("both machines are ready", pool.Ready(env.view, 2))
+	s.until("the account is ready again", s.account(infrav1.ReadyReason))
+}
+
+func (s *stage) account(reason string) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		account := &infrav1.CloudAccount{}
+		if err := env.view.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: s.Name}, account); err != nil {
+			return "", err
+		}
+		c := conditions.Get(account, clusterv1.ReadyCondition)
+		if c == nil || c.Reason != reason {
+			return fmt.Sprintf("CloudAccount has Ready %+v, want reason %s", c, reason), nil
+		}
+		return "", nil
+	}
+}
