@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package toycloud
+
+import (
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// A real cloud has fields of its own in api/infrastructure/v1alpha1/<cloud>_types.go, and these two functions are
+// "spec.Toy" and "fields.Toy". An example can't add a member to the unions, so it borrows the simulated cloud's.
+
+type toyAccount struct{ Endpoint string }
+
+type toyMachine struct {
+	Size, Image, Zone string
+	DiskGiB           int32
+}
+
+func accountOf(spec *infrav1.CloudAccountSpec) *toyAccount {
+	if spec.Simulated == nil {
+		return nil
+	}
+	return &toyAccount{Endpoint: spec.Simulated.Endpoint}
+}
+
+func machineOf(fields *infrav1.CloudMachineFields) *toyMachine {
+	if fields.Simulated == nil {
+		return nil
+	}
+	m := fields.Simulated
+	return &toyMachine{Size: m.InstanceType, Image: m.Image, Zone: m.Zone, DiskGiB: m.DiskGiB}
+}

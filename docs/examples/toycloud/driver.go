@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package toycloud is the example of docs/adding-a-cloud.md: a whole driver, for a cloud that has little more than
+// servers with volumes. It passes the conformance suite.
+package toycloud
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// Cloud is the row for cloud/registry.
+func Cloud() cloud.Cloud {
+	return cloud.Cloud{
+		Name:            "toy",
+		InAccount:       func(a *infrav1.CloudAccountSpec) bool { return accountOf(a) != nil },
+		InMachine:       func(m *infrav1.CloudMachineFields) bool { return machineOf(m) != nil },
+		ValidateAccount: func(*infrav1.CloudAccountSpec, *field.Path) field.ErrorList { return nil },
+		ValidateMachine: func(*infrav1.CloudMachineFields, *field.Path) field.ErrorList { return nil },
+		New:             newDriver,
+		Limits: cloud.Limits{ // from the cloud's documentation
+			Create: cloud.Limit{PerSecond: 5, Burst: 10},
+			Delete: cloud.Limit{PerSecond: 5, Burst: 20},
+			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
+		},
+		Consistency: 0, // the toy cloud reads its own writes
+		MaxUserData: 32 << 10,
+		MaxBatch:    50,
+		ProviderID:  func(m *infrav1.CloudMachineSpec) string { return providerID(m.CreationToken) },
+		Zone:        func(m *infrav1.CloudMachineFields) string { return machineOf(m).Zone },
+	}
+}
+
+func providerID(name string) string { return "toy://" + name }
+
+type driver struct {
+	endpoint, key string
+	client        *http.Client
+}
+
+func newDriver(config cloud.Config) (cloud.Driver, error) {
+	account := accountOf(config.Account)
+	if account == nil || account.Endpoint == "" {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the account names no endpoint")
+	}
+	key := string(config.Credentials["token"])
+	if key == "" || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret has no usable key \"token\"")
+	}
+	return &driver{endpoint: account.Endpoint, key: key, client: &http.Client{
+		Transport:     config.Transport, // all traffic goes through it
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// Identity: the toy cloud throttles an endpoint as a whole.
+func (d *driver) Identity() string { return "toy|" + d.endpoint }
+
+// What follows is the toy cloud's API.
+
+type server struct {
+	Name     string            `json:"name"`
+	Size     string            `json:"size"`
+	Image    string            `json:"image"`
+	Zone     string            `json:"zone,omitempty"`
+	DiskGiB  int32             `json:"diskGiB,omitempty"`
+	UserData []byte            `json:"userData,omitempty"`
+	Labels   map[string]string `json:"labels"`
+	// In answers only.
+	State   string    `json:"state,omitempty"` // building, active, deleting, deleted
+	IP      string    `json:"ip,omitempty"`
+	Created time.Time `json:"created,omitzero"`
+}
+
+type volume struct {
+	Name   string            `json:"name"`
+	Labels map[string]string `json:"labels"`
+}
+
+type page struct {
+	Servers []server `json:"servers"`
+	Volumes []volume `json:"volumes"`
+	Next    int      `json:"next"` // 0: this was the last
+}
+
+type catalog struct {
+	Zones  []string          `json:"zones"`
+	Sizes  map[string][2]int `json:"sizes"` // CPUs and GiB
+	Images map[string]string `json:"images"`
+}
+
+type problem struct{ Problem string }
+
+// Probe reads the catalogue, which needs credentials and costs little.
+func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
+	var c catalog
+	err := d.call(ctx, "GetCatalog", cloud.ClassRead, http.MethodGet, "/catalog", nil, &c)
+	slices.Sort(c.Zones)
+	return cloud.Info{FailureDomains: c.Zones}, err
+}
+
+// Ensure: a server's name is unique in the toy cloud, for deleted ones too. With the token as its name, the same create
+// can never take effect twice.
+func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
+	m := machineOf(req.Spec)
+	if m == nil {
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the machine is not one of the toy cloud")
+	}
+	wanted := server{
+		Name: req.Token, Size: m.Size, Image: m.Image, Zone: cmp.Or(req.FailureDomain, m.Zone), DiskGiB: m.DiskGiB, UserData: req.UserData,
+		Labels: map[string]string{
+			cloud.TagOwnership: req.OwnershipID, cloud.TagToken: req.Token, cloud.TagMachine: req.Namespace + "/" + req.Name,
+		},
+	}
+	var made server
+	err := d.call(ctx, "CreateServer", cloud.ClassCreate, http.MethodPost, "/servers", wanted, &made)
+	if cloud.CodeOf(err) == cloud.Conflict { // it was made before: adopt it, whatever it was made as
+		err = d.call(ctx, "GetServer", cloud.ClassRead, http.MethodGet, "/servers/"+url.PathEscape(req.Token), nil, &made)
+	}
+	if err == nil && (made.Labels[cloud.TagToken] != req.Token || made.Labels[cloud.TagOwnership] != req.OwnershipID) {
+		err = cloud.Errorf(cloud.Conflict, "server %s exists and is not ours", req.Token)
+	}
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	return instance(made), nil
+}
+
+// List and Describe differ in the label only.
+func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
+	return d.read(ctx, url.Values{"label": {cloud.TagOwnership}})
+}
+
+func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	query := url.Values{"label": {cloud.TagToken}}
+	for _, ref := range refs {
+		query.Add("value", ref.Token)
+	}
+	return d.read(ctx, query)
+}
+
+// read fetches all pages, of servers and then of volumes. What fails on the way fails the whole: a part is never returned.
+func (d *driver) read(ctx context.Context, query url.Values) ([]cloud.Resource, error) {
+	var all []cloud.Resource
+	for _, kind := range []string{"/servers", "/volumes"} {
+		for next := 0; ; {
+			query.Set("page", strconv.Itoa(next))
+			var p page
+			if err := d.call(ctx, "List"+kind, cloud.ClassRead, http.MethodGet, kind+"?"+query.Encode(), nil, &p); err != nil {
+				return nil, err
+			}
+			for _, s := range p.Servers {
+				all = append(all, instance(s))
+			}
+			for _, v := range p.Volumes {
+				all = append(all, cloud.Resource{Kind: cloud.KindDisk, ID: v.Name,
+					Token: v.Labels[cloud.TagToken], OwnershipID: v.Labels[cloud.TagOwnership]})
+			}
+			if p.Next <= next {
+				break
+			}
+			next = p.Next
+		}
+	}
+	return all, nil
+}
+
+// Delete has one call for each: the toy cloud knows no batches.
+func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
+	errs := make([]error, len(resources))
+	for i, r := range resources {
+		path := "/servers/"
+		if r.Kind == cloud.KindDisk {
+			path = "/volumes/"
+		}
+		err := d.call(ctx, "Delete"+string(r.Kind), cloud.ClassDelete, http.MethodDelete, path+url.PathEscape(r.ID), nil, &struct{}{})
+		if cloud.CodeOf(err) != cloud.NotFound { // gone already is what was wanted
+			errs[i] = err
+		}
+	}
+	return errs
+}
+
+func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
+	m := machineOf(fields)
+	if m == nil {
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "the machine is not one of the toy cloud")
+	}
+	var c catalog
+	if err := d.call(ctx, "GetCatalog", cloud.ClassRead, http.MethodGet, "/catalog", nil, &c); err != nil {
+		return cloud.Offering{}, err
+	}
+	size, known := c.Sizes[m.Size]
+	if arch := c.Images[m.Image]; known && arch != "" {
+		return cloud.Offering{Architecture: arch, OperatingSystem: "linux", Capacity: corev1.ResourceList{
+			corev1.ResourceCPU:    *resource.NewQuantity(int64(size[0]), resource.DecimalSI),
+			corev1.ResourceMemory: *resource.NewQuantity(int64(size[1])<<30, resource.BinarySI),
+		}}, nil
+	}
+	return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "the toy cloud has no size %q or no image %q", m.Size, m.Image)
+}
+
+func instance(s server) cloud.Resource {
+	states := map[string]cloud.State{
+		"building": cloud.StatePending, "active": cloud.StateRunning, "deleting": cloud.StateStopping, "deleted": cloud.StateTerminated,
+	}
+	r := cloud.Resource{Kind: cloud.KindInstance, ID: s.Name, Token: s.Labels[cloud.TagToken], OwnershipID: s.Labels[cloud.TagOwnership],
+		CreatedAt: s.Created, ProviderID: providerID(s.Name), State: states[s.State], FailureDomain: s.Zone}
+	if s.IP != "" {
+		r.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: s.IP}}
+	}
+	return r
+}
+
+// call makes one attempt of one operation. Every error that leaves it is typed, and quotes only the cloud's own words.
+func (d *driver) call(ctx context.Context, operation string, class cloud.Class, method, path string, in, out any) error {
+	if err := ctx.Err(); err != nil {
+		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": not sent, the time was up", Err: err}
+	}
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return cloud.Errorf(cloud.InvalidSpec, "%s: the request can't be written as JSON", operation)
+		}
+		body = bytes.NewReader(text)
+	}
+	req, err := http.NewRequestWithContext(cloud.WithOperation(ctx, operation, class), method, d.endpoint+path, body)
+	if err != nil {
+		return cloud.Errorf(cloud.InvalidSpec, "%s: the endpoint is no address", operation)
+	}
+	req.Header.Set("Authorization", "Bearer "+d.key)
+	resp, err := d.client.Do(req)
+	if err != nil {
+		return noAnswer(operation, err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
+	if err != nil {
+		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": the answer broke off", Err: err}
+	}
+	if resp.StatusCode >= 300 {
+		return refusal(operation, resp, answer)
+	}
+	if json.Unmarshal(answer, out) != nil { // also what is no answer of the toy cloud at all
+		return cloud.Errorf(cloud.Unknown, "%s: the answer is not whole JSON (%d bytes)", operation, len(answer))
+	}
+	return nil
+}
+
+// noAnswer leaves open whether something was done. What Drover's own transport says passes as it is.
+func noAnswer(operation string, err error) error {
+	if own, ok := errors.AsType[*cloud.Error](err); ok {
+		return own
+	}
+	if queued, ok := errors.AsType[*cloud.Queued](err); ok {
+		return queued
+	}
+	return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": no answer", Err: err}
+}
+
+// refusal turns a status into a code.
+func refusal(operation string, resp *http.Response, answer []byte) error {
+	codes := map[int]cloud.Code{
+		401: cloud.Unauthorized, 403: cloud.QuotaExceeded, 404: cloud.NotFound, 409: cloud.Conflict,
+		422: cloud.InvalidSpec, 429: cloud.Throttled, 503: cloud.Unavailable, 507: cloud.NoCapacity,
+	}
+	code, known := codes[resp.StatusCode]
+	var p problem
+	if json.Unmarshal(answer, &p) != nil || !known {
+		return cloud.Errorf(cloud.Unknown, "%s: HTTP %d in words that are not the toy cloud's", operation, resp.StatusCode)
+	}
+	e := cloud.Errorf(code, "%s: %s", operation, p.Problem)
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && code == cloud.Throttled {
+		e.RetryAfter = time.Duration(seconds) * time.Second
+	}
+	return e
+}

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package toycloud
+
+import (
+	"bytes"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
+)
+
+// TestConformance is all the test that a driver needs to begin with.
+func TestConformance(t *testing.T) {
+	toy, endpoint := startToy(t)
+	machine := func(size, image, zone string) *infrav1.CloudMachineFields {
+		return &infrav1.CloudMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: size, Image: image, Zone: zone, DiskGiB: 20}}
+	}
+	conformance.Run(t, conformance.Target{
+		Cloud:          Cloud(),
+		Account:        &infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: endpoint}},
+		Credentials:    map[string][]byte{"token": []byte(toyKey)},
+		BadCredentials: map[string][]byte{"token": []byte("marked-other-key")},
+		Machine:        machine("small", "node-image", ""),
+		Refused: map[string]conformance.Refused{
+			"unknown size":  {Machine: machine("enormous", "node-image", ""), Code: cloud.InvalidSpec, OfferingToo: true},
+			"unknown image": {Machine: machine("small", "nothing", ""), Code: cloud.InvalidSpec, OfferingToo: true},
+			"unknown zone":  {Machine: machine("small", "node-image", "toy-z"), Code: cloud.InvalidSpec},
+		},
+		Patience: 20 * time.Second,
+		// An existing server costs a read more; a page holds 40 of servers or of volumes; there is no batched delete.
+		Calls: conformance.Calls{Again: 2, List: 2, Describe: 2, Page: toyPageSize, Delete: 5},
+		Inject: map[cloud.Code]func(testing.TB) func(){
+			cloud.Throttled:     toy.inject(429),
+			cloud.QuotaExceeded: toy.inject(403),
+			cloud.NoCapacity:    toy.inject(507),
+			cloud.Unavailable:   toy.inject(503),
+			cloud.Unknown:       toy.inject(418),
+		},
+		Foreign: func(testing.TB) func() bool {
+			toy.mu.Lock()
+			defer toy.mu.Unlock()
+			toy.servers["theirs"] = &toyServer{server: server{Name: "theirs", Labels: map[string]string{"team": "others"}}}
+			return func() bool { return len(toy.left("team", "others")) == 1 }
+		},
+		Left: func(_ testing.TB, owner string) []string { return toy.left(cloud.TagOwnership, owner) },
+	})
+}
+
+func (c *toy) inject(status int) func(testing.TB) func() {
+	set := func(refuse func() (int, string)) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.refuse = refuse
+	}
+	return func(testing.TB) func() {
+		set(func() (int, string) { return status, "1" })
+		return func() { set(nil) }
+	}
+}
+
+// TestGuide holds docs/adding-a-cloud.md to the code: each listing is found in it as it stands, and it stays short.
+func TestGuide(t *testing.T) {
+	read := func(name string) []byte {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	driver := read("driver.go")
+	if lines := bytes.Count(driver, []byte("\n")); lines >= 300 {
+		t.Errorf("driver.go has %d lines; the guide promises fewer than 300", lines)
+	}
+	code := string(driver) + string(read("borrowed.go")) + string(read("driver_test.go"))
+	listings := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(read("../../adding-a-cloud.md")), -1)
+	if len(listings) < 5 {
+		t.Errorf("found %d listings in the guide", len(listings))
+	}
+	for _, listing := range listings {
+		for _, part := range strings.Split(listing[1], "\t// …\n") {
+			if !strings.Contains(code, part) {
+				t.Errorf("the guide shows code that is not in the example:\n%s", part)
+			}
+		}
+	}
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package toycloud
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	toyKey      = "marked-toy-key"
+	toyPageSize = 40
+	buildTime   = 20 * time.Millisecond
+	deleteTime  = 20 * time.Millisecond
+)
+
+// toy is the toy cloud itself: it is what a real cloud's endpoint would be.
+type toy struct {
+	mu      sync.Mutex
+	servers map[string]*toyServer
+	volumes map[string]volume
+	refuse  func() (status int, retryAfter string) // of creates; nil: none
+}
+
+type toyServer struct {
+	server
+	deleted time.Time
+}
+
+func startToy(t *testing.T) (*toy, string) {
+	t.Helper()
+	c := &toy{servers: map[string]*toyServer{}, volumes: map[string]volume{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /catalog", c.catalog)
+	mux.HandleFunc("POST /servers", c.create)
+	mux.HandleFunc("GET /servers/{name}", c.get)
+	mux.HandleFunc("GET /servers", c.list)
+	mux.HandleFunc("GET /volumes", c.list)
+	mux.HandleFunc("DELETE /servers/{name}", c.delete)
+	mux.HandleFunc("DELETE /volumes/{name}", c.deleteVolume)
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if r.Header.Get("Authorization") != "Bearer "+toyKey {
+			say(w, 401, problem{"who are you?"})
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
+	t.Cleanup(endpoint.Close)
+	return c, endpoint.URL
+}
+
+func say(w http.ResponseWriter, status int, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func offered() catalog {
+	return catalog{
+		Zones:  []string{"toy-b", "toy-a"},
+		Sizes:  map[string][2]int{"small": {2, 4}},
+		Images: map[string]string{"node-image": "amd64"},
+	}
+}
+
+func (c *toy) catalog(w http.ResponseWriter, _ *http.Request) { say(w, 200, offered()) }
+
+func (c *toy) create(w http.ResponseWriter, r *http.Request) {
+	var s server
+	if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
+		say(w, 422, problem{"not JSON"})
+		return
+	}
+	all := offered()
+	_, size := all.Sizes[s.Size]
+	s.Zone = cmp.Or(s.Zone, "toy-a")
+	switch {
+	case c.servers[s.Name] != nil:
+		say(w, 409, problem{"the name is taken"})
+	case !size || all.Images[s.Image] == "" || !slices.Contains(all.Zones, s.Zone):
+		say(w, 422, problem{"no such size, image or zone"})
+	case len(s.UserData) > 32<<10:
+		say(w, 422, problem{"the user data is too large"})
+	case c.refuse != nil:
+		status, after := c.refuse()
+		w.Header().Set("Retry-After", after)
+		say(w, status, problem{"not now"})
+	default:
+		s.Created, s.IP = time.Now(), fmt.Sprintf("10.0.%d.%d", len(c.servers)/250, len(c.servers)%250+1)
+		c.servers[s.Name] = &toyServer{server: s}
+		c.volumes[s.Name+"-root"] = volume{Name: s.Name + "-root", Labels: s.Labels}
+		say(w, 201, c.servers[s.Name].now())
+	}
+}
+
+// now is the server as time has it.
+func (s *toyServer) now() server {
+	out := s.server
+	out.UserData = nil
+	switch {
+	case s.deleted.IsZero() && time.Since(s.Created) < buildTime:
+		out.State = "building"
+	case s.deleted.IsZero():
+		out.State = "active"
+	case time.Since(s.deleted) < deleteTime:
+		out.State = "deleting"
+	default:
+		out.State = "deleted"
+	}
+	return out
+}
+
+func (c *toy) get(w http.ResponseWriter, r *http.Request) {
+	if s := c.servers[r.PathValue("name")]; s != nil {
+		say(w, 200, s.now())
+		return
+	}
+	say(w, 404, problem{"no such server"})
+}
+
+// list answers a page of what carries a label, with one of the values if there are any.
+func (c *toy) list(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	start, _ := strconv.Atoi(query.Get("page"))
+	matches := func(labels map[string]string) bool {
+		value, ok := labels[query.Get("label")]
+		return ok && (len(query["value"]) == 0 || slices.Contains(query["value"], value))
+	}
+	var p page
+	if r.URL.Path == "/servers" {
+		for _, name := range slices.Sorted(maps.Keys(c.servers)) {
+			if s := c.servers[name].now(); matches(s.Labels) {
+				p.Servers = append(p.Servers, s)
+			}
+		}
+		p.Servers, p.Next = cutPage(p.Servers, start)
+	} else {
+		for _, name := range slices.Sorted(maps.Keys(c.volumes)) {
+			if v := c.volumes[name]; matches(v.Labels) {
+				p.Volumes = append(p.Volumes, v)
+			}
+		}
+		p.Volumes, p.Next = cutPage(p.Volumes, start)
+	}
+	say(w, 200, p)
+}
+
+func cutPage[T any](all []T, start int) ([]T, int) {
+	end := start + toyPageSize
+	if end >= len(all) {
+		return all[min(start, len(all)):], 0
+	}
+	return all[start:end], end
+}
+
+func (c *toy) delete(w http.ResponseWriter, r *http.Request) {
+	s := c.servers[r.PathValue("name")]
+	switch {
+	case s == nil:
+		say(w, 404, problem{"no such server"})
+		return
+	case s.deleted.IsZero():
+		s.deleted = time.Now()
+	}
+	say(w, 202, struct{}{})
+}
+
+func (c *toy) deleteVolume(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	if _, ok := c.volumes[name]; !ok {
+		say(w, 404, problem{"no such volume"})
+		return
+	}
+	if s := c.servers[name[:len(name)-len("-root")]]; s != nil && s.now().State != "deleted" {
+		say(w, 409, problem{"the volume is attached"})
+		return
+	}
+	delete(c.volumes, name)
+	say(w, 200, struct{}{})
+}
+
+// left lists all that is not deleted and carries the label.
+func (c *toy) left(key, value string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var names []string
+	for name, s := range c.servers {
+		if s.Labels[key] == value && s.now().State != "deleted" {
+			names = append(names, name)
+		}
+	}
+	for name, v := range c.volumes {
+		if v.Labels[key] == value {
+			names = append(names, name)
+		}
+	}
+	return names
+}
