@@ -42,6 +42,9 @@ func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !named || name == "" {
 		n.t.Errorf("%s %s was not named by WithOperation", req.Method, req.URL.Path)
 	}
+	if req.Response != nil {
+		n.t.Errorf("%s followed a redirect to %s: credentials would follow too", name, req.URL.Host)
+	}
 	if err := req.Context().Err(); err != nil {
 		n.t.Errorf("%s was called after its context had ended", name)
 		return nil, err
