@@ -13,8 +13,10 @@ type SimulatedAccount struct {
 	// +kubebuilder:validation:Pattern=`^https?://[^\s/?#@]+$`
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// region of the simulated cloud. Default: "sim-1".
+	// region of the simulated cloud. Default: "sim-1". It can't be changed: to a listing of another region, every machine
+	// of this account is gone.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="region can't be changed: make a new CloudAccount"
 	// +kubebuilder:default=sim-1
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
