@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+)
+
+func pemOf(server *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+}
+
+// adopt creates a cluster on an API server that exists, and waits until Cluster API is content.
+func adopt(s *tenant) (*controlplanev1.AdoptedControlPlane, *corev1.Secret) {
+	s.t.Helper()
+	infra := s.CloudCluster()
+	infra.Spec.AccountRefs = nil
+	adopted := s.ControlPlane()
+	s.create(s.kubeconfigSecret(s.Kubeconfig), infra, adopted, s.Cluster())
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
+	return adopted, read(s, &corev1.Secret{ObjectMeta: s.meta("prod-kubeconfig")})
+}
+
+func TestAdopt(t *testing.T) {
+	s := newTenant(t)
+	adopted, kubeconfig := adopt(s)
+	s.Expect(adopted.Status.Version).To(HavePrefix("v1."))
+	s.Expect(adopted.Status.ExternalManagedControlPlane).To(Equal(ptr.To(true)))
+	s.Expect(adopted.Status.Initialization.ControlPlaneInitialized).To(Equal(ptr.To(true)))
+	s.Expect(adopted.Status.ObservedGeneration).To(Equal(adopted.Generation))
+	s.Expect(adopted.Finalizers).To(BeEmpty())
+	s.Expect(adopted.Spec.ControlPlaneEndpoint.Host).To(Equal("127.0.0.1"))
+
+	s.Expect(kubeconfig.Type).To(Equal(clusterv1.ClusterSecretType))
+	s.Expect(kubeconfig.Labels).To(HaveKeyWithValue(clusterv1.ClusterNameLabel, "prod"))
+	s.Expect(metav1.IsControlledBy(kubeconfig, adopted)).To(BeTrue())
+	s.Expect(kubeconfig.Data).To(HaveLen(1))
+	config, err := clientcmd.Load(kubeconfig.Data["value"])
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(config.CurrentContext).To(Equal("prod-admin@prod"))
+	s.Expect(read(s, s.kubeconfigSecret(nil)).Labels).To(HaveKey("clusterctl.cluster.x-k8s.io/move"))
+
+	cluster := s.Cluster()
+	s.Eventually(func(g Gomega) {
+		g.Expect(env.client.Get(s.ctx, client.ObjectKeyFromObject(cluster), cluster)).To(Succeed())
+		for _, condition := range []string{clusterv1.AvailableCondition, clusterv1.ClusterControlPlaneAvailableCondition, clusterv1.ClusterControlPlaneInitializedCondition, clusterv1.ClusterRemoteConnectionProbeCondition} {
+			g.Expect(conditions.IsTrue(cluster, condition)).To(BeTrue(), "%s: %s", condition, conditions.GetMessage(cluster, condition))
+		}
+		g.Expect(cluster.Spec.ControlPlaneEndpoint).To(Equal(adopted.Spec.ControlPlaneEndpoint))
+	}).Should(Succeed())
+
+	// Probes go on, and nobody writes.
+	s.atRest(adopted, 5*probeInterval)
+	s.atRest(kubeconfig, 2*probeInterval)
+
+	// The user's kubeconfig changes: so does Cluster API's, at once.
+	other, err := env.management.Kubeconfig("someone-new", "system:masters")
+	s.Expect(err).NotTo(HaveOccurred())
+	before := kubeconfig.Data["value"]
+	update(s, s.kubeconfigSecret(nil), func(secret *corev1.Secret) { secret.Data["value"] = other })
+	s.Eventually(func() []byte { return read(s, kubeconfig).Data["value"] }).ShouldNot(Equal(before))
+
+	// Someone spoils what is ours: it comes back.
+	update(s, kubeconfig, func(secret *corev1.Secret) { secret.Data["value"], secret.Labels = []byte("spoilt"), nil })
+	s.Eventually(func(g Gomega) {
+		got := read(s, kubeconfig)
+		g.Expect(got.Labels).To(HaveKeyWithValue(clusterv1.ClusterNameLabel, "prod"))
+		_, err := clientcmd.RESTConfigFromKubeConfig(got.Data["value"])
+		g.Expect(err).NotTo(HaveOccurred())
+	}).Should(Succeed())
+	s.Expect(env.client.Delete(s.ctx, kubeconfig)).To(Succeed())
+	s.Eventually(func() error { return env.client.Get(s.ctx, client.ObjectKeyFromObject(kubeconfig), kubeconfig) }).Should(Succeed())
+
+	// Released: our objects go, the API server and the user's Secret stay.
+	s.Expect(env.client.Delete(s.ctx, cluster)).To(Succeed())
+	s.Eventually(func() bool {
+		return apierrors.IsNotFound(env.client.Get(s.ctx, client.ObjectKeyFromObject(kubeconfig), kubeconfig))
+	}).Should(BeTrue())
+	s.Expect(apierrors.IsNotFound(env.client.Get(s.ctx, client.ObjectKeyFromObject(adopted), adopted))).To(BeTrue())
+	read(s, s.kubeconfigSecret(nil))
+}
+
+// Each kubeconfig that can't be used says why, in a way that lasts, and none of it becomes Cluster API's.
+func TestAdoptRefuses(t *testing.T) {
+	tests := map[string]struct {
+		kubeconfig func(*tenant) []byte
+		reason     string
+		words      string
+	}{
+		"no-secret": {func(*tenant) []byte { return nil }, controlplanev1.KubeconfigMissingReason, `waits for Secret "prod-adopted"`},
+		"empty":     {func(*tenant) []byte { return []byte{} }, controlplanev1.KubeconfigRefusedReason, "it is empty"},
+		"malformed": {func(*tenant) []byte { return []byte(marked + ": [") }, controlplanev1.KubeconfigRefusedReason, "can't be parsed"},
+		"exec": {func(s *tenant) []byte {
+			return s.edited(func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				u.Exec = &clientcmdapi.ExecConfig{Command: "/bin/sh", Args: []string{"-c", marked}, APIVersion: "client.authentication.k8s.io/v1"}
+			})
+		}, controlplanev1.KubeconfigRefusedReason, "exec is not permitted"},
+		"file": {func(s *tenant) []byte {
+			return s.edited(func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+				u.TokenFile = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+			})
+		}, controlplanev1.KubeconfigRefusedReason, "tokenFile names a file"},
+		"insecure": {func(s *tenant) []byte {
+			return s.edited(func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+				c.InsecureSkipTLSVerify, c.CertificateAuthorityData = true, nil
+			})
+		}, controlplanev1.KubeconfigRefusedReason, "insecure-skip-tls-verify"},
+		"wrong-token": {func(s *tenant) []byte {
+			return s.edited(func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { *u = clientcmdapi.AuthInfo{Token: marked} })
+		}, controlplanev1.UnauthorizedReason, "HTTP 401"},
+		"wrong-ca": {func(s *tenant) []byte {
+			other := httptest.NewTLSServer(http.NotFoundHandler())
+			s.t.Cleanup(other.Close)
+			return s.edited(func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.CertificateAuthorityData = pemOf(other) })
+		}, controlplanev1.CertificateRefusedReason, "not signed by the kubeconfig's certificate authority"},
+		"refused": {func(s *tenant) []byte {
+			return s.edited(func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server = "https://127.0.0.1:1" })
+		}, controlplanev1.UnreachableReason, "connection refused"},
+		"html": {func(s *tenant) []byte {
+			return s.impostor(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>"+marked) })
+		}, controlplanev1.UnreachableReason, "something else than Kubernetes"},
+		"redirect": {func(s *tenant) []byte {
+			return s.impostor(func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, env.management.AdminConfig().Host+"/version", http.StatusFound)
+			})
+		}, controlplanev1.UnreachableReason, "redirect"},
+		"hangs": {func(s *tenant) []byte {
+			return s.impostor(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		}, controlplanev1.UnreachableReason, "does not answer within 10s"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newTenant(t)
+			if data := test.kubeconfig(s); data != nil {
+				s.create(s.kubeconfigSecret(data))
+			}
+			adopted, infra := s.ControlPlane(), s.CloudCluster()
+			infra.Spec.AccountRefs = nil
+			s.create(infra, adopted, s.Cluster())
+			s.says(adopted, clusterv1.AvailableCondition, test.reason, test.words)
+			s.Expect(adopted.Status.Initialization.ControlPlaneInitialized).To(BeNil())
+			s.Expect(apierrors.IsNotFound(env.client.Get(s.ctx, client.ObjectKey{Namespace: s.Namespace, Name: "prod-kubeconfig"}, &corev1.Secret{}))).To(BeTrue())
+			s.atRest(adopted, 2*time.Second)
+
+			// Put right, it is seen at once.
+			good := s.kubeconfigSecret(s.Kubeconfig)
+			if test.kubeconfig(s) == nil {
+				s.create(good)
+			} else {
+				update(s, good, func(secret *corev1.Secret) { secret.Data = map[string][]byte{"value": s.Kubeconfig} })
+			}
+			update(s, adopted, func(a *controlplanev1.AdoptedControlPlane) { a.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{} })
+			s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
+		})
+	}
+}
+
+func TestAdoptMissingKey(t *testing.T) {
+	s := newTenant(t)
+	secret := s.kubeconfigSecret(nil)
+	secret.Data = map[string][]byte{"admin.conf": s.Kubeconfig}
+	adopted, infra := s.ControlPlane(), s.CloudCluster()
+	infra.Spec.AccountRefs = nil
+	s.create(secret, infra, adopted, s.Cluster())
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.KubeconfigMissingReason, `has no key "value"`)
+	update(s, adopted, func(a *controlplanev1.AdoptedControlPlane) { a.Spec.KubeconfigRef.Key = "admin.conf" })
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
+}
+
+// A Secret that someone else put where the Cluster's kubeconfig belongs stays as it is.
+func TestAdoptConflict(t *testing.T) {
+	s := newTenant(t)
+	foreign := &corev1.Secret{ObjectMeta: s.meta("prod-kubeconfig"), Data: map[string][]byte{"value": []byte("mine")}}
+	adopted, infra := s.ControlPlane(), s.CloudCluster()
+	infra.Spec.AccountRefs = nil
+	s.create(foreign, s.kubeconfigSecret(s.Kubeconfig), infra, adopted, s.Cluster())
+	version := foreign.ResourceVersion
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.KubeconfigConflictReason, `"prod-kubeconfig"`)
+	s.Expect(adopted.Status.Initialization.ControlPlaneInitialized).To(BeNil())
+	s.Expect(read(s, foreign).ResourceVersion).To(Equal(version))
+	s.Expect(env.client.Delete(s.ctx, foreign)).To(Succeed())
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
+}
+
+// The user may write the kubeconfig at the very place where Cluster API looks, if it looks as it must.
+func TestAdoptInPlace(t *testing.T) {
+	s := newTenant(t)
+	secret := &corev1.Secret{ObjectMeta: s.meta("prod-kubeconfig"), Data: map[string][]byte{"value": s.Kubeconfig}}
+	adopted, infra := s.ControlPlane(), s.CloudCluster()
+	infra.Spec.AccountRefs = nil
+	adopted.Spec.KubeconfigRef.Name = "prod-kubeconfig"
+	s.create(secret, infra, adopted, s.Cluster())
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.KubeconfigConflictReason, "label it")
+	update(s, secret, func(secret *corev1.Secret) { secret.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod"} })
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
+	s.Expect(read(s, secret).OwnerReferences).To(BeEmpty())
+	s.Expect(secret.Data["value"]).To(Equal(s.Kubeconfig))
+}
+
+// An API server that goes away is told, and what was achieved stays.
+func TestAdoptedGoesAway(t *testing.T) {
+	s := newTenant(t)
+	adopted, kubeconfig := adopt(s)
+	before := kubeconfig.Data["value"]
+	dead := s.edited(func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server = "https://127.0.0.1:1" })
+	update(s, s.kubeconfigSecret(nil), func(secret *corev1.Secret) { secret.Data["value"] = dead })
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.UnreachableReason, "connection refused")
+	s.Expect(adopted.Status.Initialization.ControlPlaneInitialized).To(Equal(ptr.To(true)))
+	s.Expect(adopted.Status.Version).NotTo(BeEmpty())
+	s.Expect(read(s, kubeconfig).Data["value"]).To(Equal(before), "a kubeconfig that does not work replaced one that may")
+	s.atRest(adopted, 3*probeInterval)
+}
+
+func TestAdoptedEndpoint(t *testing.T) {
+	s := newTenant(t)
+	adopted, _ := adopt(s)
+	cluster := s.Cluster()
+	s.Eventually(func() bool { return read(s, cluster).Spec.ControlPlaneEndpoint.IsValid() }).Should(BeTrue())
+	right := adopted.Spec.ControlPlaneEndpoint
+	update(s, adopted, func(a *controlplanev1.AdoptedControlPlane) {
+		a.Spec.ControlPlaneEndpoint.Host = "elsewhere.example.org"
+	})
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.EndpointMismatchReason, "elsewhere.example.org")
+	update(s, adopted, func(a *controlplanev1.AdoptedControlPlane) { a.Spec.ControlPlaneEndpoint = right })
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
+
+	update(s, adopted, func(a *controlplanev1.AdoptedControlPlane) { a.Spec.Version = "v9.9.9" })
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "spec.version says v9.9.9")
+}
+
+// An endpoint that the user gave to the Cluster is the one that counts.
+func TestAdoptedTakesClusterEndpoint(t *testing.T) {
+	s := newTenant(t)
+	infra, adopted, cluster := s.CloudCluster(), s.ControlPlane(), s.Cluster()
+	infra.Spec.AccountRefs = nil
+	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "api.example.org", Port: 6443}
+	s.create(s.kubeconfigSecret(s.Kubeconfig), infra, adopted, cluster)
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
+	s.Expect(adopted.Spec.ControlPlaneEndpoint).To(Equal(cluster.Spec.ControlPlaneEndpoint))
+	s.Eventually(func() clusterv1.APIEndpoint { return read(s, infra).Spec.ControlPlaneEndpoint }).Should(Equal(cluster.Spec.ControlPlaneEndpoint))
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// A cluster gets its identity once, the zones of its accounts, and the endpoint that its control plane found.
+func TestCluster(t *testing.T) {
+	s := newTenant(t)
+	infra, cluster := s.CloudCluster(), s.Cluster()
+	s.create(s.kubeconfigSecret(s.Kubeconfig), s.credentials(), s.Account(), infra, s.ControlPlane(), cluster)
+	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
+
+	id := infra.Spec.OwnershipID
+	s.Expect(id).To(MatchRegexp(`^[a-z0-9]{26}$`))
+	s.Expect(infra.Status.Initialization.Provisioned).To(Equal(ptr.To(true)))
+	s.Expect(conditions.IsFalse(infra, clusterv1.PausedCondition)).To(BeTrue())
+	var zones []string
+	for _, domain := range infra.Status.FailureDomains {
+		zones = append(zones, domain.Name)
+		s.Expect(domain.ControlPlane).To(Equal(ptr.To(true)))
+	}
+	s.Expect(zones).To(Equal([]string{"sim-1a", "sim-1b", "sim-1c"}))
+
+	s.Eventually(func(g Gomega) {
+		g.Expect(env.client.Get(s.ctx, client.ObjectKeyFromObject(cluster), cluster)).To(Succeed())
+		g.Expect(env.client.Get(s.ctx, client.ObjectKeyFromObject(infra), infra)).To(Succeed())
+		g.Expect(conditions.IsTrue(cluster, clusterv1.ClusterInfrastructureReadyCondition)).To(BeTrue())
+		g.Expect(conditions.IsTrue(cluster, clusterv1.AvailableCondition)).To(BeTrue(), conditions.GetMessage(cluster, clusterv1.AvailableCondition))
+		g.Expect(cluster.Status.FailureDomains).To(HaveLen(3))
+		g.Expect(cluster.Spec.ControlPlaneEndpoint.IsValid()).To(BeTrue())
+		g.Expect(infra.Spec.ControlPlaneEndpoint).To(Equal(cluster.Spec.ControlPlaneEndpoint))
+	}).Should(Succeed())
+
+	for _, other := range []string{"somebody-else", ""} {
+		changed := infra.DeepCopy()
+		changed.Spec.OwnershipID = other
+		s.Expect(env.client.Update(s.ctx, changed)).To(MatchError(ContainSubstring("ownershipID is set once")))
+	}
+	s.atRest(infra, 3*time.Second)
+	s.Expect(infra.Spec.OwnershipID).To(Equal(id))
+
+	// What "clusterctl move" does: the same spec, no status, a new UID.
+	s.Expect(env.client.Delete(s.ctx, cluster)).To(Succeed())
+	s.isGone(infra)
+	moved := s.CloudCluster()
+	moved.Spec.OwnershipID = id
+	s.create(moved, s.ControlPlane(), s.Cluster())
+	s.says(moved, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
+	s.Expect(moved.Spec.OwnershipID).To(Equal(id))
+	s.Expect(moved.Status.FailureDomains).To(HaveLen(3))
+}
+
+// Without its accounts' zones a cluster does not begin; later on, an account with trouble is told and stops nothing.
+func TestClusterWaitsForAccount(t *testing.T) {
+	s := newTenant(t)
+	infra := s.CloudCluster()
+	s.create(infra)
+	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForOwnerReason, "infrastructureRef")
+	s.Expect(infra.Spec.OwnershipID).To(BeEmpty())
+	s.create(s.kubeconfigSecret(s.Kubeconfig), s.ControlPlane(), s.Cluster())
+	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `"prod", which does not exist`)
+	s.Expect(infra.Status.Initialization.Provisioned).To(BeNil())
+	s.Expect(infra.Spec.OwnershipID).NotTo(BeEmpty())
+
+	account := s.Account()
+	s.create(s.credentials(), account)
+	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
+	s.Expect(infra.Status.Initialization.Provisioned).To(Equal(ptr.To(true)))
+
+	update(s, account, func(a *infrav1.CloudAccount) { a.Spec.CredentialsRef.Name = "nothing" })
+	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `"prod" is not ready`)
+	s.Expect(infra.Status.Initialization.Provisioned).To(Equal(ptr.To(true)))
+	s.Expect(infra.Status.FailureDomains).To(HaveLen(3))
+}
+
+// An account of another namespace is not there.
+func TestClusterSeesOwnNamespaceOnly(t *testing.T) {
+	s := newTenant(t)
+	s.create(s.credentials(), s.Account())
+	t.Run("other", func(t *testing.T) {
+		other := newTenant(t)
+		infra := other.CloudCluster()
+		other.create(infra, other.kubeconfigSecret(other.Kubeconfig), other.ControlPlane(), other.Cluster())
+		other.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, "does not exist in this namespace")
+	})
+}
+
+// What another manages is not ours: no finalizer, no condition, no field, in life and in death.
+func TestClusterManagedByOthers(t *testing.T) {
+	s := newTenant(t)
+	infra := s.CloudCluster()
+	infra.Annotations = map[string]string{clusterv1.ManagedByAnnotation: "somebody"}
+	s.create(infra, s.kubeconfigSecret(s.Kubeconfig), s.ControlPlane(), s.Cluster())
+	adopted := s.ControlPlane()
+	s.Eventually(func() *bool { return read(s, adopted).Status.Initialization.ControlPlaneInitialized }).ShouldNot(BeNil())
+	s.atRest(infra, 2*time.Second)
+	s.Expect(infra.Finalizers).To(BeEmpty())
+	s.Expect(infra.Spec.OwnershipID).To(BeEmpty())
+	s.Expect(infra.Status).To(BeZero())
+
+	// Handed over later on: what was ours is let go.
+	update(s, infra, func(i *infrav1.CloudCluster) { delete(i.Annotations, clusterv1.ManagedByAnnotation) })
+	s.Eventually(func() []string { return read(s, infra).Finalizers }).Should(ConsistOf(infrav1.ClusterFinalizer))
+	update(s, infra, func(i *infrav1.CloudCluster) {
+		i.Annotations = map[string]string{clusterv1.ManagedByAnnotation: "somebody"}
+	})
+	s.Eventually(func() []string { return read(s, infra).Finalizers }).Should(BeEmpty())
+}
+
+func TestClusterPaused(t *testing.T) {
+	s := newTenant(t)
+	infra, cluster := s.CloudCluster(), s.Cluster()
+	cluster.Spec.Paused = ptr.To(true)
+	infra.OwnerReferences = nil
+	s.create(s.kubeconfigSecret(s.Kubeconfig), s.credentials(), s.Account(), infra, s.ControlPlane())
+	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForOwnerReason, "")
+	update(s, infra, func(i *infrav1.CloudCluster) { i.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} })
+	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "annotation")
+	s.create(cluster)
+	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil }) // so that Cluster API links the parts
+	s.Eventually(func() int { return len(read(s, infra).OwnerReferences) }).Should(Equal(1))
+	s.Consistently(func() string { return read(s, infra).Spec.OwnershipID }, 2*time.Second).Should(BeEmpty())
+
+	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+	update(s, infra, func(i *infrav1.CloudCluster) { i.Annotations = nil })
+	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused")
+	s.Expect(infra.Spec.OwnershipID).To(BeEmpty())
+
+	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
+	s.says(infra, clusterv1.PausedCondition, clusterv1.NotPausedReason, "")
+	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
+}
+
+// The identity outlives the machines that need it to be deleted, also when a whole namespace goes.
+func TestClusterIsKeptForItsMachines(t *testing.T) {
+	s := newTenant(t)
+	infra := s.CloudCluster()
+	s.create(s.kubeconfigSecret(s.Kubeconfig), s.credentials(), s.Account(), infra, s.ControlPlane(), s.Cluster())
+	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
+	machine := &infrav1.CloudMachine{ObjectMeta: s.meta("m"), Spec: infrav1.CloudMachineSpec{CloudMachineFields: infrav1.CloudMachineFields{
+		AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{},
+	}}}
+	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod"}
+	s.create(machine)
+	s.Expect(env.client.Delete(s.ctx, infra)).To(Succeed())
+	s.says(infra, clusterv1.ReadyCondition, infrav1.InUseReason, "waits for 1 CloudMachines")
+	s.Expect(env.client.Delete(s.ctx, machine)).To(Succeed())
+	s.isGone(infra)
+}

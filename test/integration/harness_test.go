@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package integration tries Drover's manager, under its shipped roles and with its webhooks, against a real API server,
+// Cluster API's own manager and the simulated cloud: one kind at a time, and above all what goes wrong. One playground
+// serves all tests; each test has a namespace of its own.
+package integration
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+const (
+	// patience bounds every wait of these tests. They are never this slow unless something is broken.
+	patience = 90 * time.Second
+	// probeInterval is how often the manager asks adopted API servers.
+	probeInterval = time.Second
+	// marked is in secrets of these tests, and must be in nothing that Drover writes.
+	marked = "HUSH-7c21"
+)
+
+// environment is what all tests share.
+type environment struct {
+	management *playground.Management
+	cloud      *playground.Simulator
+	admin      simulator.Admin
+	client     client.Client
+	drover     *playground.Process
+}
+
+var env environment // set by TestMain alone
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "integration:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	log.SetLogger(logr.Discard()) // the tests' own clients have nothing to say
+	SetDefaultEventuallyTimeout(patience)
+	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
+	start, done := context.WithTimeout(context.Background(), 15*time.Minute) // it may have to build everything
+	defer done()
+	env.management, err = playground.StartManagement(start, playground.ManagementOptions{
+		ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr},
+	})
+	if err != nil {
+		return 1, err
+	}
+	defer func() { _ = env.management.Stop() }()
+	binary, err := playground.Build(start, true)
+	if err != nil {
+		return 1, err
+	}
+	if env.cloud, err = playground.StartSimulator(start, playground.SimulatorOptions{Binary: binary}); err != nil {
+		return 1, err
+	}
+	defer func() { _ = env.cloud.Stop() }()
+	env.admin = simulator.Admin{URL: env.cloud.URL}
+	if env.client, err = scenario.NewClient(env.management.AdminConfig()); err != nil {
+		return 1, err
+	}
+	env.drover, err = env.management.StartDrover(start, playground.DroverOptions{Binary: binary, Args: []string{
+		"--leader-elect=false", "--control-plane-probe-interval=" + probeInterval.String(), "-v=4",
+	}})
+	if err != nil {
+		return 1, err
+	}
+	code = m.Run()
+	if err := searchLog(); err != nil {
+		return 1, err
+	}
+	return code, nil
+}
+
+// searchLog looks for secrets in what the manager wrote while all tests ran.
+func searchLog() error {
+	text, err := os.ReadFile(env.drover.Log)
+	if err != nil {
+		return err
+	}
+	if i := bytes.Index(text, []byte(marked)); i >= 0 {
+		return fmt.Errorf("a secret is in the manager's log: …%s…", text[max(0, i-200):min(len(text), i+20)])
+	}
+	return nil
+}
+
+// tenant is one test's namespace, with an adopted cluster's objects at hand. None of them is created yet.
+type tenant struct {
+	*WithT
+	scenario.Adopted
+	t   *testing.T
+	ctx context.Context
+}
+
+func newTenant(t *testing.T) *tenant {
+	t.Helper()
+	name := strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
+	kubeconfig, err := env.management.Kubeconfig("integration", "system:masters")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &tenant{WithT: NewWithT(t), t: t, ctx: t.Context(), Adopted: scenario.Adopted{
+		Namespace: name, Name: "prod", Kubeconfig: kubeconfig, Endpoint: env.cloud.URL, Token: env.cloud.Token,
+	}}
+	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	return s
+}
+
+func (s *tenant) create(objects ...client.Object) {
+	s.t.Helper()
+	for _, o := range objects {
+		s.Expect(env.client.Create(s.ctx, o)).To(Succeed(), "%T %s", o, o.GetName())
+	}
+}
+
+// meta is an object's in this namespace.
+func (s *tenant) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: s.Namespace, Name: name}
+}
+
+func (s *tenant) kubeconfigSecret(data []byte) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: s.meta("prod-adopted"), Data: map[string][]byte{"value": data}}
+}
+
+func (s *tenant) credentials() *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: s.meta("prod-credentials"), Data: map[string][]byte{"token": []byte(s.Token)}}
+}
+
+// read fetches an object anew.
+func read[T client.Object](s *tenant, o T) T {
+	s.t.Helper()
+	s.Expect(env.client.Get(s.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
+	return o
+}
+
+// update changes an object as a user would, against whatever else changes it.
+func update[T client.Object](s *tenant, o T, change func(T)) {
+	s.t.Helper()
+	s.Eventually(func() error {
+		if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(o), o); err != nil {
+			return err
+		}
+		change(o)
+		return env.client.Update(s.ctx, o)
+	}).Should(Succeed())
+}
+
+// conditioned is an object of ours.
+type conditioned interface {
+	client.Object
+	conditions.Getter
+}
+
+// says waits for a condition to have the reason, with a message that holds the words.
+func (s *tenant) says(o conditioned, kind, reason, words string) {
+	s.t.Helper()
+	s.Eventually(func(g Gomega) {
+		g.Expect(env.client.Get(s.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
+		c := conditions.Get(o, kind)
+		g.Expect(c).NotTo(BeNil())
+		g.Expect(c.Reason).To(Equal(reason), c.Message)
+		g.Expect(c.Message).To(ContainSubstring(words))
+		g.Expect(c.Message).NotTo(ContainSubstring(marked))
+		g.Expect(c.ObservedGeneration).To(Equal(o.GetGeneration()))
+	}).Should(Succeed())
+}
+
+// atRest holds that nobody writes the object any more.
+func (s *tenant) atRest(o client.Object, during time.Duration) {
+	s.t.Helper()
+	var version string
+	s.Eventually(func() bool { // let the last write come first
+		before := version
+		version = read(s, o).GetResourceVersion()
+		return before == version
+	}, patience, time.Second).Should(BeTrue())
+	s.Consistently(func() string { return read(s, o).GetResourceVersion() }, during, 250*time.Millisecond).Should(Equal(version))
+}
+
+// refusesChange holds that a change of an object is refused with the words, whoever else changes the object meanwhile.
+func (s *tenant) refusesChange(o client.Object, change func(), words string) {
+	s.t.Helper()
+	s.Eventually(func(g Gomega) {
+		g.Expect(env.client.Get(s.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
+		change()
+		g.Expect(env.client.Update(s.ctx, o)).To(MatchError(ContainSubstring(words)))
+	}, 10*time.Second).Should(Succeed())
+}
+
+// isGone waits until an object is.
+func (s *tenant) isGone(o client.Object) {
+	s.t.Helper()
+	s.Eventually(func() bool { return apierrors.IsNotFound(env.client.Get(s.ctx, client.ObjectKeyFromObject(o), o)) }).Should(BeTrue())
+}
+
+// edited is the kubeconfig of the management cluster, changed.
+func (s *tenant) edited(change func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) []byte {
+	s.t.Helper()
+	config, err := clientcmd.Load(s.Kubeconfig)
+	s.Expect(err).NotTo(HaveOccurred())
+	context := config.Contexts[config.CurrentContext]
+	change(config.Clusters[context.Cluster], config.AuthInfos[context.AuthInfo])
+	data, err := clientcmd.Write(*config)
+	s.Expect(err).NotTo(HaveOccurred())
+	return data
+}
+
+// impostor is a TLS server that the kubeconfig's CA vouches for, and that answers as handler likes.
+func (s *tenant) impostor(handler http.HandlerFunc) []byte {
+	s.t.Helper()
+	server := httptest.NewTLSServer(handler)
+	s.t.Cleanup(server.Close)
+	return s.edited(func(c *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+		c.Server, c.CertificateAuthorityData = server.URL, pemOf(server)
+		*u = clientcmdapi.AuthInfo{Token: marked}
+	})
+}

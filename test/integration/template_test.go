@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/resource"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+)
+
+func template(s *tenant, name string, machine infrav1.SimulatedMachine) *infrav1.CloudMachineTemplate {
+	return &infrav1.CloudMachineTemplate{ObjectMeta: s.meta(name), Spec: infrav1.CloudMachineTemplateSpec{
+		Template: infrav1.CloudMachineTemplateResource{Spec: infrav1.CloudMachineFields{
+			AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &machine,
+		}},
+	}}
+}
+
+// A template learns from the cloud what its machines will be, once its account is there, and asks no more then.
+func TestTemplate(t *testing.T) {
+	s := newTenant(t)
+	small := template(s, "small", infrav1.SimulatedMachine{})
+	arm := template(s, "arm", infrav1.SimulatedMachine{InstanceType: "small-arm", Image: "node-image-arm64", DiskGiB: 50})
+	unknown := template(s, "unknown", infrav1.SimulatedMachine{InstanceType: "enormous"})
+	s.create(small, arm, unknown)
+	s.says(small, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `"prod", which does not exist`)
+
+	account := s.Account()
+	s.create(account)
+	s.says(small, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `"prod" is not ready`)
+	s.create(s.credentials())
+	s.says(small, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
+	s.Expect(small.Status.Capacity.Cpu().Value()).To(BeEquivalentTo(2))
+	s.Expect(small.Status.Capacity.Memory().Equal(resource.MustParse("4Gi"))).To(BeTrue())
+	s.Expect(small.Status.NodeInfo).To(Equal(infrav1.NodeInfo{Architecture: "amd64", OperatingSystem: "linux"}))
+	s.says(arm, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
+	s.Expect(arm.Status.NodeInfo.Architecture).To(Equal("arm64"))
+	s.says(unknown, clusterv1.ReadyCondition, infrav1.InvalidSpecReason, `no instance type "enormous"`)
+	s.Expect(unknown.Status.Capacity).To(BeEmpty())
+
+	s.atRest(small, 2*time.Second)
+	audit, err := env.admin.Audit(s.ctx)
+	s.Expect(err).NotTo(HaveOccurred())
+	asked := audit.Calls(wire.DescribeCatalog)
+	s.Consistently(func() int {
+		audit, err := env.admin.Audit(s.ctx)
+		s.Expect(err).NotTo(HaveOccurred())
+		return audit.Calls(wire.DescribeCatalog)
+	}, 3*time.Second, time.Second).Should(Equal(asked), "a template polls")
+
+	// What was known stays when the account has trouble: an autoscaler must not forget its pools.
+	update(s, account, func(a *infrav1.CloudAccount) { a.Spec.CredentialsRef.Name = "nothing" })
+	s.says(small, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, "is not ready")
+	s.Expect(small.Status.Capacity.Cpu().Value()).To(BeEquivalentTo(2))
+}

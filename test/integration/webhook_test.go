@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package integration
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// What is wrong is refused at once, with the field and the cure; by the CRD or by the webhook, the user can't tell.
+func TestAdmissionRefuses(t *testing.T) {
+	s := newTenant(t)
+	machine := func(edit func(*infrav1.CloudMachineFields)) *infrav1.CloudMachine {
+		fields := infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{}}
+		edit(&fields)
+		return &infrav1.CloudMachine{ObjectMeta: s.meta("x"), Spec: infrav1.CloudMachineSpec{CloudMachineFields: fields}}
+	}
+	account := func(edit func(*infrav1.CloudAccountSpec)) *infrav1.CloudAccount {
+		a := s.Account()
+		edit(&a.Spec)
+		return a
+	}
+	tests := map[string]struct {
+		object client.Object
+		want   string
+	}{
+		"machine without a cloud":     {machine(func(f *infrav1.CloudMachineFields) { f.Simulated = nil }), "exactly one cloud must be set"},
+		"machine without account":     {machine(func(f *infrav1.CloudMachineFields) { f.AccountRef.Name = "" }), "spec.accountRef.name"},
+		"account by path":             {machine(func(f *infrav1.CloudMachineFields) { f.AccountRef.Name = "other/prod" }), "spec.accountRef.name"},
+		"negative disk":               {machine(func(f *infrav1.CloudMachineFields) { f.Simulated.DiskGiB = -1 }), "spec.simulated.diskGiB"},
+		"negative data disk":          {machine(func(f *infrav1.CloudMachineFields) { f.Simulated.DataDisksGiB = []int32{-1} }), "spec.simulated.dataDisksGiB[0]"},
+		"account without a cloud":     {account(func(a *infrav1.CloudAccountSpec) { a.Simulated = nil }), "exactly one cloud must be set"},
+		"own endpoint, no own Secret": {account(func(a *infrav1.CloudAccountSpec) { a.CredentialsRef = nil }), "spec.simulated.endpoint"},
+		"negative rate": {account(func(a *infrav1.CloudAccountSpec) {
+			a.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "-1", Burst: 1}}
+		}), "spec.rateLimits.create.perSecond"},
+		"endpoint with scheme": {&infrav1.CloudCluster{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterSpec{
+			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "https://a", Port: 443},
+		}}, "spec.controlPlaneEndpoint.host: Invalid value"},
+		"endpoint without port": {&infrav1.CloudCluster{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterSpec{
+			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "a"},
+		}}, "spec.controlPlaneEndpoint.port: Required value"},
+		"identity in a template": {&infrav1.CloudClusterTemplate{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterTemplateSpec{
+			Template: infrav1.CloudClusterTemplateResource{Spec: infrav1.CloudClusterSpec{OwnershipID: "somebody-else"}},
+		}}, "each cluster gets its own"},
+		"endpoint in a template": {&infrav1.CloudClusterTemplate{ObjectMeta: s.meta("x"), Spec: infrav1.CloudClusterTemplateSpec{
+			Template: infrav1.CloudClusterTemplateResource{Spec: infrav1.CloudClusterSpec{
+				ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "a b", Port: 443},
+			}},
+		}}, "spec.template.spec.controlPlaneEndpoint.host"},
+		"adopted endpoint": {&controlplanev1.AdoptedControlPlane{ObjectMeta: s.meta("x"), Spec: controlplanev1.AdoptedControlPlaneSpec{
+			KubeconfigRef:        controlplanev1.KubeconfigReference{Name: "a"},
+			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "a:6443", Port: 6443},
+		}}, "spec.controlPlaneEndpoint.host"},
+		"adopted version": {&controlplanev1.AdoptedControlPlane{ObjectMeta: s.meta("x"), Spec: controlplanev1.AdoptedControlPlaneSpec{
+			KubeconfigRef: controlplanev1.KubeconfigReference{Name: "a"}, Version: "1.36",
+		}}, "spec.version"},
+		"template without a cloud": {&infrav1.CloudMachineTemplate{ObjectMeta: s.meta("x"), Spec: infrav1.CloudMachineTemplateSpec{
+			Template: infrav1.CloudMachineTemplateResource{Spec: infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "prod"}}},
+		}}, "exactly one cloud must be set"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Expect(env.client.Create(t.Context(), test.object)).To(MatchError(ContainSubstring(test.want)))
+		})
+	}
+}
+
+// Templates can't be changed, except in the dry run by which Cluster API sees whether a ClusterClass changed them.
+func TestTemplatesAreImmutable(t *testing.T) {
+	s := newTenant(t)
+	machines := template(s, "small", infrav1.SimulatedMachine{})
+	clusters := &infrav1.CloudClusterTemplate{ObjectMeta: s.meta("clusters")}
+	s.create(machines, clusters)
+
+	changedMachines := func() *infrav1.CloudMachineTemplate {
+		changed := read(s, machines.DeepCopy())
+		changed.Spec.Template.Spec.Simulated.DiskGiB = 99
+		return changed
+	}
+	s.Expect(env.client.Update(s.ctx, changedMachines())).To(MatchError(ContainSubstring("a template can't be changed")))
+	s.Expect(env.client.Update(s.ctx, changedMachines(), client.DryRunAll)).To(MatchError(ContainSubstring("a template can't be changed")))
+	changedClusters := read(s, clusters.DeepCopy())
+	changedClusters.Spec.Template.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "a", Port: 443}
+	s.Expect(env.client.Update(s.ctx, changedClusters)).To(MatchError(ContainSubstring("a template can't be changed")))
+
+	dry := changedMachines()
+	dry.Annotations = map[string]string{clusterv1.TopologyDryRunAnnotation: ""}
+	s.Expect(env.client.Update(s.ctx, dry, client.DryRunAll)).To(Succeed())
+	dry = changedMachines()
+	dry.Annotations = map[string]string{clusterv1.TopologyDryRunAnnotation: ""}
+	s.Expect(env.client.Update(s.ctx, dry)).To(MatchError(ContainSubstring("a template can't be changed")), "the annotation alone opens nothing")
+
+	update(s, machines, func(m *infrav1.CloudMachineTemplate) { m.Labels = map[string]string{"team": "a"} })
+	s.Expect(read(s, machines).Spec.Template.Spec.Simulated.DiskGiB).To(BeEquivalentTo(20), "the default is in the object")
+}
+
+// An account stays where it is.
+func TestAccountKeepsItsRegion(t *testing.T) {
+	s := newTenant(t)
+	account := s.Account()
+	s.create(account)
+	s.refusesChange(account, func() { account.Spec.Simulated.Region = "sim-2" }, "region can't be changed")
+}
+
+// A machine is what it was made as.
+func TestMachineIsImmutable(t *testing.T) {
+	s := newTenant(t)
+	machine := &infrav1.CloudMachine{ObjectMeta: s.meta("m"), Spec: infrav1.CloudMachineSpec{CloudMachineFields: infrav1.CloudMachineFields{
+		AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{},
+	}}}
+	s.create(machine)
+	for want, change := range map[string]func(*infrav1.CloudMachine){
+		"the machine's cloud fields can't be changed": func(m *infrav1.CloudMachine) { m.Spec.Simulated.DiskGiB = 99 },
+		"accountRef can't be changed":                 func(m *infrav1.CloudMachine) { m.Spec.AccountRef.Name = "other" },
+	} {
+		s.refusesChange(machine, func() { change(machine) }, want)
+	}
+	update(s, machine, func(m *infrav1.CloudMachine) { m.Spec.ProviderID = "simulated:///sim-1a/i-1" })
+	s.refusesChange(machine, func() { machine.Spec.ProviderID = "simulated:///sim-1a/i-2" }, "providerID is set once")
+}
