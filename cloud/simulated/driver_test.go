@@ -211,7 +211,7 @@ func TestRealRefusals(t *testing.T) {
 	g.Expect(code(func(r *cloud.Request) { r.Token = "tok-2" })).To(Equal(cloud.QuotaExceeded))
 	_, err := newDriver(t, admin.URL, "wrong").Probe(t.Context())
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
-	g.Expect(admin.SetAccount(t.Context(), simulator.AccountOptions{Name: "default"})).To(Succeed())
+	g.Expect(admin.SetTokens(t.Context(), "default")).To(Succeed())
 	_, err = d.Probe(t.Context())
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized), "revoked")
 	for _, mode := range []simulator.DownMode{simulator.DownCut, simulator.DownUnavailable, simulator.DownHang} {

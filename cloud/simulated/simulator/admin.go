@@ -61,9 +61,19 @@ func (a Admin) SetSettings(ctx context.Context, s Settings) error {
 	return a.tell(ctx, "settings/set", s)
 }
 
-// SetAccount makes an account, or replaces its tokens and quota. Without tokens all its credentials are revoked.
+// SetAccount makes an account, or replaces its tokens and quota.
 func (a Admin) SetAccount(ctx context.Context, o AccountOptions) error {
 	return a.tell(ctx, "account/set", o)
+}
+
+// SetTokens replaces an account's tokens. Without any, all its credentials are revoked.
+func (a Admin) SetTokens(ctx context.Context, account string, tokens ...string) error {
+	return a.tell(ctx, "account/tokens", AccountOptions{Name: account, Tokens: tokens})
+}
+
+// SetQuota replaces an account's quota.
+func (a Admin) SetQuota(ctx context.Context, account string, q Quota) error {
+	return a.tell(ctx, "account/quota", AccountOptions{Name: account, Quota: q})
 }
 
 // SetCapacity bounds a zone.

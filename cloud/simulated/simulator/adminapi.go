@@ -109,6 +109,8 @@ func (s *Server) serveAdmin(mux *http.ServeMux) {
 		s.setAccount(a)
 		return nothing{}, nil
 	})
+	handle(s, mux, "account/tokens", s.setTokens)
+	handle(s, mux, "account/quota", s.setQuota)
 	handle(s, mux, "capacity/set", s.setCapacity)
 	handle(s, mux, "down", func(r downRequest) (nothing, *wire.ErrorResponse) {
 		s.mu.Lock()
@@ -219,6 +221,27 @@ func (s *Server) setSettings(n Settings) (nothing, *wire.ErrorResponse) {
 	return nothing{}, nil
 }
 
+func (s *Server) setTokens(o AccountOptions) (nothing, *wire.ErrorResponse) {
+	return s.changeAccount(o.Name, func(a *account) AccountOptions { return AccountOptions{o.Name, o.Tokens, a.quota} })
+}
+
+func (s *Server) setQuota(o AccountOptions) (nothing, *wire.ErrorResponse) {
+	return s.changeAccount(o.Name, func(a *account) AccountOptions {
+		return AccountOptions{o.Name, slices.Collect(maps.Keys(a.tokens)), o.Quota}
+	})
+}
+
+func (s *Server) changeAccount(name string, change func(*account) AccountOptions) (nothing, *wire.ErrorResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := s.accounts[name]
+	if a == nil {
+		return nothing{}, refuse(wire.InvalidParameterValue, "there is no account %q", name)
+	}
+	s.setAccount(change(a))
+	return nothing{}, nil
+}
+
 func (s *Server) setCapacity(c CapacityChange) (nothing, *wire.ErrorResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,14 +306,13 @@ func (s *Server) act(r instanceActionRequest) (nothing, *wire.ErrorResponse) {
 
 // vanish removes an instance with all that goes with it; data disks stay behind.
 func (s *Server) vanish(p *place, i *instance, now time.Time) {
-	i.stopTimers()
 	i.body.Stop()
 	i.plan(now, event{now, wire.Terminated, "Server.Vanished"})
 	i.release(now)
-	delete(p.instances, i.res.ID)
 	for _, d := range i.own {
 		delete(p.dependants, d.res.ID)
 	}
+	p.forget(i.res.ID, i)
 }
 
 func (s *Server) switchPower(i *instance, action InstanceAction, now time.Time, took time.Duration) *wire.ErrorResponse {
@@ -312,8 +334,8 @@ func (s *Server) switchPower(i *instance, action InstanceAction, now time.Time, 
 
 func (s *Server) bodyOf(r idRequest) (body.Report, *wire.ErrorResponse) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	_, i := s.locate(r.ID)
-	s.mu.Unlock()
 	if i == nil {
 		return body.Report{}, refuse(wire.InstanceNotFound, "there is no instance %q", r.ID)
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -83,7 +84,7 @@ func (f flags) options() (Options, error) {
 		o.Seed = f.seed
 	}
 	if f.token != "" {
-		o.Accounts = append(o.Accounts, AccountOptions{Name: "default", Tokens: []string{f.token}})
+		o.Accounts = withToken(o.Accounts, f.token)
 	}
 	if f.adminToken != "" {
 		o.AdminToken = f.adminToken
@@ -99,6 +100,16 @@ func (f flags) options() (Options, error) {
 	}
 	o.Bodies.NoPods = o.Bodies.NoPods || f.noPods
 	return o, nil
+}
+
+// withToken gives the account "default" one more token, and makes it where there is none.
+func withToken(accounts []AccountOptions, token string) []AccountOptions {
+	i := slices.IndexFunc(accounts, func(a AccountOptions) bool { return a.Name == "default" })
+	if i < 0 {
+		return append(accounts, AccountOptions{Name: "default", Tokens: []string{token}})
+	}
+	accounts[i].Tokens = append(accounts[i].Tokens, token)
+	return accounts
 }
 
 func serve(ctx context.Context, cmd *cobra.Command, f flags, o Options) error {

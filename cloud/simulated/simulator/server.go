@@ -123,7 +123,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	latency := s.drawLatency()
 	s.pause(latency / 2)
 	if wait, ok := s.allow(c); !ok {
-		s.audit.count(c.op, c.account.name, wire.RequestLimitExceeded, nil)
+		s.record(c, wire.RequestLimitExceeded)
 		write(w, http.StatusServiceUnavailable, refuse(wire.RequestLimitExceeded, "request limit exceeded"), wait)
 		return
 	}

@@ -233,10 +233,16 @@ func TestAccountsAreIsolated(t *testing.T) {
 	var batch wire.BatchResponse
 	g.Expect(c.call(wire.TerminateInstances, wire.BatchRequest{Region: "sim-1", IDs: []string{r.ID}}, &batch)).To(BeEmpty())
 	g.Expect(batch.Results[0].Error.Code).To(Equal(wire.InstanceNotFound))
-	c.must(c.SetAccount(t.Context(), simulator.AccountOptions{Name: "b", Tokens: []string{"tb2"}}))
+	c.must(c.SetQuota(t.Context(), "b", simulator.Quota{VCPUs: 1}))
+	c.must(c.SetTokens(t.Context(), "b", "tb2"))
 	g.Expect(c.call(wire.DescribeResources, wire.DescribeRequest{Region: "sim-1"}, nil)).To(Equal(wire.AuthFailure))
 	c.token = "tb2"
 	g.Expect(c.call(wire.DescribeResources, wire.DescribeRequest{Region: "sim-1"}, nil)).To(BeEmpty())
+	_, code = c.run(nil)
+	g.Expect(code).To(Equal(wire.InstanceLimitExceeded), "the quota outlives the token")
+	c.must(c.SetTokens(t.Context(), "b"))
+	g.Expect(c.call(wire.DescribeResources, wire.DescribeRequest{Region: "sim-1"}, nil)).To(Equal(wire.AuthFailure))
+	g.Expect(c.SetTokens(t.Context(), "none")).NotTo(Succeed())
 }
 
 func TestPages(t *testing.T) {

@@ -167,7 +167,7 @@ func (p *place) sweep(now time.Time, visible time.Duration) {
 	for id, i := range p.instances {
 		last := i.timeline[len(i.timeline)-1]
 		if last.state == wire.Terminated && now.Sub(last.at) > visible+i.lag {
-			delete(p.instances, id)
+			p.forget(id, i)
 		}
 	}
 	for id, d := range p.dependants {
@@ -180,6 +180,13 @@ func (p *place) sweep(now time.Time, visible time.Duration) {
 			delete(p.bindings, token)
 		}
 	}
+}
+
+// forget drops an instance. Its client token still stands for it, so what is large goes now.
+func (p *place) forget(id string, i *instance) {
+	delete(p.instances, id)
+	i.stopTimers()
+	i.body, i.own, i.data = nil, nil, nil
 }
 
 // usage is what the account uses in the place.
