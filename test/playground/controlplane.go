@@ -27,10 +27,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Deadlines: several times what a start takes on two busy cores.
-const (
-	startDeadline = 90 * time.Second
-)
+// startDeadline is many times what a start takes, because the machine may have better things to do. A program that ends
+// before it is ready is seen at once.
+const startDeadline = 3 * time.Minute
 
 // ControlPlaneOptions say what a ControlPlane is like. The zero value serves.
 type ControlPlaneOptions struct {

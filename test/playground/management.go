@@ -61,7 +61,7 @@ func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management
 	if m.opts.Tools, err = opts.Tools.with(ctx, opts.Progress, needs...); err != nil {
 		return nil, err
 	}
-	module, err := moduleDir(ctx, "sigs.k8s.io/cluster-api")
+	module, version, err := findModule(ctx, "sigs.k8s.io/cluster-api")
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +71,9 @@ func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management
 	if m.client, err = client.New(m.admin, client.Options{Scheme: runtime.NewScheme()}); err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
+	if err := m.installInventory(ctx, module); err != nil {
+		return nil, fmt.Errorf("install clusterctl's inventory: %w", err)
+	}
 	for _, p := range providers {
 		var args []string
 		if p.tool == "capi-core" {
@@ -79,6 +82,9 @@ func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management
 		process, err := m.startProvider(ctx, module, p, args...)
 		if err != nil {
 			return nil, fmt.Errorf("start Cluster API's %s: %w", p.tool, err)
+		}
+		if err := m.enroll(ctx, p.label, p.namespace, version); err != nil {
+			return nil, err
 		}
 		if p.tool == "capi-core" {
 			m.core = process
@@ -203,7 +209,11 @@ func (m *Management) StartDrover(ctx context.Context, opts DroverOptions) (*Proc
 	return p, nil
 }
 
-const droverNamespace = "drover-system"
+// What config/default calls Drover's part.
+const (
+	droverNamespace = "drover-system"
+	droverLabel     = "infrastructure-drover"
+)
 
 // InstallDrover installs Drover's kinds, roles and webhooks, as config/ has them. StartDrover does it by itself.
 func (m *Management) InstallDrover(ctx context.Context) error {
@@ -220,7 +230,7 @@ func (m *Management) InstallDrover(ctx context.Context) error {
 	}
 	m.services = append(m.services, s)
 	config := filepath.Join(root, "config")
-	if err := m.installKinds(ctx, filepath.Join(config, "crd", "bases"), s.url(), provider{label: "infrastructure-drover"}); err != nil {
+	if err := m.installKinds(ctx, filepath.Join(config, "crd", "bases"), s.url(), provider{label: droverLabel}); err != nil {
 		return fmt.Errorf("install Drover's kinds: %w", err)
 	}
 	roles, err := read(filepath.Join(config, "rbac"))
@@ -235,6 +245,9 @@ func (m *Management) InstallDrover(ctx context.Context) error {
 		if err := m.installWebhooks(ctx, webhooks, "drover-", s.url()); err != nil {
 			return fmt.Errorf("install Drover's webhooks: %w", err)
 		}
+	}
+	if err := m.enroll(ctx, droverLabel, droverNamespace, "v0.1.0"); err != nil {
+		return err
 	}
 	m.drover = s
 	return nil

@@ -126,20 +126,25 @@ func lock(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// moduleDir is where the source of a module that Drover requires lies; it is downloaded where needed.
-func moduleDir(ctx context.Context, module string) (string, error) {
+// findModule tells where the source of a module that Drover requires lies, and its version. It is downloaded where needed.
+func findModule(ctx context.Context, path string) (dir, version string, err error) {
 	root, err := Root(ctx)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	dir, err := goCommand(ctx, root, "list", "-m", "-f", "{{.Dir}}", module)
-	if err != nil || dir != "" {
-		return dir, err
+	if dir, err = goCommand(ctx, root, "list", "-m", "-f", "{{.Dir}}", path); err != nil {
+		return "", "", err
 	}
-	if _, err := goCommand(ctx, root, "mod", "download", module); err != nil {
-		return "", err
+	if dir == "" {
+		if _, err := goCommand(ctx, root, "mod", "download", path); err != nil {
+			return "", "", err
+		}
+		if dir, err = goCommand(ctx, root, "list", "-m", "-f", "{{.Dir}}", path); err != nil {
+			return "", "", err
+		}
 	}
-	return goCommand(ctx, root, "list", "-m", "-f", "{{.Dir}}", module)
+	version, err = goCommand(ctx, root, "list", "-m", "-f", "{{.Version}}", path)
+	return dir, version, err
 }
 
 // goCommand runs the go command and returns what it printed. Its error quotes what it said.
