@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap"
+)
+
+const (
+	clientSigner  = certificatesv1.KubeAPIServerClientKubeletSignerName
+	servingSigner = certificatesv1.KubeletServingSignerName
+)
+
+func clientKey(o client.Object) client.ObjectKey { return client.ObjectKeyFromObject(o) }
+
+// tokenOf returns the token Secret that belongs to a data Secret.
+func tokenOf(data *corev1.Secret) *corev1.Secret {
+	id, _, _ := strings.Cut(string(data.Data["bootstrap-token"]), ".")
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-" + id}}
+}
+
+// cloudMachine makes the machine's CloudMachine as the cloud would tell of it.
+func (e *environment) cloudMachine(t *testing.T, machine *clusterv1.Machine, ip string) {
+	t.Helper()
+	g := NewWithT(t)
+	cm := &infrav1.CloudMachine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Name},
+		Spec: infrav1.CloudMachineSpec{ProviderID: "simulated:///" + machine.Name, CloudMachineFields: infrav1.CloudMachineFields{
+			AccountRef: infrav1.LocalReference{Name: "a"}, Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "ubuntu"},
+		}},
+	}
+	g.Expect(e.Create(t.Context(), cm)).To(Succeed())
+	e.patchStatus(g, cm, func() {
+		cm.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: ip}}
+	})
+}
+
+// TestJoin goes the whole way of a machine with the real API server on the other side, and counts what it costs.
+func TestJoin(t *testing.T) {
+	e := newEnvironment(t)
+	e.manager(t)
+	cluster := e.cluster(t, "join", nil)
+
+	g := NewWithT(t)
+	machine, config := e.machine(t, cluster, "join-1")
+	data := e.data(t, config)
+	g.Expect(data.Name).To(Equal(config.Name))
+	g.Expect(data.Type).To(Equal(clusterv1.ClusterSecretType))
+	g.Expect(data.Labels).To(HaveKeyWithValue(clusterv1.ClusterNameLabel, cluster.Name))
+	g.Expect(metav1.IsControlledBy(data, config)).To(BeTrue())
+	g.Expect(string(data.Data["format"])).To(Equal("cloud-config"))
+
+	token := tokenOf(data)
+	g.Expect(e.Get(t.Context(), clientKey(token), token)).To(Succeed())
+	g.Expect(token.Annotations).To(HaveKeyWithValue(bootstrap.TokenMachineAnnotation, "join/join-1"))
+	g.Expect(token.Annotations).To(HaveKeyWithValue(bootstrap.TokenNodeAnnotation, "join-1"))
+	g.Expect(token.Data).NotTo(HaveKey("usage-bootstrap-signing"))
+
+	booting := kubeletFrom(t, data, "join-1")
+	name, key := booting.ask(t, clientSigner, "join-1", nil)
+	node := booting.become(t, e.certificate(t, name), key)
+	node.register(t, "simulated:///join-1")
+
+	// The addresses come later than the request: it waits for them.
+	serving, _ := node.ask(t, servingSigner, "join-1", []string{"join-1"}, net.ParseIP("10.1.2.3"))
+	g.Consistently(func(g Gomega) { e.leftAlone(g, serving) }, quiet).Should(Succeed())
+	g.Expect(e.events(g, machine)).To(BeEmpty())
+	e.cloudMachine(t, machine, "10.1.2.3")
+	e.certificate(t, serving)
+
+	e.patchStatus(g, machine, func() { machine.Status.NodeRef.Name = "join-1" })
+	e.eventuallyGone(g, token)
+	g.Eventually(func() error {
+		_, err := booting.client.CertificatesV1().CertificateSigningRequests().Create(t.Context(), &certificatesv1.CertificateSigningRequest{}, metav1.CreateOptions{})
+		return err
+	}, patience).Should(Satisfy(apierrors.IsUnauthorized), "a token is good for one machine, once")
+
+	g.Eventually(func(g Gomega) {
+		g.Expect(e.writes(g)).To(Equal(map[string]int{
+			"create secrets": 2, "patch cloudinitconfigs/status": 1, "update certificatesigningrequests/approval": 2, "delete secrets": 1,
+		}))
+	}, patience).Should(Succeed())
+
+	t.Run("a node renews its certificate, and no other", func(t *testing.T) {
+		g := NewWithT(t)
+		name, key := node.ask(t, clientSigner, "join-1", nil)
+		renewed := node.become(t, e.certificate(t, name), key)
+		_, err := renewed.client.CoreV1().Nodes().Get(t.Context(), "join-1", metav1.GetOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+
+		_, _, err = node.send(t, clientSigner, "join-2", nil)
+		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "NodeRestriction: %v", err)
+	})
+	t.Run("a serving certificate names the machine's addresses only", func(t *testing.T) {
+		g := NewWithT(t)
+		name, _ := node.ask(t, servingSigner, "join-1", []string{"join-1"}, net.ParseIP("10.1.2.3"), net.ParseIP("10.96.0.1"))
+		g.Eventually(func(g Gomega) { g.Expect(e.events(g, machine)).To(ContainElement(ContainSubstring(name))) }, patience).Should(Succeed())
+		e.leftAlone(g, name)
+	})
+	t.Run("after a restart nothing is written", func(t *testing.T) {
+		g := NewWithT(t)
+		before := e.writes(g)
+		e.manager(t)
+		g.Consistently(func(g Gomega) { g.Expect(e.writes(g)).To(Equal(before)) }, quiet).Should(Succeed())
+	})
+}
+
+// TestStolenToken: whoever has a machine's token can become that machine's Node and nothing else.
+func TestStolenToken(t *testing.T) {
+	e := newEnvironment(t)
+	e.manager(t)
+	cluster := e.cluster(t, "theft", nil)
+	a, configA := e.machine(t, cluster, "theft-a")
+	b, configB := e.machine(t, cluster, "theft-b")
+	thief := kubeletFrom(t, e.data(t, configA), "theft-a")
+	e.data(t, configB)
+
+	t.Run("another machine's certificate", func(t *testing.T) {
+		g := NewWithT(t)
+		name, _ := thief.ask(t, clientSigner, "theft-b", nil)
+		g.Eventually(func(g Gomega) { g.Expect(e.events(g, a)).To(ContainElement(ContainSubstring(name))) }, patience).Should(Succeed())
+		g.Consistently(func(g Gomega) { e.leftAlone(g, name) }, quiet).Should(Succeed())
+		g.Expect(e.events(g, a)).To(HaveLen(1))
+		g.Expect(e.events(g, b)).To(BeEmpty())
+	})
+	t.Run("a Node that was there before", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(e.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theft-a"}, Spec: corev1.NodeSpec{ProviderID: "other:///1"}})).To(Succeed())
+		name, _ := thief.ask(t, clientSigner, "theft-a", nil)
+		g.Consistently(func(g Gomega) { e.leftAlone(g, name) }, quiet).Should(Succeed())
+		g.Expect(e.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theft-a"}})).To(Succeed())
+		e.certificate(t, name)
+	})
+	t.Run("Secrets, Nodes and more tokens", func(t *testing.T) {
+		g := NewWithT(t)
+		ctx := t.Context()
+		_, err := thief.client.CoreV1().Secrets(cluster.Namespace).Get(ctx, "theft-b", metav1.GetOptions{})
+		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+		_, err = thief.client.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
+		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+		_, err = thief.client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-aaaaaa"}}, metav1.CreateOptions{})
+		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+		_, err = thief.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
+	})
+	t.Run("a Machine under deletion", func(t *testing.T) {
+		g := NewWithT(t)
+		e.patch(g, a, func() { a.Finalizers = []string{"test/hold"} })
+		g.Expect(e.Delete(t.Context(), a)).To(Succeed())
+		e.eventuallyGone(g, tokenOf(e.data(t, configA)))
+		e.eventually(g, a, func(Gomega) {})
+		e.patch(g, a, func() { a.Finalizers = nil })
+	})
+	t.Run("a token of someone else's", func(t *testing.T) {
+		g := NewWithT(t)
+		data := e.data(t, configB)
+		token := tokenOf(data)
+		g.Expect(e.Get(t.Context(), clientKey(token), token)).To(Succeed())
+		e.patch(g, token, func() { token.Annotations[bootstrap.TokenClusterAnnotation] = "theft/other" })
+		name, _ := kubeletFrom(t, data, "theft-b").ask(t, clientSigner, "theft-b", nil)
+		g.Eventually(func(g Gomega) { g.Expect(e.events(g, cluster)).To(ContainElement(ContainSubstring(name))) }, patience).Should(Succeed())
+		e.leftAlone(g, name)
+	})
+}
+
+// TestCrash: what was written by a manager that ended is carried on by the next, step for step.
+func TestCrash(t *testing.T) {
+	e := newEnvironment(t)
+	limited := e.limited(t, "limited")
+	admin := must(e.Kubeconfig("adopter", "system:masters"))(NewWithT(t))
+	kubeconfig := func(g *WithT, cluster *clusterv1.Cluster, raw []byte) {
+		secret := &corev1.Secret{}
+		g.Expect(e.Get(context.Background(), client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"}, secret)).To(Succeed())
+		e.patch(g, secret, func() { secret.Data["value"] = raw })
+	}
+	// half brings a machine to where its user data are written and its token is not: its kubeconfig does not permit it.
+	half := func(t *testing.T, name string) (*clusterv1.Cluster, *bootstrapv1.CloudInitConfig, *corev1.Secret) {
+		g := NewWithT(t)
+		cluster := e.cluster(t, name, limited)
+		stop := e.manager(t)
+		_, config := e.machine(t, cluster, name)
+		e.eventually(g, config, func(g Gomega) { g.Expect(reason(config)).To(Equal(bootstrapv1.NotPermittedReason)) })
+		g.Expect(config.Status.DataSecretName).To(BeEmpty())
+		stop()
+		data := &corev1.Secret{}
+		g.Expect(e.Get(t.Context(), clientKey(config), data)).To(Succeed())
+		kubeconfig(g, cluster, admin)
+		return cluster, config, data
+	}
+
+	t.Run("after the user data", func(t *testing.T) {
+		g := NewWithT(t)
+		_, config, before := half(t, "after-data")
+		stop := e.manager(t)
+		data := e.data(t, config)
+		g.Expect(data.Data).To(Equal(before.Data))
+		g.Expect(e.Get(t.Context(), clientKey(tokenOf(data)), tokenOf(data))).To(Succeed())
+		stop()
+	})
+	t.Run("after the user data, and another machine has a token of the same ID", func(t *testing.T) {
+		g := NewWithT(t)
+		_, config, before := half(t, "collision")
+		foreign := tokenOf(before)
+		foreign.Data = map[string][]byte{"token-id": []byte(strings.TrimPrefix(foreign.Name, "bootstrap-token-")), "token-secret": []byte("0123456789abcdef")}
+		foreign.Type = "bootstrap.kubernetes.io/token"
+		g.Expect(e.Create(t.Context(), foreign)).To(Succeed())
+		stop := e.manager(t)
+		data := e.data(t, config)
+		g.Expect(tokenOf(data).Name).NotTo(Equal(foreign.Name))
+		g.Expect(data.Data["value"]).NotTo(Equal(before.Data["value"]))
+		g.Expect(e.Get(t.Context(), clientKey(tokenOf(data)), &corev1.Secret{})).To(Succeed())
+		untouched := &corev1.Secret{}
+		g.Expect(e.Get(t.Context(), clientKey(foreign), untouched)).To(Succeed())
+		g.Expect(untouched.ResourceVersion).To(Equal(foreign.ResourceVersion))
+		stop()
+	})
+	t.Run("after the token, which has nearly expired or was cleaned up meanwhile", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster := e.cluster(t, "late", nil)
+		stop := e.manager(t)
+		_, config := e.machine(t, cluster, "late")
+		data := e.data(t, config)
+		token := tokenOf(data)
+		g.Expect(e.Get(t.Context(), clientKey(token), token)).To(Succeed())
+		fresh := string(token.Data["expiration"])
+		stop()
+
+		e.patch(g, token, func() { token.Data["expiration"] = []byte("2026-01-01T00:00:00Z") })
+		e.patchStatus(g, config, func() { config.Status.DataSecretName = "" }) // as if the status had not been written
+		stop = e.manager(t)
+		g.Eventually(func(g Gomega) {
+			again := &corev1.Secret{}
+			g.Expect(e.Get(t.Context(), clientKey(token), again)).To(Succeed())
+			g.Expect(string(again.Data["expiration"]) >= fresh).To(BeTrue())
+			g.Expect(again.Data["token-secret"]).To(Equal(token.Data["token-secret"]))
+		}, patience).Should(Succeed())
+		g.Expect(e.data(t, config).Data).To(Equal(data.Data))
+		stop()
+	})
+	t.Run("before the deletion of the token", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster := e.cluster(t, "joined", nil)
+		stop := e.manager(t)
+		machine, config := e.machine(t, cluster, "joined")
+		token := tokenOf(e.data(t, config))
+		stop()
+		e.patchStatus(g, machine, func() { machine.Status.NodeRef.Name = "joined" })
+		stop = e.manager(t)
+		e.eventuallyGone(g, token)
+		stop()
+	})
+}
+
+// TestMove: after "clusterctl move" the status is empty and the UIDs are new. The user data stay as they are.
+func TestMove(t *testing.T) {
+	e := newEnvironment(t)
+	g := NewWithT(t)
+	cluster := e.cluster(t, "move", nil)
+	stop := e.manager(t)
+	machine, config := e.machine(t, cluster, "move-1")
+	data := e.data(t, config)
+	e.patch(g, machine, func() { machine.Spec.Bootstrap.DataSecretName = ptr.To(config.Status.DataSecretName) })
+	stop()
+
+	e.patch(g, config, func() { config.Finalizers = nil })
+	g.Expect(e.Delete(t.Context(), config, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
+	e.eventuallyGone(g, config)
+	moved := &bootstrapv1.CloudInitConfig{ObjectMeta: metav1.ObjectMeta{
+		Namespace: config.Namespace, Name: config.Name, Labels: config.Labels, OwnerReferences: config.OwnerReferences,
+	}}
+	g.Expect(e.Create(t.Context(), moved)).To(Succeed())
+
+	e.manager(t)
+	after := e.data(t, moved)
+	g.Expect(after.Data).To(Equal(data.Data))
+	g.Expect(metav1.IsControlledBy(after, moved)).To(BeTrue())
+	g.Expect(moved.Finalizers).To(ContainElement(bootstrapv1.ConfigFinalizer))
+	g.Expect(e.Get(t.Context(), clientKey(tokenOf(data)), &corev1.Secret{})).To(Succeed())
+}
+
+// TestEnd: a config takes its token with it, and is not held for ever when that can't be.
+func TestEnd(t *testing.T) {
+	e := newEnvironment(t)
+	e.manager(t)
+
+	t.Run("the token goes first", func(t *testing.T) {
+		g := NewWithT(t)
+		_, config := e.machine(t, e.cluster(t, "end", nil), "end-1")
+		token := tokenOf(e.data(t, config))
+		g.Expect(e.Delete(t.Context(), config)).To(Succeed())
+		e.eventuallyGone(g, config)
+		g.Expect(apierrors.IsNotFound(e.Get(t.Context(), clientKey(token), token))).To(BeTrue())
+	})
+	t.Run("the workload cluster does not let it, then the Cluster goes", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster := e.cluster(t, "gone", e.limited(t, "gone"))
+		_, config := e.machine(t, cluster, "gone-1")
+		e.eventually(g, config, func(g Gomega) { g.Expect(reason(config)).To(Equal(bootstrapv1.NotPermittedReason)) })
+		g.Expect(e.Delete(t.Context(), config)).To(Succeed())
+		e.eventually(g, config, func(g Gomega) { g.Expect(reason(config)).To(Equal(bootstrapv1.DeletingReason)) })
+		g.Expect(e.Delete(t.Context(), cluster)).To(Succeed())
+		e.eventuallyGone(g, config)
+	})
+	t.Run("a foreign Secret in place of the user data is not touched", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster := e.cluster(t, "foreign", nil)
+		foreign := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "foreign", Name: "foreign-1"}, Data: map[string][]byte{"value": []byte("mine")}}
+		g.Expect(e.Create(t.Context(), foreign)).To(Succeed())
+		_, config := e.machine(t, cluster, "foreign-1")
+		e.eventually(g, config, func(g Gomega) {
+			g.Expect(config.Status.Conditions).To(ContainElement(HaveField("Message", ContainSubstring("does not belong"))))
+		})
+		after := &corev1.Secret{}
+		g.Expect(e.Get(t.Context(), clientKey(foreign), after)).To(Succeed())
+		g.Expect(after.ResourceVersion).To(Equal(foreign.ResourceVersion))
+	})
+	t.Run("nothing is written for a paused Cluster", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster := e.cluster(t, "paused", nil)
+		e.patch(g, cluster, func() { cluster.Spec.Paused = ptr.To(true) })
+		_, config := e.machine(t, cluster, "paused-1")
+		e.eventually(g, config, func(g Gomega) {
+			g.Expect(config.Status.Conditions).To(ContainElement(And(HaveField("Type", "Paused"), HaveField("Status", metav1.ConditionTrue))))
+		})
+		g.Expect(apierrors.IsNotFound(e.Get(t.Context(), clientKey(config), &corev1.Secret{}))).To(BeTrue())
+		e.patch(g, cluster, func() { cluster.Spec.Paused = ptr.To(false) })
+		e.data(t, config)
+	})
+	t.Run("a kubeconfig that would run a program is refused", func(t *testing.T) {
+		g := NewWithT(t)
+		cluster := e.cluster(t, "exec", nil)
+		kubeconfig := &corev1.Secret{}
+		g.Expect(e.Get(t.Context(), client.ObjectKey{Namespace: "exec", Name: "exec-kubeconfig"}, kubeconfig)).To(Succeed())
+		_, first := e.machine(t, cluster, "exec-1") // the connection is made with the good one
+		e.data(t, first)
+		e.patch(g, kubeconfig, func() {
+			kubeconfig.Data["value"] = append(kubeconfig.Data["value"], "\n- name: other\n  user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: marked-secret}}\n"...)
+		})
+		_, config := e.machine(t, cluster, "exec-2")
+		e.eventually(g, config, func(g Gomega) { g.Expect(reason(config)).To(Equal(bootstrapv1.KubeconfigInvalidReason)) })
+		for _, c := range config.Status.Conditions {
+			g.Expect(c.Message).NotTo(ContainSubstring("marked-secret"))
+		}
+	})
+}
