@@ -193,7 +193,7 @@ func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adop
 	}
 	patched := adopted.DeepCopy()
 	patched.Spec.ControlPlaneEndpoint = config.endpoint()
-	if cluster.Spec.ControlPlaneEndpoint.IsValid() {
+	if usable(cluster.Spec.ControlPlaneEndpoint) {
 		patched.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint
 	}
 	patch := client.MergeFromWithOptions(adopted.DeepCopy(), client.MergeFromWithOptimisticLock{})

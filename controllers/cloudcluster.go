@@ -104,7 +104,7 @@ func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.Cloud
 	if claimed.Spec.OwnershipID == "" {
 		claimed.Spec.OwnershipID = newOwnershipID()
 	}
-	if !claimed.Spec.ControlPlaneEndpoint.IsValid() && cluster.Spec.ControlPlaneEndpoint.IsValid() {
+	if !claimed.Spec.ControlPlaneEndpoint.IsValid() && usable(cluster.Spec.ControlPlaneEndpoint) {
 		claimed.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint
 	}
 	if equality.Semantic.DeepEqual(infra.Spec, claimed.Spec) && equality.Semantic.DeepEqual(infra.Finalizers, claimed.Finalizers) {
@@ -116,6 +116,12 @@ func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.Cloud
 		return false, fmt.Errorf("writing the ownership ID: %w", err)
 	}
 	return true, nil
+}
+
+// usable tells whether an endpoint of the Cluster, which judges it less strictly, would pass our own webhook: a write that is
+// refused for its sake would never give the cluster its identity.
+func usable(endpoint clusterv1.APIEndpoint) bool {
+	return endpoint.IsValid() && isHost(endpoint.Host)
 }
 
 // report fills in the status: failure domains, provisioned, Ready.

@@ -247,5 +247,5 @@ func (k *kubeconfig) serialize(clusterName string) ([]byte, error) {
 
 // isHost tells whether s is an IP address or a DNS name.
 func isHost(s string) bool {
-	return net.ParseIP(s) != nil || len(validation.IsDNS1123Subdomain(strings.ToLower(s))) == 0
+	return net.ParseIP(s) != nil || len(validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(s, ".")))) == 0
 }

@@ -164,7 +164,7 @@ func certificateFailure(err error) string {
 		authority x509.UnknownAuthorityError
 		host      x509.HostnameError
 		invalid   x509.CertificateInvalidError
-		any       *tls.CertificateVerificationError
+		other     *tls.CertificateVerificationError
 	)
 	switch {
 	case errors.As(err, &authority):
@@ -174,8 +174,8 @@ func certificateFailure(err error) string {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Sprintf("the API server's certificate, or its authority's, is valid from %s to %s only: renew it, and compare the clocks",
 			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
-	case errors.As(err, &any):
-		return "the API server's certificate can't be verified: " + strings.TrimPrefix(any.Err.Error(), "x509: ")
+	case errors.As(err, &other):
+		return "the API server's certificate can't be verified: " + strings.TrimPrefix(other.Err.Error(), "x509: ")
 	default:
 		return ""
 	}

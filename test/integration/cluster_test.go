@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
@@ -158,4 +159,16 @@ func TestClusterIsKeptForItsMachines(t *testing.T) {
 	s.says(infra, clusterv1.ReadyCondition, infrav1.InUseReason, "waits for 1 CloudMachines")
 	s.Expect(env.client.Delete(s.ctx, machine)).To(Succeed())
 	s.isGone(infra)
+}
+
+// An endpoint that only the Cluster accepts keeps nobody from his identity.
+func TestClusterOddEndpoint(t *testing.T) {
+	s := newTenant(t)
+	infra, cluster := s.CloudCluster(), s.Cluster()
+	infra.Spec.AccountRefs = nil
+	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "a_b", Port: 443}
+	s.create(s.kubeconfigSecret(s.Kubeconfig), infra, s.ControlPlane(), cluster)
+	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
+	s.Expect(infra.Spec.OwnershipID).NotTo(BeEmpty())
+	s.says(s.ControlPlane(), clusterv1.AvailableCondition, controlplanev1.EndpointMismatchReason, "the Cluster's is a_b:443")
 }
