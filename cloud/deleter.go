@@ -233,8 +233,9 @@ func (d *deleter) read(ctx context.Context, unread []*job) {
 
 // conclude draws what a live read says of one machine.
 func (d *deleter) conclude(j *job, began time.Time, found []Resource) {
+	own := ownedBy(found, j.ref.OwnershipID)
 	left := slices.DeleteFunc(slices.Clone(found), func(x Resource) bool {
-		return x.Kind == KindInstance && x.State == StateTerminated && x.OwnershipID == j.ref.OwnershipID
+		return x.Kind == KindInstance && x.State == StateTerminated && find(own, x) >= 0
 	})
 	d.mu.Lock()
 	j.left = nil
@@ -249,7 +250,7 @@ func (d *deleter) conclude(j *job, began time.Time, found []Resource) {
 	if j.nothing.IsZero() {
 		j.nothing = began
 	}
-	j.proven = d.provenAt(j, ownedBy(found, j.ref.OwnershipID))
+	j.proven = d.provenAt(j, own)
 	j.gone = !began.Before(j.proven)
 }
 

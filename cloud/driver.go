@@ -141,6 +141,8 @@ type Request struct {
 
 // Reference finds what belongs to one machine.
 type Reference struct {
+	// Token is the CloudMachine's. OwnershipID is its CloudCluster's, and empty when that is gone: the token alone, 128
+	// bits of chance, decides then.
 	Token, OwnershipID string
 	// ProviderID as recorded; empty when the creation was never recorded.
 	ProviderID string

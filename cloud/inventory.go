@@ -43,6 +43,7 @@ type inventory struct {
 	err      error
 	jitter   float64 // of the interval to the next listing, drawn once for each
 	fresh    bool    // as last told
+	refused  bool    // as last told: the credentials do not work
 }
 
 // sighting is a resource seen otherwise than in a listing: when it was made, or in a live read.
@@ -141,7 +142,7 @@ func (v *inventory) next() time.Time {
 			at = earlier(at, w.readAt)
 		}
 	}
-	if v.fresh != v.isFresh(time.Now()) {
+	if v.fresh != v.isFresh(time.Now()) || v.refused != v.isRefused() {
 		at = time.Now()
 	} else if v.fresh && len(v.watches) > 0 {
 		at = earlier(at, v.staleAt())
@@ -229,11 +230,14 @@ func (v *inventory) isFresh(now time.Time) bool {
 	return len(v.watches) == 0 || (!v.complete.IsZero() && now.Before(v.staleAt()))
 }
 
+// isRefused is told at once, and not only when the inventory has become stale: someone must mend the credentials.
+func (v *inventory) isRefused() bool { return CodeOf(v.err) == Unauthorized }
+
 func (v *inventory) tellFreshness() {
 	v.mu.Lock()
-	now := v.isFresh(time.Now())
-	flip := now != v.fresh
-	v.fresh = now
+	fresh, refused := v.isFresh(time.Now()), v.isRefused()
+	flip := fresh != v.fresh || refused != v.refused
+	v.fresh, v.refused = fresh, refused
 	v.mu.Unlock()
 	if flip {
 		v.flipped()

@@ -49,9 +49,10 @@ func living(resources []Resource) (alive []Resource) {
 	return alive
 }
 
+// ownedBy are those of a cluster; all of them when it is not known any more which cluster it was.
 func ownedBy(resources []Resource, ownershipID string) (own []Resource) {
 	for _, r := range resources {
-		if r.OwnershipID == ownershipID {
+		if ownershipID == "" || r.OwnershipID == ownershipID {
 			own = append(own, r)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -42,6 +43,7 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	deletion := s.account.Delete(s.reference())
 	switch {
 	case deletion.Gone:
+		r.tidyNode(ctx, s)
 		return reconcile.Result{}, r.release(ctx, s)
 	case deletion.Err != nil:
 		setNotReady(s.CloudMachine, string(cloud.CodeOf(deletion.Err)), fmt.Sprintf(
@@ -51,6 +53,17 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 		setNotReady(s.CloudMachine, infrav1.DeletingReason, "waits for the cloud to remove the VM and what belongs to it")
 	}
 	return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil
+}
+
+// tidyNode removes the Node while the whole Cluster is being deleted: Cluster API leaves Nodes alone then, and an adopted
+// cluster lives on. It is a kindness: a workload cluster that does not answer holds nothing up.
+func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope) {
+	if s.cluster == nil || s.cluster.DeletionTimestamp.IsZero() || s.Spec.ProviderID == "" {
+		return
+	}
+	if _, err := r.removeNode(ctx, s); err != nil {
+		ctrl.LoggerFrom(ctx).Info("The Node of a deleted machine stays", "reason", err.Error())
+	}
 }
 
 // release removes the finalizer, and forgets the machine.

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -54,18 +56,21 @@ func TestDeletionOfTheBroken(t *testing.T) {
 	s.until("nothing is left", s.gone())
 }
 
-// The whole namespace deleted at once, accounts, Secrets and all: nothing is left in the cloud, or the machine says what
-// it waits for.
+// The Cluster deleted with all its machines, which Cluster API does without draining them.
 func TestDeletionOfTheCluster(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 2}
 	s.create(pool.Objects()...)
 	s.until("two machines are ready", pool.Ready(env.view, 2))
+	machines := s.machines()
 	if err := scenario.Delete(s.ctx, env.client, s.Cluster()); err != nil {
 		t.Fatal(err)
 	}
 	s.until("nothing is left", s.gone())
+	for _, m := range machines { // an adopted cluster lives on, and Cluster API removes no Node while the Cluster goes
+		s.until("the Node is gone", s.deleted(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}))
+	}
 	s.until("the Cluster and its footing are gone", func(context.Context) (string, error) {
 		for _, o := range []client.Object{s.Cluster(), s.CloudCluster(), s.ControlPlane()} {
 			err := env.client.Get(s.ctx, client.ObjectKeyFromObject(o), o)
@@ -78,6 +83,44 @@ func TestDeletionOfTheCluster(t *testing.T) {
 		}
 		return "", nil
 	})
+}
+
+// A machine whose Cluster and CloudCluster were torn out by force is deleted by its token alone.
+func TestDeletionWithoutItsCluster(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
+	s.create(pool.Objects()...)
+	s.until("a machine is ready", pool.Ready(env.view, 1))
+	machine := s.machines()[0]
+	for _, o := range []client.Object{s.Cluster(), s.CloudCluster()} {
+		if err := scenario.Delete(s.ctx, env.client, o); err != nil {
+			t.Fatal(err)
+		}
+		s.until("it is torn out", func(ctx context.Context) (string, error) {
+			return s.tearOut(ctx, o)
+		})
+	}
+	if err := scenario.Delete(s.ctx, env.client, &machine); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the machine is gone", s.deleted(&machine))
+	if n := len(s.resources()); n != 0 {
+		t.Errorf("%d resources are left in the cloud", n)
+	}
+}
+
+// tearOut takes an object's finalizers off until it is gone.
+func (s *stage) tearOut(ctx context.Context, o client.Object) (string, error) {
+	err := env.client.Get(ctx, client.ObjectKeyFromObject(o), o)
+	if err != nil {
+		return "", client.IgnoreNotFound(err)
+	}
+	o.SetFinalizers(nil)
+	if err := env.client.Update(ctx, o); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return "", err
+	}
+	return fmt.Sprintf("%T is still there", o), nil
 }
 
 // An account that is needed to delete machines waits for them.

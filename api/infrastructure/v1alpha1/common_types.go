@@ -71,8 +71,6 @@ const (
 	InventoryStaleReason = "InventoryStale"
 	// InUseReason says that an object can't be removed while others refer to it.
 	InUseReason = "InUse"
-	// InternalErrorReason says that Drover failed at something that is no one else's fault. Look at its logs.
-	InternalErrorReason = "InternalError"
 )
 
 // Reasons that come from the cloud's answers; each equals the cloud.Code of the same name.
