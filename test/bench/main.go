@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench measures what fleets of machines cost, and prints a table and JSON (out/bench.json) with the goals beside.
+// Seconds depend on the computer and on what else it does; counts do not. See package measure for how it counts.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/test/measure"
+	"github.com/drover-io/drover/test/playground"
+)
+
+type flags struct {
+	sizes     string
+	throttled int
+	poolSize  int
+	idle      time.Duration
+	idleSize  int
+	quick     bool
+	profile   bool
+	out       string
+}
+
+func main() {
+	log.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+	var f flags
+	flag.StringVar(&f.sizes, "sizes", "10,300,1000,3000", "Sizes of the fleets, one after the other.")
+	flag.IntVar(&f.throttled, "throttled", 100, "Size of the fleet on a cloud that throttles as EC2 does; 0 leaves that out.")
+	flag.IntVar(&f.poolSize, "pool-size", 300, "Machines in one MachineDeployment, at most.")
+	flag.DurationVar(&f.idle, "idle", 10*time.Minute, "How long the fleet of --idle-size idles before it is deleted.")
+	flag.IntVar(&f.idleSize, "idle-size", 300, "Which of the sizes idles.")
+	flag.BoolVar(&f.quick, "quick", false, "Sizes 10 and 100, one minute of idling: a look, in three minutes.")
+	flag.BoolVar(&f.profile, "profile", false, "Write CPU profiles of Drover and of Cluster API's core to out/.")
+	flag.StringVar(&f.out, "out", "out", "Folder for bench.json and profiles.")
+	flag.Parse()
+	if f.quick {
+		f.sizes, f.throttled, f.idle, f.idleSize = "10,100", 20, time.Minute, 100
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer cancel()
+	if err := run(ctx, f); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, f flags) error {
+	runs, err := f.runs()
+	if err != nil {
+		return err
+	}
+	binary, err := playground.Build(ctx, false)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(f.out, 0o755); err != nil {
+		return fmt.Errorf("make the folder for results: %w", err)
+	}
+	var results []*measure.Result
+	for _, o := range runs {
+		o.Binary = binary
+		r, err := one(ctx, o, f.out)
+		if err != nil {
+			return fmt.Errorf("%d machines: %w", o.Machines, err)
+		}
+		results = append(results, r)
+		if err := writeJSON(filepath.Join(f.out, "bench.json"), results); err != nil {
+			return err
+		}
+	}
+	report(os.Stdout, results)
+	return nil
+}
+
+// runs are the measurements that the flags ask for.
+func (f flags) runs() ([]measure.Options, error) {
+	var runs []measure.Options
+	for _, s := range strings.Split(f.sizes, ",") {
+		if strings.TrimSpace(s) == "" {
+			continue
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(s))
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("--sizes: %q is no number of machines", s)
+		}
+		o := f.options(n)
+		if n == f.idleSize {
+			o.Idle, o.Vanish = f.idle, f.idle > 0
+		}
+		runs = append(runs, o)
+	}
+	if f.throttled > 0 {
+		o := f.options(f.throttled)
+		o.Throttle = simulator.ThrottleEC2
+		runs = append(runs, o)
+	}
+	return runs, nil
+}
+
+// options are those that the peers were measured with: 100 ms for each call, and machines that boot after 2 s.
+func (f flags) options(machines int) measure.Options {
+	return measure.Options{
+		Machines: machines, PoolSize: f.poolSize, Latency: 100 * time.Millisecond, Joins: 2 * time.Second, Profile: f.profile,
+	}
+}
+
+// one measures one fleet. Its logs are kept where it failed, its profiles in any case.
+func one(ctx context.Context, o measure.Options, out string) (*measure.Result, error) {
+	start := time.Now()
+	o.Say = func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+	}
+	o.Say("%d machines, throttle %q: starting", o.Machines, o.Throttle)
+	var err error
+	if o.Dir, err = os.MkdirTemp("", "drover-bench-"); err != nil {
+		return nil, fmt.Errorf("make a folder: %w", err)
+	}
+	r, err := measure.Run(ctx, o)
+	if err != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("%w\nthe logs are in %s", err, o.Dir)
+	}
+	var errs []error
+	if r != nil {
+		for _, file := range r.Profiles {
+			kept := filepath.Join(out, fmt.Sprintf("%d-%s", o.Machines, filepath.Base(file)))
+			errs = append(errs, os.Rename(file, kept))
+			o.Say("go tool pprof -top %s", kept)
+		}
+	}
+	return r, errors.Join(append(errs, err, os.RemoveAll(o.Dir))...)
+}
