@@ -55,13 +55,13 @@ func (k *kubeconfig) probe(ctx context.Context, timeout time.Duration) (string, 
 	}
 	response, err := k.client().Do(request)
 	if err != nil {
-		return "", k.connectionFailure(err, timeout)
+		return "", k.connectionFailure(ctx, err, timeout)
 	}
 	defer response.Body.Close()
 	if failure := k.statusFailure(response); failure != nil {
 		return "", failure
 	}
-	return readVersion(response, timeout)
+	return readVersion(ctx, response, timeout)
 }
 
 // client makes a client for one probe.
@@ -82,13 +82,13 @@ func (k *kubeconfig) client() *http.Client {
 }
 
 // readVersion takes the version out of an answer that claims success.
-func readVersion(response *http.Response, timeout time.Duration) (string, *probeFailure) {
+func readVersion(ctx context.Context, response *http.Response, timeout time.Duration) (string, *probeFailure) {
 	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if kind != "application/json" {
 		return "", unreachable("answers with something else than Kubernetes would (content type %q)", kind)
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxProbeAnswer))
-	if errors.Is(err, context.DeadlineExceeded) {
+	if err != nil && ctx.Err() != nil { // err itself may be that of a connection just closed for that reason
 		return "", unreachable("does not answer within %s", timeout)
 	}
 	var answer struct {
@@ -124,7 +124,7 @@ func (k *kubeconfig) unauthorized(message string) *probeFailure {
 
 // connectionFailure says why there was no answer. It uses words of its own: those of the network hold port numbers that
 // differ each time.
-func (k *kubeconfig) connectionFailure(err error, timeout time.Duration) *probeFailure {
+func (k *kubeconfig) connectionFailure(ctx context.Context, err error, timeout time.Duration) *probeFailure {
 	if message := certificateFailure(err); message != "" {
 		return &probeFailure{controlplanev1.CertificateRefusedReason, message}
 	}
@@ -135,15 +135,15 @@ func (k *kubeconfig) connectionFailure(err error, timeout time.Duration) *probeF
 		errno     syscall.Errno
 	)
 	switch {
+	case ctx.Err() != nil, isTimeout(err):
+		return unreachable("does not answer within %s", timeout)
 	case errors.As(err, &operation) && operation.Op == "remote error":
 		// A TLS alert: most often the server wants a client certificate that it can verify.
 		return k.unauthorized("the API server refuses the connection: " + operation.Err.Error())
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
 		return unreachable("answers without TLS")
-	case errors.As(err, &lookup) && !lookup.IsTimeout:
+	case errors.As(err, &lookup):
 		return unreachable("can't be found: the name %q has no address", k.server.Hostname())
-	case errors.Is(err, context.DeadlineExceeded), isTimeout(err):
-		return unreachable("does not answer within %s", timeout)
 	case errors.As(err, &errno):
 		return unreachable("can't be reached: %s", errno.Error())
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

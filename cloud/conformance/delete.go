@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -19,6 +20,11 @@ func (s *suite) delete() {
 		refs = append(refs, s.reference(made))
 	}
 	survivor := s.ensure(s.request(s.token()))
+	s.sleep(s.Cloud.Consistency)
+	everything, err := s.driver.Describe(s.Context(), refs)
+	if err != nil {
+		s.Fatalf("Describe: %v", err)
+	}
 	calls := s.net.count(func() {
 		for i, err := range s.driver.Delete(s.Context(), batch) {
 			if err != nil {
@@ -33,9 +39,11 @@ func (s *suite) delete() {
 		}
 	}
 	s.untilGone(s.Context(), refs)
-	for i, err := range s.driver.Delete(s.Context(), batch) {
-		if err != nil {
-			s.Errorf("Delete of %s, which is gone: %v", batch[i].ID, err)
+	for batch := range slices.Chunk(everything, s.Cloud.MaxBatch) {
+		for i, err := range s.driver.Delete(s.Context(), batch) {
+			if err != nil {
+				s.Errorf("Delete of %s %s, which is gone: %v", batch[i].Kind, batch[i].ID, err)
+			}
 		}
 	}
 	// A live read after the end, lag or not: no machine comes back.

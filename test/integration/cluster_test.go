@@ -54,7 +54,7 @@ func TestCluster(t *testing.T) {
 
 	// What "clusterctl move" does: the same spec, no status, a new UID.
 	s.Expect(env.client.Delete(s.ctx, cluster)).To(Succeed())
-	s.isGone(infra)
+	s.isGone(cluster)
 	moved := s.CloudCluster()
 	moved.Spec.OwnershipID = id
 	s.create(moved, s.ControlPlane(), s.Cluster())
