@@ -165,7 +165,7 @@ func TestHiddenDependants(t *testing.T) {
 		c := newTestCloud(t)
 		c.lag, c.stop, c.dependants = 20*time.Second, 0, 1
 		a := c.begin(t).account(t)
-		for i := range 10 {
+		for i := range 80 {
 			c.with(func() { c.make(fmt.Sprint(i), "own", "a") }) // by a process that died
 			ref := Reference{Token: fmt.Sprint(i), OwnershipID: "own"}
 			remove(t, a, ref, 5*time.Minute)

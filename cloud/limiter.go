@@ -61,7 +61,7 @@ type bucket struct {
 	mu     sync.Mutex
 	limit  Limit     // as configured
 	rate   float64   // in force: below limit.PerSecond for a while after throttling
-	tokens float64   // may be above burst never, below zero never
+	tokens float64   // from none to the burst
 	at     time.Time // of rate and tokens
 	held   time.Time // no token comes before
 	halved time.Time // when throttling last halved the rate

@@ -107,6 +107,9 @@ func TestNeverAboveRate(t *testing.T) {
 		var throttled int
 		for i := range 300 {
 			delay := time.Duration(late.Int64N(int64(20 * time.Second)))
+			if i >= 200 {
+				delay += 5 * time.Minute // after a pause
+			}
 			wg.Go(func() {
 				time.Sleep(delay)
 				for {
