@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"
@@ -112,7 +113,12 @@ func withToken(accounts []AccountOptions, token string) []AccountOptions {
 	return accounts
 }
 
+// collectAt makes the garbage collector keep less in reserve than it would: thousands of bodies, which change little,
+// are to fit into one small process.
+const collectAt = 50
+
 func serve(ctx context.Context, cmd *cobra.Command, f flags, o Options) error {
+	defer debug.SetGCPercent(debug.SetGCPercent(collectAt))
 	s, err := New(o)
 	if err != nil {
 		return err
