@@ -108,7 +108,7 @@ func (w Writes) minus(before Writes) Writes {
 const (
 	Infrastructure = "infrastructure"
 	Bootstrap      = "bootstrap"
-	// Aside are Events and leader election: they do not count for a machine.
+	// Aside are Events, leader election, and what is written once for a cluster: they do not count for a machine.
 	Aside = "aside"
 )
 
@@ -116,12 +116,12 @@ const (
 func side(what string) string {
 	resource, _, _ := strings.Cut(strings.Fields(what)[1], "/")
 	switch resource {
-	case "events", "leases", "tokenreviews", "subjectaccessreviews":
+	case "events", "leases", "clusterrolebindings", "cloudmachinetemplates", "cloudaccounts", "cloudclusters", "adoptedcontrolplanes":
 		return Aside
-	case "cloudinitconfigs", "secrets", "certificatesigningrequests", "clusterrolebindings":
+	case "cloudinitconfigs", "secrets", "certificatesigningrequests":
 		return Bootstrap
 	default:
-		return Infrastructure // its own kinds, and Nodes
+		return Infrastructure // CloudMachines and Nodes, and whatever else should not be written
 	}
 }
 
