@@ -51,13 +51,29 @@ func (e *environment) cloudMachine(t *testing.T, machine *clusterv1.Machine, ip 
 	})
 }
 
+// minus returns what came on top of earlier counts.
+func minus(now, before map[string]int) map[string]int {
+	out := map[string]int{}
+	for what, n := range now {
+		if n -= before[what]; n != 0 {
+			out[what] = n
+		}
+	}
+	return out
+}
+
 // TestJoin goes the whole way of a machine with the real API server on the other side, and counts what it costs.
 func TestJoin(t *testing.T) {
 	e := newEnvironment(t)
 	e.manager(t)
 	cluster := e.cluster(t, "join", nil)
 
+	// The first machine of a Cluster may find it not connected yet, and say so: that write is not counted.
 	g := NewWithT(t)
+	_, first := e.machine(t, cluster, "join-0")
+	e.data(t, first)
+	before := e.writes(g)
+
 	machine, config := e.machine(t, cluster, "join-1")
 	data := e.data(t, config)
 	g.Expect(data.Name).To(Equal(config.Name))
@@ -92,7 +108,7 @@ func TestJoin(t *testing.T) {
 	}, patience).Should(Satisfy(apierrors.IsUnauthorized), "a token is good for one machine, once")
 
 	g.Eventually(func(g Gomega) {
-		g.Expect(e.writes(g)).To(Equal(map[string]int{
+		g.Expect(minus(e.writes(g), before)).To(Equal(map[string]int{
 			"create secrets": 2, "patch cloudinitconfigs/status": 1, "update certificatesigningrequests/approval": 2, "delete secrets": 1,
 		}))
 	}, patience).Should(Succeed())
