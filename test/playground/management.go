@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,9 +36,11 @@ type Management struct {
 	opts     ManagementOptions
 	client   client.Client
 	core     *Process
-	managers []*Process // all that were ever started, Cluster API's and Drover's
 	services []*service
 	drover   *service // Drover's webhooks; nil until it is installed
+
+	mu       sync.Mutex // of what follows: several managers may be started at once
+	managers []*Process // all that were ever started, Cluster API's and Drover's
 	numbers  map[string]int
 }
 
@@ -98,7 +102,10 @@ func (m *Management) Core() *Process { return m.core }
 
 // Stop ends all that runs here, whoever started it, and frees all ports. It may be called twice.
 func (m *Management) Stop() error {
-	for _, p := range m.managers {
+	m.mu.Lock()
+	managers := slices.Clone(m.managers)
+	m.mu.Unlock()
+	for _, p := range managers {
 		p.Kill()
 	}
 	for _, s := range m.services {
@@ -130,8 +137,10 @@ func (m *Management) startManager(ctx context.Context, g manager) (*Process, err
 		return nil, err
 	}
 	// Each start has its own folder and log, so that the log of one that crashed stays as it was.
+	m.mu.Lock()
 	m.numbers[g.name]++
 	name := g.name + "-" + strconv.Itoa(m.numbers[g.name])
+	m.mu.Unlock()
 	certs := filepath.Join(m.Dir, name)
 	if err := serving.write(certs); err != nil {
 		return nil, err
@@ -162,7 +171,9 @@ func (m *Management) startManager(ctx context.Context, g manager) (*Process, err
 		return p, nil
 	})
 	if p != nil {
+		m.mu.Lock()
 		m.managers = append(m.managers, p)
+		m.mu.Unlock()
 	}
 	if err != nil {
 		if p != nil {
