@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// Dump says for people how a namespace's objects are: what is not as it should be, in the objects' own words.
+func (r *Rig) Dump(ctx context.Context, namespace string) string {
+	var b strings.Builder
+	for _, list := range []client.ObjectList{
+		&clusterv1.ClusterList{}, &infrav1.CloudClusterList{}, &controlplanev1.AdoptedControlPlaneList{}, &infrav1.CloudAccountList{},
+		&clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}, &clusterv1.MachineList{},
+		&infrav1.CloudMachineList{}, &bootstrapv1.CloudInitConfigList{},
+	} {
+		if err := r.Client.List(ctx, list, client.InNamespace(namespace)); err != nil {
+			fmt.Fprintf(&b, "%v\n", err)
+			continue
+		}
+		for _, o := range items(list) {
+			deleted := ""
+			if !o.GetDeletionTimestamp().IsZero() {
+				deleted = " is being deleted, finalizers " + strings.Join(o.GetFinalizers(), ", ")
+			}
+			fmt.Fprintf(&b, "%s/%s%s\n", strings.TrimPrefix(fmt.Sprintf("%T", o), "*"), o.GetName(), deleted)
+			if m, ok := o.(*infrav1.CloudMachine); ok {
+				fmt.Fprintf(&b, "  token %q, provider ID %q, instance %q\n", m.Spec.CreationToken, m.Spec.ProviderID, m.Status.InstanceState)
+			}
+			getter, ok := o.(conditions.Getter)
+			if !ok {
+				continue
+			}
+			for _, c := range getter.GetConditions() {
+				if (c.Status == metav1.ConditionTrue) != (c.Type == clusterv1.PausedCondition) || c.Message != "" {
+					fmt.Fprintf(&b, "  %s=%s %s: %s\n", c.Type, c.Status, c.Reason, strings.ReplaceAll(c.Message, "\n", " "))
+				}
+			}
+		}
+	}
+	if snapshot, err := r.Admin.Snapshot(ctx); err == nil {
+		for _, i := range snapshot.Resources {
+			if i.Account == namespace {
+				fmt.Fprintf(&b, "cloud: %s %s %s %s tags %v", i.Kind, i.ID, i.State, i.StateReason, i.Tags)
+				if i.Body != nil {
+					fmt.Fprintf(&b, " body %s", i.Body.Phase)
+				}
+				fmt.Fprintln(&b)
+			}
+		}
+	}
+	return b.String()
+}
+
+func items(list client.ObjectList) (all []client.Object) {
+	switch l := list.(type) {
+	case *clusterv1.ClusterList:
+		return pointers(l.Items)
+	case *clusterv1.MachineDeploymentList:
+		return pointers(l.Items)
+	case *clusterv1.MachineSetList:
+		return pointers(l.Items)
+	case *clusterv1.MachineList:
+		return pointers(l.Items)
+	case *infrav1.CloudClusterList:
+		return pointers(l.Items)
+	case *infrav1.CloudAccountList:
+		return pointers(l.Items)
+	case *infrav1.CloudMachineList:
+		return pointers(l.Items)
+	case *bootstrapv1.CloudInitConfigList:
+		return pointers(l.Items)
+	case *controlplanev1.AdoptedControlPlaneList:
+		return pointers(l.Items)
+	}
+	return nil
+}
+
+func pointers[T any, P interface {
+	*T
+	client.Object
+}](values []T) []client.Object {
+	all := make([]client.Object, len(values))
+	for i := range values {
+		all[i] = P(&values[i])
+	}
+	return all
+}
+
+// Save copies the logs of all processes into a folder.
+func (r *Rig) Save(dir string) error {
+	for name, from := range map[string]string{"management": r.Management.Dir, "workload": r.Workload.Dir} {
+		logs, err := filepath.Glob(filepath.Join(from, "*.log"))
+		if err != nil {
+			return err
+		}
+		for _, log := range append(logs, r.Cloud.Log) {
+			raw, err := os.ReadFile(log)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(dir, name+"-"+filepath.Base(log)), raw, 0o600)
+			}
+			if err != nil {
+				return fmt.Errorf("save the logs: %w", err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// adopter is the workload cluster's user that its kubeconfig speaks for: a service account, because its token passes
+// through proxies.
+const adopter = "drover-adopter"
+
+// Settings of the simulated cloud that keep a test short.
+func Settings() simulator.Settings {
+	ms := func(n int) simulator.Duration {
+		return simulator.Duration{Duration: time.Duration(n) * time.Millisecond}
+	}
+	return simulator.Settings{BootMin: ms(100), BootMax: ms(200), Stop: ms(200), Throttle: simulator.ThrottleNone}
+}
+
+// Rig is the bench. Its clients go past all proxies.
+type Rig struct {
+	Management *playground.Management
+	Workload   *playground.ControlPlane
+	Cloud      *playground.Simulator
+	// Admin is the hand on the simulated cloud.
+	Admin simulator.Admin
+	// Client and Nodes are administrators of the management and the workload cluster. They read live.
+	Client, Nodes client.Client
+	// View follows Machines, MachineDeployments, Clusters and CloudMachines of all namespaces.
+	View *scenario.View
+
+	binary string // drover, with the race detector
+	dir    string // for kubeconfigs
+	ctx    context.Context
+	stop   context.CancelFunc
+	later  sync.WaitGroup
+}
+
+// Start starts everything but managers and tenants. Stop ends it.
+func Start(ctx context.Context) (_ *Rig, err error) {
+	r := &Rig{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Stop())
+		}
+	}()
+	if r.dir, err = os.MkdirTemp("", "drover-rig-"); err != nil {
+		return nil, err
+	}
+	if r.binary, err = playground.Build(ctx, true); err != nil {
+		return nil, err
+	}
+	if err := r.startClusters(ctx); err != nil {
+		return nil, err
+	}
+	if r.Cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{}); err != nil {
+		return nil, err
+	}
+	r.Admin = simulator.Admin{URL: r.Cloud.URL}
+	if err := r.Admin.SetSettings(ctx, Settings()); err != nil {
+		return nil, err
+	}
+	if r.Client, err = scenario.NewClient(r.Management.AdminConfig()); err != nil {
+		return nil, err
+	}
+	if r.Nodes, err = scenario.NewClient(r.Workload.AdminConfig()); err != nil {
+		return nil, err
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: adopter}}
+	rights := scenario.Rights("system:serviceaccount:" + metav1.NamespaceSystem + ":" + adopter)
+	if err := scenario.Create(ctx, r.Nodes, append(rights, account)...); err != nil {
+		return nil, err
+	}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	r.View, err = scenario.Follow(r.ctx, r.Management.AdminConfig(), "",
+		&clusterv1.Machine{}, &clusterv1.MachineDeployment{}, &clusterv1.Cluster{}, &infrav1.CloudMachine{})
+	return r, err
+}
+
+// startClusters starts both at once.
+func (r *Rig) startClusters(ctx context.Context) error {
+	var wg sync.WaitGroup
+	var errs [2]error
+	wg.Go(func() {
+		m, err := playground.StartManagement(ctx, playground.ManagementOptions{
+			ControlPlaneOptions: playground.ControlPlaneOptions{Name: "management", Progress: os.Stderr},
+		})
+		if errs[0] = err; err == nil {
+			r.Management = m
+			errs[0] = m.InstallDrover(ctx)
+		}
+	})
+	wg.Go(func() {
+		r.Workload, errs[1] = playground.StartControlPlane(ctx, playground.ControlPlaneOptions{Name: "workload", Progress: os.Stderr})
+	})
+	wg.Wait()
+	return errors.Join(errs[:]...)
+}
+
+// Later does something after a while. Settle waits for it.
+func (r *Rig) Later(d time.Duration, do func(context.Context)) {
+	r.later.Go(func() {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-r.ctx.Done():
+		}
+		ctx, cancel := context.WithTimeout(r.ctx, 20*time.Second)
+		defer cancel()
+		do(ctx)
+	})
+}
+
+// Settle returns when all that was to be done Later is done.
+func (r *Rig) Settle() { r.later.Wait() }
+
+// Stop ends all processes, managers included. It may be called on what Start left behind.
+func (r *Rig) Stop() error {
+	if r.stop != nil {
+		r.stop()
+		r.later.Wait()
+	}
+	var errs []error
+	if r.Management != nil {
+		errs = append(errs, r.Management.Stop())
+	}
+	if r.Workload != nil {
+		errs = append(errs, r.Workload.Stop())
+	}
+	if r.Cloud != nil {
+		errs = append(errs, r.Cloud.Stop())
+	}
+	return errors.Join(append(errs, os.RemoveAll(r.dir))...)
+}
+
+// Seat is where a Drover manager runs, time after time: it reaches the management cluster through a proxy of its own.
+type Seat struct {
+	// API is the proxy between the manager and the management cluster's API server.
+	API *faultproxy.Proxy
+	// Process is the manager; nil before the first Start.
+	Process *playground.Process
+
+	rig        *Rig
+	kubeconfig string
+}
+
+// NewSeat makes a seat. Nothing runs there yet.
+func (r *Rig) NewSeat(ctx context.Context, name string) (*Seat, error) {
+	api, err := faultproxy.Start(faultproxy.Options{
+		Name: name, Upstream: r.Management.URL, CA: r.Management.CA(), Parse: faultproxy.Kubernetes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	raw, err := r.Management.ServiceAccountKubeconfig(ctx, "drover-system", "drover-manager")
+	if err == nil {
+		raw, err = api.Kubeconfig(raw)
+	}
+	s := &Seat{API: api, rig: r, kubeconfig: filepath.Join(r.dir, name+".kubeconfig")}
+	if err == nil {
+		err = os.WriteFile(s.kubeconfig, raw, 0o600)
+	}
+	if err != nil {
+		api.Close()
+		return nil, fmt.Errorf("make the seat %s: %w", name, err)
+	}
+	return s, nil
+}
+
+// Start runs a manager and returns when it is ready. args come last on its command line.
+func (s *Seat) Start(ctx context.Context, args ...string) error {
+	p, err := s.rig.Management.StartDrover(ctx, playground.DroverOptions{
+		Binary: s.rig.binary, Args: append([]string{"--kubeconfig=" + s.kubeconfig}, args...),
+	})
+	if err == nil {
+		s.Process = p
+	}
+	return err
+}
+
+// Close ends the seat's proxy. The manager, if one runs, is the rig's to stop.
+func (s *Seat) Close() { s.API.Close() }

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// Tenant is a namespace with a Cluster in it that adopts the rig's workload cluster, and an account of its own in the
+// simulated cloud. Its name is unique on the rig, and so are the names of its Machines.
+type Tenant struct {
+	scenario.Adopted
+	// API is the proxy to the workload cluster, for whoever uses the Cluster's kubeconfig: Drover and Cluster API. The
+	// machines reach the API server past it. Cloud is the proxy to the account.
+	API, Cloud *faultproxy.Proxy
+
+	rig *Rig
+}
+
+// NewTenant makes a tenant's account and proxies. Its objects are for the test to create.
+func (r *Rig) NewTenant(ctx context.Context, name string) (*Tenant, error) {
+	t := &Tenant{rig: r, Adopted: scenario.Adopted{Namespace: name, Name: name, Token: "token-of-" + name}}
+	t.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
+	err := r.Admin.SetAccount(ctx, simulator.AccountOptions{Name: name, Tokens: []string{t.Token}})
+	if err == nil {
+		t.Cloud, err = faultproxy.Start(faultproxy.Options{Name: "cloud", Upstream: r.Cloud.URL, Parse: faultproxy.Cloud})
+	}
+	if err == nil {
+		t.API, err = faultproxy.Start(faultproxy.Options{
+			Name: "workload", Upstream: r.Workload.URL, CA: r.Workload.CA(), Parse: faultproxy.Kubernetes,
+		})
+	}
+	var raw []byte
+	if err == nil {
+		raw, err = r.Workload.ServiceAccountKubeconfig(ctx, metav1.NamespaceSystem, adopter)
+	}
+	if err == nil {
+		t.Kubeconfig, err = t.API.Kubeconfig(raw)
+	}
+	if err != nil {
+		t.Close()
+		return nil, fmt.Errorf("make tenant %s: %w", name, err)
+	}
+	t.Endpoint = t.Cloud.URL()
+	return t, nil
+}
+
+// Close ends the proxies.
+func (t *Tenant) Close() {
+	for _, p := range []*faultproxy.Proxy{t.API, t.Cloud} {
+		if p != nil {
+			p.Close()
+		}
+	}
+}
+
+// Objects are the namespace and all in it but worker pools.
+func (t *Tenant) Objects() ([]client.Object, error) {
+	u, err := url.Parse(t.rig.Workload.URL)
+	if err != nil {
+		return nil, err
+	}
+	host, port, err := net.SplitHostPort(u.Host)
+	if err != nil {
+		return nil, err
+	}
+	number, err := strconv.ParseInt(port, 10, 32)
+	if err != nil {
+		return nil, err
+	}
+	objects := t.Adopted.Objects()
+	for _, o := range objects {
+		if adopted, ok := o.(*controlplanev1.AdoptedControlPlane); ok {
+			adopted.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: host, Port: int32(number)}
+		}
+	}
+	return objects, nil
+}
+
+// NewPool is a pool of the tenant's. Each of its machines has a data disk, which outlives the VM unless it is deleted
+// on its own.
+func (t *Tenant) NewPool(suffix string, replicas int32) scenario.Pool {
+	return scenario.Pool{
+		Cluster: t.Adopted, Name: t.Name + "-" + suffix, Replicas: replicas,
+		Version: body.DefaultKubeletVersion, // without it Cluster API never takes a Machine for up to date
+		Machine: infrav1.SimulatedMachine{DataDisksGiB: []int32{1}},
+	}
+}
+
+// Rule is asked about all calls of Drover's that concern this tenant, whatever the way; nil lets them pass.
+func (t *Tenant) Rule(rule faultproxy.Rule) {
+	t.Cloud.SetRule(rule)
+	if rule == nil {
+		t.API.SetRule(nil)
+		return
+	}
+	t.API.SetRule(func(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+		if !Ours(c) {
+			return faultproxy.Verdict{}
+		}
+		return rule(ctx, c, at)
+	})
+}
+
+// Ours tells Drover's calls from Cluster API's, which use the same kubeconfig.
+func Ours(c faultproxy.Call) bool { return strings.HasPrefix(c.Agent, "drover/") }
+
+// Instances are the tenant's machines in the cloud, terminated ones included.
+func (t *Tenant) Instances(s simulator.Snapshot) (all []simulator.SnapshotResource) {
+	for _, r := range s.Resources {
+		if r.Account == t.Name && r.Kind == wire.Instance {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// Live is what the tenant would have on its bill.
+func (t *Tenant) Live(s simulator.Snapshot) (all []simulator.SnapshotResource) {
+	for _, r := range s.Live() {
+		if r.Account == t.Name {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// Twice finds machines for which more than one VM was ever made, by the cloud's own books: "" when there is none.
+// (Instances stay in the books for ten minutes after their end.)
+func (t *Tenant) Twice(s simulator.Snapshot) error {
+	made := map[string][]string{}
+	for _, i := range t.Instances(s) {
+		for _, tag := range []string{cloud.TagToken, cloud.TagMachine} {
+			if v := i.Tags[tag]; v != "" {
+				key := tag + " " + v
+				made[key] = append(made[key], fmt.Sprintf("%s (%s)", i.ID, i.State))
+			}
+		}
+	}
+	var errs []error
+	for key, ids := range made {
+		if len(ids) > 1 {
+			errs = append(errs, fmt.Errorf("%s: %d VMs were made for %s: %s", t.Name, len(ids), key, strings.Join(ids, ", ")))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Except is what does not count in Left.
+type Except struct {
+	// Instances, by ID, with what is attached to them.
+	Instances map[string]bool
+	// Workload is everything in the workload cluster.
+	Workload bool
+}
+
+// Left says what is left of the tenant's machines anywhere; "" when nothing is.
+func (t *Tenant) Left(ctx context.Context, except Except) (string, error) {
+	snapshot, err := t.rig.Admin.Snapshot(ctx)
+	if err != nil {
+		return "", err
+	}
+	var left []string
+	for _, r := range t.Live(snapshot) {
+		if except.Instances[r.ID] || except.Instances[r.AttachedTo] {
+			continue
+		}
+		left = append(left, fmt.Sprintf("%s %s (%s) in the cloud", r.Kind, r.ID, r.State))
+	}
+	objects, err := t.Adopted.Left(ctx, t.rig.Client, t.rig.Nodes)
+	if err != nil {
+		return "", err
+	}
+	// What lies in the workload cluster is everybody's there: only the tenant's own counts.
+	objects.BootstrapTokens, objects.Nodes = 0, 0
+	if !except.Workload {
+		if objects.BootstrapTokens, err = t.tokens(ctx); err != nil {
+			return "", err
+		}
+		if objects.Nodes, err = t.nodes(ctx); err != nil {
+			return "", err
+		}
+	}
+	if objects != (scenario.Left{}) {
+		left = append(left, objects.String())
+	}
+	return strings.Join(left, "; "), nil
+}
+
+// tokens counts the bootstrap tokens of the tenant's machines.
+func (t *Tenant) tokens(ctx context.Context) (int, error) {
+	secrets := &corev1.SecretList{}
+	if err := t.rig.Nodes.List(ctx, secrets, client.InNamespace(metav1.NamespaceSystem)); err != nil {
+		return 0, fmt.Errorf("count bootstrap tokens: %w", err)
+	}
+	n := 0
+	for i := range secrets.Items {
+		s := &secrets.Items[i]
+		if s.Type == bootstrapapi.SecretTypeBootstrapToken && strings.HasPrefix(s.Annotations[bootstrap.TokenMachineAnnotation], t.Namespace+"/") {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// nodes counts the Nodes that the tenant's machines became.
+func (t *Tenant) nodes(ctx context.Context) (int, error) {
+	nodes := &corev1.NodeList{}
+	if err := t.rig.Nodes.List(ctx, nodes); err != nil {
+		return 0, fmt.Errorf("count Nodes: %w", err)
+	}
+	n := 0
+	for i := range nodes.Items {
+		if strings.HasPrefix(nodes.Items[i].Name, t.Name+"-") {
+			n++
+		}
+	}
+	return n, nil
+}
