@@ -101,8 +101,6 @@ type call struct {
 	account *account
 	fault   Fault
 	body    []byte
-	// machines are the tokens of those that the call names.
-	machines []string
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
