@@ -164,6 +164,9 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 //   - Conflict when more than one instance has the token, or an instance of another cluster has it, or the machine was
 //     gone or under deletion already.
 func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Resource, error) {
+	if req.Token == "" || req.OwnershipID == "" {
+		return Resource{}, Errorf(InvalidSpec, "create machine %s/%s: it has no token or no owner, and could not be found again", req.Namespace, req.Name)
+	}
 	if a.deleter.has(req.Token) {
 		return Resource{}, Errorf(Conflict, "create machine %s/%s: it is being deleted", req.Namespace, req.Name)
 	}

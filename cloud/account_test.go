@@ -81,6 +81,11 @@ func TestEnsureConflicts(t *testing.T) {
 		if o := a.Observe(Reference{Token: "theirs", OwnershipID: "own"}); o.Instance != nil || o.Gone {
 			t.Errorf("another cluster's is observed as ours: %+v", o)
 		}
+		nobodys := request("nobodys")
+		nobodys.OwnershipID = ""
+		if _, err := a.Ensure(t.Context(), nobodys, nil); CodeOf(err) != InvalidSpec {
+			t.Errorf("without an owner: %v", err)
+		}
 		if n := c.count("run"); n != 0 {
 			t.Errorf("%d creates", n)
 		}

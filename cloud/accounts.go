@@ -31,7 +31,8 @@ type Options struct {
 	Transport http.RoundTripper
 	// OnMachines tells that these machines changed. It must not block.
 	OnMachines func(account types.NamespacedName, tokens []string)
-	// OnAccount tells that the account's inventory became stale, or fresh. It must not block.
+	// OnAccount tells that the account's inventory became stale, or fresh, or that its credentials are refused, or no
+	// longer. It must not block.
 	OnAccount func(account types.NamespacedName)
 
 	// random returns a number from 0 to 1, for jitter. Tests fix it.

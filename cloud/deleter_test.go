@@ -219,6 +219,22 @@ func TestForeignIsNeverDeleted(t *testing.T) {
 	})
 }
 
+// TestUnknownOwner: when it is not known any more whose the machine was, its token decides.
+func TestUnknownOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t)
+		c.with(func() {
+			c.make("m", "own", "a")
+			c.make("other", "own", "a")
+		})
+		remove(t, a, Reference{Token: "m"}, time.Minute)
+		if ids := append(c.alive("m"), c.alive("other")...); !slices.Equal(ids, []string{"i-0002"}) {
+			t.Errorf("alive: %v", ids)
+		}
+	})
+}
+
 // TestDuplicatesGo: all instances with the token are the machine's to delete.
 func TestDuplicatesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

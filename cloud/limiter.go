@@ -14,9 +14,12 @@ import (
 )
 
 const (
-	// turnKept is how long a turn that has come waits for its owner. Its owner is a reconcile that a busy queue may
-	// hold up; one that has not come by then was most likely deleted.
-	turnKept = 30 * time.Second
+	// turnHeld is how long others wait for the owner of a turn that has come: about as long as a busy work queue holds
+	// up a reconcile.
+	turnHeld = 5 * time.Second
+	// turnKept is how long after that an owner who comes at last gets the first token that there is, before those whose
+	// turns have not come. One that has not come by then was most likely deleted.
+	turnKept = 10 * time.Minute
 	// throttleHold is how long nothing is asked for when the cloud throttled and did not say for how long.
 	throttleHold = time.Second
 	// recovery is how long a rate takes from nothing to the configured one. Clouds refill their own buckets within
@@ -198,10 +201,15 @@ func (b *bucket) throttled(retryAfter time.Duration) {
 	}
 }
 
-// take serves place i, or says when to come. The place before others that are late is not in their way: who was told to
-// come now gets a token that is there, and the late ones get the next.
+// take serves place i, or says when to come. Those ahead that are late are in no one's way: who was told to come now
+// gets a token that is there, and the late ones get the next.
 func (b *bucket) take(i int, now time.Time) time.Duration {
-	t, need := b.queue[i], float64(i+1)
+	t, need := b.queue[i], 1.0
+	for _, ahead := range b.queue[:i] {
+		if now.Sub(ahead.due) < turnHeld {
+			need++
+		}
+	}
 	if t.due.IsZero() {
 		t.due = now.Add(b.until(need, now))
 	}
