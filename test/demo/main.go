@@ -64,14 +64,17 @@ func run() int {
 func (d *demo) lookIn() {
 	d.screen.hideTable()
 	d.screen.say(`
-Everything still runs. In another terminal:
+Everything still runs. To look in, from another terminal:
 
   export KUBECONFIG=%s
   alias kubectl=%s
 
-  kubectl -n %s get cloudaccounts,cloudclusters,adoptedcontrolplanes     # each says what it waits for
-  kubectl -n %s scale machinedeployment %s --replicas 3; kubectl -n %s get machines,cloudmachines -w
-  kubectl --kubeconfig %s get nodes -w                                   # the adopted cluster's side
+  # each says what it waits for
+  kubectl -n %s get cloudaccounts,cloudclusters,adoptedcontrolplanes,machinedeployments
+  # make machines, and watch them come
+  kubectl -n %s scale machinedeployment %s --replicas 3; kubectl -n %s get cloudmachines --watch
+  # the adopted cluster's side
+  kubectl --kubeconfig %s get nodes
 
 The logs are in %s. Ctrl-C ends it all.`,
 		d.management.AdminKubeconfig(), d.tools["kubectl"], namespace, namespace, poolName, namespace, d.workload.AdminKubeconfig(), d.dir)

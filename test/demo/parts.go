@@ -47,16 +47,17 @@ func (d *demo) build(ctx context.Context) (drover string, err error) {
 	if err != nil {
 		return "", err
 	}
-	d.note("the programs of Kubernetes and Cluster API are there; building Drover")
+	d.screen.title("building Drover")
 	if drover, err = playground.Build(ctx, false); err != nil {
 		return "", err
 	}
-	d.note("built; starting")
+	d.note("built")
 	return drover, nil
 }
 
 // start brings up both clusters, the cloud and Drover.
 func (d *demo) start(ctx context.Context, binary string) error {
+	d.screen.title("starting a management cluster, a workload cluster, the simulated cloud, Cluster API and Drover")
 	var err error
 	if d.dir, err = os.MkdirTemp("", "drover-demo-"); err != nil {
 		return fmt.Errorf("make a folder: %w", err)

@@ -33,6 +33,8 @@ type screen struct {
 	out   *os.File
 	began time.Time
 
+	closed chan struct{}
+
 	mu    sync.Mutex
 	step  string
 	since time.Time
@@ -42,18 +44,42 @@ type screen struct {
 }
 
 func newScreen(out *os.File) *screen {
-	return &screen{
+	s := &screen{
 		live: term.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb", out: out, began: time.Now(), told: map[string]row{},
+		closed: make(chan struct{}),
 	}
+	if s.live {
+		go s.tick()
+	}
+	return s
+}
+
+// tick shows the seconds as they pass.
+func (s *screen) tick() {
+	t := time.NewTicker(time.Second)
+	defer t.Stop()
+	for {
+		select {
+		case <-s.closed:
+			return
+		case <-t.C:
+			s.redraw(func() {})
+		}
+	}
+}
+
+// redraw draws anew what change changed.
+func (s *screen) redraw(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.erase()
+	change()
+	s.draw()
 }
 
 // say prints a line above the table.
 func (s *screen) say(format string, args ...any) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.erase()
-	fmt.Fprintf(s.out, format+"\n", args...)
-	s.draw()
+	s.redraw(func() { fmt.Fprintf(s.out, format+"\n", args...) })
 }
 
 // title says what is being done. An empty one ends it.
@@ -61,28 +87,21 @@ func (s *screen) title(step string) {
 	if step != "" && !s.live {
 		s.say("%6.1f s  ▸ %s", time.Since(s.began).Seconds(), step)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.step, s.since = step, time.Now()
-	s.erase()
-	s.draw()
+	s.redraw(func() { s.step, s.since = step, time.Now() })
 }
 
 // hideTable takes the table off the screen for good.
-func (s *screen) hideTable() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.erase()
-	s.step, s.rows = "", nil
+func (s *screen) hideTable() { s.redraw(func() { s.step, s.rows = "", nil }) }
+
+func (s *screen) close() {
+	s.hideTable()
+	close(s.closed)
 }
 
-func (s *screen) close() { s.hideTable() }
-
-// follow shows the rows anew whenever something changes, and the seconds as they pass, until ctx ends.
+// follow shows the rows anew whenever something changes, until ctx ends.
 func (s *screen) follow(ctx context.Context, view *scenario.View, rows func(context.Context) ([]row, error)) {
-	const frame = 100 * time.Millisecond
-	tick := time.NewTicker(frame)
-	defer tick.Stop()
+	frame := time.NewTicker(100 * time.Millisecond)
+	defer frame.Stop()
 	for {
 		changed := view.Changed()
 		if now, err := rows(ctx); err == nil {
@@ -92,22 +111,19 @@ func (s *screen) follow(ctx context.Context, view *scenario.View, rows func(cont
 		case <-ctx.Done():
 			return
 		case <-changed:
-			<-tick.C // no more often than a frame
-		case <-tick.C:
 		}
+		<-frame.C
 	}
 }
 
 func (s *screen) update(rows []row) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.live {
-		s.tell(rows)
+	if s.live {
+		s.redraw(func() { s.rows = rows })
 		return
 	}
-	s.rows = rows
-	s.erase()
-	s.draw()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell(rows)
 }
 
 // tell prints what changed of the machines, one line each.

@@ -114,12 +114,15 @@ func (f *fleet) progress(check scenario.Check) scenario.Check {
 		if err := f.view.List(ctx, all, client.InNamespace(namespace)); err != nil {
 			return missing, err
 		}
-		there, ready := int32(0), int32(0)
+		ready := int32(0)
 		for i := range all.Items {
-			there += ptr.Deref(all.Items[i].Status.Replicas, 0)
 			ready += ptr.Deref(all.Items[i].Status.ReadyReplicas, 0)
 		}
-		f.Say("%d machines: %d there, %d Ready", f.Machines, there, ready)
+		machines := machineNames() // a MachineSet counts only those of its scalings that are through
+		if err := f.view.List(ctx, machines, client.InNamespace(namespace)); err != nil {
+			return missing, err
+		}
+		f.Say("%d machines: %d there, %d Ready", f.Machines, len(machines.Items), ready)
 		return missing, nil
 	}
 }
@@ -238,9 +241,14 @@ func (f *fleet) delete(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
+	return f.view.Until(ctx, "no machine is left", f.progress(scenario.Empty(f.view, machineNames(), namespace)))
+}
+
+// machineNames is a list of Machines without more than their metadata.
+func machineNames() *metav1.PartialObjectMetadataList {
 	machines := &metav1.PartialObjectMetadataList{}
 	machines.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("MachineList"))
-	return f.view.Until(ctx, "no machine is left", scenario.Empty(f.view, machines, namespace))
+	return machines
 }
 
 // prove fails when anything is left.
