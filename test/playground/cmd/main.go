@@ -67,7 +67,7 @@ func run(ctx context.Context) (err error) {
 		say("stopping")
 		return nil
 	case <-drover.Done():
-		return errors.Join(errors.New("Drover ended"), drover.Wait())
+		return errors.Join(errors.New("the manager ended"), drover.Wait())
 	}
 }
 
