@@ -23,19 +23,9 @@ import (
 // maxAnswer bounds what is read of an answer, in bytes: a full page is below 2 MiB.
 const maxAnswer = 16 << 20
 
-// call makes one attempt of one operation. (Go's transport repeats a POST only where nothing of it was sent.)
+// call makes one attempt of one operation. (Go's transport repeats a POST only where nothing of it was sent.) Its errors
+// never repeat a body that is not the cloud's own words: it may be anybody's, and hold anything.
 func (d *driver) call(ctx context.Context, op string, class cloud.Class, in, out any) error {
-	err := d.attempt(ctx, op, class, in, out)
-	var e *cloud.Error
-	if errors.As(err, &e) {
-		// A cloud that repeats the token in its own words shall not put it into ours.
-		e.Message = strings.ReplaceAll(e.Message, d.token, "[token]")
-	}
-	return err
-}
-
-// attempt does it. Its errors never repeat a body that is not the cloud's own words: it may be anybody's, and hold anything.
-func (d *driver) attempt(ctx context.Context, op string, class cloud.Class, in, out any) error {
 	ctx = cloud.WithOperation(ctx, op, class)
 	if err := ctx.Err(); err != nil {
 		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": not sent: " + err.Error(), Err: err}
@@ -62,7 +52,7 @@ func (d *driver) attempt(ctx context.Context, op string, class cloud.Class, in, 
 	case len(answer) > maxAnswer:
 		return cloud.Errorf(cloud.Unknown, "%s: the answer is larger than %d MiB", op, maxAnswer>>20)
 	case resp.StatusCode != http.StatusOK:
-		return statusError(op, resp, answer)
+		return d.statusError(op, resp, answer)
 	case !isJSON(resp):
 		return cloud.Errorf(cloud.Unknown, "%s: the answer is %s, not JSON: does the endpoint belong to a simulated cloud?", op, contentType(resp))
 	}
@@ -95,11 +85,11 @@ func plain(err error) string {
 }
 
 // statusError is for an answer that is not 200.
-func statusError(op string, resp *http.Response, answer []byte) error {
+func (d *driver) statusError(op string, resp *http.Response, answer []byte) error {
 	wait := retryAfter(resp)
 	var e wire.ErrorResponse
 	if isJSON(resp) && json.Unmarshal(answer, &e) == nil && e.Code != "" {
-		return toError(op, &e, wait)
+		return d.toError(op, &e, wait)
 	}
 	code, status := cloud.Unknown, resp.StatusCode
 	switch {
@@ -127,14 +117,18 @@ func refused(err error, code string) bool {
 }
 
 // toError maps the cloud's codes. attempted is the operation, and the resource where there is one.
-func toError(attempted string, e *wire.ErrorResponse, wait time.Duration) *cloud.Error {
+//
+// A cloud that repeats the token in its own words shall not put it into ours. The token is looked for before anything is
+// cut off: half of it would not be found, and is half a secret.
+func (d *driver) toError(attempted string, e *wire.ErrorResponse, wait time.Duration) *cloud.Error {
+	words := func(s string, n int) string { return clip(strings.ReplaceAll(s, d.token, "[token]"), n) }
 	out := &cloud.Error{
 		Code:    toCode(e.Code),
-		Message: attempted + ": " + clip(e.Code, 64),
+		Message: attempted + ": " + words(e.Code, 64),
 		Err:     refusal{e.Code},
 	}
 	if e.Message != "" {
-		out.Message += ": " + clip(e.Message, 512)
+		out.Message += ": " + words(e.Message, 512)
 	}
 	if out.Code == cloud.Throttled || out.Code == cloud.Unavailable {
 		out.RetryAfter = wait

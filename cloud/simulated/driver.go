@@ -199,7 +199,7 @@ func (d *driver) remove(ctx context.Context, op string, resources []cloud.Resour
 			errs[i] = cloud.Errorf(cloud.Unknown, "%s: the answer does not speak of %s", op, resources[i].ID)
 		case result.Error == nil, result.Error.Code == wire.InstanceNotFound, result.Error.Code == wire.ResourceNotFound:
 		default:
-			errs[i] = toError(op+" "+resources[i].ID, result.Error, 0)
+			errs[i] = d.toError(op+" "+resources[i].ID, result.Error, 0)
 		}
 	}
 }

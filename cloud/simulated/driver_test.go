@@ -340,6 +340,11 @@ func TestStrangeServers(t *testing.T) {
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = fmt.Fprintf(w, `{"code":"InvalidParameterValue","message":"bad %s"}`, r.Header.Get("Authorization"))
 		}, cloud.InvalidSpec},
+		"echo of the token where it is cut": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = fmt.Fprintf(w, `{"code":%q,"message":%q}`, strings.Repeat("c", 64-len(secret)/2)+secret, strings.Repeat("m", 512-len(secret)/2)+secret)
+		}, cloud.Unknown},
 		"never ending listing": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = w.Write([]byte(`{"nextToken":"again"}`))
@@ -351,9 +356,23 @@ func TestStrangeServers(t *testing.T) {
 			defer server.Close()
 			_, err := newDriver(t, server.URL, secret).List(t.Context())
 			g.Expect(cloud.CodeOf(err)).To(Equal(c.want), "%v", err)
-			g.Expect(err.Error()).NotTo(ContainSubstring(secret))
+			g.Expect(err.Error()).NotTo(ContainSubstring(secret[:len(secret)/2]))
 		})
 	}
+}
+
+// A batch has an error for each of its resources, and the cloud's words in it are no less its own.
+func TestDeleteRepeatsNoToken(t *testing.T) {
+	g := NewWithT(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"results":[{"id":"i-1","error":{"code":"AuthFailure","message":"no right for %s"}}]}`, secret)
+	}))
+	defer server.Close()
+	errs := newDriver(t, server.URL, secret).Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: "i-1"}})
+	g.Expect(errs).To(HaveLen(1))
+	g.Expect(errs[0]).To(MatchError(ContainSubstring("no right for [token]")))
+	g.Expect(cloud.CodeOf(errs[0])).To(Equal(cloud.Unauthorized))
 }
 
 func TestNew(t *testing.T) {
