@@ -39,11 +39,21 @@ func unreachable(format string, args ...any) *probeFailure {
 	return &probeFailure{controlplanev1.UnreachableReason, "the API server " + fmt.Sprintf(format, args...)}
 }
 
-// probe asks the API server for its version, with the kubeconfig's credentials. One request, one connection, closed
-// again; redirects are not followed, because they would carry the credentials elsewhere.
+// probe asks the API server for its version, with the kubeconfig's credentials.
 func (k *kubeconfig) probe(ctx context.Context, timeout time.Duration) (string, *probeFailure) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	version, failure := k.ask(ctx)
+	if failure != nil && failure.reason == controlplanev1.UnreachableReason && ctx.Err() != nil {
+		// Whatever it looked like: giving up closes the connection, and then a half answer may look like a whole one.
+		return "", unreachable("does not answer within %s", timeout)
+	}
+	return version, failure
+}
+
+// ask makes one request on one connection, closed again. Redirects are not followed, because they would carry the
+// credentials elsewhere.
+func (k *kubeconfig) ask(ctx context.Context) (string, *probeFailure) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.server.JoinPath("version").String(), nil)
 	if err != nil {
 		return "", unreachable("can't be asked: the server of the kubeconfig is not a URL")
@@ -55,13 +65,13 @@ func (k *kubeconfig) probe(ctx context.Context, timeout time.Duration) (string, 
 	}
 	response, err := k.client().Do(request)
 	if err != nil {
-		return "", k.connectionFailure(ctx, err, timeout)
+		return "", k.connectionFailure(err)
 	}
 	defer response.Body.Close()
 	if failure := k.statusFailure(response); failure != nil {
 		return "", failure
 	}
-	return readVersion(ctx, response, timeout)
+	return readVersion(response)
 }
 
 // client makes a client for one probe.
@@ -82,18 +92,18 @@ func (k *kubeconfig) client() *http.Client {
 }
 
 // readVersion takes the version out of an answer that claims success.
-func readVersion(ctx context.Context, response *http.Response, timeout time.Duration) (string, *probeFailure) {
-	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
-	if kind != "application/json" {
-		return "", unreachable("answers with something else than Kubernetes would (content type %q)", kind)
-	}
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxProbeAnswer))
-	if err != nil && ctx.Err() != nil { // err itself may be that of a connection just closed for that reason
-		return "", unreachable("does not answer within %s", timeout)
+func readVersion(response *http.Response) (string, *probeFailure) {
+	switch kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind {
+	case "application/json":
+	case "text/html":
+		return "", unreachable("answers with a web page: something else than Kubernetes listens there")
+	default:
+		return "", unreachable("answers with something else than Kubernetes would")
 	}
 	var answer struct {
 		GitVersion string `json:"gitVersion"`
 	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxProbeAnswer))
 	if err != nil || json.Unmarshal(body, &answer) != nil || !kubernetesVersion.MatchString(answer.GitVersion) {
 		return "", unreachable("answers with something else than Kubernetes would")
 	}
@@ -124,7 +134,7 @@ func (k *kubeconfig) unauthorized(message string) *probeFailure {
 
 // connectionFailure says why there was no answer. It uses words of its own: those of the network hold port numbers that
 // differ each time.
-func (k *kubeconfig) connectionFailure(ctx context.Context, err error, timeout time.Duration) *probeFailure {
+func (k *kubeconfig) connectionFailure(err error) *probeFailure {
 	if message := certificateFailure(err); message != "" {
 		return &probeFailure{controlplanev1.CertificateRefusedReason, message}
 	}
@@ -135,8 +145,6 @@ func (k *kubeconfig) connectionFailure(ctx context.Context, err error, timeout t
 		errno     syscall.Errno
 	)
 	switch {
-	case ctx.Err() != nil, isTimeout(err):
-		return unreachable("does not answer within %s", timeout)
 	case errors.As(err, &operation) && operation.Op == "remote error":
 		// A TLS alert: most often the server wants a client certificate that it can verify.
 		return k.unauthorized("the API server refuses the connection: " + operation.Err.Error())
@@ -144,6 +152,8 @@ func (k *kubeconfig) connectionFailure(ctx context.Context, err error, timeout t
 		return unreachable("answers without TLS")
 	case errors.As(err, &lookup):
 		return unreachable("can't be found: the name %q has no address", k.server.Hostname())
+	case isTimeout(err):
+		return unreachable("does not answer")
 	case errors.As(err, &errno):
 		return unreachable("can't be reached: %s", errno.Error())
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -19,6 +19,9 @@ import (
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 )
 
+// patience is a timeout that only a hanging server reaches, however busy the machine is.
+const patience = 20 * time.Second
+
 const realVersion = `{"major":"1","minor":"36","gitVersion":"v1.36.3","goVersion":"go1.26"}`
 
 // serve starts a TLS server whose certificate is good for hosts until notAfter.
@@ -67,7 +70,7 @@ func TestProbe(t *testing.T) {
 	}{
 		"works":          {handler: answer(200, "application/json", realVersion), version: "v1.36.3"},
 		"charset":        {handler: answer(200, "application/json; charset=utf-8", realVersion), version: "v1.36.3"},
-		"HTML":           {handler: answer(200, "text/html", "<html>"+marked), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
+		"HTML":           {handler: answer(200, "text/html", "<html>"+marked), reason: controlplanev1.UnreachableReason, message: "a web page"},
 		"HTML as JSON":   {handler: answer(200, "application/json", "<html>"), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
 		"other JSON":     {handler: answer(200, "application/json", `{"gitVersion":"<script>"}`), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
 		"endless":        {handler: answer(200, "application/json", `{"a":"`+strings.Repeat("x", 2*maxProbeAnswer)), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
@@ -83,7 +86,11 @@ func TestProbe(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			server := serve(t, ca, soon, test.handler, local)
-			version, failure := configFor(t, server.URL, ca).probe(t.Context(), time.Second)
+			timeout := patience
+			if strings.HasPrefix(name, "hangs") {
+				timeout = time.Second
+			}
+			version, failure := configFor(t, server.URL, ca).probe(t.Context(), timeout)
 			want(t, version, failure, test.version, test.reason, test.message)
 		})
 	}
@@ -127,7 +134,7 @@ func TestProbeFollowsNoRedirect(t *testing.T) {
 	server := serve(t, ca, soon, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
 	}, "127.0.0.1")
-	version, failure := configFor(t, server.URL, ca).probe(t.Context(), time.Second)
+	version, failure := configFor(t, server.URL, ca).probe(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnreachableReason, "redirect")
 	if followed.Load() {
 		t.Error("the redirect was followed")
@@ -138,22 +145,22 @@ func TestProbeTellsCertificatesApart(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	good, soon := answer(200, "application/json", realVersion), time.Now().Add(time.Hour)
 	t.Run("wrong CA", func(t *testing.T) {
-		version, failure := configFor(t, serve(t, ca, soon, good, "127.0.0.1").URL, other).probe(t.Context(), time.Second)
+		version, failure := configFor(t, serve(t, ca, soon, good, "127.0.0.1").URL, other).probe(t.Context(), patience)
 		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, "not signed by the kubeconfig's certificate authority")
 	})
 	t.Run("expired", func(t *testing.T) {
 		server := serve(t, ca, time.Now().Add(-time.Minute), good, "127.0.0.1")
-		version, failure := configFor(t, server.URL, ca).probe(t.Context(), time.Second)
+		version, failure := configFor(t, server.URL, ca).probe(t.Context(), patience)
 		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, "is valid from")
 	})
 	t.Run("other host", func(t *testing.T) {
-		version, failure := configFor(t, serve(t, ca, soon, good, "10.1.2.3").URL, ca).probe(t.Context(), time.Second)
+		version, failure := configFor(t, serve(t, ca, soon, good, "10.1.2.3").URL, ca).probe(t.Context(), patience)
 		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, `not for the host "127.0.0.1"`)
 	})
 	t.Run("tls-server-name", func(t *testing.T) {
 		config := configFor(t, serve(t, ca, soon, good, "kubernetes").URL, ca)
 		config.tlsServerName = "kubernetes"
-		version, failure := config.probe(t.Context(), time.Second)
+		version, failure := config.probe(t.Context(), patience)
 		want(t, version, failure, "v1.36.3", "", "")
 	})
 }
@@ -175,11 +182,11 @@ func TestProbeWithClientCertificate(t *testing.T) {
 
 	config := configFor(t, server.URL, ca)
 	config.pair = &serving
-	version, failure := config.probe(t.Context(), time.Second)
+	version, failure := config.probe(t.Context(), patience)
 	want(t, version, failure, "v1.36.3", "", "")
 
 	config.pair = nil
-	version, failure = config.probe(t.Context(), time.Second)
+	version, failure = config.probe(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnauthorizedReason, "refuses the connection")
 
 	expiredCertificate, expiredKey := ca.issue(t, time.Now().Add(-time.Hour))
@@ -188,7 +195,7 @@ func TestProbeWithClientCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	config.pair = &expired
-	version, failure = config.probe(t.Context(), time.Second)
+	version, failure = config.probe(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnauthorizedReason, "its client certificate expired on")
 }
 
@@ -202,28 +209,32 @@ func TestProbeWithoutServer(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	version, failure := configFor(t, closed, ca).probe(t.Context(), time.Second)
+	version, failure := configFor(t, closed, ca).probe(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnreachableReason, "connection refused")
 
-	version, failure = configFor(t, "https://nowhere.invalid", ca).probe(t.Context(), 5*time.Second)
+	version, failure = configFor(t, "https://nowhere.invalid", ca).probe(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnreachableReason, "")
 
 	plain := httptest.NewServer(answer(200, "application/json", realVersion))
 	t.Cleanup(plain.Close)
-	version, failure = configFor(t, strings.Replace(plain.URL, "http:", "https:", 1), ca).probe(t.Context(), time.Second)
+	version, failure = configFor(t, strings.Replace(plain.URL, "http:", "https:", 1), ca).probe(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnreachableReason, "without TLS")
 }
 
 // A failure that lasts must read the same each time, or it would be written each time.
 func TestProbeFailuresAreSteady(t *testing.T) {
 	ca, soon := newAuthority(t), time.Now().Add(time.Hour)
-	for _, handler := range []http.HandlerFunc{
-		func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-		func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	for _, test := range []struct {
+		handler http.HandlerFunc
+		timeout time.Duration
+	}{
+		{func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 100 * time.Millisecond},
+		{hangMidway, 100 * time.Millisecond},
+		{func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 10 * time.Second},
 	} {
-		config := configFor(t, serve(t, ca, soon, handler, "127.0.0.1").URL, ca)
-		_, first := config.probe(t.Context(), 100*time.Millisecond)
-		_, second := config.probe(t.Context(), 100*time.Millisecond)
+		config := configFor(t, serve(t, ca, soon, test.handler, "127.0.0.1").URL, ca)
+		_, first := config.probe(t.Context(), test.timeout)
+		_, second := config.probe(t.Context(), test.timeout)
 		if first == nil || second == nil || *first != *second {
 			t.Errorf("%+v, then %+v", first, second)
 		}

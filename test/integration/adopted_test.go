@@ -136,7 +136,7 @@ func TestAdoptRefuses(t *testing.T) {
 		}, controlplanev1.UnreachableReason, "connection refused"},
 		"html": {func(s *tenant) []byte {
 			return s.impostor(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>"+marked) })
-		}, controlplanev1.UnreachableReason, "something else than Kubernetes"},
+		}, controlplanev1.UnreachableReason, "a web page"},
 		"redirect": {func(s *tenant) []byte {
 			return s.impostor(func(w http.ResponseWriter, r *http.Request) {
 				http.Redirect(w, r, env.management.AdminConfig().Host+"/version", http.StatusFound)
