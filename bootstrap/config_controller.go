@@ -304,18 +304,22 @@ func (r *ConfigReconciler) conclude(s *scope, paused bool, result ctrl.Result, e
 	set(clusterv1.PausedCondition, clusterv1.NotPausedReason, "", metav1.ConditionFalse)
 
 	var w *waiting
+	done := ptr.Deref(s.config.Status.Initialization.DataSecretCreated, false)
 	switch {
+	case errors.As(err, &w) && done && (w.reason == bootstrapv1.WaitingForControlPlaneReason || w.reason == bootstrapv1.WaitingForClusterReason):
+		// The user data are there: that the cluster is away for a while takes nothing back.
+		return ctrl.Result{RequeueAfter: w.after}, nil
 	case errors.As(err, &w):
 		set(clusterv1.ReadyCondition, w.reason, w.message, metav1.ConditionFalse)
 		return ctrl.Result{RequeueAfter: w.after}, nil
 	case apierrors.IsConflict(err):
 		return ctrl.Result{RequeueAfter: time.Second}, nil
 	case err != nil:
-		if !ptr.Deref(s.config.Status.Initialization.DataSecretCreated, false) {
+		if !done {
 			set(clusterv1.ReadyCondition, bootstrapv1.InternalErrorReason, "Trying again; the manager's log says more", metav1.ConditionFalse)
 		}
 		return ctrl.Result{}, err
-	case ptr.Deref(s.config.Status.Initialization.DataSecretCreated, false):
+	case done:
 		set(clusterv1.ReadyCondition, bootstrapv1.ReadyReason, "", metav1.ConditionTrue)
 	}
 	return result, nil

@@ -88,7 +88,7 @@ func (r *ConfigReconciler) ensureToken(ctx context.Context, s *scope, workload c
 	if ok && known.token == token {
 		err = extend(ctx, workload, desired)
 	} else {
-		expires, err = createToken(ctx, workload, desired, half)
+		expires, err = createToken(ctx, workload, desired, half, s.config.Status.DataSecretName != "")
 	}
 	if err != nil {
 		return 0, permitted(err, "a bootstrap token in the namespace kube-system")
@@ -97,14 +97,20 @@ func (r *ConfigReconciler) ensureToken(ctx context.Context, s *scope, workload c
 	return max(time.Until(expires)-half, time.Second), nil
 }
 
-// createToken returns the expiration of the token that is there afterwards.
-func createToken(ctx context.Context, workload client.Client, desired *corev1.Secret, half time.Duration) (time.Time, error) {
-	err := workload.Create(ctx, desired.DeepCopy())
-	if !apierrors.IsAlreadyExists(err) {
-		return expiration(desired), err
+// createToken returns the expiration of the token that is there afterwards. Where it is likely there already, as after a
+// restart, it is looked for first.
+func createToken(ctx context.Context, workload client.Client, desired *corev1.Secret, half time.Duration, likely bool) (time.Time, error) {
+	if !likely {
+		if err := workload.Create(ctx, desired.DeepCopy()); !apierrors.IsAlreadyExists(err) {
+			return expiration(desired), err
+		}
 	}
 	found := &corev1.Secret{}
-	if err := workload.Get(ctx, client.ObjectKeyFromObject(desired), found); err != nil {
+	err := workload.Get(ctx, client.ObjectKeyFromObject(desired), found)
+	if likely && apierrors.IsNotFound(err) {
+		return expiration(desired), workload.Create(ctx, desired.DeepCopy())
+	}
+	if err != nil {
 		return time.Time{}, err
 	}
 	if found.Labels[TokenConfigLabel] != desired.Labels[TokenConfigLabel] ||
