@@ -93,10 +93,14 @@ func run(m *testing.M) (code int, err error) {
 
 // startDrover starts a manager that takes over fast.
 func startDrover(ctx context.Context, args ...string) (*playground.Process, error) {
-	return env.management.StartDrover(ctx, playground.DroverOptions{Binary: env.binary, Args: append([]string{
-		"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms",
-		"--ambient-credentials-namespaces=operator", "--simulated-endpoint=" + env.cloud.URL, "-v=2",
-	}, args...)})
+	return env.management.StartDrover(ctx, playground.DroverOptions{
+		Binary: env.binary,
+		Args: append([]string{
+			"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=500ms",
+			"--ambient-credentials-namespaces=operator", "--simulated-endpoint=" + env.cloud.URL, "-v=2",
+		}, args...),
+		Env: []string{"DROVER_SIMULATED_TOKEN=" + env.cloud.Token}, // the operator's own credentials
+	})
 }
 
 // stage is one test's cluster with its own account at the cloud.
@@ -166,7 +170,12 @@ func (s *stage) describe() string {
 		m := &owners.Items[i]
 		fmt.Fprintf(&b, "Machine %s: %s\n", m.Name, scenario.Message(m, clusterv1.ReadyCondition))
 	}
-	fmt.Fprintf(&b, "Drover's log: %s", env.drover.Log)
+	select {
+	case <-env.drover.Done():
+		fmt.Fprintf(&b, "Drover has ended: %v", env.drover.Wait())
+	default:
+		fmt.Fprintf(&b, "Drover's log: %s", env.drover.Log)
+	}
 	return b.String()
 }
 

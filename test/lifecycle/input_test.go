@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// raw sends a body to the API server as it stands, as no typed client would.
+func (s *stage) raw(group, resource, contentType, body string) error {
+	s.Helper()
+	c, err := kubernetes.NewForConfig(env.management.AdminConfig())
+	if err != nil {
+		s.Fatal(err)
+	}
+	return c.RESTClient().Post().AbsPath("/apis", group, "v1alpha1", "namespaces", s.Namespace, resource).
+		Param("fieldValidation", "Strict").SetHeader("Content-Type", contentType).Body([]byte(body)).Do(s.ctx).Error()
+}
+
+// What can't be meant is refused where it is written, with the field in the answer. (test/integration has more.)
+func TestBadInputIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	const infra, boot, control = "infrastructure.cluster.x-k8s.io", "bootstrap.cluster.x-k8s.io", "controlplane.cluster.x-k8s.io"
+	long := strings.Repeat("n", 10_000)
+	machine := func(spec string) [3]string { return [3]string{infra, "CloudMachine", spec} }
+	simulated := func(fields string) [3]string {
+		return machine(`{"accountRef":{"name":"a"},"simulated":{` + fields + `}}`)
+	}
+	account := func(fields string) [3]string {
+		return [3]string{infra, "CloudAccount", `{"credentialsRef":{"name":"a"},"simulated":{},` + fields + `}`}
+	}
+	config := func(fields string) [3]string { return [3]string{boot, "CloudInitConfig", `{` + fields + `}`} }
+	for name, test := range map[string]struct {
+		object [3]string // API group, kind, spec
+		words  []string
+	}{
+		"two clouds":               {machine(`{"accountRef":{"name":"a"},"simulated":{},"nimbus":{}}`), []string{"unknown field", "spec.nimbus"}},
+		"another cloud":            {machine(`{"accountRef":{"name":"a"},"nimbus":{}}`), []string{"unknown field", "spec.nimbus"}},
+		"no cloud":                 {machine(`{"accountRef":{"name":"a"}}`), []string{"exactly one cloud must be set"}},
+		"a cloud that is null":     {machine(`{"accountRef":{"name":"a"},"simulated":null}`), []string{"exactly one cloud must be set"}},
+		"no account":               {machine(`{"simulated":{}}`), []string{"spec.accountRef", "Required"}},
+		"no spec":                  {machine(`null`), []string{"spec", "Required"}},
+		"two clouds, account":      {account(`"nimbus":{}`), []string{"unknown field", "spec.nimbus"}},
+		"misspelt field":           {simulated(`"instancetype":"small"`), []string{"unknown field", "spec.simulated.instancetype"}},
+		"zero disk":                {simulated(`"diskGiB":0`), []string{"spec.simulated.diskGiB"}},
+		"disk above all":           {simulated(`"diskGiB":65537`), []string{"spec.simulated.diskGiB"}},
+		"disk beyond 32 bits":      {simulated(`"diskGiB":4294967300`), []string{"spec.simulated.diskGiB"}},
+		"half a disk":              {simulated(`"diskGiB":10.5`), []string{"spec.simulated.diskGiB"}},
+		"disk in words":            {simulated(`"diskGiB":"20"`), []string{"spec.simulated.diskGiB"}},
+		"many disks":               {simulated(`"dataDisksGiB":[` + strings.TrimSuffix(strings.Repeat("1,", 17), ",") + `]`), []string{"spec.simulated.dataDisksGiB"}},
+		"empty type":               {simulated(`"instanceType":""`), []string{"spec.simulated.instanceType"}},
+		"long type":                {simulated(`"instanceType":"` + long + `"`), []string{"spec.simulated.instanceType"}},
+		"long image":               {simulated(`"image":"` + long + `"`), []string{"spec.simulated.image"}},
+		"long zone":                {simulated(`"zone":"` + long + `"`), []string{"spec.simulated.zone"}},
+		"long account":             {machine(`{"accountRef":{"name":"` + long + `"},"simulated":{}}`), []string{"spec.accountRef.name"}},
+		"zero byte in type":        {simulated(`"instanceType":"a\u0000b"`), []string{"spec.simulated.instanceType"}},
+		"bad UTF-8 in type":        {simulated("\"instanceType\":\"a\xff\""), []string{"spec.simulated.instanceType"}},
+		"short token":              {machine(`{"accountRef":{"name":"a"},"simulated":{},"creationToken":"x"}`), []string{"spec.creationToken"}},
+		"long provider ID":         {machine(`{"accountRef":{"name":"a"},"simulated":{},"providerID":"` + long + `"}`), []string{"spec.providerID"}},
+		"long endpoint":            {[3]string{infra, "CloudAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"http://` + long + `"}}`}, []string{"spec.simulated.endpoint"}},
+		"endpoint with a password": {[3]string{infra, "CloudAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"http://a:b@c"}}`}, []string{"spec.simulated.endpoint"}},
+		"endpoint of a file":       {[3]string{infra, "CloudAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"file:///etc/passwd"}}`}, []string{"spec.simulated.endpoint"}},
+		"negative interval":        {account(`"inventory":{"idleSeconds":-1}`), []string{"spec.inventory.idleSeconds"}},
+		"interval of years":        {account(`"inventory":{"activeSeconds":99999999}`), []string{"spec.inventory.activeSeconds"}},
+		"negative burst":           {account(`"rateLimits":{"create":{"perSecond":"1","burst":-1}}`), []string{"spec.rateLimits.create.burst"}},
+		"endless rate":             {account(`"rateLimits":{"read":{"perSecond":"Inf","burst":1}}`), []string{"spec.rateLimits.read.perSecond"}},
+		"rate of nothing":          {account(`"rateLimits":{"read":{"perSecond":"0","burst":1}}`), []string{"spec.rateLimits.read.perSecond"}},
+		"unknown policy":           {account(`"orphanPolicy":"Keep"`), []string{"spec.orphanPolicy"}},
+		"negative token lifetime":  {config(`"tokenTTLSeconds":-1`), []string{"spec.tokenTTLSeconds"}},
+		"long path":                {config(`"files":[{"path":"/` + long + `"}]`), []string{"spec.files[0].path"}},
+		"zero byte in path":        {config(`"files":[{"path":"/a\u0000b"}]`), []string{"spec.files[0].path"}},
+		"same path twice":          {config(`"files":[{"path":"/a"},{"path":"/a"}]`), []string{"spec.files[1]"}},
+		"long command":             {config(`"preKubeletCommands":["` + long + `"]`), []string{"spec.preKubeletCommands[0]"}},
+		"long label":               {config(`"nodeLabels":{"` + long + `":"x"}`), []string{"spec.nodeLabels"}},
+		"bad UTF-8 in label":       {config("\"nodeLabels\":{\"a\":\"\xff\"}"), []string{"spec.nodeLabels"}},
+		"long Secret name":         {[3]string{control, "AdoptedControlPlane", `{"kubeconfigRef":{"name":"` + long + `"}}`}, []string{"spec.kubeconfigRef.name"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			group, kind, spec := test.object[0], test.object[1], test.object[2]
+			body := fmt.Sprintf(`{"apiVersion":"%s/v1alpha1","kind":%q,"metadata":{"name":"x"},"spec":%s}`, group, kind, spec)
+			err := s.raw(group, strings.ToLower(kind)+"s", "application/json", body)
+			if !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+				t.Fatalf("the answer is %v, want a refusal", err)
+			}
+			for _, w := range test.words {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("the answer %.500q does not say %q", err, w)
+				}
+			}
+			if len(err.Error()) > 25_000 {
+				t.Errorf("the answer has %d bytes", len(err.Error()))
+			}
+		})
+	}
+	for name, test := range map[string]struct{ contentType, body string }{
+		"a name of 10,000 characters": {"application/json", `{"apiVersion":"` + infra + `/v1alpha1","kind":"CloudMachine","metadata":{"name":"` + long + `"},"spec":{"accountRef":{"name":"a"},"simulated":{}}}`},
+		"YAML with a zero byte":       {"application/yaml", "apiVersion: " + infra + "/v1alpha1\nkind: CloudMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, simulated: {image: \"a\x00\"}}\n"},
+		"YAML with bad UTF-8":         {"application/yaml", "apiVersion: " + infra + "/v1alpha1\nkind: CloudMachine\nmetadata: {name: x}\nspec: {accountRef: {name: a}, simulated: {image: \"a\xff\"}}\n"},
+		"half an object":              {"application/json", `{"apiVersion":"` + infra + `/v1alpha1","kind":"CloudMachine","metadata":{"na`},
+		"nothing":                     {"application/json", ``},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := s.raw(infra, "cloudmachines", test.contentType, test.body); !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+				t.Errorf("the answer is %v, want a refusal", err)
+			}
+		})
+	}
+	if n := len(s.machines()); n != 0 {
+		t.Errorf("%d machines were made of nonsense", n)
+	}
+}
+
+// What only the cloud can judge is judged by it, and the answer stays readable whatever was asked for.
+func TestStrangeStringsReachTheCloud(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	for name, image := range map[string]string{"zero": `a\u0000b`, "utf8": "a\xff\xfe", "quotes": `\"; DROP TABLE images; --\n\u202e`} {
+		body := fmt.Sprintf(`{"apiVersion":"infrastructure.cluster.x-k8s.io/v1alpha1","kind":"CloudMachineTemplate","metadata":{"name":%q},`+
+			`"spec":{"template":{"spec":{"accountRef":{"name":%q},"simulated":{"image":"%s"}}}}}`, name, s.Name, image)
+		if err := s.raw("infrastructure.cluster.x-k8s.io", "cloudmachinetemplates", "application/json", body); err != nil {
+			t.Fatal(err)
+		}
+		pool := scenario.Pool{Cluster: s.Adopted, Name: name, Replicas: 1}
+		s.create(pool.ConfigTemplate(), pool.Deployment())
+	}
+	s.soon("each machine says what is wrong", func(ctx context.Context) (string, error) {
+		machines := s.machines()
+		if len(machines) != 3 {
+			return fmt.Sprintf("there are %d CloudMachines", len(machines)), nil
+		}
+		for i := range machines {
+			if wrong, err := says(&machines[i], clusterv1.ReadyCondition, infrav1.InvalidSpecReason, "image")(ctx); wrong != "" || err != nil {
+				return wrong, err
+			}
+			if c := conditions.Get(&machines[i], clusterv1.ReadyCondition); strings.ContainsAny(c.Message, "\x00\n\u202e") {
+				t.Errorf("the message would spoil a terminal: %q", c.Message)
+			}
+		}
+		return "", nil
+	})
+	for _, name := range []string{"zero", "utf8", "quotes"} {
+		if err := scenario.Delete(s.ctx, env.client, scenario.Pool{Cluster: s.Adopted, Name: name}.Deployment()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.soon("nothing is left", s.gone())
+}
+
+// User data that the cloud would not take are not sent: the machine says how many bytes there are, and how many may be.
+func TestUserDataTooLarge(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	noise := make([]byte, 20<<10) // of which nothing can be squeezed
+	for i := range noise {
+		noise[i] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/"[rand.IntN(64)]
+	}
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1, Config: bootstrapv1.CloudInitConfigSpec{
+		Files: []bootstrapv1.File{{Path: "/etc/noise", Content: string(noise)}},
+	}}
+	s.create(pool.Objects()...)
+	s.soon("the machine says so", s.onlyMachine(infrav1.SecretInvalidReason, "bytes", "16384 at most", "shorten files and commands"))
+	machine := s.machines()[0]
+	if message := scenario.Message(&machine, clusterv1.ReadyCondition); strings.Contains(message, string(noise[:40])) {
+		t.Errorf("the message repeats the file: %s", message)
+	}
+	audit, err := env.admin.Audit(s.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := audit.Machine(machine.Spec.CreationToken, ""); n != 0 || len(s.resources()) != 0 {
+		t.Errorf("%d calls were made for a machine whose user data are too large, and there are %d resources", n, len(s.resources()))
+	}
+	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("nothing is left", s.gone())
+}
+
+// byHand makes a Machine whose bootstrap data are in a Secret that somebody wrote, as other bootstrap providers do.
+func (s *stage) byHand(name, secret string) (*clusterv1.Machine, *infrav1.CloudMachine) {
+	s.Helper()
+	fields := scenario.Pool{Cluster: s.Adopted}.Template("", infrav1.SimulatedMachine{}).Spec.Template.Spec
+	machine := &infrav1.CloudMachine{ObjectMeta: s.meta(name), Spec: infrav1.CloudMachineSpec{CloudMachineFields: fields}}
+	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: s.Name}
+	owner := &clusterv1.Machine{ObjectMeta: s.meta(name), Spec: clusterv1.MachineSpec{
+		ClusterName: s.Name,
+		Version:     "v1.36.3",
+		Bootstrap:   clusterv1.Bootstrap{DataSecretName: ptr.To(secret)},
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{
+			APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
+	}}
+	s.create(machine, owner)
+	return owner, machine
+}
+
+// touch brings an object back to its controller.
+func (s *stage) touch(o client.Object) {
+	s.Helper()
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"lifecycle-test/touched":"%d"}}}`, rand.Int())
+	if err := env.client.Patch(s.ctx, o, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// Bootstrap data that are missing, or not where they should be, are waited for; nothing is made without them.
+func TestBootstrapDataMissing(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	owner, machine := s.byHand("by-hand", "data")
+	s.soon("the Secret is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `waits for Secret "data"`))
+	secret := &corev1.Secret{ObjectMeta: s.meta("data"), Data: map[string][]byte{"userdata": []byte("#cloud-config\n")}}
+	s.create(secret)
+	s.touch(machine) // it would come back by itself within a minute
+	s.soon("the key is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `"data" has no key "value"`))
+	if n := len(s.resources()); n != 0 {
+		t.Errorf("%d resources were made without bootstrap data", n)
+	}
+	if err := s.change(secret, func() { secret.Data["value"] = []byte("#cloud-config\n") }); err != nil {
+		t.Fatal(err)
+	}
+	s.touch(machine)
+	s.soon("the VM runs", says(machine, clusterv1.ReadyCondition, infrav1.ReadyReason))
+	if n := len(s.live()); n != 1 {
+		t.Errorf("there are %d VMs, want 1", n)
+	}
+	if err := scenario.Delete(s.ctx, env.client, owner); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("nothing is left", s.gone())
+}
+
+// A machine stays what it was made as, field by field, and its two names in the cloud can't be taken from it. What others
+// change in its status or in its Machine does not confuse it.
+func TestRunningMachineIsNotMoved(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1, Machine: infrav1.SimulatedMachine{DataDisksGiB: []int32{5}}}
+	s.create(pool.Objects()...)
+	s.until("a machine is ready", pool.Ready(env.view, 1))
+	machine := s.machines()[0]
+	key, vm := client.ObjectKeyFromObject(&machine), s.instanceOf(&machine)
+	for patch, words := range map[string]string{
+		`{"accountRef":{"name":"other"}}`:          "accountRef can't be changed",
+		`{"accountRef":null}`:                      "accountRef",
+		`{"simulated":null}`:                       "exactly one cloud must be set",
+		`{"simulated":{"instanceType":"large"}}`:   "can't be changed",
+		`{"simulated":{"image":"other"}}`:          "can't be changed",
+		`{"simulated":{"zone":"sim-1c"}}`:          "can't be changed",
+		`{"simulated":{"diskGiB":21}}`:             "can't be changed",
+		`{"simulated":{"dataDisksGiB":[6]}}`:       "can't be changed",
+		`{"simulated":{"dataDisksGiB":null}}`:      "can't be changed",
+		`{"simulated":{"spot":true}}`:              "can't be changed",
+		`{"providerID":"simulated:///sim-1a/i-1"}`: "providerID is set once",
+		`{"providerID":null}`:                      "providerID is set once",
+		`{"creationToken":"00000000000000000000"}`: "creationToken is set once",
+		`{"creationToken":null}`:                   "creationToken is set once",
+	} {
+		err := env.client.Patch(s.ctx, machine.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":`+patch+`}`)))
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), words) {
+			t.Errorf("the change %s is answered with %v, want a refusal that says %q", patch, err, words)
+		}
+	}
+
+	owner := &clusterv1.Machine{}
+	if err := env.client.Get(s.ctx, key, owner); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.change(owner, func() { owner.Spec.ProviderID = "simulated:///sim-1a/i-somebody-elses" }); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("Cluster API takes the provider ID from the CloudMachine again", func(ctx context.Context) (string, error) {
+		if err := env.client.Get(ctx, key, owner); err != nil || owner.Spec.ProviderID == machine.Spec.ProviderID {
+			return "", err
+		}
+		return "the Machine has " + owner.Spec.ProviderID, nil
+	})
+
+	accounts := s.Account()
+	empty := client.RawPatch(types.MergePatchType, []byte(`{"status":null}`))
+	for _, o := range []client.Object{&machine, accounts, s.CloudCluster()} {
+		if err := env.client.Status().Patch(s.ctx, o.DeepCopyObject().(client.Object), empty); err != nil {
+			t.Fatal(err)
+		}
+		s.touch(o)
+	}
+	s.soon("the status is found again", func(ctx context.Context) (string, error) {
+		have := &infrav1.CloudMachine{}
+		if err := env.client.Get(ctx, key, have); err != nil {
+			return "", err
+		}
+		if !ptr.Deref(have.Status.Initialization.Provisioned, false) || len(have.Status.Addresses) == 0 || have.Status.FailureDomain == "" {
+			return fmt.Sprintf("the status is %+v", have.Status), nil
+		}
+		return "", nil
+	})
+	s.soon("the account's status is found again", says(accounts, clusterv1.ReadyCondition, infrav1.ReadyReason))
+	s.until("the machine is ready", pool.Ready(env.view, 1))
+	if live := s.live(); len(live) != 1 || live[0].ID != vm.ID {
+		t.Errorf("the cloud has %d VMs, want %s alone", len(live), vm.ID)
+	}
+	if err := env.client.Get(s.ctx, key, &machine); err != nil || machine.Spec.ProviderID != owner.Spec.ProviderID {
+		t.Errorf("the CloudMachine has provider ID %s: %v", machine.Spec.ProviderID, err)
+	}
+	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("nothing is left", s.gone())
+}

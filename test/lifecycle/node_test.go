@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/cloudinit"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// A bootstrap provider that is not Drover's: its kubelet neither knows its provider ID nor has its Machine's name. The
+// Node is found by the VM's address, and Cluster API then by the provider ID that Drover gave it.
+func TestNodeWithoutProviderID(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	node := "ip-of-" + strings.ToLower(s.Name)
+	s.create(s.foreignData("data", node))
+	owner, machine := s.byHand("by-hand", "data")
+	s.approve(node)
+	s.soon("the Machine has its Node", func(ctx context.Context) (string, error) {
+		if err := env.client.Get(ctx, client.ObjectKeyFromObject(owner), owner); err != nil {
+			return "", err
+		}
+		if owner.Status.NodeRef.Name != node {
+			return fmt.Sprintf("it has %q", owner.Status.NodeRef.Name), nil
+		}
+		return "", nil
+	})
+	have := &corev1.Node{}
+	if err := env.client.Get(s.ctx, client.ObjectKey{Name: node}, have); err != nil {
+		t.Fatal(err)
+	}
+	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(machine), machine); err != nil {
+		t.Fatal(err)
+	}
+	if have.Spec.ProviderID == "" || have.Spec.ProviderID != machine.Spec.ProviderID {
+		t.Errorf("the Node has provider ID %q, and the machine %q", have.Spec.ProviderID, machine.Spec.ProviderID)
+	}
+	if err := scenario.Delete(s.ctx, env.client, owner); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("nothing is left", s.gone())
+	s.soon("the Node is gone", s.deleted(have))
+}
+
+// foreignData is a Secret with user data that name no provider ID, and a token that Drover knows nothing of.
+func (s *stage) foreignData(name, node string) *corev1.Secret {
+	s.Helper()
+	token, err := bootstraputil.GenerateBootstrapToken()
+	if err != nil {
+		s.Fatal(err)
+	}
+	const group = "system:bootstrappers:foreign"
+	id, secret, _ := strings.Cut(token, ".")
+	s.create(
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id)},
+			Type:       bootstrapapi.SecretTypeBootstrapToken,
+			StringData: map[string]string{
+				bootstrapapi.BootstrapTokenIDKey: id, bootstrapapi.BootstrapTokenSecretKey: secret,
+				bootstrapapi.BootstrapTokenUsageAuthentication: "true", bootstrapapi.BootstrapTokenExtraGroupsKey: group,
+			},
+		},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "foreign-bootstrappers"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-bootstrapper"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: group}},
+		},
+	)
+	data, err := cloudinit.Render(cloudinit.Input{
+		Spec: &bootstrapv1.CloudInitConfigSpec{}, NodeName: node, Server: env.management.URL, CA: env.management.CA(), Token: token,
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return &corev1.Secret{ObjectMeta: s.meta(name), Data: map[string][]byte{"value": data}}
+}
+
+// approve does what the foreign provider's approver does: it lets the Node have its certificates. Drover does not.
+func (s *stage) approve(node string) {
+	s.Helper()
+	c, err := kubernetes.NewForConfig(env.management.AdminConfig())
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.soon("the Node asks for its certificate", func(ctx context.Context) (string, error) {
+		list, err := c.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return "", err
+		}
+		for i := range list.Items {
+			csr := &list.Items[i]
+			request, err := parseRequest(csr.Spec.Request)
+			if err != nil || request.Subject.CommonName != "system:node:"+node || csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+				continue
+			}
+			if len(csr.Status.Conditions) > 0 {
+				return "", fmt.Errorf("somebody else decided: %+v", csr.Status.Conditions)
+			}
+			csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
+				Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Foreign", LastUpdateTime: metav1.Now(),
+			}}
+			_, err = c.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{})
+			return "", err
+		}
+		return "it has not asked", nil
+	})
+}
+
+func parseRequest(text []byte) (*x509.CertificateRequest, error) {
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return nil, errors.New("it is not PEM")
+	}
+	return x509.ParseCertificateRequest(block.Bytes)
+}
+
+// Two Nodes that say they are the same machine are not guessed about: the machine names both, until one is gone.
+func TestNodesThatCannotBeToldApart(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
+	s.create(pool.Objects()...)
+	s.until("a machine is ready", pool.Ready(env.view, 1))
+	machine := s.machines()[0]
+	vm := s.instanceOf(&machine)
+	told := func(ctx context.Context) (string, error) {
+		if err := env.client.Get(ctx, client.ObjectKeyFromObject(&machine), &machine); err != nil {
+			return "", err
+		}
+		if c := conditions.Get(&machine, infrav1.MachineNodeLinkedCondition); c != nil {
+			return "it still says: " + c.Message, nil
+		}
+		return "", nil
+	}
+	impostor := &corev1.Node{Spec: corev1.NodeSpec{ProviderID: machine.Spec.ProviderID}}
+	impostor.Name = "impostor-of-" + s.Name
+	s.create(impostor)
+	s.soon("the machine tells of two Nodes with its provider ID", says(&machine, infrav1.MachineNodeLinkedCondition,
+		infrav1.DuplicateNodesReason, machine.Name, impostor.Name))
+	if !conditions.IsTrue(&machine, clusterv1.ReadyCondition) {
+		t.Error("the VM runs on, and its machine is not ready")
+	}
+	if err := scenario.Delete(s.ctx, env.client, impostor); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("the machine is content again", told)
+
+	// Nodes without a provider ID at the VM's address: both, or none, are the machine's.
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: machine.Name}}
+	twins := []*corev1.Node{{}, {}}
+	for i, twin := range twins {
+		twin.Name = fmt.Sprintf("twin-%d-of-%s", i, s.Name)
+		s.create(twin)
+		s.soon("the twin has an address", func(ctx context.Context) (string, error) {
+			if err := env.client.Get(ctx, client.ObjectKeyFromObject(twin), twin); err != nil {
+				return "", err
+			}
+			twin.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: vm.PrivateIP}}
+			if err := env.client.Status().Update(ctx, twin); apierrors.IsConflict(err) {
+				return "someone else wrote the Node", nil
+			} else if err != nil {
+				return "", err
+			}
+			return "", nil
+		})
+	}
+	s.stays("a Node at the same address, while the machine has one", func() string {
+		for _, twin := range twins {
+			if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(twin), twin); err != nil || twin.Spec.ProviderID != "" {
+				return fmt.Sprintf("Node %s has provider ID %q (%v)", twin.Name, twin.Spec.ProviderID, err)
+			}
+		}
+		return ""
+	})
+	// The real Node goes, and its VM hangs: it does not come back by itself.
+	if err := env.admin.Act(s.ctx, vm.ID, "Hang"); err != nil {
+		t.Fatal(err)
+	}
+	if err := scenario.Delete(s.ctx, env.client, node); err != nil {
+		t.Fatal(err)
+	}
+	s.touch(&machine)
+	s.soon("the machine tells of both twins", says(&machine, infrav1.MachineNodeLinkedCondition,
+		infrav1.DuplicateNodesReason, twins[0].Name, twins[1].Name, "address"))
+	if err := scenario.Delete(s.ctx, env.client, twins[0]); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("the one that is left is the machine's", func(ctx context.Context) (string, error) {
+		err := env.client.Get(ctx, client.ObjectKeyFromObject(twins[1]), twins[1])
+		if err != nil || twins[1].Spec.ProviderID == machine.Spec.ProviderID {
+			return "", err
+		}
+		return fmt.Sprintf("Node %s has provider ID %q", twins[1].Name, twins[1].Spec.ProviderID), nil
+	})
+	s.soon("the machine is content again", told)
+	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("nothing is left", s.gone())
+}
