@@ -161,7 +161,9 @@ func (r *CloudMachineReconciler) record(ctx context.Context, s *machineScope, pr
 		return fmt.Errorf("recording provider ID %s: %w", providerID, err)
 	}
 	s.Spec.ProviderID = providerID
-	s.Generation = recorded.Generation // or the status would speak of the one before, and be written once more
+	// Or the status would speak of the generation before, and be written once more.
+	s.Generation = recorded.Generation
+	setPaused(s.CloudMachine, s.cluster)
 	return nil
 }
 
