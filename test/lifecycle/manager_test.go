@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// house is a management cluster whose managers a test may harm: the one that the other tests share is none.
+type house struct {
+	*testing.T
+	ctx        context.Context
+	management *playground.Management
+	client     client.Client
+}
+
+// newHouse starts a management cluster, without any manager of Drover's.
+func newHouse(t *testing.T) *house {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	t.Cleanup(cancel)
+	management, err := playground.StartManagement(ctx, playground.ManagementOptions{
+		ControlPlaneOptions: playground.ControlPlaneOptions{Name: "house", Progress: os.Stderr},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = management.Stop() })
+	if err := management.InstallDrover(ctx); err != nil {
+		t.Fatal(err)
+	}
+	c, err := scenario.NewClient(management.AdminConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &house{T: t, ctx: ctx, management: management, client: c}
+}
+
+// start starts a manager that lives until the test ends, at most.
+func (h *house) start(args ...string) *playground.Process {
+	h.Helper()
+	p, err := h.management.StartDrover(h.ctx, playground.DroverOptions{
+		Binary: env.binary,
+		Args: append([]string{
+			"--leader-elect-retry-period=500ms",
+			"--ambient-credentials-namespaces=operator", "--simulated-endpoint=" + env.cloud.URL,
+		}, args...),
+		Env: []string{"DROVER_SIMULATED_TOKEN=" + env.cloud.Token},
+	})
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(p.Kill)
+	return p
+}
+
+// run runs a part of the test by itself, with two minutes to live.
+func (h *house) run(name string, test func(*house)) {
+	h.Run(name, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(h.ctx, patience)
+		defer cancel()
+		test(&house{T: t, ctx: ctx, management: h.management, client: h.client})
+	})
+}
+
+// adopted makes a namespace with a cluster and an account of its own in the shared cloud. Nothing of it exists yet.
+func (h *house) adopted(name string) scenario.Pool {
+	h.Helper()
+	kubeconfig, err := h.management.Kubeconfig("house", "system:masters")
+	if err != nil {
+		h.Fatal(err)
+	}
+	if err := env.admin.SetAccount(h.ctx, simulator.AccountOptions{Name: "house-" + name, Tokens: []string{"token-of-house-" + name}}); err != nil {
+		h.Fatal(err)
+	}
+	return scenario.Pool{Name: "pool", Cluster: scenario.Adopted{
+		Namespace: name, Name: name, Kubeconfig: kubeconfig, Endpoint: env.cloud.URL, Token: "token-of-house-" + name,
+		Inventory: infrav1.InventorySpec{IdleSeconds: 2, ActiveSeconds: 1},
+	}}
+}
+
+func (h *house) create(objects ...client.Object) {
+	h.Helper()
+	if err := scenario.Create(h.ctx, h.client, objects...); err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h *house) delete(objects ...client.Object) {
+	h.Helper()
+	if err := scenario.Delete(h.ctx, h.client, objects...); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// soon waits for a check. The API server may be away meanwhile.
+func (h *house) soon(what string, check scenario.Check) {
+	h.Helper()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		missing, err := check(h.ctx)
+		if missing == "" && err == nil {
+			return
+		}
+		select {
+		case <-h.ctx.Done():
+			h.Fatalf("waiting until %s: %s (%v)", what, missing, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// instances are the VMs of a pool's account.
+func (h *house) instances(pool scenario.Pool) []simulator.SnapshotResource {
+	h.Helper()
+	snapshot, err := env.admin.Snapshot(h.ctx)
+	if err != nil {
+		h.Fatal(err)
+	}
+	var ours []simulator.SnapshotResource
+	for _, r := range snapshot.Instances() {
+		if r.Account == "house-"+pool.Cluster.Name {
+			ours = append(ours, r)
+		}
+	}
+	return ours
+}
+
+// running checks that a pool's account has n VMs.
+func (h *house) running(pool scenario.Pool, n int) scenario.Check {
+	return func(context.Context) (string, error) {
+		if have := len(h.instances(pool)); have != n {
+			return fmt.Sprintf("there are %d VMs, want %d", have, n), nil
+		}
+		return "", nil
+	}
+}
+
+// oneEach asserts that the pool has n machines, and each exactly one VM, made by one request that had an effect.
+func (h *house) oneEach(pool scenario.Pool, n int) {
+	h.Helper()
+	list := &infrav1.CloudMachineList{}
+	if err := h.client.List(h.ctx, list, client.InNamespace(pool.Cluster.Namespace)); err != nil {
+		h.Fatal(err)
+	}
+	byToken := map[string]int{}
+	for _, vm := range h.instances(pool) {
+		byToken[vm.Tags["drover-creation-token"]]++
+	}
+	if len(list.Items) != n || len(byToken) != n {
+		h.Errorf("there are %d machines, and VMs with %d tokens; want %d", len(list.Items), len(byToken), n)
+	}
+	for _, m := range list.Items {
+		if byToken[m.Spec.CreationToken] != 1 {
+			h.Errorf("machine %s has %d VMs", m.Name, byToken[m.Spec.CreationToken])
+		}
+	}
+}
+
+// gone checks that neither a machine nor a VM of the pool is left.
+func (h *house) gone(pool scenario.Pool) scenario.Check {
+	in := pool.Cluster.Namespace
+	return scenario.All(scenario.Empty(h.client, &clusterv1.MachineList{}, in), scenario.Empty(h.client, &infrav1.CloudMachineList{}, in), h.running(pool, 0))
+}
+
+// What happens to managers, and to what they talk to, one after another in one management cluster.
+func TestManagers(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	h.run("webhook-down", (*house).webhookDown)
+	h.run("leader-killed", (*house).leaderKilled)
+	h.run("asked-to-stop", (*house).askedToStop)
+	h.run("api-server-restarts", (*house).apiServerRestarts)
+	h.run("namespace", (*house).onlyNamespace)
+	h.run("watch-filter", (*house).onlyFiltered)
+	h.run("secrets", (*house).secretsStaySecret)
+	h.run("behind-the-webhooks", (*house).behindTheWebhooks) // the last: it removes them
+}
+
+// While no manager serves the webhooks, new objects are refused and say why; what runs is not touched.
+func (h *house) webhookDown() {
+	pool := h.adopted("webhook-down")
+	drover := h.start()
+	pool.Replicas = 1
+	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
+	h.soon("a machine is ready", pool.Ready(h.client, 1))
+	drover.Kill()
+	err := h.client.Create(h.ctx, pool.Template("late", infrav1.SimulatedMachine{}))
+	if err == nil || !strings.Contains(err.Error(), "failed calling webhook") || !strings.Contains(err.Error(), "cloudmachinetemplate") {
+		h.Errorf("a template is answered with %v while nobody serves its webhook", err)
+	}
+	machines := &infrav1.CloudMachineList{}
+	if err := h.client.List(h.ctx, machines, client.InNamespace(pool.Cluster.Namespace)); err != nil || len(machines.Items) != 1 {
+		h.Fatalf("there are %d machines (%v), want 1", len(machines.Items), err)
+	}
+	if !conditions.IsTrue(&machines.Items[0], clusterv1.ReadyCondition) || len(h.instances(pool)) != 1 {
+		h.Error("the machine suffered from the loss of the webhook")
+	}
+	if err := pool.Scale(h.ctx, h.client, 2); err != nil { // Cluster API will be refused the CloudMachine, and tries again
+		h.Fatal(err)
+	}
+	h.start()
+	h.soon("the second machine is made once the webhook is back", pool.Ready(h.client, 2))
+	h.oneEach(pool, 2)
+	h.delete(pool.Deployment())
+	h.soon("nothing is left", h.gone(pool))
+}
+
+// leader returns the one of the managers that leads.
+func (h *house) leader(managers ...*playground.Process) (leader *playground.Process) {
+	h.Helper()
+	h.soon("one of the managers leads", func(context.Context) (string, error) {
+		for _, m := range managers {
+			text, err := os.ReadFile(m.Log)
+			if err != nil {
+				return "", err
+			}
+			if strings.Contains(string(text), "Successfully acquired lease") || strings.Contains(string(text), "successfully acquired lease") {
+				leader = m
+				return "", nil
+			}
+		}
+		return "none has the lease", nil
+	})
+	return leader
+}
+
+// A leader that is killed in the middle of creations, with many calls on their way, is followed by the other manager. No
+// machine is lost, and none is made twice.
+func (h *house) leaderKilled() {
+	pool := h.adopted("leader-killed")
+	pool.Replicas = 5
+	h.latency(500 * time.Millisecond)
+	first, second := h.start(), h.start()
+	leader := h.leader(first, second)
+	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
+	h.soon("some creations are under way", func(ctx context.Context) (string, error) {
+		machines := &infrav1.CloudMachineList{}
+		if err := h.client.List(ctx, machines, client.InNamespace(pool.Cluster.Namespace)); err != nil {
+			return "", err
+		}
+		for _, m := range machines.Items {
+			if m.Spec.CreationToken != "" && m.Spec.ProviderID == "" {
+				return "", nil
+			}
+		}
+		return fmt.Sprintf("of %d machines none waits for its VM", len(machines.Items)), nil
+	})
+	leader.Kill()
+	h.soon("all machines are ready", pool.Ready(h.client, 5))
+	h.oneEach(pool, 5)
+	h.delete(pool.Deployment())
+	h.soon("nothing is left", h.gone(pool))
+}
+
+// latency makes the shared cloud slow until the test ends. The other tests only wait a little longer.
+func (h *house) latency(d time.Duration) {
+	h.Helper()
+	settings, err := env.admin.Settings(h.ctx)
+	if err != nil {
+		h.Fatal(err)
+	}
+	slow := settings
+	slow.Latency = simulator.Latency{Min: simulator.Duration{Duration: d}, Mean: simulator.Duration{Duration: d}}
+	if err := env.admin.SetSettings(h.ctx, slow); err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() {
+		if err := env.admin.SetSettings(context.WithoutCancel(h.ctx), settings); err != nil {
+			h.Error(err)
+		}
+	})
+}
+
+// A manager that is asked to stop while a create is on its way waits for the answer, writes it down and ends well.
+func (h *house) askedToStop() {
+	pool := h.adopted("asked-to-stop")
+	pool.Replicas = 1
+	fault := simulator.Fault{Kind: simulator.SlowAfter, Operation: wire.RunInstances, Account: "house-asked-to-stop", Delay: simulator.Duration{Duration: 3 * time.Second}}
+	if _, err := env.admin.AddFault(h.ctx, fault); err != nil {
+		h.Fatal(err)
+	}
+	drover := h.start()
+	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
+	h.soon("the VM is made, and the answer is on its way", h.running(pool, 1))
+	asked := time.Now()
+	if err := drover.Stop(40 * time.Second); err != nil {
+		h.Error(err)
+	}
+	h.Logf("the manager ended %s after it was asked to", time.Since(asked).Round(100*time.Millisecond))
+	machines := &infrav1.CloudMachineList{}
+	if err := h.client.List(h.ctx, machines, client.InNamespace(pool.Cluster.Namespace)); err != nil || len(machines.Items) != 1 {
+		h.Fatalf("there are %d machines (%v), want 1", len(machines.Items), err)
+	}
+	if machines.Items[0].Spec.ProviderID == "" {
+		h.Error("the manager ended without writing down what VM it made")
+	}
+	h.start()
+	h.soon("the machine is ready", pool.Ready(h.client, 1))
+	h.oneEach(pool, 1)
+	audit, err := env.admin.Audit(h.ctx)
+	if err != nil {
+		h.Fatal(err)
+	}
+	if n := audit.Machine(machines.Items[0].Spec.CreationToken, wire.RunInstances); n != 1 {
+		h.Errorf("RunInstances was called %d times, want once", n)
+	}
+	h.delete(pool.Deployment())
+	h.soon("nothing is left", h.gone(pool))
+}
+
+// The API server goes away while machines come up, and comes back.
+func (h *house) apiServerRestarts() {
+	pool := h.adopted("api-server-restarts")
+	pool.Replicas = 3
+	h.start()
+	h.latency(500 * time.Millisecond)
+	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
+	h.soon("a VM is made", func(context.Context) (string, error) {
+		if len(h.instances(pool)) == 0 {
+			return "there is none", nil
+		}
+		return "", nil
+	})
+	if err := h.management.RestartAPIServer(h.ctx); err != nil {
+		h.Fatal(err)
+	}
+	h.start() // a leader that could not renew its Lease ends itself, as it should, and nobody starts it again here
+	h.soon("all machines are ready", pool.Ready(h.client, 3))
+	h.oneEach(pool, 3)
+	h.delete(pool.Deployment())
+	h.soon("nothing is left", h.gone(pool))
+}
+
+// touched lists what Drover has written of a pool and its cluster.
+func (h *house) touched(pool scenario.Pool) (all []string) {
+	h.Helper()
+	in := client.InNamespace(pool.Cluster.Namespace)
+	for _, list := range []client.ObjectList{
+		&infrav1.CloudAccountList{}, &infrav1.CloudClusterList{}, &infrav1.CloudMachineTemplateList{}, &infrav1.CloudMachineList{},
+		&bootstrapv1.CloudInitConfigList{}, &controlplanev1.AdoptedControlPlaneList{}, &corev1.SecretList{},
+	} {
+		if err := h.client.List(h.ctx, list, in); err != nil {
+			h.Fatal(err)
+		}
+		if err := meta.EachListItem(list, func(o runtime.Object) error {
+			object := o.(client.Object)
+			for _, f := range object.GetManagedFields() {
+				if strings.HasPrefix(f.Manager, "drover") {
+					all = append(all, fmt.Sprintf("%T %s", o, object.GetName()))
+					break
+				}
+			}
+			return nil
+		}); err != nil {
+			h.Fatal(err)
+		}
+	}
+	for _, vm := range h.instances(pool) {
+		all = append(all, "VM "+vm.ID)
+	}
+	return all
+}
+
+// only asserts that Drover has written to every kind of object of the one pool, and to nothing of the other.
+func (h *house) only(mine, other scenario.Pool) {
+	h.Helper()
+	if n := len(h.touched(mine)); n < 10 { // one of each kind, three Secrets and a VM
+		h.Errorf("of the pool that is this manager's, only this was written: %q", h.touched(mine))
+	}
+	if wrong := h.touched(other); len(wrong) > 0 {
+		h.Errorf("of the pool that is not this manager's, this was written: %q", wrong)
+	}
+}
+
+// A manager for one namespace serves that one alone.
+func (h *house) onlyNamespace() {
+	inside, outside := h.adopted("inside"), h.adopted("outside")
+	inside.Replicas, outside.Replicas = 1, 1
+	drover := h.start("--namespace=inside")
+	for _, pool := range []scenario.Pool{outside, inside} {
+		h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
+	}
+	h.soon("a machine inside is ready", inside.Ready(h.client, 1))
+	h.only(inside, outside)
+	h.delete(inside.Deployment())
+	h.soon("nothing is left inside", h.gone(inside))
+	drover.Kill()
+	h.delete(outside.Deployment(), outside.Cluster.Cluster())
+}
+
+// A manager with a watch filter serves what bears the label alone, and one without serves all.
+func (h *house) onlyFiltered() {
+	mine, other := h.adopted("mine"), h.adopted("not-mine")
+	mine.Replicas, other.Replicas = 1, 1
+	drover := h.start("--watch-filter=mine")
+	label := map[string]string{clusterv1.WatchLabel: "mine"}
+	for _, o := range append(mine.Cluster.Objects(), mine.Objects()...) {
+		o.SetLabels(label)
+		switch o := o.(type) { // what is cloned gets the label of its template
+		case *infrav1.CloudMachineTemplate:
+			o.Spec.Template.ObjectMeta.Labels = label
+		case *clusterv1.MachineDeployment:
+			o.Spec.Template.Labels[clusterv1.WatchLabel] = "mine"
+		}
+		h.create(o)
+	}
+	h.create(append(other.Cluster.Objects(), other.Objects()...)...)
+	h.soon("a machine with the label is ready", mine.Ready(h.client, 1))
+	h.only(mine, other)
+	h.delete(mine.Deployment())
+	h.soon("nothing is left of the label's", h.gone(mine))
+	drover.Kill()
+	h.delete(other.Deployment(), other.Cluster.Cluster())
+}
+
+// Where no webhook stands in the way, because someone took it away, the controller refuses the same by itself: the
+// manager's own credentials never go to an endpoint of a tenant's.
+func (h *house) behindTheWebhooks() {
+	h.start()
+	h.delete(&admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: h.webhooks()}})
+	var calls atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls.Add(1) }))
+	defer server.Close()
+	account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: "own-endpoint"}}
+	account.Spec.Simulated = &infrav1.SimulatedAccount{Endpoint: server.URL}
+	h.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "operator"}})
+	h.soon("the account is taken", func(ctx context.Context) (string, error) { // the API server takes a moment to forget webhooks
+		return "", client.IgnoreAlreadyExists(h.client.Create(ctx, account.DeepCopy()))
+	})
+	h.soon("the account is refused", h.says(account, clusterv1.ReadyCondition, infrav1.NotPermittedReason, "never sent to an endpoint of one's own"))
+	if n := calls.Load(); n != 0 {
+		h.Errorf("%d calls with the manager's own credentials reached a tenant's endpoint", n)
+	}
+}
+
+// webhooks is the name of Drover's webhook configuration.
+func (h *house) webhooks() string {
+	h.Helper()
+	list := &admissionv1.ValidatingWebhookConfigurationList{}
+	if err := h.client.List(h.ctx, list); err != nil {
+		h.Fatal(err)
+	}
+	for _, c := range list.Items {
+		if strings.HasPrefix(c.Name, "drover") {
+			return c.Name
+		}
+	}
+	h.Fatalf("Drover has no webhook configuration among %d", len(list.Items))
+	return ""
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// strictCloud is a cloud that throttles by EC2's figures, for one test.
+func strictCloud(t *testing.T) (*playground.Simulator, simulator.Admin) {
+	t.Helper()
+	cloud, err := playground.StartSimulator(t.Context(), playground.SimulatorOptions{Binary: env.binary, Args: []string{"--throttle=ec2", "--latency=100ms"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cloud.Stop() })
+	return cloud, simulator.Admin{URL: cloud.URL}
+}
+
+// likeEC2 puts a cluster on a strict cloud, and tells its account of EC2's figures.
+func likeEC2(cloud *playground.Simulator) func(*scenario.Adopted) {
+	return func(a *scenario.Adopted) {
+		a.Endpoint, a.Token = cloud.URL, cloud.Token
+		a.RateLimits = &infrav1.RateLimits{
+			Create: &infrav1.RateLimit{PerSecond: "2", Burst: 5},
+			Delete: &infrav1.RateLimit{PerSecond: "5", Burst: 50},
+			Read:   &infrav1.RateLimit{PerSecond: "20", Burst: 100},
+		}
+	}
+}
+
+// throttled asserts that under 2 % of all calls, and of the creates, were throttled.
+func throttled(t *testing.T, admin simulator.Admin) {
+	t.Helper()
+	audit, err := admin.Audit(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range []string{"", wire.RunInstances} {
+		all, refused := audit.Calls(op), audit.Calls(op, wire.RequestLimitExceeded)
+		t.Logf("of %d calls (%q) %d were throttled", all, op, refused)
+		if refused*50 >= all {
+			t.Errorf("of %d calls (%q) %d were throttled, want under 2 %%", all, op, refused)
+		}
+	}
+}
+
+// patient gives a test more time: a minute is the cloud's, the rest is for the computer.
+func (s *stage) patient() {
+	ctx, cancel := context.WithTimeout(s.Context(), 4*patience)
+	s.Cleanup(cancel)
+	s.ctx = ctx
+}
+
+// A hundred machines, which EC2 lets nobody ask for at once.
+func TestHundredMachinesThrottled(t *testing.T) {
+	t.Parallel()
+	cloud, admin := strictCloud(t)
+	s := newStage(t, likeEC2(cloud))
+	s.patient()
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 100}
+	start := time.Now()
+	s.create(pool.Objects()...)
+	s.until("a hundred machines are ready", pool.Ready(env.view, 100))
+	t.Logf("a hundred machines were ready after %s", time.Since(start).Round(time.Second))
+	throttled(t, admin)
+	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("nothing is left", s.gone())
+	throttled(t, admin)
+	if snapshot, err := admin.Snapshot(s.ctx); err != nil || len(snapshot.Live()) != 0 {
+		t.Errorf("%d resources are left in the cloud (%v)", len(snapshot.Live()), err)
+	}
+}
+
+// Two clusters with the same credentials are one account to the cloud, and share what it allows: each for itself would
+// ask for twice as much as there is.
+func TestTwoClustersShareOneBucket(t *testing.T) {
+	t.Parallel()
+	cloud, admin := strictCloud(t)
+	one := newStage(t, likeEC2(cloud))
+	two := newStage(t, likeEC2(cloud), func(a *scenario.Adopted) { a.Namespace, a.Name = a.Namespace+"-2", a.Name+"-2" })
+	const each = 12
+	var pools []scenario.Pool
+	for _, s := range []*stage{one, two} {
+		s.patient()
+		s.until("the cluster is available", s.Available(env.view))
+		pools = append(pools, scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: each})
+	}
+	for i, s := range []*stage{one, two} {
+		s.create(pools[i].Objects()...)
+	}
+	one.until("both pools are ready", scenario.All(pools[0].Ready(env.view, each), pools[1].Ready(env.view, each)))
+	audit, err := admin.Audit(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := audit.Calls(wire.RunInstances, simulator.OutcomeOK); n != 2*each {
+		t.Errorf("%d creates succeeded, want %d", n, 2*each)
+	}
+	throttled(t, admin)
+	for i, s := range []*stage{one, two} {
+		if err := scenario.Delete(s.ctx, env.client, pools[i].Deployment()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range []*stage{one, two} {
+		s.soon("nothing is left", s.gone())
+	}
+}
