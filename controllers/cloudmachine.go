@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -153,8 +154,15 @@ func (r *CloudMachineReconciler) ownershipID(ctx context.Context, cluster *clust
 	return cloudCluster.Spec.OwnershipID, nil
 }
 
+// ownerGrace is how long a new CloudMachine may be without a Machine before its status says so: Cluster API makes the one
+// right after the other, and a write for each machine is saved.
+const ownerGrace = 10 * time.Second
+
 // step decides what comes next for the machine, and does it.
 func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (reconcile.Result, error) {
+	if left := ownerGrace - time.Since(s.CreationTimestamp.Time); s.owner == nil && left > 0 && s.DeletionTimestamp.IsZero() {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
 	switch {
 	case setPaused(s.CloudMachine, s.cluster):
 		return reconcile.Result{}, nil

@@ -68,8 +68,10 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	if err := r.record(ctx, s, instance.ProviderID); err != nil {
 		return reconcile.Result{}, err
 	}
+	// The record comes back as an event, which has it observed. To do that here as well would write the status twice:
+	// that event is read before this status has come back.
 	r.retries.forget(s.key())
-	return r.observe(ctx, s)
+	return reconcile.Result{}, nil
 }
 
 // stillWanted reads past the cache, so that no VM is made for a machine that was deleted, paused or claimed anew.
@@ -160,10 +162,6 @@ func (r *CloudMachineReconciler) record(ctx context.Context, s *machineScope, pr
 	if err := r.Client.Patch(ctx, recorded, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("recording provider ID %s: %w", providerID, err)
 	}
-	s.Spec.ProviderID = providerID
-	// Or the status would speak of the generation before, and be written once more.
-	s.Generation = recorded.Generation
-	setPaused(s.CloudMachine, s.cluster)
 	return nil
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // profileLength is how much of the time while machines come is profiled.
-const profileLength = 20 * time.Second
+const profileLength = 30 * time.Second
 
 // profile begins CPU profiles. The function that it returns waits for their end and returns the files.
 func (f *fleet) profile(ctx context.Context) func() []string {
