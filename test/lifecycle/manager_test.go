@@ -123,17 +123,17 @@ func (h *house) soon(what string, check scenario.Check) {
 	h.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	for {
-		missing, err := check(h.ctx)
-		if missing == "" && err == nil {
+	still, err := "it was never looked at", error(nil)
+	for h.ctx.Err() == nil {
+		if still, err = check(h.ctx); still == "" && err == nil {
 			return
 		}
 		select {
 		case <-h.ctx.Done():
-			h.Fatalf("waiting until %s: %s (%v)", what, missing, err)
 		case <-tick.C:
 		}
 	}
+	h.Fatalf("waiting until %s: %s (%v)", what, still, err)
 }
 
 // instances are the VMs of a pool's account.

@@ -51,8 +51,10 @@ func says(o conditioned, condition, reason string, words ...string) scenario.Che
 
 func saysTo(r client.Reader, o conditioned, condition, reason string, words ...string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		if err := r.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
-			return fmt.Sprintf("%T %s does not exist", o, o.GetName()), client.IgnoreNotFound(err)
+		if err := r.Get(ctx, client.ObjectKeyFromObject(o), o); apierrors.IsNotFound(err) {
+			return fmt.Sprintf("%T %s does not exist", o, o.GetName()), nil
+		} else if err != nil {
+			return "", err
 		}
 		c := conditions.Get(o, condition)
 		if c == nil || c.Reason != reason {
@@ -72,17 +74,17 @@ func (s *stage) soon(what string, check scenario.Check) {
 	s.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	for {
-		missing, err := check(s.ctx)
-		if missing == "" && err == nil {
+	still, err := "it was never looked at", error(nil)
+	for s.ctx.Err() == nil {
+		if still, err = check(s.ctx); still == "" && err == nil {
 			return
 		}
 		select {
 		case <-s.ctx.Done():
-			s.Fatalf("waiting until %s: %s (%v)\n%s", what, missing, err, s.describe())
 		case <-tick.C:
 		}
 	}
+	s.Fatalf("waiting until %s: %s (%v)\n%s", what, still, err, s.describe())
 }
 
 // onlyMachine checks that the test's one CloudMachine has a reason and says the words.

@@ -14,10 +14,11 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// strictCloud is a cloud that throttles by EC2's figures, for one test.
+// strictCloud is a cloud that throttles by EC2's figures, for one test. A hundred kubelets under the race detector would
+// be too much.
 func strictCloud(t *testing.T) (*playground.Simulator, simulator.Admin) {
 	t.Helper()
-	cloud, err := playground.StartSimulator(t.Context(), playground.SimulatorOptions{Binary: env.binary, Args: []string{"--throttle=ec2", "--latency=100ms"}})
+	cloud, err := playground.StartSimulator(t.Context(), playground.SimulatorOptions{Args: []string{"--throttle=ec2", "--latency=100ms"}})
 	if err != nil {
 		t.Fatal(err)
 	}
