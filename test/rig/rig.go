@@ -52,6 +52,10 @@ type Rig struct {
 	ctx    context.Context
 	stop   context.CancelFunc
 	later  sync.WaitGroup
+
+	snapshot memo[simulator.Snapshot]
+	secrets  memo[[]corev1.Secret]
+	nodes    memo[[]corev1.Node]
 }
 
 // Start starts everything but managers and tenants. Stop ends it.

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -178,64 +177,60 @@ type Except struct {
 
 // Left says what is left of the tenant's machines anywhere; "" when nothing is.
 func (t *Tenant) Left(ctx context.Context, except Except) (string, error) {
-	snapshot, err := t.rig.Admin.Snapshot(ctx)
+	snapshot, err := t.rig.Snapshot(ctx)
 	if err != nil {
 		return "", err
 	}
 	var left []string
 	for _, r := range t.Live(snapshot) {
-		if except.Instances[r.ID] || except.Instances[r.AttachedTo] {
-			continue
+		if !except.Instances[r.ID] && !except.Instances[r.AttachedTo] {
+			left = append(left, fmt.Sprintf("%s %s (%s) in the cloud", r.Kind, r.ID, r.State))
 		}
-		left = append(left, fmt.Sprintf("%s %s (%s) in the cloud", r.Kind, r.ID, r.State))
 	}
-	objects, err := t.Adopted.Left(ctx, t.rig.Client, t.rig.Nodes)
+	if len(left) > 0 {
+		return strings.Join(left, "; "), nil // the rest is asked for when the cloud is empty
+	}
+	objects, err := t.Adopted.Left(ctx, t.rig.Client, nothing{})
 	if err != nil {
 		return "", err
 	}
-	// What lies in the workload cluster is everybody's there: only the tenant's own counts.
-	objects.BootstrapTokens, objects.Nodes = 0, 0
 	if !except.Workload {
-		if objects.BootstrapTokens, err = t.tokens(ctx); err != nil {
-			return "", err
-		}
-		if objects.Nodes, err = t.nodes(ctx); err != nil {
+		if objects.BootstrapTokens, objects.Nodes, err = t.inWorkload(ctx); err != nil {
 			return "", err
 		}
 	}
 	if objects != (scenario.Left{}) {
-		left = append(left, objects.String())
+		return objects.String(), nil
 	}
-	return strings.Join(left, "; "), nil
+	return "", nil
 }
 
-// tokens counts the bootstrap tokens of the tenant's machines.
-func (t *Tenant) tokens(ctx context.Context) (int, error) {
-	secrets := &corev1.SecretList{}
-	if err := t.rig.Nodes.List(ctx, secrets, client.InNamespace(metav1.NamespaceSystem)); err != nil {
-		return 0, fmt.Errorf("count bootstrap tokens: %w", err)
+// nothing is a workload cluster with nothing in it: what lies in the real one is all tenants', and only the tenant's
+// own counts.
+type nothing struct{ client.Reader }
+
+func (nothing) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
+
+// inWorkload counts the bootstrap tokens of the tenant's machines, and the Nodes that they became.
+func (t *Tenant) inWorkload(ctx context.Context) (tokens, nodes int, err error) {
+	secrets, err := t.rig.systemSecrets(ctx)
+	if err != nil {
+		return 0, 0, err
 	}
-	n := 0
-	for i := range secrets.Items {
-		s := &secrets.Items[i]
+	for i := range secrets {
+		s := &secrets[i]
 		if s.Type == bootstrapapi.SecretTypeBootstrapToken && strings.HasPrefix(s.Annotations[bootstrap.TokenMachineAnnotation], t.Namespace+"/") {
-			n++
+			tokens++
 		}
 	}
-	return n, nil
-}
-
-// nodes counts the Nodes that the tenant's machines became.
-func (t *Tenant) nodes(ctx context.Context) (int, error) {
-	nodes := &corev1.NodeList{}
-	if err := t.rig.Nodes.List(ctx, nodes); err != nil {
-		return 0, fmt.Errorf("count Nodes: %w", err)
+	all, err := t.rig.allNodes(ctx)
+	if err != nil {
+		return 0, 0, err
 	}
-	n := 0
-	for i := range nodes.Items {
-		if strings.HasPrefix(nodes.Items[i].Name, t.Name+"-") {
-			n++
+	for i := range all {
+		if strings.HasPrefix(all[i].Name, t.Name+"-") {
+			nodes++
 		}
 	}
-	return n, nil
+	return tokens, nodes, nil
 }

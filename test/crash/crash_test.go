@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package crash
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/rig"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+var (
+	width = flag.Int("width", 24, "how many points are taken at once, each in a namespace of its own")
+	only  = flag.String("step", "", "only die in this step: create, roll, delete or adopt")
+)
+
+const (
+	// patience is for whatever must come true in the end.
+	patience = 4 * time.Minute
+	// slow is what is worth a word.
+	slow = 45 * time.Second
+	// gather is how long points are waited for once all else is done.
+	gather = 3 * time.Second
+)
+
+// TestCrashAtEveryStep is the whole of it.
+func TestCrashAtEveryStep(t *testing.T) {
+	ctrl.SetLogger(logr.Discard()) // what matters here is in the managers' logs
+	r, err := rig.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &harness{rig: r}
+	defer h.end(t)
+	seat, err := r.NewSeat(t.Context(), "management")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.seat = seat
+	if err := h.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	todo := h.reference(t)
+	if t.Failed() {
+		return
+	}
+	total := 0
+	for _, s := range steps {
+		t.Logf("%d points in %s:%s", len(todo[s.name]), s.name, list(todo[s.name]))
+		if *only != "" && *only != s.name {
+			todo[s.name] = nil
+		}
+		total += len(todo[s.name])
+	}
+	missed := h.crash(t, todo)
+	if !t.Failed() && len(missed) > 0 {
+		missed = h.crash(t, missed.byStep()) // what came in another order this time comes again in another
+	}
+	t.Logf("the manager was killed %d times, at %d of %d points; not met again:%s", h.kills, total-len(missed), total, list(missed))
+	if len(missed) > total/10 {
+		t.Errorf("%d of %d points were not met: is the enumeration still true?", len(missed), total)
+	}
+}
+
+// step is a part of a machine's life.
+type step struct {
+	name string
+	act  func(*tenant, context.Context) error // nil: loseRecords
+	goal func(*tenant) scenario.Check
+}
+
+// steps in their order. "adopt" begins with a VM of which the manager knows nothing: it was killed between the cloud's
+// answer and the write of the provider ID.
+var steps = []step{
+	{"create", (*tenant).create, (*tenant).ready},
+	{"roll", (*tenant).roll, (*tenant).ready},
+	{"adopt", nil, (*tenant).ready},
+	{"delete", (*tenant).delete, (*tenant).gone},
+}
+
+type missed []point
+
+func (m missed) byStep() map[string][]point {
+	todo := map[string][]point{}
+	for _, p := range m {
+		todo[p.step] = append(todo[p.step], p)
+	}
+	return todo
+}
+
+// harness runs tenants through the steps.
+type harness struct {
+	rig     *rig.Rig
+	seat    *rig.Seat
+	tenants []*tenant
+	who     []*tenant // of them, those that take part in the step
+	made    int
+	kills   int
+}
+
+// end says, after a failure, how the tenants are, and keeps the logs (go test -artifacts).
+func (h *harness) end(t *testing.T) {
+	if t.Failed() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		for _, x := range h.tenants {
+			if missing, err := x.ready()(ctx); missing != "" || err != nil {
+				t.Logf("%s:\n%s", x.Name, h.rig.Dump(ctx, x.Namespace))
+			}
+		}
+		if err := h.rig.Save(t.ArtifactDir()); err != nil {
+			t.Log(err)
+		}
+	}
+	if h.seat != nil {
+		defer h.seat.Close()
+	}
+	if err := h.rig.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (h *harness) start(ctx context.Context) error {
+	// Only one manager runs here, so it need not wait for another's lease.
+	return h.seat.Start(ctx, "--leader-elect=false")
+}
+
+// reference takes some tenants through all steps without a fault, and returns the points of each step.
+func (h *harness) reference(t *testing.T) map[string][]point {
+	points := map[string][]point{}
+	h.batch(t, 3, func(s step) {
+		h.who = h.tenants
+		h.reset()
+		h.act(t, s)
+		h.reach(t, s)
+		h.quiet(t)
+		points[s.name] = enumerate(s.name, h.calls())
+	})
+	return points
+}
+
+// crash brings a tenant to each point, and kills the manager there: many at a time, because a call that is held waits
+// for the others. It returns the points that no call came to.
+func (h *harness) crash(t *testing.T, todo map[string][]point) (left missed) {
+	for !t.Failed() {
+		n := 0
+		for _, s := range steps {
+			n = max(n, min(*width, len(todo[s.name])))
+		}
+		if n == 0 {
+			return left
+		}
+		h.batch(t, n, func(s step) {
+			now := todo[s.name][:min(n, len(todo[s.name]))]
+			todo[s.name] = todo[s.name][len(now):]
+			h.who = h.tenants
+			if s.name == "roll" || s.name == "adopt" {
+				h.who = h.tenants[:len(now)] // the others need it for nothing
+			}
+			traps := h.arm(now)
+			h.act(t, s)
+			if len(traps) == 0 {
+				h.reach(t, s)
+				return
+			}
+			h.gather(t, s, traps)
+			left = append(left, h.kill(traps)...)
+			if err := h.start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			h.reach(t, s)
+		})
+	}
+	return left
+}
+
+// batch makes n tenants, takes them through the steps, and removes them.
+func (h *harness) batch(t *testing.T, n int, take func(step)) {
+	begin := time.Now()
+	for range n {
+		h.made++
+		made, err := h.rig.NewTenant(t.Context(), fmt.Sprintf("t%03d", h.made))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.tenants = append(h.tenants, &tenant{Tenant: made, rig: h.rig, pools: []scenario.Pool{made.NewPool("a", 1)}})
+	}
+	h.seat.API.SetRule(h.dispatch)
+	for _, s := range steps {
+		from := time.Now()
+		take(s)
+		if t.Failed() {
+			return
+		}
+		t.Logf("%d tenants: %s took %s", len(h.who), s.name, time.Since(from).Round(100*time.Millisecond))
+	}
+	h.clear(t)
+	t.Logf("%d tenants took %s", n, time.Since(begin).Round(100*time.Millisecond))
+}
+
+// dispatch hands a call to the management cluster to the tenant that it concerns.
+func (h *harness) dispatch(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+	for _, x := range h.tenants {
+		if x.Namespace == c.Namespace {
+			return x.rule(ctx, c, at)
+		}
+	}
+	return faultproxy.Verdict{}
+}
+
+// arm sets the traps, one for a tenant.
+func (h *harness) arm(points []point) []*trap {
+	var traps []*trap
+	for i, p := range points {
+		trap := newTrap(p)
+		traps = append(traps, trap)
+		h.tenants[i].set(trap)
+		h.tenants[i].died = p
+	}
+	return traps
+}
+
+// gather waits until every trap holds a call, or its tenant has done all there was to do.
+func (h *harness) gather(t *testing.T, s step, traps []*trap) {
+	t.Helper()
+	g := NewWithT(t)
+	var done time.Time
+	g.Eventually(func() error {
+		open := 0
+		for i, trap := range traps {
+			if trap.held() {
+				continue
+			}
+			open++
+			missing, err := s.goal(h.tenants[i])(t.Context())
+			if err != nil || missing != "" {
+				done = time.Time{}
+				return errors.Join(err, fmt.Errorf("neither %s nor done: %s", trap.point, missing))
+			}
+		}
+		if open > 0 && done.IsZero() {
+			done = time.Now()
+		}
+		if open > 0 && time.Since(done) < gather {
+			return fmt.Errorf("%d points are to come", open)
+		}
+		return nil
+	}, patience, "100ms").Should(Succeed())
+}
+
+// kill is the crash. It returns the points that no call was held at.
+func (h *harness) kill(traps []*trap) (left []point) {
+	for _, trap := range traps {
+		if !trap.spring() {
+			left = append(left, trap.point)
+		}
+	}
+	h.seat.Process.Kill()
+	h.kills++
+	for _, x := range h.tenants {
+		x.set(nil)
+	}
+	return left
+}
+
+// loseRecords makes VMs of which the manager knows nothing, and starts a manager that has to find them.
+func (h *harness) loseRecords(t *testing.T) {
+	t.Helper()
+	g := NewWithT(t)
+	armed := map[*tenant]*trap{}
+	var traps []*trap
+	for _, x := range h.who {
+		armed[x] = x.trap
+		x.pools = append(x.pools, x.NewPool("b", 1))
+		trap := newTrap(point{"adopt", "management", "patch cloudmachines {spec.providerID}", 1, faultproxy.Before})
+		traps = append(traps, trap)
+		x.set(trap)
+	}
+	h.each(t, func(ctx context.Context, x *tenant) error {
+		return scenario.Create(ctx, h.rig.Client, x.pools[1].Objects()...)
+	})
+	g.Eventually(func() int {
+		n := 0
+		for _, trap := range traps {
+			if trap.held() {
+				n++
+			}
+		}
+		return n
+	}, patience, "50ms").Should(Equal(len(traps)), "the provider IDs are about to be written")
+	h.kill(traps)
+	for _, x := range h.who {
+		x.set(armed[x])
+	}
+	h.reset()
+	if err := h.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *harness) act(t *testing.T, s step) {
+	t.Helper()
+	switch {
+	case len(h.who) == 0:
+	case s.name == "adopt":
+		h.loseRecords(t)
+	default:
+		h.each(t, func(ctx context.Context, x *tenant) error { return s.act(x, ctx) })
+	}
+}
+
+// each does something for all tenants at once.
+func (h *harness) each(t *testing.T, do func(context.Context, *tenant) error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	errs := make([]error, len(h.who))
+	for i, x := range h.who {
+		wg.Go(func() { errs[i] = do(t.Context(), x) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reach waits for the end of a step in all tenants, and checks what must be true then.
+func (h *harness) reach(t *testing.T, s step) {
+	t.Helper()
+	begin, open := time.Now(), h.who
+	NewWithT(t).Eventually(func() error {
+		var still []*tenant
+		var errs []error
+		for _, x := range open {
+			missing, err := s.goal(x)(t.Context())
+			if err != nil || missing != "" {
+				still = append(still, x)
+				errs = append(errs, errors.Join(fmt.Errorf("%s: %s", x.Name, missing), err))
+				x.missing = missing
+			} else if took := time.Since(begin); took > slow {
+				t.Logf("%s took %s (%v): the last to come was: %s", s.name, took.Round(time.Second), x.died, x.missing)
+			}
+		}
+		open = still
+		return errors.Join(errs...)
+	}, patience, "200ms").Should(Succeed(), s.name)
+	snapshot, err := h.rig.Admin.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range h.tenants {
+		if err := x.Twice(snapshot); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// quiet waits until no more calls that count come.
+func (h *harness) quiet(t *testing.T) {
+	t.Helper()
+	writes := func() (n int) {
+		for _, calls := range h.calls() {
+			n += len(slices.DeleteFunc(calls, func(c faultproxy.Call) bool { return !c.Write() }))
+		}
+		return n
+	}
+	last, since := writes(), time.Now()
+	NewWithT(t).Eventually(func() time.Duration {
+		if n := writes(); n != last {
+			last, since = n, time.Now()
+		}
+		return time.Since(since)
+	}, patience, "100ms").Should(BeNumerically(">", 2*time.Second), "the manager has nothing more to write")
+}
+
+// reset forgets the calls so far.
+func (h *harness) reset() {
+	h.seat.API.Reset()
+	for _, x := range h.tenants {
+		x.API.Reset()
+		x.Cloud.Reset()
+	}
+}
+
+// calls returns each tenant's.
+func (h *harness) calls() [][]faultproxy.Call {
+	var all [][]faultproxy.Call
+	management := h.seat.API.Calls()
+	for _, x := range h.tenants {
+		calls := slices.Concat(x.API.Calls(), x.Cloud.Calls())
+		for _, c := range management {
+			if c.Namespace == x.Namespace {
+				calls = append(calls, c)
+			}
+		}
+		all = append(all, calls)
+	}
+	return all
+}
+
+// clear removes the tenants, of whose machines nothing is left.
+func (h *harness) clear(t *testing.T) {
+	t.Helper()
+	h.who = h.tenants
+	h.each(t, func(ctx context.Context, x *tenant) error { return scenario.Delete(ctx, h.rig.Client, x.Cluster()) })
+	h.reach(t, step{name: "release", goal: func(x *tenant) scenario.Check {
+		return scenario.Empty(h.rig.Client, &clusterv1.ClusterList{}, x.Namespace)
+	}})
+	h.reach(t, step{name: "still gone", goal: (*tenant).gone}) // nothing came late
+	h.each(t, func(ctx context.Context, x *tenant) error {
+		return scenario.Delete(ctx, h.rig.Client, x.Adopted.Objects()[0]) // the namespace
+	})
+	for _, x := range h.tenants {
+		x.Close()
+	}
+	h.tenants, h.who = nil, nil
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package crash
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/rig"
+)
+
+// repeats is how many calls of one kind in one step are points of their own: a listing that comes every second is the
+// same point each time.
+const repeats = 2
+
+// point is where the manager dies: before a call of its is forwarded, or after it was done and before the answer.
+type point struct {
+	// step is the scenario's name, line who the call goes to, kind what it is.
+	step, line, kind string
+	// nth call of that kind in the step, from 1 on.
+	nth int
+	at  faultproxy.Point
+}
+
+func (p point) String() string {
+	return fmt.Sprintf("%-6s %-6s %-10s %s (%d)", p.step, p.at, p.line, p.kind, p.nth)
+}
+
+// enumerate makes the points of a step from the calls of several tenants that took it.
+func enumerate(step string, tenants [][]faultproxy.Call) []point {
+	var points []point
+	for _, calls := range tenants {
+		slices.SortStableFunc(calls, func(a, b faultproxy.Call) int { return a.At.Compare(b.At) })
+		count := map[string]int{}
+		for _, c := range calls {
+			if !counts(c) {
+				continue
+			}
+			key := c.Proxy + c.Kind()
+			if count[key]++; count[key] > repeats {
+				continue
+			}
+			for _, at := range []faultproxy.Point{faultproxy.Before, faultproxy.After} {
+				p := point{step, c.Proxy, c.Kind(), count[key], at}
+				if !slices.Contains(points, p) {
+					points = append(points, p)
+				}
+			}
+		}
+	}
+	return points
+}
+
+// counts tells whether a call is one to die at.
+func counts(c faultproxy.Call) bool { return c.Proxy == "cloud" || (c.Write() && rig.Ours(c)) }
+
+// trap holds the call that is its point until the manager is dead. When the manager gives the call up before (its own
+// deadline is over, while other points are still to come), the next call of the same kind is held in its place.
+type trap struct {
+	point point
+
+	mu     sync.Mutex
+	seen   int
+	number int // of the call, once it came
+	holds  bool
+	dead   bool
+}
+
+func newTrap(p point) *trap { return &trap{point: p} }
+
+// rule is the trap as a rule of the tenant's calls.
+func (t *trap) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+	if !t.catches(c, at) {
+		return faultproxy.Verdict{}
+	}
+	<-ctx.Done() // who called is dead, or gave up
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.dead {
+		t.holds, t.seen, t.number = false, t.point.nth-1, 0
+	}
+	return faultproxy.Verdict{Cut: true}
+}
+
+func (t *trap) catches(c faultproxy.Call, at faultproxy.Point) bool {
+	if c.Proxy != t.point.line || c.Kind() != t.point.kind || !counts(c) {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at == faultproxy.Before {
+		if t.seen++; t.seen == t.point.nth {
+			t.number = c.Number
+		}
+	}
+	if at == t.point.at && t.number == c.Number {
+		t.holds = true
+		return true
+	}
+	return false
+}
+
+// held tells whether a call is in the trap.
+func (t *trap) held() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.holds
+}
+
+// spring lets the trap know that the manager dies now, and tells whether a call is in it.
+func (t *trap) spring() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.dead = true
+	return t.holds
+}
+
+// list is the points, one in a line.
+func list(points []point) string {
+	var b strings.Builder
+	for i, p := range points {
+		fmt.Fprintf(&b, "\n%4d %s", i+1, p)
+	}
+	return b.String()
+}
