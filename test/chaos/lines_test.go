@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/rig"
+)
+
+// disturbance is a line in trouble.
+type disturbance struct {
+	action
+	seed  uint64
+	until time.Time
+}
+
+// lines are a tenant's, to the management cluster, the workload cluster and the cloud.
+type lines struct {
+	mu   sync.Mutex
+	list []disturbance
+}
+
+func (l *lines) disturb(a action, seed uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = append(l.list, disturbance{a, seed, time.Now().Add(a.lasts)})
+}
+
+func (l *lines) heal() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = nil
+}
+
+// rule is what the disturbances that rule now do to a call. Watches are left to the storm.
+func (l *lines) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+	if c.Verb == "watch" {
+		return faultproxy.Verdict{}
+	}
+	l.mu.Lock()
+	now := l.list
+	l.mu.Unlock()
+	line := c.Proxy
+	if strings.HasPrefix(line, "manager-") {
+		line = "management"
+	}
+	for _, d := range now {
+		if d.line != line || time.Now().After(d.until) || !d.hits(c, at) {
+			continue
+		}
+		switch d.what {
+		case "cut":
+			return faultproxy.Verdict{Cut: true}
+		case "conflict":
+			if c.Write() && rig.Ours(c) && c.Verb != "create" && c.Verb != "delete" {
+				return faultproxy.Refuse(apierrors.NewConflict(schema.GroupResource{Group: c.Group, Resource: c.Resource}, c.Name,
+					errors.New("the object has been modified")))
+			}
+		case "slow":
+			faultproxy.Delay(ctx, d.delay)
+		case "hang":
+			faultproxy.Delay(ctx, d.delay)
+			return faultproxy.Verdict{Cut: true}
+		}
+	}
+	return faultproxy.Verdict{}
+}
+
+// hits draws whether the call is one of those: at one of its two points, by the seed and the call's number.
+func (d *disturbance) hits(c faultproxy.Call, at faultproxy.Point) bool {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(c.Proxy + d.what))
+	r := rand.New(rand.NewPCG(d.seed^h.Sum64(), uint64(c.Number)))
+	if r.Float64() >= d.chance {
+		return false
+	}
+	return one(r, faultproxy.Before, faultproxy.After) == at
+}

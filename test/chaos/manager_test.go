@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/rig"
+)
+
+// manager is a Drover manager that is started again whenever it ends, as a kubelet would.
+type manager struct {
+	seat *rig.Seat
+
+	mu      sync.Mutex
+	process *playground.Process
+	written []string
+}
+
+// keep runs the manager until ctx ends. running is called after each start.
+func (m *manager) keep(ctx context.Context, running func()) {
+	for ctx.Err() == nil {
+		err := m.seat.Start(ctx,
+			"--leader-elect-lease-duration="+lease.String(), "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms",
+			"--shutdown-timeout=10s", "--control-plane-probe-interval=10s")
+		if err == nil {
+			p := m.seat.Process
+			m.mu.Lock()
+			m.process = p
+			m.written = append(m.written, p.Log)
+			m.mu.Unlock()
+			running()
+			select {
+			case <-p.Done():
+			case <-ctx.Done():
+				p.Kill()
+				return
+			}
+		}
+		waitUntil(ctx, time.Now().Add(300*time.Millisecond))
+	}
+}
+
+// signal sends a signal. What it returns lets the same process go on, if it was stopped.
+func (m *manager) signal(s syscall.Signal) (thaw func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.process
+	if p == nil {
+		return func() {}
+	}
+	p.Signal(s)
+	return func() { p.Signal(syscall.SIGCONT) }
+}
+
+func (m *manager) logs() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.written)
+}

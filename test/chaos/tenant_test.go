@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/rig"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// patient is how long a user waits for the API server.
+const patient = 5 * time.Second
+
+// tenant is one schedule under way.
+type tenant struct {
+	*rig.Tenant
+	rig     *rig.Rig
+	seed    uint64
+	actions []action
+	lines   lines
+
+	mu    sync.Mutex // of the log
+	log   []string
+	start time.Time
+
+	acting  sync.Mutex // of what follows, up to deleted
+	pools   int
+	rolls   int
+	tokens  int
+	faults  []string // IDs
+	deleted bool     // the Cluster, by its user
+	foreign map[string]bool
+	// made are the IDs of all instances that were ever seen, by the machine and by the token in their tags.
+	made map[string]map[string]bool
+}
+
+func (x *tenant) note(format string, args ...any) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	at := 0.0
+	if !x.start.IsZero() {
+		at = time.Since(x.start).Seconds()
+	}
+	x.log = append(x.log, fmt.Sprintf("%6.2fs %s", at, fmt.Sprintf(format, args...)))
+}
+
+// setUp creates the cluster with a pool, and puts foreign VMs into the account.
+func (x *tenant) setUp(ctx context.Context) error {
+	x.foreign, x.made = map[string]bool{}, map[string]map[string]bool{}
+	for _, tags := range []map[string]string{
+		nil,
+		{"Name": "somebody's database"},
+		{cloud.TagOwnership: "somebody-elses-cluster", cloud.TagToken: "somebody-elses-token", cloud.TagMachine: x.Namespace + "/theirs"},
+	} {
+		r, err := x.rig.Admin.Run(ctx, x.Name, wire.RunInstancesRequest{
+			Region: "sim-1", InstanceType: "small", Image: "node-image", Tags: tags, DataDisksGiB: []int32{1},
+		})
+		if err != nil {
+			return err
+		}
+		x.foreign[r.ID] = true
+	}
+	objects, err := x.Objects()
+	if err != nil {
+		return err
+	}
+	if err := scenario.Create(ctx, x.rig.Client, objects...); err != nil {
+		return err
+	}
+	return x.addPool(ctx, 2)
+}
+
+func (x *tenant) addPool(ctx context.Context, replicas int32) error {
+	x.pools++
+	p := x.NewPool(string(rune('a'+x.pools-1)), replicas)
+	health := p.HealthCheck(60)
+	health.Spec.Checks.NodeStartupTimeoutSeconds = ptr.To(int32(40)) // a VM that never becomes a Node is replaced soon
+	return scenario.Create(ctx, x.rig.Client, append(p.Objects(), health)...)
+}
+
+// play does the schedule's actions at their times. What a user can't do now, the user does not do.
+func (x *tenant) play(ctx context.Context, start time.Time) {
+	x.mu.Lock()
+	x.start = start
+	x.mu.Unlock()
+	for _, a := range x.actions {
+		if !waitUntil(ctx, start.Add(a.at)) {
+			return
+		}
+		x.note("%s", a)
+		short, cancel := context.WithTimeout(ctx, patient)
+		x.acting.Lock()
+		err := x.do(short, a)
+		x.acting.Unlock()
+		cancel()
+		if err != nil {
+			x.note("   failed: %v", err)
+		}
+	}
+}
+
+func (x *tenant) do(ctx context.Context, a action) error {
+	switch a.what {
+	case "scale", "roll", "delete pool", "edit template":
+		return x.changePool(ctx, a)
+	case "add pool":
+		return x.addPool(ctx, 1)
+	case "delete machine":
+		return x.deleteMachine(ctx, a.n)
+	case "pause":
+		return x.forAWhile(ctx, a, x.pause)
+	case "rotate credentials":
+		return x.rotate(ctx)
+	case "revoke credentials":
+		return x.forAWhile(ctx, a, x.revoke)
+	case "delete cluster":
+		x.deleted = true
+		return scenario.Delete(ctx, x.rig.Client, x.Cluster())
+	case "cloud fault":
+		f := a.fault
+		f.Account = x.Name
+		id, err := x.rig.Admin.AddFault(ctx, f)
+		x.faults = append(x.faults, id)
+		return err
+	case "terminate VM":
+		return x.harm(ctx, a.n, simulator.ActTerminate)
+	case "make VM vanish":
+		return x.harm(ctx, a.n, simulator.ActVanish)
+	case "cut", "conflict", "slow", "hang":
+		x.lines.disturb(a, x.seed)
+		return nil
+	}
+	return fmt.Errorf("nobody knows how to %s", a.what)
+}
+
+// forAWhile does something, and undoes it after its time even if the schedule has gone on.
+func (x *tenant) forAWhile(ctx context.Context, a action, do func(context.Context, bool) error) error {
+	err := do(ctx, true)
+	x.rig.Later(a.lasts, func(ctx context.Context) {
+		x.acting.Lock()
+		defer x.acting.Unlock()
+		x.note("   end of %s: %v", a.what, do(ctx, false))
+	})
+	return err
+}
+
+// deployments are the pools that are not being deleted.
+func (x *tenant) deployments(ctx context.Context) ([]clusterv1.MachineDeployment, error) {
+	list := &clusterv1.MachineDeploymentList{}
+	if err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace)); err != nil {
+		return nil, err
+	}
+	var live []clusterv1.MachineDeployment
+	for _, md := range list.Items {
+		if md.DeletionTimestamp.IsZero() {
+			live = append(live, md)
+		}
+	}
+	return live, nil
+}
+
+func (x *tenant) changePool(ctx context.Context, a action) error {
+	all, err := x.deployments(ctx)
+	if err != nil || len(all) == 0 {
+		return err
+	}
+	md := all[a.n%len(all)]
+	pool := x.NewPool(strings.TrimPrefix(md.Name, x.Name+"-"), 0)
+	switch a.what {
+	case "scale":
+		return pool.Scale(ctx, x.rig.Client, int32(a.n))
+	case "delete pool":
+		return scenario.Delete(ctx, x.rig.Client, &md)
+	case "roll":
+		x.rolls++
+		return pool.Roll(ctx, x.rig.Client, fmt.Sprintf("%s-r%d", pool.Name, x.rolls), pool.Machine)
+	}
+	template := &infrav1.CloudMachineTemplate{}
+	key := client.ObjectKey{Namespace: x.Namespace, Name: md.Spec.Template.Spec.InfrastructureRef.Name}
+	if err := x.rig.Client.Get(ctx, key, template); err != nil {
+		return err
+	}
+	template.Spec.Template.Spec.Simulated.InstanceType = "large"
+	if x.rig.Client.Update(ctx, template) == nil {
+		return errors.New("INVARIANT: a template was changed in place")
+	}
+	return nil
+}
+
+func (x *tenant) deleteMachine(ctx context.Context, n int) error {
+	list := &clusterv1.MachineList{}
+	if err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace)); err != nil || len(list.Items) == 0 {
+		return err
+	}
+	m := &list.Items[n%len(list.Items)]
+	x.note("   %s", m.Name)
+	return scenario.Delete(ctx, x.rig.Client, m)
+}
+
+func (x *tenant) pause(ctx context.Context, on bool) error {
+	patch := fmt.Sprintf(`{"spec":{"paused":%t}}`, on)
+	return client.IgnoreNotFound(x.rig.Client.Patch(ctx, x.Cluster(), mergePatch(patch)))
+}
+
+// rotate makes a new token and takes the old one away, in one of both orders.
+func (x *tenant) rotate(ctx context.Context) error {
+	x.tokens++
+	token := fmt.Sprintf("token-of-%s-%d", x.Name, x.tokens)
+	inCloud := func() error {
+		return x.rig.Admin.SetAccount(ctx, simulator.AccountOptions{Name: x.Name, Tokens: []string{token}})
+	}
+	inSecret := func() error {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: x.Account().Spec.CredentialsRef.Name}}
+		return x.rig.Client.Patch(ctx, secret, mergePatch(fmt.Sprintf(`{"stringData":{"token":%q}}`, token)))
+	}
+	if x.tokens%2 == 0 {
+		inCloud, inSecret = inSecret, inCloud
+	}
+	return errors.Join(inCloud(), inSecret())
+}
+
+// revoke takes the account's tokens away. They come back by a rotation: a user who was locked out makes a new one.
+func (x *tenant) revoke(ctx context.Context, on bool) error {
+	if !on {
+		return x.rotate(ctx)
+	}
+	return x.rig.Admin.SetAccount(ctx, simulator.AccountOptions{Name: x.Name})
+}
+
+// harm does something to one of the tenant's own VMs behind Drover's back.
+func (x *tenant) harm(ctx context.Context, n int, act simulator.InstanceAction) error {
+	snapshot, err := x.rig.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	var own []string
+	for _, r := range x.Live(snapshot) {
+		if r.Kind == wire.Instance && !x.foreign[r.ID] {
+			own = append(own, r.ID)
+		}
+	}
+	if len(own) == 0 {
+		return nil
+	}
+	x.note("   %s", own[n%len(own)])
+	return x.rig.Admin.Act(ctx, own[n%len(own)], act)
+}
+
+// heal ends all trouble of the tenant's own.
+func (x *tenant) heal(ctx context.Context) error {
+	x.lines.heal()
+	var errs []error
+	for _, id := range x.faults {
+		errs = append(errs, x.rig.Admin.RemoveFault(ctx, id))
+	}
+	if err := x.pause(ctx, false); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, x.rotate(ctx))...)
+}
+
+// watch checks what must never happen, against the cloud's own books.
+func (x *tenant) watch(s simulator.Snapshot) error {
+	var errs []error
+	intact := map[string]int{}
+	for _, r := range s.Resources {
+		if r.Account != x.Name {
+			continue
+		}
+		if x.foreign[r.ID] && (r.State == wire.Running || r.State == wire.Pending) {
+			intact[r.ID] += 1
+		}
+		if x.foreign[r.AttachedTo] {
+			intact[r.AttachedTo] += 1 // NIC, disk, data disk
+		}
+		if r.Kind != wire.Instance || x.foreign[r.ID] {
+			continue
+		}
+		for _, key := range []string{"Machine " + r.Tags[cloud.TagMachine], "token " + r.Tags[cloud.TagToken]} {
+			if x.made[key] == nil {
+				x.made[key] = map[string]bool{}
+			}
+			x.made[key][r.ID] = true
+			if len(x.made[key]) > 1 {
+				errs = append(errs, fmt.Errorf("%d VMs were made for %s: %v", len(x.made[key]), key, slices.Sorted(maps.Keys(x.made[key]))))
+			}
+		}
+	}
+	for id := range x.foreign {
+		if intact[id] != 4 {
+			errs = append(errs, fmt.Errorf("the foreign VM %s was touched: %d of 4 parts are left", id, intact[id]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// atRest says what is still missing until all is as the user wants it; "" when nothing is.
+func (x *tenant) atRest(ctx context.Context) (string, error) {
+	if x.deleted {
+		return scenario.Empty(x.rig.View, &clusterv1.ClusterList{}, x.Namespace)(ctx)
+	}
+	all := &clusterv1.MachineDeploymentList{}
+	if err := x.rig.View.List(ctx, all, client.InNamespace(x.Namespace)); err != nil {
+		return "", err
+	}
+	wanted := 0
+	for _, md := range all.Items {
+		if !md.DeletionTimestamp.IsZero() {
+			return "MachineDeployment " + md.Name + " is being deleted", nil
+		}
+		n := ptr.Deref(md.Spec.Replicas, 0)
+		wanted += int(n)
+		pool := scenario.Pool{Cluster: x.Adopted, Name: md.Name}
+		if missing, err := pool.Ready(x.rig.View, n)(ctx); missing != "" || err != nil {
+			return missing, err
+		}
+	}
+	return x.owned(ctx, wanted)
+}
+
+// owned: as many VMs as are wanted, each with its CloudMachine.
+func (x *tenant) owned(ctx context.Context, wanted int) (string, error) {
+	machines := &infrav1.CloudMachineList{}
+	if err := x.rig.Client.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
+		return "", err
+	}
+	byToken := map[string]*infrav1.CloudMachine{}
+	for i := range machines.Items {
+		byToken[machines.Items[i].Spec.CreationToken] = &machines.Items[i]
+	}
+	snapshot, err := x.rig.Snapshot(ctx)
+	if err != nil {
+		return "", err
+	}
+	alive := 0
+	for _, r := range x.Live(snapshot) {
+		if x.foreign[r.ID] || x.foreign[r.AttachedTo] {
+			continue
+		}
+		m := byToken[r.Tags[cloud.TagToken]]
+		switch {
+		case m == nil:
+			return fmt.Sprintf("%s %s (%s) has no owner", r.Kind, r.ID, r.Tags[cloud.TagMachine]), nil
+		case r.Kind == wire.Instance && !strings.HasSuffix(m.Spec.ProviderID, "/"+r.ID):
+			return fmt.Sprintf("VM %s is not the recorded one of %s: %s", r.ID, m.Name, m.Spec.ProviderID), nil
+		case r.Kind == wire.Instance:
+			alive++
+		}
+	}
+	if alive != wanted || len(machines.Items) != wanted {
+		return fmt.Sprintf("%d VMs live and there are %d CloudMachines; %d are wanted", alive, len(machines.Items), wanted), nil
+	}
+	return "", nil
+}
+
+// deletePools is the beginning of the end.
+func (x *tenant) deletePools(ctx context.Context) error {
+	all, err := x.deployments(ctx)
+	for i := range all {
+		err = errors.Join(err, scenario.Delete(ctx, x.rig.Client, &all[i]))
+	}
+	return err
+}
+
+// gone says what is left of the tenant's machines. Where the Cluster itself was deleted, Cluster API leaves the Nodes,
+// and bootstrap tokens that can't be reached are left to expire.
+func (x *tenant) gone(ctx context.Context) (string, error) {
+	return x.Left(ctx, rig.Except{Instances: x.foreign, Workload: x.deleted})
+}
