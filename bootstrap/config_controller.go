@@ -202,6 +202,11 @@ func (r *ConfigReconciler) step(ctx context.Context, s *scope) (ctrl.Result, err
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	if joined, err := r.hasNode(ctx, s, workload); err != nil {
+		return ctrl.Result{}, err
+	} else if joined {
+		return r.afterUse(ctx, s)
+	}
 	if err := r.ensureBinding(ctx, s.cluster, workload); err != nil {
 		return ctrl.Result{}, err
 	}

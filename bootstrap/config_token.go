@@ -71,6 +71,25 @@ func ttl(config *bootstrapv1.CloudInitConfig) time.Duration {
 	return time.Duration(config.Spec.TokenTTLSeconds) * time.Second
 }
 
+// hasNode asks the workload cluster itself whether the machine has joined, where its status may have been lost, as in
+// "clusterctl move": a token that was used is not to be made good again, not even until Cluster API has found the Node anew.
+// While this process keeps a token for the machine, nothing is asked.
+func (r *ConfigReconciler) hasNode(ctx context.Context, s *scope, workload client.Client) (bool, error) {
+	known, ok := r.tokens.get(s.config.UID)
+	if (ok && !known.gone) || s.machine.Spec.ProviderID == "" {
+		return false, nil
+	}
+	node := &corev1.Node{}
+	err := workload.Get(ctx, client.ObjectKey{Name: cloudinit.NodeName(s.machine.Name)}, node)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, permitted(err, "the machine's Node")
+	}
+	return node.Spec.ProviderID == s.machine.Spec.ProviderID, nil
+}
+
 // ensureToken makes the token good for at least half its time to live, and returns when that has to be done again.
 // It returns errTokenTaken when the token's ID belongs to another.
 func (r *ConfigReconciler) ensureToken(ctx context.Context, s *scope, workload client.Client, token string) (time.Duration, error) {
