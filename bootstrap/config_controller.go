@@ -174,8 +174,14 @@ func (r *ConfigReconciler) read(ctx context.Context, s *scope) error {
 	return nil
 }
 
+// movedAnnotation is set by "clusterctl move" on what it is about to delete at the old place. It pauses the Cluster before, but
+// that comes by another watch, which may be behind.
+const movedAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
+
 func (r *ConfigReconciler) paused(s *scope) bool {
-	return annotations.HasPaused(s.config) || (s.cluster != nil && ptr.Deref(s.cluster.Spec.Paused, false))
+	_, moved := s.config.Annotations[movedAnnotation]
+	return annotations.HasPaused(s.config) || (s.cluster != nil && ptr.Deref(s.cluster.Spec.Paused, false)) ||
+		(moved && !s.config.DeletionTimestamp.IsZero())
 }
 
 // claim sets the finalizer before anything is made that it guards.

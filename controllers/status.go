@@ -66,7 +66,7 @@ func setReady(obj object) {
 }
 
 // setPaused keeps the Paused condition, as Cluster API's contract wants it, and reports whether obj is paused: by its
-// Cluster, or by the annotation on itself. cluster may be nil.
+// Cluster, by the annotation on itself, or because it lives on elsewhere. cluster may be nil.
 func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	var by []string
 	if cluster != nil && ptr.Deref(cluster.Spec.Paused, false) {
@@ -74,6 +74,9 @@ func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	}
 	if annotations.HasPaused(obj) {
 		by = append(by, "the object has the cluster.x-k8s.io/paused annotation")
+	}
+	if movedAway(obj) {
+		by = append(by, "clusterctl move has taken the object to another management cluster")
 	}
 	if len(by) > 0 {
 		setCondition(obj, clusterv1.PausedCondition, metav1.ConditionTrue, clusterv1.PausedReason, strings.Join(by, ", "))
@@ -99,6 +102,16 @@ func cut(s string) string {
 		end--
 	}
 	return s[:end] + "…"
+}
+
+// movedAnnotation is set by "clusterctl move" on what it is about to delete at the old place.
+const movedAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
+
+// movedAway tells whether obj is being deleted only because it was moved. clusterctl pauses the Cluster before, but that
+// comes by another watch, which may be behind: then the VMs of a whole cluster would be deleted that has just moved.
+func movedAway(obj client.Object) bool {
+	_, moved := obj.GetAnnotations()[movedAnnotation]
+	return moved && !obj.GetDeletionTimestamp().IsZero()
 }
 
 // moveLabel makes "clusterctl move" take an object along that nothing of the Cluster owns.
