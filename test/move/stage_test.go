@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package move moves a cluster with running machines from one management cluster to another and back, with the real
+// clusterctl: status is lost and UIDs are new, and nothing may come of it for a machine.
+package move
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// patience bounds every wait, quiet is how long a test watches that nothing happens: some polls of the inventory.
+const (
+	patience = 3 * time.Minute
+	quiet    = 3 * time.Second
+)
+
+// adopter is the workload cluster's user that Drover and Cluster API are there.
+const adopter = "adopter"
+
+// site is a management cluster with a manager of Drover's of its own, which talks to it through a proxy.
+type site struct {
+	*playground.Management
+	api    *faultproxy.Proxy
+	client client.Client
+	view   *scenario.View
+	drover *playground.Process
+}
+
+// stage has two sites, and what outlives both: a workload cluster with its own control plane, and a cloud.
+type stage struct {
+	*testing.T
+	scenario.Adopted
+	ctx            context.Context
+	binary         string // drover, with the race detector
+	source, target *site
+	workload       *playground.ControlPlane
+	nodes          client.WithWatch
+	cloud          *playground.Simulator
+	admin          simulator.Admin
+	line           *faultproxy.Proxy // between the managers and the cloud
+	pool           scenario.Pool
+	ctl            string // clusterctl
+	tokens         *tokens
+}
+
+func newStage(t *testing.T) *stage {
+	log.SetLogger(logr.Discard()) // the test's own clients have nothing to say
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	t.Cleanup(cancel)
+	s := &stage{T: t, ctx: ctx}
+	tools, err := playground.FindTools(ctx, os.Stderr, "clusterctl", "etcd", "kube-apiserver", "kube-controller-manager", "capi-core")
+	s.must(err)
+	s.ctl = tools["clusterctl"]
+	s.binary, err = playground.Build(ctx, true)
+	s.must(err)
+	s.startCloud()
+	s.must(s.startClusters(tools))
+
+	nodes, err := scenario.Scheme()
+	s.must(err)
+	s.nodes, err = client.NewWithWatch(s.workload.AdminConfig(), client.Options{Scheme: nodes})
+	s.must(err)
+	s.tokens = s.watchTokens()
+	s.must(scenario.Create(ctx, s.nodes, scenario.Rights(adopter)...))
+	kubeconfig, err := s.workload.Kubeconfig(adopter)
+	s.must(err)
+	s.Adopted = scenario.Adopted{
+		Namespace: "blue", Name: "blue", Kubeconfig: kubeconfig, Endpoint: s.line.URL(), Token: "token-of-blue",
+		Inventory: infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1},
+	}
+	s.pool = scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3, Machine: infrav1.SimulatedMachine{DataDisksGiB: []int32{1}}}
+	return s
+}
+
+func (s *stage) startCloud() {
+	var err error
+	s.cloud, err = playground.StartSimulator(s.ctx, playground.SimulatorOptions{Binary: s.binary})
+	s.must(err)
+	s.Cleanup(func() { _ = s.cloud.Stop() })
+	s.admin = simulator.Admin{URL: s.cloud.URL}
+	ms := func(n int) simulator.Duration {
+		return simulator.Duration{Duration: time.Duration(n) * time.Millisecond}
+	}
+	s.must(s.admin.SetSettings(s.ctx, simulator.Settings{BootMin: ms(100), BootMax: ms(200), Stop: ms(200)}))
+	s.must(s.admin.SetAccount(s.ctx, simulator.AccountOptions{Name: "blue", Tokens: []string{"token-of-blue"}}))
+	s.line, err = faultproxy.Start(faultproxy.Options{Name: "cloud", Upstream: s.cloud.URL, Parse: faultproxy.Cloud})
+	s.must(err)
+	s.Cleanup(s.line.Close)
+}
+
+// startClusters starts all three at once.
+func (s *stage) startClusters(tools playground.Tools) error {
+	var wg sync.WaitGroup
+	var errs [3]error
+	wg.Go(func() { s.source, errs[0] = s.startSite("source", tools) })
+	wg.Go(func() { s.target, errs[1] = s.startSite("target", tools) })
+	wg.Go(func() {
+		if s.workload, errs[2] = playground.StartControlPlane(s.ctx, playground.ControlPlaneOptions{Name: "workload", Tools: tools}); errs[2] == nil {
+			s.Cleanup(func() { _ = s.workload.Stop() })
+		}
+	})
+	wg.Wait()
+	return errors.Join(errs[:]...)
+}
+
+func (s *stage) startSite(name string, tools playground.Tools) (*site, error) {
+	m, err := playground.StartManagement(s.ctx, playground.ManagementOptions{
+		ControlPlaneOptions: playground.ControlPlaneOptions{Name: name, Tools: tools},
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.Cleanup(func() { _ = m.Stop() })
+	at := &site{Management: m}
+	if err := s.startDrover(at); err != nil {
+		return nil, err
+	}
+	if at.client, err = scenario.NewClient(m.AdminConfig()); err != nil {
+		return nil, err
+	}
+	at.view, err = scenario.Follow(s.ctx, m.AdminConfig(), "",
+		&clusterv1.Cluster{}, &clusterv1.Machine{}, &clusterv1.MachineDeployment{}, &infrav1.CloudAccount{}, &infrav1.CloudCluster{},
+		&infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{}, &controlplanev1.AdoptedControlPlane{})
+	return at, err
+}
+
+func (s *stage) startDrover(at *site) (err error) {
+	if err := at.InstallDrover(s.ctx); err != nil {
+		return err
+	}
+	at.api, err = faultproxy.Start(faultproxy.Options{Name: at.Name, Upstream: at.URL, CA: at.CA(), Parse: faultproxy.Kubernetes})
+	if err != nil {
+		return err
+	}
+	s.Cleanup(at.api.Close)
+	kubeconfig, err := at.ServiceAccountKubeconfig(s.ctx, "drover-system", "drover-manager")
+	if err == nil {
+		kubeconfig, err = at.api.Kubeconfig(kubeconfig)
+	}
+	file := filepath.Join(at.Dir, "drover-through-proxy.kubeconfig")
+	if err == nil {
+		err = os.WriteFile(file, kubeconfig, 0o600)
+	}
+	if err == nil {
+		at.drover, err = at.StartDrover(s.ctx, playground.DroverOptions{Binary: s.binary, Args: []string{"--kubeconfig=" + file, "-v=2"}})
+	}
+	return err
+}
+
+// clusterctl moves the stage's namespace.
+func (s *stage) clusterctl(from, to *site) (string, error) {
+	home := s.TempDir()
+	config := filepath.Join(home, "clusterctl.yaml")
+	s.must(os.WriteFile(config, nil, 0o600))
+	const nowhere = "http://127.0.0.1:1" // it needs nothing but the two clusters
+	cmd := exec.CommandContext(s.ctx, s.ctl, "move", "--kubeconfig="+from.AdminKubeconfig(), "--to-kubeconfig="+to.AdminKubeconfig(),
+		"--namespace="+s.Namespace, "--config="+config)
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "CLUSTERCTL_DISABLE_VERSIONCHECK=true",
+		"HTTP_PROXY="+nowhere, "HTTPS_PROXY="+nowhere, "http_proxy="+nowhere, "https_proxy="+nowhere)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// move moves the cluster. Its machines run on meanwhile. The old manager's watch of Clusters is behind, so that it sees the
+// objects being deleted and never that clusterctl had paused the Cluster before.
+func (s *stage) move(from, to *site) {
+	s.Helper()
+	from.api.SetLag(func(c faultproxy.Call) time.Duration {
+		if c.Resource == "clusters" {
+			return time.Hour
+		}
+		return 0
+	})
+	defer from.api.CutStreams()
+	defer from.api.SetLag(nil)
+	start := time.Now()
+	if out, err := s.clusterctl(from, to); err != nil {
+		s.Fatalf("clusterctl move from %s to %s: %v\n%s", from.Name, to.Name, err, out)
+	}
+	s.Logf("clusterctl moved from %s to %s in %s", from.Name, to.Name, time.Since(start).Round(100*time.Millisecond))
+}
+
+func (s *stage) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// until waits for what is true of objects.
+func (s *stage) until(at *site, what string, check scenario.Check) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	defer cancel()
+	if err := at.view.Until(ctx, what, check); err != nil {
+		s.Fatalf("at the %s, %v\n%s", at.Name, err, s.describe(at))
+	}
+}
+
+// soon waits for what no watch tells of.
+func (s *stage) soon(what string, check func() string) {
+	s.Helper()
+	end := time.NewTimer(patience)
+	defer end.Stop()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		missing := check()
+		if missing == "" {
+			return
+		}
+		select {
+		case <-end.C:
+			s.Fatalf("waiting until %s: %s\n%s%s", what, missing, s.describe(s.source), s.describe(s.target))
+		case <-tick.C:
+		}
+	}
+}
+
+// wait lets quiet pass.
+func (s *stage) wait() {
+	t := time.NewTimer(quiet)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.ctx.Done():
+	}
+}
+
+// describe tells of each object what it waits for.
+func (s *stage) describe(at *site) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "--- at the %s:\n", at.Name)
+	for _, list := range []client.ObjectList{&infrav1.CloudAccountList{}, &infrav1.CloudClusterList{}, &infrav1.CloudMachineList{},
+		&clusterv1.MachineList{}, &bootstrapv1.CloudInitConfigList{}} {
+		_ = at.view.List(context.WithoutCancel(s.ctx), list, client.InNamespace(s.Namespace))
+		for _, o := range items(list) {
+			fmt.Fprintf(&b, "%T %s: %s\n", o, o.GetName(), scenario.Message(o, clusterv1.ReadyCondition))
+		}
+	}
+	fmt.Fprintf(&b, "Drover's log: %s\n", at.drover.Log)
+	return b.String()
+}
+
+// tokens counts how often the workload cluster was given a bootstrap token, by machine.
+type tokens struct {
+	mu   sync.Mutex
+	made map[string]int
+}
+
+func (t *tokens) all() map[string]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.made)
+}
+
+// watchTokens follows the tokens of the workload cluster: also one that exists for a moment only is counted.
+func (s *stage) watchTokens() *tokens {
+	w, err := s.nodes.Watch(s.ctx, &corev1.SecretList{}, client.InNamespace(metav1.NamespaceSystem),
+		client.MatchingFields{"type": string(corev1.SecretTypeBootstrapToken)})
+	s.must(err)
+	t := &tokens{made: map[string]int{}}
+	go func() {
+		for e := range w.ResultChan() {
+			if o, ok := e.Object.(client.Object); ok && e.Type == watch.Added {
+				t.mu.Lock()
+				t.made[o.GetAnnotations()[bootstrap.TokenMachineAnnotation]]++
+				t.mu.Unlock()
+			}
+		}
+	}()
+	return t
+}
