@@ -7,8 +7,11 @@ package lifecycle
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -86,6 +89,11 @@ func run(m *testing.M) (code int, err error) {
 	env.view, err = scenario.Follow(ctx, env.management.AdminConfig(), "", &clusterv1.Cluster{}, &clusterv1.Machine{}, &clusterv1.MachineDeployment{},
 		&infrav1.CloudMachine{}, &infrav1.CloudAccount{}, &infrav1.CloudCluster{}, &corev1.Node{})
 	if err != nil {
+		return 1, err
+	}
+	// Tests wait far more than they work: more of them at once than there are cores.
+	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(max(6, runtime.GOMAXPROCS(0)))); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil

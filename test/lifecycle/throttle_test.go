@@ -18,7 +18,7 @@ import (
 // be too much.
 func strictCloud(t *testing.T) (*playground.Simulator, simulator.Admin) {
 	t.Helper()
-	cloud, err := playground.StartSimulator(t.Context(), playground.SimulatorOptions{Args: []string{"--throttle=ec2", "--latency=100ms"}})
+	cloud, err := playground.StartSimulator(t.Context(), playground.SimulatorOptions{Args: []string{"--throttle=ec2", "--latency=100ms", "--no-pods"}})
 	if err != nil {
 		t.Fatal(err)
 	}
