@@ -226,7 +226,7 @@ func TestAmbientCredentials(t *testing.T) {
 	own := ambient("operator", "own-endpoint")
 	own.Spec.Simulated.Endpoint = url
 	s.refused(own, "spec.simulated.endpoint", "set credentialsRef")
-	if err := s.change(inside, func() { inside.Spec.Simulated.Endpoint = url }); err == nil || !strings.Contains(err.Error(), "set credentialsRef") {
+	if err := s.change(inside, func() { inside.Spec.Simulated.Endpoint = url }); err == nil || !strings.Contains(err.Error(), "endpoint can't be changed") {
 		t.Errorf("an ambient account was given an endpoint: %v", err)
 	}
 	// A Secret that is gone, or that is there and empty, is not the same as none.

@@ -4,6 +4,7 @@ package v1alpha1
 
 // SimulatedAccount is a region of a simulated cloud that runs as a process of its own ("drover simulate").
 // Its credentials Secret has the key "token".
+// +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint can't be changed, because the account's machines would look gone: make a new CloudAccount"
 type SimulatedAccount struct {
 	// endpoint is the simulated cloud's address. Example: "http://127.0.0.1:8080". Left out, it is the one that
 	// the operator gave to the manager with --simulated-endpoint.
