@@ -81,6 +81,9 @@ type machineScope struct {
 	ownershipID string
 	// account is nil while the CloudAccount is missing or refused.
 	account *cloud.Account
+	// written says that the step wrote the spec. That comes back as an event, and the status follows with it: to write it
+	// now as well would be one write more.
+	written bool
 }
 
 func (s *machineScope) key() client.ObjectKey { return client.ObjectKeyFromObject(s.CloudMachine) }
@@ -97,6 +100,9 @@ func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	before := scope.DeepCopy()
 	result, err := r.step(ctx, scope)
+	if scope.written {
+		return result, err
+	}
 	r.eventOnChange(before, scope.CloudMachine)
 	return result, errors.Join(err, patchStatus(ctx, r.Client, before, scope.CloudMachine))
 }

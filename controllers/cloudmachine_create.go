@@ -36,6 +36,7 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) err
 	if err := r.Client.Patch(ctx, claimed, patch); err != nil {
 		return fmt.Errorf("claiming the machine: %w", err)
 	}
+	s.written = true
 	return nil
 }
 
@@ -68,10 +69,8 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	if err := r.record(ctx, s, instance.ProviderID); err != nil {
 		return reconcile.Result{}, err
 	}
-	// The record comes back as an event, which has it observed. To do that here as well would write the status twice:
-	// that event is read before this status has come back.
 	r.retries.forget(s.key())
-	return reconcile.Result{}, nil
+	return reconcile.Result{}, nil // the record comes back as an event, and then the VM is observed
 }
 
 // stillWanted reads past the cache, so that no VM is made for a machine that was deleted, paused or claimed anew.
@@ -162,6 +161,7 @@ func (r *CloudMachineReconciler) record(ctx context.Context, s *machineScope, pr
 	if err := r.Client.Patch(ctx, recorded, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("recording provider ID %s: %w", providerID, err)
 	}
+	s.written = true
 	return nil
 }
 
