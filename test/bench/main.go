@@ -140,9 +140,20 @@ func one(ctx context.Context, o measure.Options, out string) (*measure.Result, e
 	if r != nil {
 		for _, file := range r.Profiles {
 			kept := filepath.Join(out, fmt.Sprintf("%d-%s", o.Machines, filepath.Base(file)))
-			errs = append(errs, os.Rename(file, kept))
-			o.Say("go tool pprof -top %s", kept)
+			errs = append(errs, move(file, kept))
+		}
+		if len(r.Profiles) > 0 {
+			o.Say("go tool pprof -top %s/%d-drover-*.pprof; go tool pprof -top %s/%d-capi-core-*.pprof", out, o.Machines, out, o.Machines)
 		}
 	}
 	return r, errors.Join(append(errs, err, os.RemoveAll(o.Dir))...)
+}
+
+// move moves a file, also to another file system.
+func move(from, to string) error {
+	raw, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, raw, 0o644)
 }

@@ -14,28 +14,36 @@ import (
 	"time"
 )
 
-// profileLength is how much of the time while machines come is profiled.
-const profileLength = 30 * time.Second
+// profileLength is that of one profile; one follows the other while machines come, and pprof merges them.
+const profileLength = 10 * time.Second
 
-// profile begins CPU profiles. The function that it returns waits for their end and returns the files.
+// profile begins CPU profiles. The function that it returns waits for the end of those under way and returns the files.
 func (f *fleet) profile(ctx context.Context) func() []string {
+	enough := make(chan struct{})
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	var files []string
 	for name, address := range f.profilers {
+		url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%.0f", address, profileLength.Seconds())
 		group.Go(func() {
-			file := filepath.Join(f.Dir, name+".pprof")
-			url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%.0f", address, profileLength.Seconds())
-			if err := download(ctx, url, file); err != nil {
-				f.Say("profiling %s failed: %v", name, err)
-				return
+			for n := 0; ; n++ {
+				file := filepath.Join(f.Dir, fmt.Sprintf("%s-%d.pprof", name, n))
+				if err := download(ctx, url, file); err != nil {
+					f.Say("profiling %s failed: %v", name, err)
+					return
+				}
+				mu.Lock()
+				files = append(files, file)
+				mu.Unlock()
+				select {
+				case <-enough:
+					return
+				default:
+				}
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			files = append(files, file)
 		})
 	}
-	return func() []string { group.Wait(); return files }
+	return func() []string { close(enough); group.Wait(); return files }
 }
 
 func download(ctx context.Context, url, file string) (err error) {
