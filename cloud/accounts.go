@@ -96,8 +96,9 @@ func (s *Accounts) Start(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	<-ctx.Done()
-	s.mu.Lock()   // whoever adds to the loops holds it, and adds none once ctx has ended
-	s.mu.Unlock() //nolint:staticcheck // the empty section is a barrier
+	s.mu.Lock()
+	s.running = nil // whoever adds to the loops holds the lock, and adds none from now on
+	s.mu.Unlock()
 	s.loops.Wait()
 	if t, ok := s.options.Transport.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()
