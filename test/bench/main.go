@@ -47,7 +47,7 @@ func main() {
 	flag.DurationVar(&f.idle, "idle", 10*time.Minute, "How long the fleet of --idle-size idles before it is deleted.")
 	flag.IntVar(&f.idleSize, "idle-size", 300, "Which of the sizes idles.")
 	flag.BoolVar(&f.quick, "quick", false, "Sizes 10 and 100, one minute of idling: a look, in three minutes.")
-	flag.BoolVar(&f.profile, "profile", false, "Write CPU profiles of Drover and of Cluster API's core to out/.")
+	flag.BoolVar(&f.profile, "profile", false, "Write CPU profiles of Drover, Cluster API's core and the API server to the folder of --out.")
 	flag.StringVar(&f.out, "out", "out", "Folder for bench.json and profiles.")
 	flag.Parse()
 	if f.quick {
@@ -143,7 +143,7 @@ func one(ctx context.Context, o measure.Options, out string) (*measure.Result, e
 			errs = append(errs, move(file, kept))
 		}
 		if len(r.Profiles) > 0 {
-			o.Say("go tool pprof -top %s/%d-drover-*.pprof; go tool pprof -top %s/%d-capi-core-*.pprof", out, o.Machines, out, o.Machines)
+			o.Say("profiles: go tool pprof -top %s/%d-{drover,capi-core,kube-apiserver}-*.pprof", out, o.Machines)
 		}
 	}
 	return r, errors.Join(append(errs, err, os.RemoveAll(o.Dir))...)

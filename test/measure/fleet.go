@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,7 +45,7 @@ type Options struct {
 	Binary string
 	// Dir is where data and logs go. It must exist, and stays.
 	Dir string
-	// Profile writes CPU profiles of Drover and of Cluster API's core, taken while machines come, to Dir.
+	// Profile writes CPU profiles of Drover, Cluster API's core and the API server, taken while machines come, to Dir.
 	Profile bool
 	// Say gets a line now and then; nil: nobody.
 	Say func(format string, args ...any)
@@ -79,7 +80,7 @@ type fleet struct {
 	management *playground.Management
 	simulator  *playground.Simulator
 	drover     *playground.Process
-	profilers  map[string]string // process → address of its pprof
+	profilers  map[string]string // process → base URL of its pprof
 
 	client  client.Client
 	view    *scenario.View
@@ -126,12 +127,14 @@ func (f *fleet) start(ctx context.Context) (err error) {
 	droverArgs := []string{}
 	if f.Profile {
 		for _, name := range []string{"drover", "capi-core"} {
-			if f.profilers[name], err = freeAddress(); err != nil {
+			address, err := freeAddress()
+			if err != nil {
 				return err
 			}
+			f.profilers[name] = "http://" + address
 		}
-		coreArgs = append(coreArgs, "--profiler-address="+f.profilers["capi-core"])
-		droverArgs = append(droverArgs, "--profiler-address="+f.profilers["drover"])
+		coreArgs = append(coreArgs, "--profiler-address="+strings.TrimPrefix(f.profilers["capi-core"], "http://"))
+		droverArgs = append(droverArgs, "--profiler-address="+strings.TrimPrefix(f.profilers["drover"], "http://"))
 	}
 	f.management, err = playground.StartManagement(ctx, playground.ManagementOptions{
 		ControlPlaneOptions: playground.ControlPlaneOptions{
@@ -148,6 +151,9 @@ func (f *fleet) start(ctx context.Context) (err error) {
 	})
 	if err != nil {
 		return err
+	}
+	if f.Profile {
+		f.profilers["kube-apiserver"] = f.management.URL
 	}
 	f.simulator, err = playground.StartSimulator(ctx, playground.SimulatorOptions{
 		Binary: f.Binary, Dir: f.Dir, Args: []string{"--config=" + filepath.Join(f.Dir, "cloud.yaml")},

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"k8s.io/client-go/rest"
 )
 
 // profileLength is that of one profile; one follows the other while machines come, and pprof merges them.
@@ -24,11 +26,11 @@ func (f *fleet) profile(ctx context.Context) func() []string {
 	var mu sync.Mutex
 	var files []string
 	for name, address := range f.profilers {
-		url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%.0f", address, profileLength.Seconds())
+		url := fmt.Sprintf("%s/debug/pprof/profile?seconds=%.0f", address, profileLength.Seconds())
 		group.Go(func() {
 			for n := 0; ; n++ {
 				file := filepath.Join(f.Dir, fmt.Sprintf("%s-%d.pprof", name, n))
-				if err := download(ctx, url, file); err != nil {
+				if err := f.download(ctx, url, file); err != nil {
 					f.Say("profiling %s failed: %v", name, err)
 					return
 				}
@@ -46,12 +48,17 @@ func (f *fleet) profile(ctx context.Context) func() []string {
 	return func() []string { close(enough); group.Wait(); return files }
 }
 
-func download(ctx context.Context, url, file string) (err error) {
+// download gets a file as the administrator, whom only the API server asks for.
+func (f *fleet) download(ctx context.Context, url, file string) (err error) {
+	administrator, err := rest.HTTPClientFor(f.management.AdminConfig())
+	if err != nil {
+		return err
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := administrator.Do(req)
 	if err != nil {
 		return err
 	}
