@@ -13,7 +13,7 @@ import (
 
 const (
 	// manyDeletions is how many at once make the window longest.
-	manyDeletions = 50
+	manyDeletions = 25
 	// longestRead is the longest time between two live reads of a deletion that goes on and on.
 	longestRead = 30 * time.Second
 	// stopPatience is how long an instance that is stopping is left to it before it is asked to go again.
