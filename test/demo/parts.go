@@ -77,7 +77,12 @@ func (d *demo) start(ctx context.Context, binary string) error {
 			Binary: binary, Dir: filepath.Join(d.dir, "cloud"), Args: []string{"--latency=100ms"},
 		})
 	})
-	d.management, err = playground.StartManagement(ctx, playground.ManagementOptions{ControlPlaneOptions: options("management")})
+	d.management, err = playground.StartManagement(ctx, playground.ManagementOptions{
+		ControlPlaneOptions: options("management"),
+		// Cluster API takes up an object at most once in a second, and a health check once in fifteen: good for a fleet, and
+		// a long wait for those who watch.
+		CoreArgs: []string{"--feature-gates=ReconcilerRateLimiting=false"},
+	})
 	if err == nil {
 		d.drover, err = d.management.StartDrover(ctx, playground.DroverOptions{Binary: binary})
 	}
