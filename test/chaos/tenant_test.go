@@ -318,7 +318,7 @@ func (x *tenant) atRest(ctx context.Context) (string, error) {
 		return scenario.Empty(x.rig.View, &clusterv1.ClusterList{}, x.Namespace)(ctx)
 	}
 	all := &clusterv1.MachineDeploymentList{}
-	if err := x.rig.View.List(ctx, all, client.InNamespace(x.Namespace)); err != nil {
+	if err := x.rig.Client.List(ctx, all, client.InNamespace(x.Namespace)); err != nil {
 		return "", err
 	}
 	wanted := 0
@@ -329,7 +329,7 @@ func (x *tenant) atRest(ctx context.Context) (string, error) {
 		n := ptr.Deref(md.Spec.Replicas, 0)
 		wanted += int(n)
 		pool := scenario.Pool{Cluster: x.Adopted, Name: md.Name}
-		if missing, err := pool.Ready(x.rig.View, n)(ctx); missing != "" || err != nil {
+		if missing, err := pool.Ready(x.rig.Client, n)(ctx); missing != "" || err != nil {
 			return missing, err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/rig"
@@ -65,8 +66,8 @@ type trap struct {
 
 	mu     sync.Mutex
 	seen   int
-	number int // of the call, once it came
-	holds  bool
+	number int       // of the call, once it came
+	held   time.Time // since when a call is; zero: none is
 	dead   bool
 }
 
@@ -81,7 +82,7 @@ func (t *trap) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.dead {
-		t.holds, t.seen, t.number = false, t.point.nth-1, 0
+		t.held, t.seen, t.number = time.Time{}, t.point.nth-1, 0
 	}
 	return faultproxy.Verdict{Cut: true}
 }
@@ -98,25 +99,28 @@ func (t *trap) catches(c faultproxy.Call, at faultproxy.Point) bool {
 		}
 	}
 	if at == t.point.at && t.number == c.Number {
-		t.holds = true
+		t.held = time.Now()
 		return true
 	}
 	return false
 }
 
-// held tells whether a call is in the trap.
-func (t *trap) held() bool {
+// holds tells for how long a call has been in the trap; 0 means that none is.
+func (t *trap) holds() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.holds
+	if t.held.IsZero() {
+		return 0
+	}
+	return max(time.Since(t.held), 1)
 }
 
 // spring lets the trap know that the manager dies now, and tells whether a call is in it.
 func (t *trap) spring() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.dead = true
-	return t.holds
+	t.dead = !t.held.IsZero()
+	return t.dead
 }
 
 // list is the points, one in a line.

@@ -35,10 +35,14 @@ func (x *tenant) set(t *trap) {
 	x.Rule(x.rule)
 }
 
-func (x *tenant) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+func (x *tenant) armed() *trap {
 	x.mu.Lock()
-	t := x.trap
-	x.mu.Unlock()
+	defer x.mu.Unlock()
+	return x.trap
+}
+
+func (x *tenant) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+	t := x.armed()
 	if t == nil {
 		return faultproxy.Verdict{}
 	}
@@ -71,7 +75,7 @@ func (x *tenant) delete(ctx context.Context) error {
 func (x *tenant) ready() scenario.Check {
 	var checks []scenario.Check
 	for _, p := range x.pools {
-		checks = append(checks, p.Ready(x.rig.View, 1))
+		checks = append(checks, p.Ready(x.rig.Client, 1)) // live: a copy may not know of the roll yet
 	}
 	return scenario.All(append(checks, x.oneEach)...)
 }

@@ -125,6 +125,9 @@ func Kubernetes(c *Call, req *http.Request, body []byte) {
 		}
 	case "patch":
 		c.Fields = fields(body)
+		if c.Subresource == "status" { // which takes nothing else
+			c.Fields = slices.DeleteFunc(c.Fields, func(f string) bool { return !strings.HasPrefix(f, "status") })
+		}
 	}
 }
 
