@@ -41,12 +41,12 @@ bench: ## Print calls, writes, CPU, memory and times for fleets of 10 to 3,000 m
 	@exec bin/bench
 
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud
-	@hack/tool $(PLAYGROUND) kubectl >/dev/null
+	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
 	@go build -o bin/demo ./test/demo
 	@exec bin/demo
 
 playground: ## Start a management cluster with Drover and a simulated cloud, and leave it to you until Ctrl-C
-	@hack/tool $(PLAYGROUND) kubectl >/dev/null
+	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
 	@go build -o bin/playground ./test/playground/cmd
 	@exec bin/playground
 
