@@ -46,7 +46,7 @@ demo: ## Show the main job in a few minutes: machines come, roll, heal and go on
 	@exec bin/demo
 
 playground: ## Start a management cluster with Drover and a simulated cloud, and leave it to you until Ctrl-C
-	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
+	@hack/tool $(PLAYGROUND) kubectl >/dev/null
 	@go build -o bin/playground ./test/playground/cmd
 	@exec bin/playground
 
