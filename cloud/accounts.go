@@ -48,6 +48,7 @@ type Accounts struct {
 	accounts map[types.NamespacedName]*Account
 	limiters map[string]*sharedLimiter // by Driver.Identity
 	running  context.Context           // what the loops run under; nil before Start
+	ended    bool
 	loops    sync.WaitGroup
 }
 
@@ -97,7 +98,7 @@ func (s *Accounts) Start(ctx context.Context) error {
 	s.mu.Unlock()
 	<-ctx.Done()
 	s.mu.Lock()
-	s.running = nil // whoever adds to the loops holds the lock, and adds none from now on
+	s.ended = true // whoever adds to the loops holds the lock, and adds none from now on
 	s.mu.Unlock()
 	s.loops.Wait()
 	if t, ok := s.options.Transport.(interface{ CloseIdleConnections() }); ok {
@@ -238,7 +239,7 @@ func (s *Accounts) newLedger(a *Account) *ledger {
 
 // run starts the loops of one account, if it is time.
 func (s *Accounts) run(l *ledger) {
-	if s.running == nil || s.running.Err() != nil {
+	if s.running == nil || s.ended {
 		return
 	}
 	ctx, stop := context.WithCancel(s.running)
