@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -384,7 +385,7 @@ func (h *harness) reach(t *testing.T, s step) {
 			return err
 		}
 		var still []*tenant
-		var errs []error
+		var lines []string
 		for _, x := range open {
 			if err := x.Twice(snapshot); err != nil {
 				return StopTrying(fmt.Sprintf("killed at %v", x.died)).Wrap(err)
@@ -392,13 +393,16 @@ func (h *harness) reach(t *testing.T, s step) {
 			missing, err := s.goal(x)(t.Context())
 			if err != nil || missing != "" {
 				still, x.missing = append(still, x), missing
-				errs = append(errs, errors.Join(fmt.Errorf("%s (killed at %v): %s", x.Name, x.died, missing), err))
+				lines = append(lines, fmt.Sprintf("%s (killed at %v): %s %v", x.Name, x.died, missing, err))
 			} else if took := time.Since(begin); took > slow {
 				t.Logf("%s took %s (killed at %v): the last to come was: %s", s.name, took.Round(time.Second), x.died, x.missing)
 			}
 		}
 		open = still
-		return errors.Join(errs...)
+		if len(lines) > 0 {
+			return errors.New(strings.Join(lines, "\n"))
+		}
+		return nil
 	}, patience, "200ms").Should(Succeed(), s.name)
 }
 

@@ -28,6 +28,9 @@ type point struct {
 }
 
 func (p point) String() string {
+	if p == (point{}) {
+		return "no point"
+	}
 	return fmt.Sprintf("%-6s %-6s %-10s %s (%d)", p.step, p.at, p.line, p.kind, p.nth)
 }
 
