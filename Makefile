@@ -11,7 +11,7 @@ MAKEFLAGS   += --no-builtin-rules
 VERSION ?= v0.1.0
 IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 # What a test run may take in all before Go ends it with the stacks.
-TEST_TIMEOUT ?= 20m
+TEST_TIMEOUT ?= 40m
 
 # Programs are built and then run, because "go run" passes on neither signals nor exit codes.
 
