@@ -74,6 +74,7 @@ func run(ctx context.Context, f flags) error {
 		return fmt.Errorf("make the folder for results: %w", err)
 	}
 	var results []*measure.Result
+	defer func() { report(os.Stdout, results) }() // also what there is of it when one fails
 	for _, o := range runs {
 		o.Binary = binary
 		r, err := one(ctx, o, f.out)
@@ -85,7 +86,6 @@ func run(ctx context.Context, f flags) error {
 			return err
 		}
 	}
-	report(os.Stdout, results)
 	return nil
 }
 

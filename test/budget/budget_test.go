@@ -46,8 +46,11 @@ func TestCallBudget(t *testing.T) {
 	exactly(t, "RunInstances to Ready", r.Create.CloudCalls[wire.RunInstances], machines)
 	listings := int(r.Create.Seconds)/activeSeconds + 2
 	atMost(t, "other calls of the cloud to Ready", r.Create.Calls()-machines, listings+2)
-	atMost(t, "infrastructure writes to Ready", r.Create.Writes.Side(measure.Infrastructure), 6*machines)
-	atMost(t, "bootstrap writes to Ready", r.Create.Writes.Side(measure.Bootstrap), 6*machines)
+	// Six writes each are the goal. A busy API server has now and then one of them repeated; a seventh for each machine
+	// would be ten times as many as these.
+	const repeated = machines / 10
+	atMost(t, "infrastructure writes to Ready", r.Create.Writes.Side(measure.Infrastructure), 6*machines+repeated)
+	atMost(t, "bootstrap writes to Ready", r.Create.Writes.Side(measure.Bootstrap), 6*machines+repeated)
 
 	// A fleet at rest costs its account's listings, and nothing else.
 	exactly(t, "calls of the cloud while idle, listings apart", r.Idle.Calls()-r.Idle.CloudCalls[wire.DescribeResources], 0)
