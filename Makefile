@@ -12,6 +12,8 @@ VERSION ?= v0.1.0
 IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 # What a test run may take in all before Go ends it with the stacks.
 TEST_TIMEOUT ?= 40m
+# How many random schedules "make test" goes through; they take turns with everything else on two cores.
+SCHEDULES ?= 4
 
 # Programs are built and then run, because "go run" passes on neither signals nor exit codes.
 
@@ -19,7 +21,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test chaos bench demo playground lint generate verify-generate release-manifests clean
+.PHONY: help build test crash chaos bench demo playground lint generate verify-generate release-manifests clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,11 +29,16 @@ help: ## Say what the targets are
 build: ## Build bin/drover
 	CGO_ENABLED=0 go build -o bin/drover .
 
-test: ## Run all tests, race detector on, against the real API server and Cluster API
+test: ## Run the tests, race detector on, against the real API server and Cluster API
 	@hack/tool $(PLAYGROUND) >/dev/null
-	go test -race -timeout $(TEST_TIMEOUT) ./...
+	go test -race -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /test/crash$$ -e /test/chaos$$)
+	go test -race -timeout $(TEST_TIMEOUT) ./test/chaos -schedules $(SCHEDULES)
 
-chaos: ## Run 1,000 seeded random schedules of faults and user actions
+crash: ## Kill the manager at every write and every cloud call of a machine's life (long)
+	@hack/tool $(PLAYGROUND) >/dev/null
+	go test -race -timeout 2h ./test/crash -v
+
+chaos: ## Run 1,000 seeded random schedules of faults and user actions (hours)
 	@hack/tool $(PLAYGROUND) >/dev/null
 	go test -race -timeout 6h ./test/chaos -run TestSchedules -schedules 1000
 
