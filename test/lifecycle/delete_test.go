@@ -232,7 +232,7 @@ func TestMachineByItself(t *testing.T) {
 	s.until("the Machine has a Node", func(ctx context.Context) (string, error) {
 		have := &clusterv1.Machine{}
 		if err := env.view.Get(ctx, client.ObjectKeyFromObject(owner), have); err != nil {
-			return "", client.IgnoreNotFound(err)
+			return "it is not seen yet", client.IgnoreNotFound(err)
 		}
 		if !have.Status.NodeRef.IsDefined() {
 			return "it has none", nil

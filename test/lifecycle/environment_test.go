@@ -31,7 +31,7 @@ import (
 )
 
 // patience bounds every wait of these tests. They are never this slow unless something is broken.
-const patience = 2 * time.Minute
+const patience = 6 * time.Minute
 
 // environment is what all tests share.
 type environment struct {
