@@ -140,7 +140,12 @@ func (r *CSRReconciler) watch(ctx context.Context, req ctrl.Request) (ctrl.Resul
 		Kind:    &certificatesv1.CertificateSigningRequest{},
 		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(
 			func(_ context.Context, csr *certificatesv1.CertificateSigningRequest) []CSRRequest {
-				return []CSRRequest{{Cluster: key, Name: csr.Name}}
+				request := CSRRequest{Cluster: key, Name: csr.Name}
+				if decided(csr) { // every one is seen a few more times after that: with its certificate, and when it goes
+					r.reported.Delete(request)
+					return nil
+				}
+				return []CSRRequest{request}
 			}),
 		Predicates: []predicate.TypedPredicate[*certificatesv1.CertificateSigningRequest]{predicate.NewTypedPredicateFuncs(kubelets)},
 	}))

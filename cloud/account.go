@@ -48,6 +48,7 @@ type Account struct {
 	times   Times
 	meter   *meter
 	*ledger
+	silence silence
 
 	offeringsMu sync.Mutex
 	offerings   map[[sha256.Size]byte]offering
@@ -161,6 +162,7 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 //   - *Queued when its turn in the rate limit has not come; the turn is kept for whoever comes back with the token,
 //   - NoCapacity with RetryAfter: very short while another allowed failure domain is left to try, else when the first
 //     of them will be asked again,
+//   - Unavailable, without a call, while another create waits for a cloud that has left an earlier one without an answer,
 //   - Conflict when more than one instance has the token, or an instance of another cluster has it, or the machine was
 //     gone or under deletion already.
 func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Resource, error) {
@@ -181,6 +183,10 @@ func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Re
 	if err != nil {
 		return Resource{}, err
 	}
+	if err := a.silence.enter(); err != nil {
+		return Resource{}, err
+	}
+	defer a.silence.leave()
 	if len(domains) == 0 {
 		domains = []string{req.FailureDomain}
 	}
@@ -200,10 +206,12 @@ func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Re
 func (a *Account) create(ctx context.Context, req Request, shape [sha256.Size]byte, domains []string) (Resource, error) {
 	var made Resource
 	s := &step{prepaid: true}
+	asked := time.Now()
 	err := a.step(ctx, "Ensure", a.times.Call, s, func(ctx context.Context) (err error) {
 		made, err = a.driver.Ensure(ctx, req)
 		return err
 	})
+	a.silence.heard(err == nil || time.Since(asked) < a.times.Call)
 	if s.unused() {
 		a.limiter.create.giveBack()
 	}
@@ -394,6 +402,42 @@ func shapeOf(spec *infrav1.CloudMachineFields) ([sha256.Size]byte, error) {
 		return [sha256.Size]byte{}, &Error{Code: InvalidSpec, Message: "the machine's fields can't be read", Err: err}
 	}
 	return sha256.Sum256(text), nil
+}
+
+// silence keeps an account whose cloud does not answer from holding every worker of the manager until its calls time
+// out: from a create without an answer until one that has one, one at a time is tried. The zero value is ready for use.
+type silence struct {
+	mu     sync.Mutex
+	since  time.Time // of the first create without an answer; zero: the cloud answers
+	asking int       // creates under way
+}
+
+func (s *silence) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.since.IsZero() && s.asking > 0 {
+		return Errorf(Unavailable, "the cloud has left creates without an answer since %s; they are tried one at a time", s.since.UTC().Format(time.RFC3339))
+	}
+	s.asking++
+	return nil
+}
+
+func (s *silence) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asking--
+}
+
+// heard notes whether a create was answered.
+func (s *silence) heard(answered bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case answered:
+		s.since = time.Time{}
+	case s.since.IsZero():
+		s.since = time.Now()
+	}
 }
 
 // capacity remembers which failure domains had no capacity for which kind of machine.

@@ -173,6 +173,49 @@ func TestThrottledCreates(t *testing.T) {
 	})
 }
 
+// TestSilentCloud: a cloud that does not answer holds each of those who ask at first, and then one at a time.
+func TestSilentCloud(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		a := c.begin(t).account(t, func(cfg *AccountConfig) {
+			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "100", Burst: 100}}
+		})
+		// ask sends twenty creates at once, and returns how many of them waited for their answer in vain.
+		ask := func(round string, want Code) (held int) {
+			var wg sync.WaitGroup
+			took := make([]time.Duration, 20)
+			for i := range took {
+				wg.Go(func() {
+					begin := time.Now()
+					if err := second(a.Ensure(t.Context(), request(fmt.Sprint(round, i)), nil)); CodeOf(err) != want {
+						t.Errorf("%s: %v", round, err)
+					}
+					took[i] = time.Since(begin)
+				})
+			}
+			wg.Wait()
+			for _, d := range took {
+				if d >= a.times.Call {
+					held++
+				}
+			}
+			return held
+		}
+		c.with(func() { c.latency = time.Hour })
+		if n := ask("first", Unavailable); n != 20 {
+			t.Errorf("%d creates waited for a cloud that nobody knew to be silent, want 20", n)
+		}
+		if n := ask("second", Unavailable); n != 1 {
+			t.Errorf("%d creates waited for a cloud that is known to be silent, want 1", n)
+		}
+		c.with(func() { c.latency = 0 })
+		ensure(t, a, "healed")
+		if n := ask("third", ""); n != 0 {
+			t.Errorf("%d creates waited for a cloud that answers", n)
+		}
+	})
+}
+
 // TestCallsEndWithContext: no call is begun under an ended context, and one under way ends with it.
 func TestCallsEndWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -277,7 +320,7 @@ func TestSet(t *testing.T) {
 		s.account(t, func(cfg *AccountConfig) {
 			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "7", Burst: 9}}
 		})
-		if got := b.limiter.create.limit; got != (Limit{7, 9}) {
+		if got := b.limiter.create.limit; got != below(Limit{7, 9}) {
 			t.Errorf("a lone account's new limits: %v", got)
 		}
 		if n := s.limiters[b.driver.Identity()].users; n != 1 {

@@ -27,6 +27,8 @@ const (
 	recovery = time.Minute
 	// rateFloor is the share of the configured rate below which throttling does not press it.
 	rateFloor = 1.0 / 16
+	// pace is the share of a cloud's rate that is asked for: calls do not arrive in quite the pace in which they were sent.
+	pace = 0.98
 	// almost forgives what floating point loses on the way of a token.
 	almost = 1e-6
 )
@@ -37,7 +39,12 @@ type limiter struct {
 }
 
 func newLimiter(l Limits) *limiter {
-	return &limiter{create: newBucket(l.Create), delete: newBucket(l.Delete), read: newBucket(l.Read)}
+	return &limiter{create: newBucket(below(l.Create)), delete: newBucket(below(l.Delete)), read: newBucket(below(l.Read))}
+}
+
+// below returns the limit that keeps calls within the cloud's own one, l.
+func below(l Limit) Limit {
+	return Limit{PerSecond: l.PerSecond * pace, Burst: max(l.Burst-1, 1)}
 }
 
 func (l *limiter) of(class Class) *bucket {
@@ -52,9 +59,9 @@ func (l *limiter) of(class Class) *bucket {
 }
 
 func (l *limiter) configure(limits Limits) {
-	l.create.configure(limits.Create)
-	l.delete.configure(limits.Delete)
-	l.read.configure(limits.Read)
+	l.create.configure(below(limits.Create))
+	l.delete.configure(below(limits.Delete))
+	l.read.configure(below(limits.Read))
 }
 
 // bucket is a token bucket with a queue in front. Whoever finds no token gets a place in the queue and is told when its

@@ -166,9 +166,10 @@ func (c *testCloud) serve(w http.ResponseWriter, req *http.Request) {
 	if err := json.NewDecoder(req.Body).Decode(&in); err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	c.with(func() { c.serving++ })
+	var latency time.Duration
+	c.with(func() { c.serving, latency = c.serving+1, c.latency })
 	defer c.with(func() { c.serving-- })
-	time.Sleep(c.latency)
+	time.Sleep(latency)
 	op := strings.TrimPrefix(req.URL.Path, "/")
 	c.mu.Lock()
 	f := c.admit(op, req, in)

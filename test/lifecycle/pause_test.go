@@ -90,7 +90,7 @@ func (s *stage) pause(on bool) {
 func (s *stage) paused(m *infrav1.CloudMachine, want bool) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		have := &infrav1.CloudMachine{}
-		if err := env.view.Get(ctx, client.ObjectKeyFromObject(m), have); err != nil {
+		if err := env.client.Get(ctx, client.ObjectKeyFromObject(m), have); err != nil {
 			return "", err
 		}
 		if conditions.IsTrue(have, clusterv1.PausedCondition) != want {
