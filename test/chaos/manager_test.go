@@ -26,7 +26,7 @@ type manager struct {
 func (m *manager) keep(ctx context.Context, running func()) {
 	for ctx.Err() == nil {
 		err := m.seat.Start(ctx,
-			"--leader-elect-lease-duration="+lease.String(), "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms",
+			"--leader-elect-lease-duration="+lease.String(), "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=1s",
 			"--shutdown-timeout=10s", "--control-plane-probe-interval=10s")
 		if err == nil {
 			p := m.seat.Process

@@ -85,7 +85,7 @@ func (x *tenant) setUp(ctx context.Context) error {
 	if err := scenario.Create(ctx, x.rig.Client, objects...); err != nil {
 		return err
 	}
-	return x.addPool(ctx, 2)
+	return x.addPool(ctx, 1)
 }
 
 func (x *tenant) addPool(ctx context.Context, replicas int32) error {
@@ -314,11 +314,17 @@ func (x *tenant) watch(s simulator.Snapshot) error {
 
 // atRest says what is still missing until all is as the user wants it; "" when nothing is.
 func (x *tenant) atRest(ctx context.Context) (string, error) {
+	return x.rig.Confirmed(func(r client.Reader) scenario.Check {
+		return func(ctx context.Context) (string, error) { return x.atRestBy(ctx, r) }
+	})(ctx)
+}
+
+func (x *tenant) atRestBy(ctx context.Context, r client.Reader) (string, error) {
 	if x.deleted {
-		return scenario.Empty(x.rig.View, &clusterv1.ClusterList{}, x.Namespace)(ctx)
+		return scenario.Empty(r, &clusterv1.ClusterList{}, x.Namespace)(ctx)
 	}
 	all := &clusterv1.MachineDeploymentList{}
-	if err := x.rig.Client.List(ctx, all, client.InNamespace(x.Namespace)); err != nil {
+	if err := r.List(ctx, all, client.InNamespace(x.Namespace)); err != nil {
 		return "", err
 	}
 	wanted := 0
@@ -329,17 +335,17 @@ func (x *tenant) atRest(ctx context.Context) (string, error) {
 		n := ptr.Deref(md.Spec.Replicas, 0)
 		wanted += int(n)
 		pool := scenario.Pool{Cluster: x.Adopted, Name: md.Name}
-		if missing, err := pool.Ready(x.rig.Client, n)(ctx); missing != "" || err != nil {
+		if missing, err := pool.Ready(r, n)(ctx); missing != "" || err != nil {
 			return missing, err
 		}
 	}
-	return x.owned(ctx, wanted)
+	return x.owned(ctx, r, wanted)
 }
 
 // owned: as many VMs as are wanted, each with its CloudMachine.
-func (x *tenant) owned(ctx context.Context, wanted int) (string, error) {
+func (x *tenant) owned(ctx context.Context, r client.Reader, wanted int) (string, error) {
 	machines := &infrav1.CloudMachineList{}
-	if err := x.rig.Client.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
+	if err := r.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
 		return "", err
 	}
 	byToken := map[string]*infrav1.CloudMachine{}
@@ -351,17 +357,17 @@ func (x *tenant) owned(ctx context.Context, wanted int) (string, error) {
 		return "", err
 	}
 	alive := 0
-	for _, r := range x.Live(snapshot) {
-		if x.foreign[r.ID] || x.foreign[r.AttachedTo] {
+	for _, live := range x.Live(snapshot) {
+		if x.foreign[live.ID] || x.foreign[live.AttachedTo] {
 			continue
 		}
-		m := byToken[r.Tags[cloud.TagToken]]
+		m := byToken[live.Tags[cloud.TagToken]]
 		switch {
 		case m == nil:
-			return fmt.Sprintf("%s %s (%s) has no owner", r.Kind, r.ID, r.Tags[cloud.TagMachine]), nil
-		case r.Kind == wire.Instance && !strings.HasSuffix(m.Spec.ProviderID, "/"+r.ID):
-			return fmt.Sprintf("VM %s is not the recorded one of %s: %s", r.ID, m.Name, m.Spec.ProviderID), nil
-		case r.Kind == wire.Instance:
+			return fmt.Sprintf("%s %s (%s) has no owner", live.Kind, live.ID, live.Tags[cloud.TagMachine]), nil
+		case live.Kind == wire.Instance && !strings.HasSuffix(m.Spec.ProviderID, "/"+live.ID):
+			return fmt.Sprintf("VM %s is not the recorded one of %s: %s", live.ID, m.Name, m.Spec.ProviderID), nil
+		case live.Kind == wire.Instance:
 			alive++
 		}
 	}

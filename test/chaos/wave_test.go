@@ -29,7 +29,7 @@ const (
 	// seats is how many managers there are.
 	seats = 2
 	// lease is how long a leader that fell silent is waited for.
-	lease = 4 * time.Second
+	lease = 10 * time.Second
 	// calm is how long it may take after the last fault until all is well. The longest waits that a correct manager
 	// has: capacity is asked for again after 3 minutes.
 	calm = 6 * time.Minute

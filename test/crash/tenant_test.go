@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sync"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/rig"
@@ -73,11 +75,14 @@ func (x *tenant) delete(ctx context.Context) error {
 
 // ready: one Machine in each pool, Ready, and one VM for each.
 func (x *tenant) ready() scenario.Check {
-	var checks []scenario.Check
-	for _, p := range x.pools {
-		checks = append(checks, p.Ready(x.rig.Client, 1)) // live: a copy may not know of the roll yet
-	}
-	return scenario.All(append(checks, x.oneEach)...)
+	pools := x.rig.Confirmed(func(r client.Reader) scenario.Check {
+		var checks []scenario.Check
+		for _, p := range x.pools {
+			checks = append(checks, p.Ready(r, 1))
+		}
+		return scenario.All(checks...)
+	})
+	return scenario.All(pools, x.oneEach)
 }
 
 func (x *tenant) oneEach(ctx context.Context) (string, error) {

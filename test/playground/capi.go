@@ -65,7 +65,7 @@ func (m *Management) startProvider(ctx context.Context, module string, p provide
 	}
 	return m.startManager(ctx, manager{
 		name: p.tool, path: m.opts.Tools[p.tool], namespace: p.namespace, serviceAccount: p.prefix + "manager", service: s,
-		args: append(p.args, args...),
+		args: append(p.args, args...), env: lazyGC,
 	})
 }
 

@@ -220,7 +220,10 @@ func (c *ControlPlane) runAPIServer(ctx context.Context) (*Process, error) {
 		"--service-account-key-file=pki/sa.pub", "--service-account-signing-key-file=pki/sa.key",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--enable-bootstrap-token-auth",
 	}
-	p, err := start(command{name: "kube-apiserver", path: c.opts.Tools["kube-apiserver"], dir: c.Dir, args: append(args, c.opts.APIServerArgs...)})
+	p, err := start(command{
+		name: "kube-apiserver", path: c.opts.Tools["kube-apiserver"], dir: c.Dir, env: lazyGC,
+		args: append(args, c.opts.APIServerArgs...),
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/faultproxy"
@@ -44,7 +45,7 @@ type Rig struct {
 	Admin simulator.Admin
 	// Client and Nodes are administrators of the management and the workload cluster. They read live.
 	Client, Nodes client.Client
-	// View follows Machines, MachineDeployments, Clusters and CloudMachines of all namespaces.
+	// View follows Machines, MachineDeployments, Clusters, CloudMachines and CloudInitConfigs of all namespaces.
 	View *scenario.View
 
 	binary string // drover, with the race detector
@@ -95,7 +96,8 @@ func Start(ctx context.Context) (_ *Rig, err error) {
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.View, err = scenario.Follow(r.ctx, r.Management.AdminConfig(), "",
-		&clusterv1.Machine{}, &clusterv1.MachineDeployment{}, &clusterv1.Cluster{}, &infrav1.CloudMachine{})
+		&clusterv1.Machine{}, &clusterv1.MachineDeployment{}, &clusterv1.Cluster{},
+		&infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{})
 	return r, err
 }
 
@@ -117,6 +119,12 @@ func (r *Rig) startClusters(ctx context.Context) error {
 	})
 	wg.Wait()
 	return errors.Join(errs[:]...)
+}
+
+// Confirmed is a check that is asked again and again, of many tenants: it looks at the View, which costs nothing, and
+// then, because a copy may be behind, at the API server.
+func (r *Rig) Confirmed(check func(client.Reader) scenario.Check) scenario.Check {
+	return scenario.All(check(r.View), check(r.Client))
 }
 
 // Later does something after a while. Settle waits for it.

@@ -16,6 +16,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap"
@@ -189,6 +190,11 @@ func (t *Tenant) Left(ctx context.Context, except Except) (string, error) {
 	}
 	if len(left) > 0 {
 		return strings.Join(left, "; "), nil // the rest is asked for when the cloud is empty
+	}
+	for _, kind := range []client.ObjectList{&clusterv1.MachineList{}, &infrav1.CloudMachineList{}, &bootstrapv1.CloudInitConfigList{}} {
+		if missing, err := scenario.Empty(t.rig.View, kind, t.Namespace)(ctx); missing != "" || err != nil {
+			return missing, err // by the copy; what it does not know any more is counted live
+		}
 	}
 	objects, err := t.Adopted.Left(ctx, t.rig.Client, nothing{})
 	if err != nil {
