@@ -61,6 +61,7 @@ type options struct {
 	retryPeriod     time.Duration
 	qps             float32
 	burst           int
+	cloudCall       time.Duration
 	remoteQPS       float32
 	remoteBurst     int
 	concurrency     int
@@ -122,6 +123,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.IntVar(&o.concurrency, "concurrency", 10, "Objects of each other kind worked on at a time.")
 	f.StringSliceVar(&o.ambient, "ambient-credentials-namespaces", nil, "Namespaces whose CloudAccounts may use the manager's own credentials. Default: none.")
 	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Default: none.")
+	f.DurationVar(&o.cloudCall, "cloud-call-timeout", cloud.DefaultCall, "How long one call to a cloud may take. A machine whose creation was not recorded is believed to be absent after twice this time.")
 	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Time between two probes of an adopted control plane.")
 	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 45*time.Second, "How long calls in flight may take to end when the manager is asked to stop.")
 	capiflags.AddManagerOptions(f, &o.diagnostics)
@@ -236,7 +238,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	}
 	accounts := cloud.NewAccounts(cloud.Options{
 		Clouds:  clouds,
-		Times:   cloud.DefaultTimes(),
+		Times:   cloud.TimesFor(o.cloudCall),
 		Metrics: metrics.Registry,
 		OnMachines: func(account types.NamespacedName, tokens []string) {
 			machines.InstancesChanged(ctx, account.Namespace, tokens)

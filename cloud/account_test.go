@@ -409,7 +409,7 @@ func TestRedirectElsewhere(t *testing.T) {
 		return &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {to}}, Body: http.NoBody, Request: req}, nil
 	})
 	m := &meter{metrics: newMetrics()}
-	client := http.Client{Transport: &transport{base: base, limiter: newLimiter(Limits{Read: Limit{10, 10}}), times: DefaultTimes(), meter: m}}
+	client := http.Client{Transport: &transport{base: base, limiter: newLimiter(Limits{Read: Limit{10, 10}}), times: TimesFor(DefaultCall), meter: m}}
 	_, err := client.Get("http://here/")
 	if CodeOf(err) != Unavailable || asked["here"] != 2 || asked["elsewhere"] != 0 {
 		t.Errorf("got %v, asked %v", err, asked)

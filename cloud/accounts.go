@@ -23,7 +23,7 @@ import (
 type Options struct {
 	// Clouds are the registry's rows.
 	Clouds []Cloud
-	// Times are DefaultTimes() in production.
+	// Times are TimesFor the operator's bound of a call.
 	Times Times
 	// Metrics is where the accounts are counted; nil: nowhere.
 	Metrics prometheus.Registerer

@@ -50,6 +50,7 @@ type removal struct {
 	failures        int // in a row
 	err             error
 	left            []Resource
+	instance        string // provider ID of the instance, once seen
 	gone            bool
 }
 
@@ -76,7 +77,7 @@ func (d *deleter) ask(ref Reference, known time.Time) Deletion {
 			r.known = time.Now()
 		}
 	}
-	return Deletion{Gone: r.gone, Left: slices.Clone(r.left), Err: r.err}
+	return Deletion{Gone: r.gone, Left: slices.Clone(r.left), ProviderID: r.instance, Err: r.err}
 }
 
 func (d *deleter) has(token string) bool {
@@ -165,7 +166,15 @@ type job struct {
 	ref     Reference // as of the step
 	told    Code      // of the error, as last told
 	targets []Resource
+	seen    string // provider ID of the instance
 	err     error
+}
+
+// see notes which instance is the machine's.
+func (j *job) see(own []Resource) {
+	if i := slices.IndexFunc(own, func(r Resource) bool { return r.Kind == KindInstance }); i >= 0 {
+		j.seen = own[i].ProviderID
+	}
 }
 
 // step moves everything one step on that is due, or nearly so.
@@ -234,6 +243,7 @@ func (d *deleter) read(ctx context.Context, unread []*job) {
 // conclude draws what a live read says of one machine.
 func (d *deleter) conclude(j *job, began time.Time, found []Resource) {
 	own := ownedBy(found, j.ref.OwnershipID)
+	j.see(own)
 	left := slices.DeleteFunc(slices.Clone(found), func(x Resource) bool {
 		return x.Kind == KindInstance && x.State == StateTerminated && find(own, x) >= 0
 	})
@@ -290,6 +300,7 @@ func (d *deleter) readAgain(r *removal, pending int) time.Time {
 // to go already is asked again only when it has not moved. What belongs to another cluster is an error.
 func (d *deleter) aim(j *job, found []Resource) {
 	own := ownedBy(found, j.ref.OwnershipID)
+	j.see(own)
 	if len(own) < len(found) {
 		others := slices.DeleteFunc(slices.Clone(found), func(x Resource) bool { return x.OwnershipID == j.ref.OwnershipID })
 		j.err = foreign(j.ref.Token, others)
@@ -341,6 +352,9 @@ func (d *deleter) finish(batch []*job) {
 	var changed, gone []string
 	for _, j := range batch {
 		j.begun = true
+		if j.seen != "" {
+			j.instance = j.seen
+		}
 		var queued *Queued
 		switch {
 		case errors.As(j.err, &queued): // nothing was learned, and nothing failed

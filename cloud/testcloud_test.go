@@ -577,7 +577,7 @@ type session struct {
 func (c *testCloud) begin(t *testing.T, change ...func(*Options)) *session {
 	h := &heard{machines: map[string]int{}}
 	o := Options{
-		Clouds: []Cloud{c.row()}, Times: DefaultTimes(), Transport: c.transport,
+		Clouds: []Cloud{c.row()}, Times: TimesFor(DefaultCall), Transport: c.transport,
 		OnMachines: func(_ types.NamespacedName, tokens []string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()

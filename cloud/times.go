@@ -4,14 +4,18 @@ package cloud
 
 import "time"
 
-// Times holds every duration that this package goes by, in one place with its reason. Tests scale them.
+// DefaultCall bounds a call where the operator says nothing else: the slowest that clouds document, a create with many
+// parts, answers within it.
+const DefaultCall = 30 * time.Second
+
+// Times holds every duration that this package goes by, in one place with its reason.
 type Times struct {
-	// Call bounds one call. The slowest call that clouds document, a create with many parts, answers within it.
+	// Call bounds one call.
 	Call time.Duration
 	// List bounds one complete listing with all its pages.
 	List time.Duration
-	// Settle is how long a create of which no answer came may still take effect: longer than Call, so that the
-	// connection is surely given up, plus what a slow cloud may hold a request. A machine whose creation was never
+	// Settle is how long a create of which no answer came may still take effect: Call, after which the connection is
+	// surely given up, and as long again for what a slow cloud may hold a request. A machine whose creation was never
 	// recorded is not believed to be absent before.
 	Settle time.Duration
 	// NoCapacityMemory is how long a failure domain without capacity is left alone: long enough that a thousand
@@ -22,12 +26,12 @@ type Times struct {
 	DeleteWindow, DeleteWindowMax time.Duration
 }
 
-// DefaultTimes are the durations in production.
-func DefaultTimes() Times {
+// TimesFor returns the durations that go with a bound for one call.
+func TimesFor(call time.Duration) Times {
 	return Times{
-		Call:             30 * time.Second,
+		Call:             call,
 		List:             2 * time.Minute,
-		Settle:           time.Minute,
+		Settle:           2 * call,
 		NoCapacityMemory: 3 * time.Minute,
 		DeleteWindow:     time.Second,
 		DeleteWindowMax:  6 * time.Second,

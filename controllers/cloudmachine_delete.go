@@ -3,6 +3,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -19,6 +20,13 @@ import (
 
 // deleteCheck is how often a deletion is looked at although its progress comes as events: a safety net, not the way.
 const deleteCheck = 2 * time.Minute
+
+// nodeRetry is how soon a Node that could not be removed is tried again, and nodePatience how long after the deletion
+// was asked for at most.
+const (
+	nodeRetry    = 5 * time.Second
+	nodePatience = 2 * time.Minute
+)
 
 // reconcileDelete takes the VM down and lets the object go only when a live read of the cloud said that nothing is left.
 // It needs neither the Cluster, nor the template, nor the bootstrap data: token and account are enough.
@@ -43,7 +51,9 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	deletion := s.account.Delete(s.reference())
 	switch {
 	case deletion.Gone:
-		r.tidyNode(ctx, s)
+		if again := r.tidyNode(ctx, s, cmp.Or(s.Spec.ProviderID, deletion.ProviderID)); again > 0 {
+			return reconcile.Result{RequeueAfter: again}, nil
+		}
 		return reconcile.Result{}, r.release(ctx, s)
 	case deletion.Err != nil:
 		setNotReady(s.CloudMachine, string(cloud.CodeOf(deletion.Err)), fmt.Sprintf(
@@ -55,15 +65,26 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil
 }
 
-// tidyNode removes the Node while the whole Cluster is being deleted: Cluster API leaves Nodes alone then, and an adopted
-// cluster lives on. It is a kindness: a workload cluster that does not answer holds nothing up.
-func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope) {
-	if s.cluster == nil || s.cluster.DeletionTimestamp.IsZero() || s.Spec.ProviderID == "" {
-		return
+// tidyNode removes the Node where Cluster API does not: it leaves Nodes alone while the whole Cluster is deleted, though
+// an adopted cluster lives on, and it does not know the Node of a Machine that was deleted as soon as it had joined. It
+// is a kindness: a workload cluster that does not answer holds nothing up for long. It returns when to try again.
+func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope, providerID string) time.Duration {
+	if s.cluster == nil || providerID == "" {
+		return 0
 	}
-	if _, err := r.removeNode(ctx, s); err != nil {
-		ctrl.LoggerFrom(ctx).Info("The Node of a deleted machine stays", "reason", err.Error())
+	leaving := !s.cluster.DeletionTimestamp.IsZero()
+	if !leaving && s.owner != nil && s.owner.Status.NodeRef.IsDefined() {
+		return 0
 	}
+	result, err := r.removeNode(ctx, s, providerID)
+	if err == nil && result.RequeueAfter == 0 {
+		return 0
+	}
+	if !leaving && time.Since(s.DeletionTimestamp.Time) < nodePatience {
+		return nodeRetry
+	}
+	ctrl.LoggerFrom(ctx).Info("The Node of a deleted machine stays, if there is one: the workload cluster does not answer", "providerID", providerID, "reason", err)
+	return 0
 }
 
 // release removes the finalizer, and forgets the machine.

@@ -335,7 +335,7 @@ func (x *tenant) atRestBy(ctx context.Context, r client.Reader) (string, error) 
 		n := ptr.Deref(md.Spec.Replicas, 0)
 		wanted += int(n)
 		pool := scenario.Pool{Cluster: x.Adopted, Name: md.Name}
-		if missing, err := pool.Ready(r, n)(ctx); missing != "" || err != nil {
+		if missing, err := scenario.All(pool.Ready(r, n), pool.Current(r))(ctx); missing != "" || err != nil {
 			return missing, err
 		}
 	}

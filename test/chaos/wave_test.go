@@ -34,7 +34,7 @@ const (
 	// has: capacity is asked for again after 3 minutes.
 	calm = 6 * time.Minute
 	// slow is what is worth a word.
-	slow = 90 * time.Second
+	slow = 30 * time.Second
 	// glance is how often the cloud's books are looked at.
 	glance = 300 * time.Millisecond
 )

@@ -146,7 +146,7 @@ func (h *harness) end(t *testing.T) {
 
 func (h *harness) start(ctx context.Context) error {
 	// Only one manager runs here, so it need not wait for another's lease.
-	return h.seat.Start(ctx, "--leader-elect=false")
+	return h.seat.Start(ctx, "--leader-elect=false", "--cloud-call-timeout=10s")
 }
 
 // reference takes some tenants through all steps without a fault, and returns the points of each step.

@@ -78,7 +78,7 @@ func (x *tenant) ready() scenario.Check {
 	pools := x.rig.Confirmed(func(r client.Reader) scenario.Check {
 		var checks []scenario.Check
 		for _, p := range x.pools {
-			checks = append(checks, p.Ready(r, 1))
+			checks = append(checks, p.Ready(r, 1), p.Current(r))
 		}
 		return scenario.All(checks...)
 	})

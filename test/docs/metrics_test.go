@@ -44,7 +44,7 @@ var description = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "(.*?)",(?
 // TestMetrics keeps docs/metrics.md equal to what the manager registers of its own.
 func TestMetrics(t *testing.T) {
 	r := &recorder{Registry: prometheus.NewRegistry()}
-	cloud.NewAccounts(cloud.Options{Clouds: registry.Clouds(), Times: cloud.DefaultTimes(), Metrics: r})
+	cloud.NewAccounts(cloud.Options{Clouds: registry.Clouds(), Times: cloud.TimesFor(cloud.DefaultCall), Metrics: r})
 
 	rows := map[string]string{}
 	for _, d := range r.described {

@@ -104,7 +104,7 @@ func startDrover(ctx context.Context, args ...string) (*playground.Process, erro
 	return env.management.StartDrover(ctx, playground.DroverOptions{
 		Binary: env.binary,
 		Args: append([]string{
-			"--leader-elect=false", "--ambient-credentials-namespaces=operator", "--simulated-endpoint=" + env.cloud.URL, "-v=2",
+			"--leader-elect=false", "--cloud-call-timeout=10s", "--ambient-credentials-namespaces=operator", "--simulated-endpoint=" + env.cloud.URL, "-v=2",
 		}, args...),
 		Env: []string{"DROVER_SIMULATED_TOKEN=" + env.cloud.Token}, // the operator's own credentials
 	})

@@ -16,6 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
@@ -62,6 +63,50 @@ func TestNodeWithoutProviderID(t *testing.T) {
 	}
 	s.soon("nothing is left", s.gone())
 	s.soon("the Node is gone", s.deleted(have))
+}
+
+// A machine that is deleted before Cluster API knows its Node takes the Node along: nobody else would.
+func TestNodeThatNobodyMatched(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	node := "ip-of-" + strings.ToLower(s.Name)
+	s.create(s.foreignData("data", node))
+	owner, machine := s.byHand("by-hand", "data")
+	s.until("the VM is there", func(ctx context.Context) (string, error) {
+		if len(s.live()) == 0 {
+			return "it is not", nil
+		}
+		return "", nil
+	})
+	paused := func(value string) {
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, clusterv1.PausedAnnotation, value)
+		if err := env.client.Patch(s.ctx, owner, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	paused(`""`) // Cluster API matches nothing from here on
+	s.approve(node)
+	have := &corev1.Node{}
+	s.soon("the Node has the provider ID", func(ctx context.Context) (string, error) {
+		err := env.client.Get(ctx, client.ObjectKey{Name: node}, have)
+		if err != nil || have.Spec.ProviderID == "" {
+			return "it has not", client.IgnoreNotFound(err)
+		}
+		return "", nil
+	})
+	if err := scenario.Delete(s.ctx, env.client, machine); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("the CloudMachine is gone", s.deleted(machine))
+	s.soon("the Node is gone", s.deleted(have))
+	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(owner), owner); err != nil || owner.Status.NodeRef.IsDefined() {
+		t.Errorf("Cluster API knew the Node, so this showed nothing: %+v, %v", owner.Status.NodeRef, err)
+	}
+	paused("null")
+	if err := scenario.Delete(s.ctx, env.client, owner); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("nothing is left", s.gone())
 }
 
 // foreignData is a Secret with user data that name no provider ID, and a token that Drover knows nothing of.

@@ -12,6 +12,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
 // Check says what is missing, in a sentence; "" when nothing is. View.Until waits by one.
@@ -47,6 +49,28 @@ func (p Pool) Ready(r client.Reader, n int32) Check {
 		have, current, ready := ptr.Deref(s.Replicas, 0), ptr.Deref(s.UpToDateReplicas, 0), ptr.Deref(s.ReadyReplicas, 0)
 		if s.ObservedGeneration < md.Generation || ptr.Deref(md.Spec.Replicas, 0) != n || have != n || current != n || ready != n {
 			return fmt.Sprintf("MachineDeployment %s has %d machines, %d up to date, %d ready", p.Name, have, current, ready), nil
+		}
+		return "", nil
+	}
+}
+
+// Current checks that all of the pool's machines are made from the template that is asked for. Just after a change of it
+// Ready is no proof: Cluster API still counts the machines from the last one as up to date.
+func (p Pool) Current(r client.Reader) Check {
+	return func(ctx context.Context) (string, error) {
+		md := &clusterv1.MachineDeployment{}
+		if err := r.Get(ctx, client.ObjectKey{Namespace: p.Cluster.Namespace, Name: p.Name}, md); err != nil {
+			return "the MachineDeployment does not exist", client.IgnoreNotFound(err)
+		}
+		machines := &infrav1.CloudMachineList{}
+		if err := r.List(ctx, machines, client.InNamespace(md.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: md.Name}); err != nil {
+			return "", fmt.Errorf("list the CloudMachines of %s: %w", md.Name, err)
+		}
+		for i := range machines.Items {
+			m := &machines.Items[i]
+			if from := m.Annotations[clusterv1.TemplateClonedFromNameAnnotation]; from != md.Spec.Template.Spec.InfrastructureRef.Name {
+				return fmt.Sprintf("CloudMachine %s is made from template %s", m.Name, from), nil
+			}
 		}
 		return "", nil
 	}
