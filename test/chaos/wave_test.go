@@ -333,7 +333,7 @@ func (w *wave) end(t *testing.T) {
 	w.secrets(t)
 	if t.Failed() {
 		first := w.tenants[0].seed
-		t.Logf("again: go test -race ./test/chaos -run TestSchedules -seed %d -schedules %d -width %d", first, len(w.tenants), len(w.tenants))
+		t.Logf("again: go test ./test/chaos -run TestSchedules -seed %d -schedules %d -width %d", first, len(w.tenants), len(w.tenants))
 		t.Logf("the storm:\n%s", strings.Join(w.log, "\n"))
 		for _, x := range w.tenants {
 			t.Logf("seed %d:\n%s", x.seed, strings.Join(x.log, "\n"))

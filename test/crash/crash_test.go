@@ -28,7 +28,8 @@ import (
 )
 
 var (
-	width = flag.Int("width", 24, "how many points are taken at once, each in a namespace of its own")
+	width = flag.Int("width", 24, "how many machines go through their lives at once, each in a namespace of its own")
+	lives = flag.Int("lives", 3, "at how many points, far from each other, the manager dies in each step of one machine's life")
 	only  = flag.String("points", "", "regular expression: die only at points whose line in the list matches")
 )
 
@@ -76,9 +77,9 @@ func TestCrashAtEveryStep(t *testing.T) {
 		todo[s.name] = slices.DeleteFunc(todo[s.name], func(p point) bool { return !wanted.MatchString(p.String()) })
 		total += len(todo[s.name])
 	}
-	missed := h.crash(t, todo)
+	missed := h.crash(t, todo, *lives)
 	if !t.Failed() && len(missed) > 0 {
-		missed = h.crash(t, missed.byStep()) // what came in another order this time comes again in another
+		missed = h.crash(t, missed.byStep(), 1) // what did not come after an earlier death comes without one
 	}
 	t.Logf("the manager was killed %d times, at %d of %d points; not met again:%s", h.kills, total-len(missed), total, list(missed))
 	if len(missed) > total/10 {
@@ -163,19 +164,17 @@ func (h *harness) reference(t *testing.T) map[string][]point {
 	return points
 }
 
-// crash brings a tenant to each point, and kills the manager there: many at a time, because a call that is held waits
-// for the others. It returns the points that no call came to.
-func (h *harness) crash(t *testing.T, todo map[string][]point) (left missed) {
-	for !t.Failed() {
-		n := 0
-		for _, s := range steps {
-			n = max(n, min(*width, len(todo[s.name])))
-		}
-		if n == 0 {
-			return left
-		}
-		h.batch(t, n, func(s step) {
-			now := todo[s.name][:min(n, len(todo[s.name]))]
+// crash brings tenants to all points, and kills the manager there: many at a time, because a call that is held waits for
+// the others, and some points one after the other in each. It returns the points that no call came to.
+func (h *harness) crash(t *testing.T, points map[string][]point, lives int) (left missed) {
+	todo, n := map[string][][]point{}, 0
+	for _, s := range steps {
+		todo[s.name] = chains(points[s.name], lives)
+		n = max(n, len(todo[s.name]))
+	}
+	for ; n > 0 && !t.Failed(); n -= *width {
+		h.batch(t, min(n, *width), func(s step) {
+			now := todo[s.name][:min(*width, len(todo[s.name]))]
 			todo[s.name] = todo[s.name][len(now):]
 			h.who = h.tenants
 			if s.name == "roll" || s.name == "adopt" {
@@ -187,7 +186,7 @@ func (h *harness) crash(t *testing.T, todo map[string][]point) (left missed) {
 				h.gather(t, s, traps)
 				if !slices.ContainsFunc(traps, func(trap *trap) bool { return trap.holds() > 0 }) {
 					for _, trap := range traps {
-						left = append(left, trap.point)
+						left = append(left, trap.chain...)
 					}
 					break
 				}
@@ -212,7 +211,7 @@ func (h *harness) batch(t *testing.T, n int, take func(step)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h.tenants = append(h.tenants, &tenant{Tenant: made, rig: h.rig, pools: []scenario.Pool{made.NewPool("a", 1)}})
+		h.tenants = append(h.tenants, &tenant{Tenant: made, rig: h.rig, calls: map[string]int{}, pools: []scenario.Pool{made.NewPool("a", 1)}})
 	}
 	h.seat.API.SetRule(h.dispatch)
 	// All tenants share the one binding for bootstrap tokens. Without it, the first that needs it makes it anew.
@@ -242,14 +241,12 @@ func (h *harness) dispatch(ctx context.Context, c faultproxy.Call, at faultproxy
 	return faultproxy.Verdict{}
 }
 
-// arm sets the traps, one for a tenant.
-func (h *harness) arm(points []point) []*trap {
+// arm sets the first trap of each chain, one for a tenant.
+func (h *harness) arm(chains [][]point) []*trap {
 	var traps []*trap
-	for i, p := range points {
-		trap := newTrap(p)
-		traps = append(traps, trap)
-		h.tenants[i].set(trap)
-		h.tenants[i].died = p
+	for i, c := range chains {
+		h.tenants[i].begin()
+		traps = append(traps, h.tenants[i].arm(c))
 	}
 	return traps
 }
@@ -272,7 +269,7 @@ func (h *harness) gather(t *testing.T, s step, traps []*trap) {
 			open++
 			missing, err := s.goal(h.at(trap))(t.Context())
 			if err != nil || missing != "" {
-				errs = append(errs, errors.Join(fmt.Errorf("neither %s nor done: %s", trap.point, missing), err))
+				errs = append(errs, errors.Join(fmt.Errorf("neither %s nor done: %s", trap.point(), missing), err))
 			}
 		}
 		switch {
@@ -296,15 +293,24 @@ func (h *harness) at(t *trap) *tenant {
 	return h.tenants[slices.IndexFunc(h.tenants, func(x *tenant) bool { return x.armed() == t })]
 }
 
-// kill is the crash. It returns the traps that held no call: they stay where they are.
+// kill is the crash. It returns the traps that held no call, which stay where they are, and those that come next in the
+// chains of the others.
 func (h *harness) kill(traps []*trap) (open []*trap) {
+	var sprung []*trap
 	for _, trap := range traps {
-		if !trap.spring() {
+		if trap.spring() {
+			sprung = append(sprung, trap)
+		} else {
 			open = append(open, trap)
 		}
 	}
 	h.seat.Process.Kill()
 	h.kills++
+	for _, trap := range sprung {
+		if rest := trap.chain[1:]; len(rest) > 0 {
+			open = append(open, h.at(trap).arm(rest))
+		}
+	}
 	return open
 }
 
@@ -324,7 +330,8 @@ func (h *harness) loseRecords(t *testing.T) {
 	for _, x := range h.who {
 		armed[x] = x.armed()
 		x.pools = append(x.pools, x.NewPool("b", 1))
-		trap := newTrap(point{"adopt", "management", "patch cloudmachines {spec.providerID}", 1, faultproxy.Before})
+		record := point{"adopt", "management", "patch cloudmachines {spec.providerID}", 1, faultproxy.Before}
+		trap := newTrap([]point{record})
 		traps = append(traps, trap)
 		x.set(trap)
 	}
@@ -342,6 +349,7 @@ func (h *harness) loseRecords(t *testing.T) {
 	}, patience, "50ms").Should(Equal(len(traps)), "the provider IDs are about to be written")
 	h.kill(traps)
 	for _, x := range h.who {
+		x.begin()
 		x.set(armed[x])
 	}
 	h.reset()

@@ -59,49 +59,58 @@ func enumerate(step string, tenants [][]faultproxy.Call) []point {
 	return points
 }
 
+// chains divides the points, which are in the order of their coming, into chains of some that are far from each other.
+func chains(points []point, length int) [][]point {
+	all := make([][]point, (len(points)+length-1)/length)
+	for i, p := range points {
+		all[i%len(all)] = append(all[i%len(all)], p)
+	}
+	return all
+}
+
 // counts tells whether a call is one to die at.
 func counts(c faultproxy.Call) bool { return c.Proxy == "cloud" || (c.Write() && rig.Ours(c)) }
 
 // trap holds the call that is its point until the manager is dead. When the manager gives the call up before (its own
 // deadline is over, while other points are still to come), the next call of the same kind is held in its place.
 type trap struct {
-	point point
+	// chain begins with the trap's own point. The others are for after its death.
+	chain []point
 
 	mu     sync.Mutex
-	seen   int
 	number int       // of the call, once it came
 	held   time.Time // since when a call is; zero: none is
 	dead   bool
 }
 
-func newTrap(p point) *trap { return &trap{point: p} }
+func newTrap(chain []point) *trap { return &trap{chain: chain} }
 
-// rule is the trap as a rule of the tenant's calls.
-func (t *trap) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
-	if !t.catches(c, at) {
+func (t *trap) point() point { return t.chain[0] }
+
+// rule is the trap as a rule of the tenant's calls. nth is how many of the call's kind there were in this step.
+func (t *trap) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point, nth int) faultproxy.Verdict {
+	if !t.catches(c, at, nth) {
 		return faultproxy.Verdict{}
 	}
 	<-ctx.Done() // who called is dead, or gave up
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.dead {
-		t.held, t.seen, t.number = time.Time{}, t.point.nth-1, 0
+		t.held, t.number = time.Time{}, 0
 	}
 	return faultproxy.Verdict{Cut: true}
 }
 
-func (t *trap) catches(c faultproxy.Call, at faultproxy.Point) bool {
-	if c.Proxy != t.point.line || c.Kind() != t.point.kind || !counts(c) {
+func (t *trap) catches(c faultproxy.Call, at faultproxy.Point, nth int) bool {
+	if c.Proxy != t.point().line || c.Kind() != t.point().kind {
 		return false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at == faultproxy.Before {
-		if t.seen++; t.seen == t.point.nth {
-			t.number = c.Number
-		}
+	if at == faultproxy.Before && t.number == 0 && nth >= t.point().nth {
+		t.number = c.Number
 	}
-	if at == t.point.at && t.number == c.Number {
+	if at == t.point().at && t.number == c.Number {
 		t.held = time.Now()
 		return true
 	}

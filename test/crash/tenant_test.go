@@ -25,8 +25,9 @@ type tenant struct {
 	died    point  // the last
 	missing string // at the last look
 
-	mu   sync.Mutex
-	trap *trap
+	mu    sync.Mutex
+	trap  *trap
+	calls map[string]int // in this step, by whom they go to and their kind
 }
 
 // set sets the trap for all of the tenant's calls; nil takes it away.
@@ -37,6 +38,14 @@ func (x *tenant) set(t *trap) {
 	x.Rule(x.rule)
 }
 
+// arm sets the trap for the first point of a chain.
+func (x *tenant) arm(chain []point) *trap {
+	t := newTrap(chain)
+	x.set(t)
+	x.died = chain[0]
+	return t
+}
+
 func (x *tenant) armed() *trap {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -44,11 +53,27 @@ func (x *tenant) armed() *trap {
 }
 
 func (x *tenant) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
-	t := x.armed()
+	if !counts(c) {
+		return faultproxy.Verdict{}
+	}
+	x.mu.Lock()
+	key := c.Proxy + c.Kind()
+	if at == faultproxy.Before {
+		x.calls[key]++
+	}
+	t, nth := x.trap, x.calls[key]
+	x.mu.Unlock()
 	if t == nil {
 		return faultproxy.Verdict{}
 	}
-	return t.rule(ctx, c, at)
+	return t.rule(ctx, c, at, nth)
+}
+
+// begin counts calls from here on.
+func (x *tenant) begin() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.calls = map[string]int{}
 }
 
 func (x *tenant) create(ctx context.Context) error {
