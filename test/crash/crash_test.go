@@ -165,11 +165,11 @@ func (h *harness) reference(t *testing.T) map[string][]point {
 }
 
 // crash brings tenants to all points, and kills the manager there: many at a time, because a call that is held waits for
-// the others, and some points one after the other in each. It returns the points that no call came to.
+// the others, and at several points in the life of each. It returns the points that no call came to.
 func (h *harness) crash(t *testing.T, points map[string][]point, lives int) (left missed) {
 	todo, n := map[string][][]point{}, 0
 	for _, s := range steps {
-		todo[s.name] = chains(points[s.name], lives)
+		todo[s.name] = divide(points[s.name], lives)
 		n = max(n, len(todo[s.name]))
 	}
 	for ; n > 0 && !t.Failed(); n -= *width {
@@ -180,22 +180,20 @@ func (h *harness) crash(t *testing.T, points map[string][]point, lives int) (lef
 			if s.name == "roll" || s.name == "adopt" {
 				h.who = h.tenants[:len(now)] // the others need it for nothing
 			}
-			traps := h.arm(now)
+			h.arm(now)
 			h.act(t, s)
-			for len(traps) > 0 {
-				h.gather(t, s, traps)
-				if !slices.ContainsFunc(traps, func(trap *trap) bool { return trap.holds() > 0 }) {
-					for _, trap := range traps {
-						left = append(left, trap.chain...)
-					}
-					break
-				}
-				traps = h.kill(traps)
+			for h.gather(t, s) {
+				h.kill()
 				if err := h.start(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
-			h.disarm()
+			for _, x := range h.tenants {
+				for _, trap := range x.open() {
+					left = append(left, trap.point)
+				}
+				x.set()
+			}
 			h.reach(t, s)
 		})
 	}
@@ -241,35 +239,40 @@ func (h *harness) dispatch(ctx context.Context, c faultproxy.Call, at faultproxy
 	return faultproxy.Verdict{}
 }
 
-// arm sets the first trap of each chain, one for a tenant.
-func (h *harness) arm(chains [][]point) []*trap {
-	var traps []*trap
-	for i, c := range chains {
-		h.tenants[i].begin()
-		traps = append(traps, h.tenants[i].arm(c))
+// arm sets traps at each group of points, one group for a tenant.
+func (h *harness) arm(groups [][]point) {
+	for i, points := range groups {
+		var traps []*trap
+		for _, p := range points {
+			traps = append(traps, newTrap(p))
+		}
+		h.tenants[i].set(traps...)
 	}
-	return traps
 }
 
-// gather waits until every trap holds a call or its tenant has done all there was to do; or, because a call that waits
-// for an answer is given up sooner or later, until one has been held for long enough.
-func (h *harness) gather(t *testing.T, s step, traps []*trap) {
+// gather waits until each tenant that has a trap holds a call in it, or has done all there was to do; or, because a call
+// that waits for an answer is given up sooner or later, until one has been held for long enough. It returns whether any
+// call is held.
+func (h *harness) gather(t *testing.T, s step) (caught bool) {
 	t.Helper()
 	var done time.Time
 	NewWithT(t).Eventually(func() error {
+		caught = false
 		open := 0
 		var errs []error
-		for _, trap := range traps {
-			switch d := trap.holds(); {
+		for _, x := range h.tenants {
+			d := x.held()
+			caught = caught || d > 0
+			switch {
 			case d > hold:
 				return nil
-			case d > 0:
+			case d > 0, len(x.open()) == 0:
 				continue
 			}
 			open++
-			missing, err := s.goal(h.at(trap))(t.Context())
+			missing, err := s.goal(x)(t.Context())
 			if err != nil || missing != "" {
-				errs = append(errs, errors.Join(fmt.Errorf("neither %s nor done: %s", trap.point(), missing), err))
+				errs = append(errs, errors.Join(fmt.Errorf("%s has done neither all nor one of %s: %s", x.Name, list(pointsOf(x.open())), missing), err))
 			}
 		}
 		switch {
@@ -282,75 +285,54 @@ func (h *harness) gather(t *testing.T, s step, traps []*trap) {
 			done = time.Now()
 		}
 		if time.Since(done) < gather {
-			return fmt.Errorf("%d points are to come", open)
+			return fmt.Errorf("%d tenants may still come to their points", open)
 		}
 		return nil
 	}, patience, "100ms").Should(Succeed())
+	return caught
 }
 
-// at returns the tenant that a trap is set for.
-func (h *harness) at(t *trap) *tenant {
-	return h.tenants[slices.IndexFunc(h.tenants, func(x *tenant) bool { return x.armed() == t })]
+func pointsOf(traps []*trap) (all []point) {
+	for _, t := range traps {
+		all = append(all, t.point)
+	}
+	return all
 }
 
-// kill is the crash. It returns the traps that held no call, which stay where they are, and those that come next in the
-// chains of the others.
-func (h *harness) kill(traps []*trap) (open []*trap) {
-	var sprung []*trap
-	for _, trap := range traps {
-		if trap.spring() {
-			sprung = append(sprung, trap)
-		} else {
-			open = append(open, trap)
-		}
+// kill is the crash.
+func (h *harness) kill() {
+	for _, x := range h.tenants {
+		x.spring()
 	}
 	h.seat.Process.Kill()
 	h.kills++
-	for _, trap := range sprung {
-		if rest := trap.chain[1:]; len(rest) > 0 {
-			open = append(open, h.at(trap).arm(rest))
-		}
-	}
-	return open
-}
-
-// disarm takes all traps away.
-func (h *harness) disarm() {
-	for _, x := range h.tenants {
-		x.set(nil)
-	}
 }
 
 // loseRecords makes VMs of which the manager knows nothing, and starts a manager that has to find them.
 func (h *harness) loseRecords(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
-	armed := map[*tenant]*trap{}
-	var traps []*trap
+	armed := map[*tenant][]*trap{}
+	record := point{"adopt", "management", "patch cloudmachines {spec.providerID}", 1, faultproxy.Before}
 	for _, x := range h.who {
-		armed[x] = x.armed()
+		armed[x] = x.open()
 		x.pools = append(x.pools, x.NewPool("b", 1))
-		record := point{"adopt", "management", "patch cloudmachines {spec.providerID}", 1, faultproxy.Before}
-		trap := newTrap([]point{record})
-		traps = append(traps, trap)
-		x.set(trap)
+		x.set(newTrap(record))
 	}
 	h.each(t, func(ctx context.Context, x *tenant) error {
 		return scenario.Create(ctx, h.rig.Client, x.pools[1].Objects()...)
 	})
-	g.Eventually(func() int {
-		n := 0
-		for _, trap := range traps {
-			if trap.holds() > 0 {
+	g.Eventually(func() (n int) {
+		for _, x := range h.who {
+			if x.held() > 0 {
 				n++
 			}
 		}
 		return n
-	}, patience, "50ms").Should(Equal(len(traps)), "the provider IDs are about to be written")
-	h.kill(traps)
+	}, patience, "50ms").Should(Equal(len(h.who)), "the provider IDs are about to be written")
+	h.kill()
 	for _, x := range h.who {
-		x.begin()
-		x.set(armed[x])
+		x.set(armed[x]...)
 	}
 	h.reset()
 	if err := h.start(t.Context()); err != nil {

@@ -59,13 +59,13 @@ func enumerate(step string, tenants [][]faultproxy.Call) []point {
 	return points
 }
 
-// chains divides the points, which are in the order of their coming, into chains of some that are far from each other.
-func chains(points []point, length int) [][]point {
-	all := make([][]point, (len(points)+length-1)/length)
+// divide makes groups of points that are far from each other; points are in the order of their coming.
+func divide(points []point, size int) [][]point {
+	groups := make([][]point, (len(points)+size-1)/size)
 	for i, p := range points {
-		all[i%len(all)] = append(all[i%len(all)], p)
+		groups[i%len(groups)] = append(groups[i%len(groups)], p)
 	}
-	return all
+	return groups
 }
 
 // counts tells whether a call is one to die at.
@@ -74,8 +74,7 @@ func counts(c faultproxy.Call) bool { return c.Proxy == "cloud" || (c.Write() &&
 // trap holds the call that is its point until the manager is dead. When the manager gives the call up before (its own
 // deadline is over, while other points are still to come), the next call of the same kind is held in its place.
 type trap struct {
-	// chain begins with the trap's own point. The others are for after its death.
-	chain []point
+	point point
 
 	mu     sync.Mutex
 	number int       // of the call, once it came
@@ -83,16 +82,11 @@ type trap struct {
 	dead   bool
 }
 
-func newTrap(chain []point) *trap { return &trap{chain: chain} }
+func newTrap(p point) *trap { return &trap{point: p} }
 
-func (t *trap) point() point { return t.chain[0] }
-
-// rule is the trap as a rule of the tenant's calls. nth is how many of the call's kind there were in this step.
-func (t *trap) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point, nth int) faultproxy.Verdict {
-	if !t.catches(c, at, nth) {
-		return faultproxy.Verdict{}
-	}
-	<-ctx.Done() // who called is dead, or gave up
+// hold keeps a call until who made it is dead, or gave up.
+func (t *trap) hold(ctx context.Context) faultproxy.Verdict {
+	<-ctx.Done()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.dead {
@@ -101,16 +95,17 @@ func (t *trap) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point,
 	return faultproxy.Verdict{Cut: true}
 }
 
+// catches tells whether a call is the trap's, which it is in from then on. nth is how many of its kind there were.
 func (t *trap) catches(c faultproxy.Call, at faultproxy.Point, nth int) bool {
-	if c.Proxy != t.point().line || c.Kind() != t.point().kind {
+	if c.Proxy != t.point.line || c.Kind() != t.point.kind {
 		return false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at == faultproxy.Before && t.number == 0 && nth >= t.point().nth {
+	if at == faultproxy.Before && t.number == 0 && nth >= t.point.nth {
 		t.number = c.Number
 	}
-	if at == t.point().at && t.number == c.Number {
+	if at == t.point.at && t.number == c.Number {
 		t.held = time.Now()
 		return true
 	}

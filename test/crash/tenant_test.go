@@ -5,7 +5,9 @@ package crash
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -26,30 +28,44 @@ type tenant struct {
 	missing string // at the last look
 
 	mu    sync.Mutex
-	trap  *trap
+	traps []*trap
 	calls map[string]int // in this step, by whom they go to and their kind
 }
 
-// set sets the trap for all of the tenant's calls; nil takes it away.
-func (x *tenant) set(t *trap) {
+// set sets traps for all of the tenant's calls, and counts the calls from here on.
+func (x *tenant) set(traps ...*trap) {
 	x.mu.Lock()
-	x.trap = t
+	x.traps, x.calls = traps, map[string]int{}
 	x.mu.Unlock()
 	x.Rule(x.rule)
 }
 
-// arm sets the trap for the first point of a chain.
-func (x *tenant) arm(chain []point) *trap {
-	t := newTrap(chain)
-	x.set(t)
-	x.died = chain[0]
-	return t
-}
-
-func (x *tenant) armed() *trap {
+// open returns the traps in which the manager has not died yet.
+func (x *tenant) open() []*trap {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.trap
+	return slices.Clone(x.traps)
+}
+
+// held tells for how long a call has been in one of the traps; 0 means that none is.
+func (x *tenant) held() (longest time.Duration) {
+	for _, t := range x.open() {
+		longest = max(longest, t.holds())
+	}
+	return longest
+}
+
+// spring lets the traps know that the manager dies now. Those that hold no call stay set.
+func (x *tenant) spring() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.traps = slices.DeleteFunc(slices.Clone(x.traps), func(t *trap) bool {
+		sprung := t.spring()
+		if sprung {
+			x.died = t.point
+		}
+		return sprung
+	})
 }
 
 func (x *tenant) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
@@ -61,19 +77,14 @@ func (x *tenant) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Poin
 	if at == faultproxy.Before {
 		x.calls[key]++
 	}
-	t, nth := x.trap, x.calls[key]
+	traps, nth := x.traps, x.calls[key]
 	x.mu.Unlock()
-	if t == nil {
-		return faultproxy.Verdict{}
+	for _, t := range traps {
+		if t.catches(c, at, nth) {
+			return t.hold(ctx)
+		}
 	}
-	return t.rule(ctx, c, at, nth)
-}
-
-// begin counts calls from here on.
-func (x *tenant) begin() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.calls = map[string]int{}
+	return faultproxy.Verdict{}
 }
 
 func (x *tenant) create(ctx context.Context) error {

@@ -99,6 +99,10 @@ type Options struct {
 	Parse Parse
 	// Rule at the start; SetRule changes it. nil passes everything.
 	Rule Rule
+	// Skew is how far the caller's clock goes ahead of upstream's, or behind if it is negative. Since the caller's can't
+	// be set, the timestamps that pass are moved: to the past on their way to it, and back on their way to upstream.
+	// Callers that send Protobuf are not understood.
+	Skew time.Duration
 }
 
 // Proxy is a reverse proxy on the loopback interface. It speaks what upstream speaks: HTTPS, with HTTP/2 and a certificate
@@ -106,6 +110,7 @@ type Options struct {
 type Proxy struct {
 	name      string
 	parse     Parse
+	skew      time.Duration
 	url       string
 	ca        []byte
 	transport *http.Transport
@@ -129,7 +134,7 @@ func Start(o Options) (*Proxy, error) {
 		return nil, fmt.Errorf("proxy %s: read the address of upstream: %w", o.Name, err)
 	}
 	p := &Proxy{
-		name: o.Name, parse: o.Parse, rule: o.Rule, streams: map[*stream]struct{}{},
+		name: o.Name, parse: o.Parse, rule: o.Rule, skew: o.Skew, streams: map[*stream]struct{}{},
 		transport: &http.Transport{MaxIdleConnsPerHost: 64, ForceAttemptHTTP2: true, DisableCompression: true},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -250,6 +255,9 @@ func (p *Proxy) RoundTrip(req *http.Request) (*http.Response, error) {
 	if resp, err := p.ask(req, c, Before); resp != nil || err != nil {
 		return resp, err
 	}
+	if p.skew != 0 {
+		askPlain(req)
+	}
 	resp, err := p.transport.RoundTrip(req)
 	if err != nil {
 		return nil, err
@@ -260,9 +268,12 @@ func (p *Proxy) RoundTrip(req *http.Request) (*http.Response, error) {
 	case resp.StatusCode == http.StatusSwitchingProtocols:
 		return resp, nil
 	case c.Verb == "watch":
+		if p.skew != 0 {
+			resp.Body = newShiftedLines(resp.Body, -p.skew)
+		}
 		resp.Body = p.newStream(req.Context(), *c, resp.Body)
 	default:
-		if err := slurp(resp); err != nil {
+		if err := p.slurp(resp); err != nil {
 			return nil, err
 		}
 	}
@@ -273,11 +284,14 @@ func (p *Proxy) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // slurp reads the whole answer, so that what happens to the call happens after all of it.
-func slurp(resp *http.Response) error {
+func (p *Proxy) slurp(resp *http.Response) error {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return err
+	}
+	if p.skew != 0 {
+		body = shift(body, -p.skew)
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	return nil
@@ -289,6 +303,9 @@ func (p *Proxy) record(req *http.Request) (*Call, error) {
 		var err error
 		if body, err = io.ReadAll(req.Body); err != nil {
 			return nil, err
+		}
+		if p.skew != 0 {
+			body = shift(body, p.skew)
 		}
 		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }

@@ -57,6 +57,27 @@ func TestKubernetes(t *testing.T) {
 	t.Run("watches lag and are cut", func(t *testing.T) { lags(t, direct, through, proxy) })
 }
 
+// TestSkew moves timestamps, and nothing else, without changing the length of what it passes on.
+func TestSkew(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{`{"at":"2026-02-28T23:59:30Z"}`, `{"at":"2026-03-01T00:04:30Z"}`},
+		{`{"at":"2026-02-28T23:59:30.123456Z","b":"2026-02-28T00:00:00Z"}`, `{"at":"2026-03-01T00:04:30.123456Z","b":"2026-02-28T00:05:00Z"}`},
+		{`{"at":null,"name":"2026-02-28","n":20260228,"bad":"2026-13-40T99:99:99Z"}`, `{"at":null,"name":"2026-02-28","n":20260228,"bad":"2026-13-40T99:99:99Z"}`},
+	} {
+		got := string(shift([]byte(c.in), 5*time.Minute))
+		if got != c.want {
+			t.Errorf("%s became %s, want %s", c.in, got, c.want)
+		}
+		if back := string(shift([]byte(got), -5*time.Minute)); back != c.in {
+			t.Errorf("%s came back as %s", c.in, back)
+		}
+	}
+	lines := newShiftedLines(io.NopCloser(strings.NewReader("{\"a\":\"2026-01-01T00:00:00Z\"}\n{\"b\":\"2026-01-01T00:00:01Z\"}\n")), time.Hour)
+	if got, err := io.ReadAll(lines); err != nil || string(got) != "{\"a\":\"2026-01-01T01:00:00Z\"}\n{\"b\":\"2026-01-01T01:00:01Z\"}\n" {
+		t.Errorf("a watch became %q, %v", got, err)
+	}
+}
+
 // throughProxy makes a client whose bearer token passes the proxy.
 func throughProxy(t *testing.T, cluster *playground.ControlPlane, direct *kubernetes.Clientset, proxy *Proxy) *kubernetes.Clientset {
 	t.Helper()

@@ -8,16 +8,19 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +30,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -195,6 +199,7 @@ func TestManagers(t *testing.T) {
 	h := newHouse(t)
 	h.run("webhook-down", (*house).webhookDown)
 	h.run("leader-killed", (*house).leaderKilled)
+	h.run("clock-skew", (*house).clockSkew)
 	h.run("asked-to-stop", (*house).askedToStop)
 	h.run("api-server-restarts", (*house).apiServerRestarts)
 	h.run("namespace", (*house).onlyNamespace)
@@ -277,6 +282,76 @@ func (h *house) leaderKilled() {
 	h.oneEach(pool, 5)
 	h.delete(pool.Deployment())
 	h.soon("nothing is left", h.gone(pool))
+}
+
+// Managers whose clocks differ by many minutes: the one that thinks that the other's lease is long over does not take it,
+// and makes no second VM when it leads at last.
+func (h *house) clockSkew() {
+	const lease = 4 * time.Second
+	args := []string{"--leader-elect-lease-duration=" + lease.String(), "--leader-elect-renew-deadline=3s"}
+	pool := h.adopted("clock-skew")
+	pool.Replicas = 3
+	h.latency(500 * time.Millisecond)
+	first := h.start(append(args, "--kubeconfig="+h.skewed("behind", -7*time.Minute))...)
+	h.leader(first)
+	second := h.start(append(args, "--kubeconfig="+h.skewed("ahead", 7*time.Minute))...)
+	holder := &coordinationv1.LeaseList{}
+	leads := func() string {
+		if err := h.client.List(h.ctx, holder, client.InNamespace("drover-system")); err != nil || len(holder.Items) != 1 {
+			h.Fatalf("%d leases, %v", len(holder.Items), err)
+		}
+		return ptr.Deref(holder.Items[0].Spec.HolderIdentity, "")
+	}
+	before := leads()
+	if off := time.Until(holder.Items[0].Spec.RenewTime.Time); off > -6*time.Minute {
+		h.Errorf("the lease was renewed %s from now: is the clock not behind?", off)
+	}
+	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
+	for tick, end := time.NewTicker(200*time.Millisecond), time.Now().Add(3*lease); time.Now().Before(end); <-tick.C {
+		if now := leads(); now != before {
+			h.Fatalf("%s took the lease of %s, which had renewed it", now, before)
+		}
+	}
+	if err := pool.Scale(h.ctx, h.client, 6); err != nil {
+		h.Fatal(err)
+	}
+	h.soon("all machines are there", func(ctx context.Context) (string, error) {
+		machines := &infrav1.CloudMachineList{}
+		if err := h.client.List(ctx, machines, client.InNamespace(pool.Cluster.Namespace)); err != nil || len(machines.Items) < 6 {
+			return fmt.Sprintf("there are %d", len(machines.Items)), err
+		}
+		return "", nil
+	})
+	first.Kill()
+	h.leader(second)
+	h.soon("all machines are ready", pool.Ready(h.client, 6))
+	h.oneEach(pool, 6)
+	h.delete(pool.Deployment())
+	h.soon("nothing is left", h.gone(pool))
+}
+
+// skewed returns a kubeconfig for a manager whose clock is wrong.
+func (h *house) skewed(name string, by time.Duration) string {
+	h.Helper()
+	proxy, err := faultproxy.Start(faultproxy.Options{
+		Name: name, Upstream: h.management.URL, CA: h.management.CA(), Parse: faultproxy.Kubernetes, Skew: by,
+	})
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(proxy.Close)
+	raw, err := h.management.ServiceAccountKubeconfig(h.ctx, "drover-system", "drover-manager")
+	if err == nil {
+		raw, err = proxy.Kubeconfig(raw)
+	}
+	file := filepath.Join(h.TempDir(), "kubeconfig")
+	if err == nil {
+		err = os.WriteFile(file, raw, 0o600)
+	}
+	if err != nil {
+		h.Fatal(err)
+	}
+	return file
 }
 
 // latency makes the shared cloud slow until the test ends. The other tests only wait a little longer.
