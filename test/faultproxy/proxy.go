@@ -101,7 +101,6 @@ type Options struct {
 	Rule Rule
 	// Skew is how far the caller's clock goes ahead of upstream's, or behind if it is negative. Since the caller's can't
 	// be set, the timestamps that pass are moved: to the past on their way to it, and back on their way to upstream.
-	// Callers that send Protobuf are not understood.
 	Skew time.Duration
 }
 
@@ -255,9 +254,6 @@ func (p *Proxy) RoundTrip(req *http.Request) (*http.Response, error) {
 	if resp, err := p.ask(req, c, Before); resp != nil || err != nil {
 		return resp, err
 	}
-	if p.skew != 0 {
-		askPlain(req)
-	}
 	resp, err := p.transport.RoundTrip(req)
 	if err != nil {
 		return nil, err
@@ -299,12 +295,18 @@ func (p *Proxy) slurp(resp *http.Response) error {
 
 func (p *Proxy) record(req *http.Request) (*Call, error) {
 	var body []byte
+	if p.skew != 0 {
+		askPlain(req)
+	}
 	if req.Body != nil && req.Body != http.NoBody && req.Header.Get("Upgrade") == "" {
 		var err error
 		if body, err = io.ReadAll(req.Body); err != nil {
 			return nil, err
 		}
 		if p.skew != 0 {
+			if body, err = plain(req, body); err != nil {
+				return nil, err
+			}
 			body = shift(body, p.skew)
 		}
 		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))

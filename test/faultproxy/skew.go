@@ -5,10 +5,15 @@ package faultproxy
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"regexp"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // timestamps are those in JSON, which have the same length whatever the time.
@@ -30,10 +35,24 @@ func shift(json []byte, by time.Duration) []byte {
 	})
 }
 
-// askPlain asks upstream for answers that shift can read.
+// askPlain asks upstream for JSON, which alone shift can read.
 func askPlain(req *http.Request) {
-	req.Header.Set("Accept", "application/json")
+	req.Header.Set("Accept", runtime.ContentTypeJSON)
 	req.Header.Del("Accept-Encoding")
+}
+
+// plain makes JSON of what a caller sends in Protobuf, as clients do with Kubernetes' own kinds.
+func plain(req *http.Request, body []byte) ([]byte, error) {
+	if req.Header.Get("Content-Type") != runtime.ContentTypeProtobuf {
+		return body, nil
+	}
+	object, kind, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read what was sent: %w", err)
+	}
+	object.GetObjectKind().SetGroupVersionKind(*kind)
+	req.Header.Set("Content-Type", runtime.ContentTypeJSON)
+	return json.Marshal(object)
 }
 
 // shiftedLines is the body of a watch, an event in each line, with its timestamps moved.
