@@ -81,9 +81,9 @@ type machineScope struct {
 	ownershipID string
 	// account is nil while the CloudAccount is missing or refused.
 	account *cloud.Account
-	// written says that the step wrote the spec. That comes back as an event, and the status follows with it: to write it
-	// now as well would be one write more.
-	written bool
+	// later says that the status is a later step's to write, which saves a write: because this step wrote the spec, and that
+	// comes back as an event; or because there is nothing to say yet.
+	later bool
 }
 
 func (s *machineScope) key() client.ObjectKey { return client.ObjectKeyFromObject(s.CloudMachine) }
@@ -100,7 +100,7 @@ func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	before := scope.DeepCopy()
 	result, err := r.step(ctx, scope)
-	if scope.written {
+	if scope.later {
 		return result, err
 	}
 	r.eventOnChange(before, scope.CloudMachine)
@@ -160,14 +160,25 @@ func (r *CloudMachineReconciler) ownershipID(ctx context.Context, cluster *clust
 	return cloudCluster.Spec.OwnershipID, nil
 }
 
-// ownerGrace is how long a new CloudMachine may be without a Machine before its status says so: Cluster API makes the one
-// right after the other, and a write for each machine is saved.
-const ownerGrace = 10 * time.Second
+// quietWait is how long a new CloudMachine may wait before its status says for what: Cluster API brings its Machine, its
+// bootstrap data and all else one right after the other, and a write for each machine is saved, with what Cluster API
+// does after each.
+const quietWait = 10 * time.Second
+
+// quietLeft is how much of quietWait is left. One who was created in the future, by a clock that differs from ours, gets none.
+func quietLeft(created time.Time) time.Duration {
+	age := time.Since(created)
+	if age < 0 {
+		return 0
+	}
+	return quietWait - age
+}
 
 // step decides what comes next for the machine, and does it.
 func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (reconcile.Result, error) {
-	if left := ownerGrace - time.Since(s.CreationTimestamp.Time); s.owner == nil && left > 0 && s.DeletionTimestamp.IsZero() {
-		return reconcile.Result{RequeueAfter: left}, nil
+	quiet := quietLeft(s.CreationTimestamp.Time)
+	if s.owner == nil && quiet > 0 && s.DeletionTimestamp.IsZero() {
+		return reconcile.Result{RequeueAfter: quiet}, nil
 	}
 	switch {
 	case setPaused(s.CloudMachine, s.cluster):
@@ -178,6 +189,10 @@ func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (rec
 		return r.observe(ctx, s)
 	}
 	if reason, message := waitsFor(s); reason != "" {
+		if quiet > 0 && readyReason(s.CloudMachine) == "" {
+			s.later = true
+			return reconcile.Result{RequeueAfter: quiet}, nil
+		}
 		setNotReady(s.CloudMachine, reason, message)
 		return reconcile.Result{}, nil
 	}

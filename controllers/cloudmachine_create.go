@@ -36,7 +36,7 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) err
 	if err := r.Client.Patch(ctx, claimed, patch); err != nil {
 		return fmt.Errorf("claiming the machine: %w", err)
 	}
-	s.written = true
+	s.later = true
 	return nil
 }
 
@@ -161,7 +161,7 @@ func (r *CloudMachineReconciler) record(ctx context.Context, s *machineScope, pr
 	if err := r.Client.Patch(ctx, recorded, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("recording provider ID %s: %w", providerID, err)
 	}
-	s.written = true
+	s.later = true
 	return nil
 }
 

@@ -71,7 +71,7 @@ func (h *house) start(args ...string) *playground.Process {
 	p, err := h.management.StartDrover(h.ctx, playground.DroverOptions{
 		Binary: env.binary,
 		Args: append([]string{
-			"--leader-elect-retry-period=500ms",
+			"--leader-elect-retry-period=500ms", "--cloud-call-timeout=10s",
 			"--ambient-credentials-namespaces=operator", "--simulated-endpoint=" + env.cloud.URL,
 		}, args...),
 		Env: []string{"DROVER_SIMULATED_TOKEN=" + env.cloud.Token},
