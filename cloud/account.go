@@ -226,6 +226,10 @@ func (a *Account) create(ctx context.Context, req Request, shape [sha256.Size]by
 	if made.OwnershipID != req.OwnershipID {
 		return Resource{}, foreign(req.Token, []Resource{made})
 	}
+	if made = tame(made); !fits(made.ProviderID, maxProviderID) {
+		return Resource{}, Errorf(Unknown, "create machine %s/%s: the cloud answers with a provider ID of %d bytes, which can't be recorded: is it a cloud?",
+			req.Namespace, req.Name, len(made.ProviderID))
+	}
 	a.inventory.made(req, made)
 	return made, nil
 }
@@ -262,7 +266,7 @@ func (a *Account) list(ctx context.Context) ([]Resource, error) {
 		all, err = a.driver.List(ctx)
 		return err
 	})
-	return all, err
+	return tameAll(all), err
 }
 
 // describe is a live read of any number of references. It returns what was found by token, and for each token that
@@ -291,7 +295,7 @@ func (a *Account) describe(ctx context.Context, refs []Reference) (found map[str
 				failed[ref.Token] = err
 			}
 		}
-		for _, r := range read {
+		for _, r := range tameAll(read) {
 			found[r.Token] = append(found[r.Token], r)
 		}
 	}

@@ -2,7 +2,49 @@
 
 package cloud
 
-import "slices"
+import (
+	"slices"
+	"unicode/utf8"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// What the status of a CloudMachine can hold. Anybody may answer at a tenant's endpoint, and a status that the API server
+// refuses would tell of nothing at all.
+const (
+	maxProviderID = 512
+	maxZoneName   = 256
+	maxAddress    = 256
+	maxAddresses  = 100
+)
+
+// tame drops what no cloud says of a resource, and keeps the rest.
+func tame(r Resource) Resource {
+	if !fits(r.FailureDomain, maxZoneName) {
+		r.FailureDomain = ""
+	}
+	unfit := func(a clusterv1.MachineAddress) bool { return !fits(a.Address, maxAddress) }
+	if slices.ContainsFunc(r.Addresses, unfit) {
+		r.Addresses = slices.DeleteFunc(slices.Clone(r.Addresses), unfit)
+	}
+	if len(r.Addresses) > maxAddresses {
+		r.Addresses = r.Addresses[:maxAddresses]
+	}
+	return r
+}
+
+func tameAll(resources []Resource) []Resource {
+	for i := range resources {
+		resources[i] = tame(resources[i])
+	}
+	return resources
+}
+
+// fits tells whether a text is one, of so many characters at most.
+func fits(text string, limit int) bool {
+	n := utf8.RuneCountInString(text)
+	return n > 0 && n <= limit && utf8.ValidString(text)
+}
 
 // find returns where r is among the resources, or -1.
 func find(resources []Resource, r Resource) int {

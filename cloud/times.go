@@ -34,6 +34,6 @@ func TimesFor(call time.Duration) Times {
 		Settle:           2 * call,
 		NoCapacityMemory: 3 * time.Minute,
 		DeleteWindow:     time.Second,
-		DeleteWindowMax:  6 * time.Second,
+		DeleteWindowMax:  7 * time.Second,
 	}
 }
