@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -57,7 +58,7 @@ func (d *demo) run(ctx context.Context) error {
 		{"kill a VM behind Drover's back", d.heal, time.Minute},
 		{"scale to 3 with an application on the machines: they are drained", d.drain, 2 * time.Minute},
 		{"scale to 0", d.empty, time.Minute},
-		{"prove that nothing is left", d.prove, 10 * time.Second},
+		{"prove that nothing is left", d.prove, time.Minute},
 	} {
 		if err := d.step(ctx, s); err != nil {
 			return err
@@ -220,11 +221,27 @@ func (d *demo) empty(ctx context.Context) (string, error) {
 	return "no machine, no Node", d.nodes.Until(ctx, "no Node is left", scenario.Empty(d.nodes, &corev1.NodeList{}, ""))
 }
 
-// prove looks at the truth: the cloud's own books, and live reads of both clusters.
-func (d *demo) prove(ctx context.Context) (string, error) {
+// prove looks at the truth: the cloud's own books, and live reads of both clusters. It looks for a while: the data
+// Secrets are removed by Kubernetes' garbage collector, which learns of a new kind within half a minute.
+func (d *demo) prove(ctx context.Context) (said string, err error) {
+	err = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		now, nothing, err := d.left(ctx)
+		if err == nil {
+			said = now
+		}
+		return nothing, err
+	})
+	if err != nil && ctx.Err() != nil {
+		return "", fmt.Errorf("something is left: %s", said)
+	}
+	return said, err
+}
+
+// left says what is left of the machines anywhere, and whether that is nothing.
+func (d *demo) left(ctx context.Context) (said string, nothing bool, err error) {
 	snapshot, err := d.cloud.Snapshot(ctx)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	counts := map[wire.Kind]int{}
 	for _, r := range snapshot.Live() {
@@ -232,14 +249,11 @@ func (d *demo) prove(ctx context.Context) (string, error) {
 	}
 	left, err := d.cluster.Left(ctx, d.client, d.target)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
-	said := fmt.Sprintf("%d VMs, %d network interfaces, %d disks; %s",
+	said = fmt.Sprintf("%d VMs, %d network interfaces, %d disks; %s",
 		counts[wire.Instance], counts[wire.NIC], counts[wire.Disk], left)
-	if len(snapshot.Live()) > 0 || left != (scenario.Left{}) {
-		return "", fmt.Errorf("something is left: %s", said)
-	}
-	return said, nil
+	return said, len(snapshot.Live()) == 0 && left == (scenario.Left{}), nil
 }
 
 // untilReady waits for n machines and n Nodes, all Ready.
