@@ -52,6 +52,8 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	switch {
 	case deletion.Gone:
 		if again := r.tidyNode(ctx, s, cmp.Or(s.Spec.ProviderID, deletion.ProviderID)); again > 0 {
+			setNotReady(s.CloudMachine, infrav1.DeletingReason,
+				"the VM is gone; waits for the workload cluster, two minutes at most, to remove the Node that it may have become")
 			return reconcile.Result{RequeueAfter: again}, nil
 		}
 		return reconcile.Result{}, r.release(ctx, s)
