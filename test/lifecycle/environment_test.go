@@ -13,7 +13,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -282,20 +281,4 @@ func (s *stage) stays(what string, look func() (wrong string)) {
 		case <-tick.C:
 		}
 	}
-}
-
-// restarting keeps two tests from restarting the manager at the same time.
-var restarting sync.Mutex
-
-// restartDrover kills the manager without warning and starts another. Other tests go on meanwhile, as machines do.
-func restartDrover(t *testing.T) {
-	t.Helper()
-	restarting.Lock()
-	defer restarting.Unlock()
-	env.drover.Kill()
-	next, err := startDrover(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	env.drover = next
 }
