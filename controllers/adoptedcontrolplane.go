@@ -222,6 +222,9 @@ func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted 
 	have := &corev1.Secret{}
 	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: adopted.Namespace, Name: name}, have)
 	if apierrors.IsNotFound(err) {
+		if here, err := r.stillHere(ctx, adopted, cluster); err != nil || !here {
+			return "", err
+		}
 		created := &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: adopted.Namespace, Name: name},
 			Type:       clusterv1.ClusterSecretType,
@@ -240,6 +243,21 @@ func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted 
 			"remove it, or name it in kubeconfigRef", name), nil
 	}
 	return "", r.refreshSecret(ctx, have, adopted, cluster, data)
+}
+
+// stillHere reads past the cache, so that no Secret is made anew which "clusterctl move" has just deleted: it pauses the
+// Cluster before, but that comes by another watch, which may be behind.
+func (r *AdoptedControlPlaneReconciler) stillHere(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) (bool, error) {
+	liveCluster, liveAdopted := &clusterv1.Cluster{}, &controlplanev1.AdoptedControlPlane{}
+	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(cluster), liveCluster)
+	if err == nil {
+		err = r.APIReader.Get(ctx, client.ObjectKeyFromObject(adopted), liveAdopted)
+	}
+	if err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	same := liveCluster.UID == cluster.UID && liveAdopted.UID == adopted.UID
+	return same && !ptr.Deref(liveCluster.Spec.Paused, false) && liveAdopted.DeletionTimestamp.IsZero(), nil
 }
 
 func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data []byte) error {
