@@ -274,6 +274,9 @@ func (x *tenant) heal(ctx context.Context) error {
 	if err := x.pause(ctx, false); err != nil {
 		errs = append(errs, err)
 	}
+	if x.deleted { // it may not have got through while the API server was away
+		errs = append(errs, scenario.Delete(ctx, x.rig.Client, x.Cluster()))
+	}
 	return errors.Join(append(errs, x.rotate(ctx))...)
 }
 
