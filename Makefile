@@ -22,7 +22,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test crash chaos bench demo playground lint generate verify-generate release-manifests clean
+.PHONY: help build test chaos bench demo playground lint generate verify-generate release-manifests clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

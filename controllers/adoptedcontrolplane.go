@@ -257,7 +257,7 @@ func (r *AdoptedControlPlaneReconciler) stillHere(ctx context.Context, adopted *
 		return false, client.IgnoreNotFound(err)
 	}
 	same := liveCluster.UID == cluster.UID && liveAdopted.UID == adopted.UID
-	return same && !ptr.Deref(liveCluster.Spec.Paused, false) && liveAdopted.DeletionTimestamp.IsZero(), nil
+	return same && !setPaused(liveAdopted, liveCluster) && liveAdopted.DeletionTimestamp.IsZero(), nil
 }
 
 func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data []byte) error {

@@ -318,11 +318,12 @@ func (x *tenant) watch(s simulator.Snapshot) error {
 // atRest says what is still missing until all is as the user wants it; "" when nothing is.
 func (x *tenant) atRest(ctx context.Context) (string, error) {
 	return x.rig.Confirmed(func(r client.Reader) scenario.Check {
-		return func(ctx context.Context) (string, error) { return x.atRestBy(ctx, r) }
+		return func(ctx context.Context) (string, error) { return x.restsBy(ctx, r) }
 	})(ctx)
 }
 
-func (x *tenant) atRestBy(ctx context.Context, r client.Reader) (string, error) {
+// restsBy says the same by what r reads.
+func (x *tenant) restsBy(ctx context.Context, r client.Reader) (string, error) {
 	if x.deleted {
 		return scenario.Empty(r, &clusterv1.ClusterList{}, x.Namespace)(ctx)
 	}

@@ -33,8 +33,8 @@ type Process struct {
 	err  error
 }
 
-// lazyGC spares the busiest of the programs that are not ours a sixth of their work, for memory: they share few cores
-// with what is tested. Beyond two GiB they collect as usual.
+// lazyGC has the busiest of the programs that are not ours collect garbage less often, for memory: they share few cores
+// with what is tested. Towards two GiB they collect as usual.
 var lazyGC = []string{"GOGC=400", "GOMEMLIMIT=2GiB"}
 
 // command is what start needs to know of a program.

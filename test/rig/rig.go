@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -125,17 +124,8 @@ func (r *Rig) startClusters(ctx context.Context) error {
 // Confirmed is a check that is asked again and again, of many tenants: it looks at the View, which costs nothing, and
 // then, because a copy may be behind, at the API server.
 func (r *Rig) Confirmed(check func(client.Reader) scenario.Check) scenario.Check {
-	return func(ctx context.Context) (string, error) {
-		if missing, err := check(r.View)(ctx); (missing != "" || err != nil) && !doubted() {
-			return missing, err
-		}
-		return check(r.Client)(ctx)
-	}
+	return scenario.All(check(r.View), check(r.Client))
 }
-
-// doubted is true now and then: what a copy says is missing is looked for live then, so that a copy which fell behind for
-// good, as when its API server was restarted, can't keep a test waiting.
-func doubted() bool { return rand.IntN(30) == 0 }
 
 // Later does something after a while. Settle waits for it.
 func (r *Rig) Later(d time.Duration, do func(context.Context)) {
