@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -67,41 +68,56 @@ func (r *CloudMachineReconciler) link(ctx context.Context, s *machineScope) (rec
 	if len(linked.Items) == 1 {
 		return reconcile.Result{}, nil
 	}
-	return reconcile.Result{}, r.setProviderID(ctx, s, nodes)
+	return r.setProviderID(ctx, s, nodes)
 }
 
 // setProviderID gives the machine's provider ID to the one Node that has none and answers at one of the VM's addresses.
-func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) error {
+// Two clouds may give the same private address to two machines of one cluster: then it tells nothing, and the kubelet has
+// to know its provider ID.
+func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (reconcile.Result, error) {
 	unlinked := &corev1.NodeList{}
 	if err := nodes.List(ctx, unlinked, client.MatchingFields{nodeByMissingID: "true"}); err != nil {
-		return fmt.Errorf("listing the Nodes without provider ID: %w", err)
+		return reconcile.Result{}, fmt.Errorf("listing the Nodes without provider ID: %w", err)
 	}
 	var match []*corev1.Node
+	var address string
 	for i := range unlinked.Items {
-		if sharesIP(&unlinked.Items[i], s.CloudMachine) {
-			match = append(match, &unlinked.Items[i])
+		if ip := sharedIP(&unlinked.Items[i], s.CloudMachine); ip != "" {
+			match, address = append(match, &unlinked.Items[i]), ip
 		}
 	}
 	switch len(match) {
 	case 0:
-		return nil // the Node comes as an event
+		return reconcile.Result{}, nil // the Node comes as an event
 	case 1:
 	default:
 		setNodeProblem(s.CloudMachine, fmt.Sprintf("Nodes %q and %q both have an address of this VM: delete the one that is not this machine's",
 			match[0].Name, match[1].Name))
-		return nil
+		return reconcile.Result{}, nil
+	}
+	same := &infrav1.CloudMachineList{}
+	err := r.Client.List(ctx, same, client.InNamespace(s.Namespace), client.MatchingFields{machineByAddress: address},
+		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name})
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("listing the machines at %s: %w", address, err)
+	}
+	if i := slices.IndexFunc(same.Items, func(m infrav1.CloudMachine) bool { return m.Name != s.Name }); i >= 0 {
+		setNodeProblem(s.CloudMachine, fmt.Sprintf(
+			"Node %q may be this machine's or CloudMachine %q's, which has the same address %s: give this machine's kubelet --provider-id=%s",
+			match[0].Name, same.Items[i].Name, address, s.Spec.ProviderID))
+		return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil // the other machine's end is no event for this one
 	}
 	node := match[0].DeepCopy()
 	node.Spec.ProviderID = s.Spec.ProviderID
 	patch := client.MergeFromWithOptions(match[0], client.MergeFromWithOptimisticLock{})
 	if err := nodes.Patch(ctx, node, patch); err != nil {
-		return fmt.Errorf("setting the provider ID of Node %q: %w", node.Name, err)
+		return reconcile.Result{}, fmt.Errorf("setting the provider ID of Node %q: %w", node.Name, err)
 	}
-	return nil
+	return reconcile.Result{}, nil
 }
 
-// sharesIP tells whether the Node has an IP address that the cloud gave to the VM.
-func sharesIP(node *corev1.Node, machine *infrav1.CloudMachine) bool {
+// sharedIP is an IP address of the Node that the cloud gave to the VM, or "".
+func sharedIP(node *corev1.Node, machine *infrav1.CloudMachine) string {
 	for _, a := range node.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
 			continue
@@ -109,11 +125,11 @@ func sharesIP(node *corev1.Node, machine *infrav1.CloudMachine) bool {
 		for _, b := range machine.Status.Addresses {
 			ip := b.Type == clusterv1.MachineInternalIP || b.Type == clusterv1.MachineExternalIP
 			if ip && a.Address == b.Address {
-				return true
+				return a.Address
 			}
 		}
 	}
-	return false
+	return ""
 }
 
 // removeNode deletes the Node of a VM that is gone for good, as a cloud controller manager does: its pods are moved at

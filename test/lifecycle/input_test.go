@@ -195,7 +195,7 @@ func TestUserDataTooLarge(t *testing.T) {
 }
 
 // byHand makes a Machine whose bootstrap data are in a Secret that somebody wrote, as other bootstrap providers do.
-func (s *stage) byHand(name, secret string) (*clusterv1.Machine, *infrav1.CloudMachine) {
+func (s *stage) byHand(name, secret string, change ...func(*infrav1.CloudMachine)) (*clusterv1.Machine, *infrav1.CloudMachine) {
 	s.Helper()
 	fields := scenario.Pool{Cluster: s.Adopted}.Template("", infrav1.SimulatedMachine{}).Spec.Template.Spec
 	machine := &infrav1.CloudMachine{ObjectMeta: s.meta(name), Spec: infrav1.CloudMachineSpec{CloudMachineFields: fields}}
@@ -207,6 +207,9 @@ func (s *stage) byHand(name, secret string) (*clusterv1.Machine, *infrav1.CloudM
 		InfrastructureRef: clusterv1.ContractVersionedObjectReference{
 			APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
 	}}
+	for _, c := range change {
+		c(machine)
+	}
 	s.create(machine, owner)
 	return owner, machine
 }

@@ -109,6 +109,52 @@ func TestNodeThatNobodyMatched(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
+// Two clouds gave the same private address to two machines of one cluster: a Node at that address is neither's, until one
+// of the machines is gone.
+func TestAddressOfTwoMachines(t *testing.T) {
+	t.Parallel()
+	const network = "10.82.0.0/16"
+	first, _ := ownCloud(t, network)
+	second, _ := ownCloud(t, network)
+	s := newStage(t, func(a *scenario.Adopted) { a.Endpoint, a.Token = first.URL, first.Token })
+	other := s.Adopted
+	other.Name += "-2"
+	other.Endpoint = second.URL
+	s.create(other.Account(), &corev1.Secret{ObjectMeta: s.meta(other.Name + "-credentials"), Data: map[string][]byte{"token": []byte(second.Token)}})
+	node := "ip-of-" + strings.ToLower(s.Name)
+	s.create(s.foreignData("data", node), &corev1.Secret{ObjectMeta: s.meta("nothing"), Data: map[string][]byte{"value": []byte("#cloud-config\n")}})
+	_, machine := s.byHand("joins", "data")
+	_, twin := s.byHand("twin", "nothing", func(m *infrav1.CloudMachine) { m.Spec.AccountRef.Name = other.Name })
+	for _, m := range []*infrav1.CloudMachine{machine, twin} {
+		s.soon("both VMs run", says(m, clusterv1.ReadyCondition, infrav1.ReadyReason))
+	}
+	s.approve(node)
+	for _, m := range []*infrav1.CloudMachine{machine, twin} {
+		s.soon("both machines tell of each other", says(m, infrav1.MachineNodeLinkedCondition, infrav1.DuplicateNodesReason, node, "same address", "--provider-id="))
+	}
+	have := &corev1.Node{}
+	if err := env.client.Get(s.ctx, client.ObjectKey{Name: node}, have); err != nil || have.Spec.ProviderID != "" {
+		t.Errorf("Node %s has provider ID %q (%v), which was a guess", node, have.Spec.ProviderID, err)
+	}
+	if err := scenario.Delete(s.ctx, env.client, twin); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("the twin is gone", s.deleted(twin))
+	s.touch(machine) // it would look again by itself within minutes
+	s.soon("the Node is the machine's", func(ctx context.Context) (string, error) {
+		if err := env.client.Get(ctx, client.ObjectKeyFromObject(have), have); err != nil {
+			return "", err
+		}
+		if err := env.client.Get(ctx, client.ObjectKeyFromObject(machine), machine); err != nil {
+			return "", err
+		}
+		if have.Spec.ProviderID == "" || have.Spec.ProviderID != machine.Spec.ProviderID {
+			return fmt.Sprintf("the Node has provider ID %q, the machine %q", have.Spec.ProviderID, machine.Spec.ProviderID), nil
+		}
+		return "", nil
+	})
+}
+
 // foreignData is a Secret with user data that name no provider ID, and a token that Drover knows nothing of.
 func (s *stage) foreignData(name, node string) *corev1.Secret {
 	s.Helper()

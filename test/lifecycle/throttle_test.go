@@ -4,6 +4,8 @@ package lifecycle
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -16,9 +18,20 @@ import (
 
 // strictCloud is a cloud that throttles by EC2's figures, for one test. A hundred kubelets under the race detector would
 // be too much.
-func strictCloud(t *testing.T) (*playground.Simulator, simulator.Admin) {
+func strictCloud(t *testing.T, network string) (*playground.Simulator, simulator.Admin) {
 	t.Helper()
-	cloud, err := playground.StartSimulator(t.Context(), playground.SimulatorOptions{Args: []string{"--throttle=ec2", "--latency=100ms", "--no-pods"}})
+	return ownCloud(t, network, "--throttle=ec2", "--latency=100ms", "--no-pods")
+}
+
+// ownCloud is a cloud for one test. Its machines have addresses of the given network: all clusters of these tests have
+// their Nodes in one, where no address may come twice.
+func ownCloud(t *testing.T, network string, args ...string) (*playground.Simulator, simulator.Admin) {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "cloud.yaml")
+	if err := os.WriteFile(config, []byte("networks: [{name: default, cidr: "+network+"}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cloud, err := playground.StartSimulator(t.Context(), playground.SimulatorOptions{Args: append(args, "--config="+config)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +77,7 @@ func (s *stage) patient() {
 // A hundred machines, which EC2 lets nobody ask for at once.
 func TestHundredMachinesThrottled(t *testing.T) {
 	t.Parallel()
-	cloud, admin := strictCloud(t)
+	cloud, admin := strictCloud(t, "10.80.0.0/16")
 	s := newStage(t, likeEC2(cloud))
 	s.patient()
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 100}
@@ -87,7 +100,7 @@ func TestHundredMachinesThrottled(t *testing.T) {
 // ask for twice as much as there is.
 func TestTwoClustersShareOneBucket(t *testing.T) {
 	t.Parallel()
-	cloud, admin := strictCloud(t)
+	cloud, admin := strictCloud(t, "10.81.0.0/16")
 	one := newStage(t, likeEC2(cloud))
 	two := newStage(t, likeEC2(cloud), func(a *scenario.Adopted) { a.Namespace, a.Name = a.Namespace+"-2", a.Name+"-2" })
 	const each = 12

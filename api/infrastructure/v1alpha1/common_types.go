@@ -61,7 +61,8 @@ const (
 	// DuplicateInstancesReason says that more than one VM carries this machine's token. Nothing is changed until
 	// a person has decided.
 	DuplicateInstancesReason = "DuplicateInstances"
-	// DuplicateNodesReason says that more than one Node carries this machine's provider ID.
+	// DuplicateNodesReason says that more than one Node carries this machine's provider ID or address, or that another
+	// machine has the same address.
 	DuplicateNodesReason = "DuplicateNodes"
 	// NotPermittedReason says that the operator has not allowed what is asked for.
 	NotPermittedReason = "NotPermitted"
