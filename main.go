@@ -70,6 +70,7 @@ type options struct {
 	simulated       string
 	probeInterval   time.Duration
 	shutdownTimeout time.Duration
+	safety          safetyOptions
 	diagnostics     capiflags.ManagerOptions
 	logs            *logs.Options
 }
@@ -126,6 +127,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.DurationVar(&o.cloudCall, "cloud-call-timeout", cloud.DefaultCall, "How long one call to a cloud may take. A machine whose creation was not recorded is believed to be absent after twice this time.")
 	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Time between two probes of an adopted control plane.")
 	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 45*time.Second, "How long calls in flight may take to end when the manager is asked to stop.")
+	o.safety.addFlags(f)
 	capiflags.AddManagerOptions(f, &o.diagnostics)
 	logsv1.AddFlags(o.logs, f)
 }
@@ -230,11 +232,15 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
+	identity, err := controllers.Identity(ctx, mgr.GetAPIReader())
+	if err != nil {
+		return err
+	}
 	clouds := registry.Clouds()
 	machinesChanged, accountsChanged := &controllers.Trigger{}, &controllers.Trigger{}
 	machines := &controllers.CloudMachineReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: clusterCache,
-		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Changed: machinesChanged, WatchFilterValue: o.watchFilter,
+		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Identity: identity, Changed: machinesChanged, WatchFilterValue: o.watchFilter,
 	}
 	accounts := cloud.NewAccounts(cloud.Options{
 		Clouds:  clouds,
@@ -275,6 +281,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 			Client: mgr.GetClient(), ClusterCache: clusterCache,
 			Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.watchFilter,
 		}).SetupWithManager(ctx, mgr, controllerOptions[bootstrap.CSRRequest](o.machines)),
+		o.safety.setup(mgr, o, accounts, identity),
 		o.webhooks(mgr, clouds),
 		o.checks(mgr),
 	)

@@ -256,6 +256,13 @@ func (a *Account) Forget(token string) {
 	a.deleter.forget(token)
 }
 
+// Listing returns everything in the account that carries Drover's tags, of any cluster, as the last complete listing had
+// it, and when that began; zero before the first. It never calls the cloud, but has it listed at least so often from
+// then on, also while no machine is observed.
+func (a *Account) Listing(atLeast time.Duration) (began time.Time, all []Resource) {
+	return a.inventory.listing(atLeast)
+}
+
 // Inventory says how much the inventory is worth.
 func (a *Account) Inventory() InventoryState { return a.inventory.state() }
 
@@ -269,10 +276,10 @@ func (a *Account) list(ctx context.Context) ([]Resource, error) {
 	return tameAll(all), err
 }
 
-// describe is a live read of any number of references. It returns what was found by token, and for each token that
+// Read is a live read of everything that carries the tokens of any number of references. It returns what was found by token, and for each token that
 // could not be read, why. Where the cloud refuses a batch because of something in it, the batch is halved until the
 // culprit is alone, so that it does not hold up the others.
-func (a *Account) describe(ctx context.Context, refs []Reference) (found map[string][]Resource, failed map[string]error) {
+func (a *Account) Read(ctx context.Context, refs []Reference) (found map[string][]Resource, failed map[string]error) {
 	found, failed = map[string][]Resource{}, map[string]error{}
 	var batches [][]Reference
 	for batch := range slices.Chunk(refs, max(a.cloud.MaxBatch, 1)) {
@@ -302,8 +309,9 @@ func (a *Account) describe(ctx context.Context, refs []Reference) (found map[str
 	return found, failed
 }
 
-// remove moves the deletion of any number of resources one step on.
-func (a *Account) remove(ctx context.Context, resources []Resource) []error {
+// Remove moves the deletion of any number of resources one step on, whatever they belong to, and returns an error or nil
+// for each.
+func (a *Account) Remove(ctx context.Context, resources []Resource) []error {
 	var all []error
 	for batch := range slices.Chunk(resources, max(a.cloud.MaxBatch, 1)) {
 		var errs []error

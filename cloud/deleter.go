@@ -232,7 +232,7 @@ func (d *deleter) read(ctx context.Context, unread []*job) {
 		refs = append(refs, j.ref)
 	}
 	began := time.Now()
-	found, failed := d.account().describe(ctx, refs)
+	found, failed := d.account().Read(ctx, refs)
 	for _, j := range unread {
 		if j.err = failed[j.ref.Token]; j.err == nil {
 			d.conclude(j, began, found[j.ref.Token])
@@ -334,7 +334,7 @@ func (d *deleter) remove(ctx context.Context, batch []*job) {
 			resources, of = append(resources, x), append(of, j)
 		}
 	}
-	for i, err := range d.account().remove(ctx, resources) {
+	for i, err := range d.account().Remove(ctx, resources) {
 		if err != nil {
 			of[i].err = err
 			continue

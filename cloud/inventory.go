@@ -32,6 +32,7 @@ type inventory struct {
 
 	mu      sync.Mutex
 	listed  map[string][]Resource // the last complete listing, by token
+	atLeast time.Duration         // how often to list although no machine is observed; 0: not at all
 	seen    map[string][]sighting // what is newer than that listing, by token
 	watches map[string]*watch     // the machines that someone is interested in, by token
 
@@ -167,12 +168,14 @@ func (v *inventory) listingDue() bool {
 // listAt is when the next listing is due; zero: never, because no one is interested.
 func (v *inventory) listAt(now time.Time) time.Time {
 	switch {
-	case len(v.watches) == 0:
+	case len(v.watches) == 0 && v.atLeast == 0:
 		return time.Time{}
 	case !v.retryAt.IsZero():
 		return v.retryAt
 	case v.began.IsZero():
 		return now
+	case len(v.watches) == 0:
+		return v.began.Add(v.jittered(v.atLeast))
 	}
 	idle, active := v.intervals()
 	at := v.began.Add(v.jittered(idle))
@@ -242,6 +245,21 @@ func (v *inventory) tellFreshness() {
 	if flip {
 		v.flipped()
 	}
+}
+
+// listing is the last complete listing, and when it began; zero before the first. From then on the account is listed at
+// least so often, also while no machine is observed.
+func (v *inventory) listing(atLeast time.Duration) (began time.Time, all []Resource) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.atLeast != atLeast {
+		v.atLeast = atLeast
+		v.wake()
+	}
+	for _, resources := range v.listed {
+		all = append(all, resources...)
+	}
+	return v.complete, all
 }
 
 func (v *inventory) state() InventoryState {
@@ -332,7 +350,7 @@ func (v *inventory) confirm(ctx context.Context) {
 		return
 	}
 	began := time.Now()
-	found, failed := v.account().describe(ctx, refs)
+	found, failed := v.account().Read(ctx, refs)
 	if ctx.Err() != nil {
 		return
 	}

@@ -291,7 +291,7 @@ func TestPoisonedBatch(t *testing.T) {
 		}
 		refs[17].Token = "poison"
 		c.with(func() { c.poison = "poison" })
-		found, failed := a.describe(t.Context(), refs)
+		found, failed := a.Read(t.Context(), refs)
 		if len(found) != 0 || len(failed) != 1 || CodeOf(failed["poison"]) != InvalidSpec {
 			t.Errorf("found %v, failed %v", found, failed)
 		}

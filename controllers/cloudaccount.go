@@ -94,7 +94,7 @@ func (r *CloudAccountReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	before := account.DeepCopy()
 	result, err := r.connect(ctx, account)
 	account.Status.ObservedGeneration = account.Generation
-	return result, errors.Join(err, patchStatus(ctx, r.Client, before, account))
+	return result, errors.Join(err, patchSharedStatus(ctx, r.Client, before, account))
 }
 
 // connect makes the live account, proves its credentials by one call, and reports on its inventory. It runs when
@@ -265,7 +265,7 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 	if n := len(machines.Items); n > 0 {
 		setNotReady(account, infrav1.InUseReason, fmt.Sprintf(
 			"waits for %d CloudMachines that refer to it, such as %q: their VMs can't be deleted without it", n, machines.Items[0].Name))
-		return patchStatus(ctx, r.Client, before, account)
+		return patchSharedStatus(ctx, r.Client, before, account)
 	}
 	r.disconnect(client.ObjectKeyFromObject(account))
 	controllerutil.RemoveFinalizer(account, infrav1.AccountFinalizer)

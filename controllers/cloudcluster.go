@@ -43,6 +43,7 @@ type CloudClusterReconciler struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts;cloudmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts/status,verbs=patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
 
 // SetupWithManager registers the reconciler.
@@ -196,11 +197,43 @@ func (r *CloudClusterReconciler) reconcileDelete(ctx context.Context, infra *inf
 		}
 	}
 	if len(machines.Items) == 0 {
+		if err := r.remember(ctx, infra); err != nil {
+			return false, err
+		}
 		return true, r.release(ctx, infra)
 	}
 	setNotReady(infra, infrav1.InUseReason, fmt.Sprintf(
 		"waits for %d CloudMachines to be deleted: they need its ownershipID", len(machines.Items)))
 	return false, nil
+}
+
+// maxFormerOwners is how many deleted clusters an account remembers; the oldest are forgotten first.
+const maxFormerOwners = 100
+
+// remember notes the cluster's identity on the accounts of its namespace before it goes: if anything of it is left in
+// the cloud, the orphan collector must still know whose it was.
+func (r *CloudClusterReconciler) remember(ctx context.Context, infra *infrav1.CloudCluster) error {
+	if infra.Spec.OwnershipID == "" || !controllerutil.ContainsFinalizer(infra, infrav1.ClusterFinalizer) {
+		return nil
+	}
+	accounts := &infrav1.CloudAccountList{}
+	if err := r.Client.List(ctx, accounts, client.InNamespace(infra.Namespace)); err != nil {
+		return fmt.Errorf("listing the CloudAccounts: %w", err)
+	}
+	for i := range accounts.Items {
+		account := &accounts.Items[i]
+		known := func(o infrav1.FormerOwner) bool { return o.OwnershipID == infra.Spec.OwnershipID }
+		if !account.DeletionTimestamp.IsZero() || slices.ContainsFunc(account.Status.FormerOwners, known) {
+			continue
+		}
+		before := account.DeepCopy()
+		all := append(account.Status.FormerOwners, infrav1.FormerOwner{OwnershipID: infra.Spec.OwnershipID, Cluster: infra.Name})
+		account.Status.FormerOwners = all[max(len(all)-maxFormerOwners, 0):]
+		if err := patchSharedStatus(ctx, r.Client, before, account); err != nil {
+			return fmt.Errorf("noting the cluster's end on CloudAccount %q: %w", account.Name, err)
+		}
+	}
+	return nil
 }
 
 // release takes our finalizer off, if it is there.

@@ -37,6 +37,8 @@ type CloudMachineReconciler struct {
 	ClusterCache clustercache.ClusterCache
 	Accounts     *cloud.Accounts
 	Recorder     events.EventRecorder
+	// Identity is the beginning of each creation token: 8 hexadecimal digits that tell which management cluster made a VM.
+	Identity string
 	// Changed brings the machines whose instance or account changed.
 	Changed          *Trigger
 	WatchFilterValue string

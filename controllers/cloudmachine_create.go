@@ -5,6 +5,7 @@ package controllers
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -31,7 +33,7 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) err
 	before := s.DeepCopy()
 	claimed := s.DeepCopy()
 	controllerutil.AddFinalizer(claimed, infrav1.MachineFinalizer)
-	claimed.Spec.CreationToken = newToken()
+	claimed.Spec.CreationToken = r.newToken()
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, claimed, patch); err != nil {
 		return fmt.Errorf("claiming the machine: %w", err)
@@ -40,11 +42,25 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) err
 	return nil
 }
 
-// newToken makes 128 bits of chance, in letters that every cloud takes as a tag and as a client token.
-func newToken() string {
-	var b [16]byte
+// +kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
+
+// Identity tells management clusters apart, in 8 hexadecimal digits: by the UID of kube-system, which no copy of objects
+// and no move takes along.
+func Identity(ctx context.Context, reader client.Reader) (string, error) {
+	namespace := &corev1.Namespace{}
+	if err := reader.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace); err != nil {
+		return "", fmt.Errorf("reading namespace %q for the management cluster's identity: %w", metav1.NamespaceSystem, err)
+	}
+	sum := sha256.Sum256([]byte(namespace.UID))
+	return hex.EncodeToString(sum[:4]), nil
+}
+
+// newToken makes 96 bits of chance behind this management cluster's identity, in letters that every cloud takes as a tag
+// and as a client token.
+func (r *CloudMachineReconciler) newToken() string {
+	var b [12]byte
 	_, _ = rand.Read(b[:]) // never fails, says crypto/rand
-	return hex.EncodeToString(b[:])
+	return r.Identity + hex.EncodeToString(b[:])
 }
 
 // create asks the account for the VM and records what it got, before anything else can fail.

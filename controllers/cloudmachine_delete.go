@@ -5,10 +5,13 @@ package controllers
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -89,13 +92,25 @@ func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope, 
 	return 0
 }
 
-// release removes the finalizer, and forgets the machine.
+// release removes the finalizer, and forgets the machine. A cache that is behind does not hold it up: what was sent under a
+// token is settled once and for all. Only a machine without a token must be as it was read, for it may have been claimed.
 func (r *CloudMachineReconciler) release(ctx context.Context, s *machineScope) error {
-	before := s.DeepCopy()
-	released := s.DeepCopy()
-	controllerutil.RemoveFinalizer(released, infrav1.MachineFinalizer)
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Patch(ctx, released, patch); client.IgnoreNotFound(err) != nil {
+	s.later = true // who goes needs no status
+	i := slices.Index(s.Finalizers, infrav1.MachineFinalizer)
+	finalizer := fmt.Sprintf("/metadata/finalizers/%d", i)
+	patch := []jsonPatch{
+		{"test", "/metadata/uid", string(s.UID)},
+		{"test", finalizer, infrav1.MachineFinalizer},
+		{"remove", finalizer, ""},
+	}
+	if s.Spec.CreationToken == "" {
+		patch = append(patch, jsonPatch{"test", "/metadata/resourceVersion", s.ResourceVersion})
+	}
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("removing the finalizer: %w", err)
+	}
+	if err := r.Client.Patch(ctx, s.DeepCopy(), client.RawPatch(types.JSONPatchType, data)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing the finalizer: %w", err)
 	}
 	if s.account != nil && s.Spec.CreationToken != "" {
@@ -103,4 +118,11 @@ func (r *CloudMachineReconciler) release(ctx context.Context, s *machineScope) e
 	}
 	r.retries.forget(s.key())
 	return nil
+}
+
+// jsonPatch is one operation of RFC 6902.
+type jsonPatch struct {
+	Operation string `json:"op"`
+	Path      string `json:"path"`
+	Value     string `json:"value,omitempty"`
 }

@@ -108,6 +108,7 @@ func schedule(seed uint64) []action {
 		{2, "rotate credentials", nil},
 		{1, "revoke credentials", func(r *rand.Rand, a *action) { a.lasts = between(r, 1, 5) }},
 		{1, "edit template", nil},
+		{1, "tear out machine", which},
 	}
 	faults := []choice{
 		{9, "cloud fault", func(r *rand.Rand, a *action) { a.fault = fault(r) }},

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -52,6 +53,13 @@ type tenant struct {
 	made map[string]map[string]bool
 }
 
+// armed lets the orphan collector delete in every other schedule. In the others it only reports, and nothing may be
+// without an owner but what users tore out.
+func (x *tenant) armed() bool { return x.seed%2 == 1 }
+
+// ownership is in the tags of the cluster's machines.
+func (x *tenant) ownership() string { return "house-of-" + x.Name }
+
 func (x *tenant) note(format string, args ...any) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -69,6 +77,8 @@ func (x *tenant) setUp(ctx context.Context) error {
 		nil,
 		{"Name": "somebody's database"},
 		{cloud.TagOwnership: "somebody-elses-cluster", cloud.TagToken: "somebody-elses-token", cloud.TagMachine: x.Namespace + "/theirs"},
+		// Another management cluster with a copy of the CloudCluster made this one: tokens tell who did.
+		{cloud.TagOwnership: x.ownership(), cloud.TagToken: "ffffffff-" + x.Name, cloud.TagMachine: x.Namespace + "/copied"},
 	} {
 		r, err := x.rig.Admin.Run(ctx, x.Name, wire.RunInstancesRequest{
 			Region: "sim-1", InstanceType: "small", Image: "node-image", Tags: tags, DataDisksGiB: []int32{1},
@@ -81,6 +91,11 @@ func (x *tenant) setUp(ctx context.Context) error {
 	objects, err := x.Objects()
 	if err != nil {
 		return err
+	}
+	for _, o := range objects {
+		if c, ok := o.(*infrav1.CloudCluster); ok {
+			c.Spec.OwnershipID = x.ownership()
+		}
 	}
 	if err := scenario.Create(ctx, x.rig.Client, objects...); err != nil {
 		return err
@@ -144,6 +159,11 @@ func (x *tenant) do(ctx context.Context, a action) error {
 		return x.harm(ctx, a.n, simulator.ActTerminate)
 	case "make VM vanish":
 		return x.harm(ctx, a.n, simulator.ActVanish)
+	case "tear out machine":
+		if !x.armed() {
+			return nil
+		}
+		return x.tearOut(ctx, a.n)
 	case "cut", "conflict", "slow", "hang":
 		x.lines.disturb(a, x.seed)
 		return nil
@@ -264,6 +284,41 @@ func (x *tenant) harm(ctx context.Context, n int, act simulator.InstanceAction) 
 	return x.rig.Admin.Act(ctx, own[n%len(own)], act)
 }
 
+// tearOut is what users do who have no patience with a deletion: they take the finalizer off, and the VM is an orphan.
+func (x *tenant) tearOut(ctx context.Context, n int) error {
+	list := &clusterv1.MachineList{}
+	if err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace)); err != nil {
+		return err
+	}
+	list.Items = slices.DeleteFunc(list.Items, func(m clusterv1.Machine) bool { return !m.Status.NodeRef.IsDefined() })
+	if len(list.Items) == 0 {
+		return nil
+	}
+	owner := &list.Items[n%len(list.Items)]
+	x.note("   %s", owner.Name)
+	machine := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: owner.Spec.InfrastructureRef.Name}}
+	return errors.Join(
+		scenario.Delete(ctx, x.rig.Client, owner),
+		scenario.Delete(ctx, x.rig.Client, machine),
+		client.IgnoreNotFound(x.rig.Client.Patch(ctx, machine, mergePatch(`{"metadata":{"finalizers":null}}`))),
+	)
+}
+
+// confirm is what a person does who was asked whether orphans may go: here, each was torn out indeed.
+func (x *tenant) confirm(ctx context.Context, r client.Reader) error {
+	account := x.Account()
+	if err := r.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil || !x.armed() {
+		return client.IgnoreNotFound(err)
+	}
+	orphans := account.Status.Orphans
+	if conditions.GetReason(account, infrav1.AccountNoOrphansCondition) != infrav1.OrphansDoubtedReason || orphans == nil ||
+		account.Annotations[infrav1.ConfirmOrphansAnnotation] == orphans.Digest {
+		return nil
+	}
+	x.note("confirms that %d orphans may go", len(orphans.Observed))
+	return x.rig.Client.Patch(ctx, account, mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmOrphansAnnotation, orphans.Digest)))
+}
+
 // heal ends all trouble of the tenant's own.
 func (x *tenant) heal(ctx context.Context) error {
 	x.lines.heal()
@@ -324,6 +379,9 @@ func (x *tenant) atRest(ctx context.Context) (string, error) {
 
 // restsBy says the same by what r reads.
 func (x *tenant) restsBy(ctx context.Context, r client.Reader) (string, error) {
+	if err := x.confirm(ctx, r); err != nil {
+		return "", err
+	}
 	if x.deleted {
 		return scenario.Empty(r, &clusterv1.ClusterList{}, x.Namespace)(ctx)
 	}
@@ -393,5 +451,8 @@ func (x *tenant) deletePools(ctx context.Context) error {
 // gone says what is left of the tenant's machines. Where the Cluster itself was deleted, Cluster API leaves the Nodes,
 // and bootstrap tokens that can't be reached are left to expire.
 func (x *tenant) gone(ctx context.Context) (string, error) {
+	if err := x.confirm(ctx, x.rig.View); err != nil {
+		return "", err
+	}
 	return x.Left(ctx, rig.Except{Instances: x.foreign, Workload: x.deleted})
 }

@@ -19,6 +19,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/rig"
@@ -74,6 +75,9 @@ func (w *wave) run(t *testing.T, seed uint64, n int) {
 		}
 		x := &tenant{Tenant: made, rig: w.rig, seed: seed + uint64(i), actions: schedule(seed + uint64(i))}
 		x.Inventory.IdleSeconds = 2
+		if x.armed() {
+			x.OrphanPolicy = infrav1.OrphanPolicyDelete
+		}
 		w.tenants = append(w.tenants, x)
 	}
 	defer w.end(t)

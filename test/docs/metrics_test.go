@@ -14,6 +14,7 @@ import (
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/registry"
+	"github.com/drover-io/drover/controllers/safety"
 )
 
 // recorder is a registry that remembers what each collector says of itself, samples or none.
@@ -45,6 +46,7 @@ var description = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "(.*?)",(?
 func TestMetrics(t *testing.T) {
 	r := &recorder{Registry: prometheus.NewRegistry()}
 	cloud.NewAccounts(cloud.Options{Clouds: registry.Clouds(), Times: cloud.TimesFor(cloud.DefaultCall), Metrics: r})
+	safety.NewMetrics(r)
 
 	rows := map[string]string{}
 	for _, d := range r.described {

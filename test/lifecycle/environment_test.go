@@ -32,6 +32,12 @@ import (
 // patience bounds every wait of these tests. They are never this slow unless something is broken.
 const patience = 6 * time.Minute
 
+// The orphan collector's times, scaled down. The grace is longer than the longest create that is not slowed on purpose.
+const (
+	orphanPeriod = time.Second
+	orphanGrace  = 4 * time.Second
+)
+
 // environment is what all tests share.
 type environment struct {
 	management *playground.Management
@@ -104,6 +110,7 @@ func startDrover(ctx context.Context, args ...string) (*playground.Process, erro
 		Binary: env.binary,
 		Args: append([]string{
 			"--leader-elect=false", "--cloud-call-timeout=10s", "--ambient-credentials-namespaces=operator", "--simulated-endpoint=" + env.cloud.URL, "-v=2",
+			"--machine-safety-orphan-vms-period=" + orphanPeriod.String(), "--machine-safety-orphan-vms-grace=" + orphanGrace.String(),
 		}, args...),
 		Env: []string{"DROVER_SIMULATED_TOKEN=" + env.cloud.Token}, // the operator's own credentials
 	})

@@ -97,7 +97,7 @@ func Start(ctx context.Context) (_ *Rig, err error) {
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.View, err = scenario.Follow(r.ctx, r.Management.AdminConfig(), "",
 		&clusterv1.Machine{}, &clusterv1.MachineDeployment{}, &clusterv1.Cluster{},
-		&infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{})
+		&infrav1.CloudAccount{}, &infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{})
 	return r, err
 }
 

@@ -25,6 +25,8 @@ type Adopted struct {
 	Inventory infrav1.InventorySpec
 	// RateLimits of the CloudAccount. nil leaves the cloud's own.
 	RateLimits *infrav1.RateLimits
+	// OrphanPolicy of the CloudAccount. "" leaves the default, Report.
+	OrphanPolicy infrav1.OrphanPolicy
 }
 
 func (a Adopted) meta(name string) metav1.ObjectMeta {
@@ -56,6 +58,7 @@ func (a Adopted) Account() *infrav1.CloudAccount {
 		Simulated:      &infrav1.SimulatedAccount{Endpoint: a.Endpoint},
 		Inventory:      a.Inventory,
 		RateLimits:     a.RateLimits,
+		OrphanPolicy:   a.OrphanPolicy,
 	}}
 }
 

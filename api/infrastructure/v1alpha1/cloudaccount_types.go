@@ -103,7 +103,7 @@ type InventorySpec struct {
 // +kubebuilder:validation:MinProperties=1
 type CloudAccountStatus struct {
 	// conditions: Ready says whether the credentials work; InventoryFresh says whether the last complete listing
-	// is as recent as it should be. docs/conditions.md lists every reason and its remedy.
+	// is as recent as it should be; NoOrphans whether all that it has belongs to a machine. docs/conditions.md lists every reason and its remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -122,7 +122,123 @@ type CloudAccountStatus struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=256
 	FailureDomains []string `json:"failureDomains,omitempty"`
+
+	// orphans says what costs money in this account, carries the ownership of a cluster here and belongs to none of its
+	// machines.
+	// +optional
+	Orphans *OrphansStatus `json:"orphans,omitempty"`
+
+	// formerOwners are clusters that were deleted: whatever of them is still in the account is an orphan too. They are
+	// forgotten when nothing of them has been there for a while.
+	// +optional
+	// +listType=map
+	// +listMapKey=ownershipID
+	// +kubebuilder:validation:MaxItems=100
+	FormerOwners []FormerOwner `json:"formerOwners,omitempty"`
 }
+
+// FormerOwner is a CloudCluster that was deleted.
+type FormerOwner struct {
+	// ownershipID is what its resources are tagged with. Example: "7yx3kq5bl2m4p6r8t0v1w9z3ac".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	OwnershipID string `json:"ownershipID"`
+
+	// cluster is the CloudCluster's name. Example: "blue".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Cluster string `json:"cluster"`
+}
+
+// OrphansStatus is what the last pass of the orphan collector found.
+type OrphansStatus struct {
+	// machines is the number of CloudMachines in this namespace at the last pass whose findings were believed. Where it
+	// halves from one pass to the next, orphans are deleted only on a person's word.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Machines *int32 `json:"machines,omitempty"`
+
+	// found is the number of resources without a machine. Example: 2.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Found *int32 `json:"found,omitempty"`
+
+	// confirmed is how many of them were so in all listings during the grace period.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Confirmed *int32 `json:"confirmed,omitempty"`
+
+	// foreign is the number of resources of clusters here that another management cluster made and that belong to no
+	// CloudMachine here: it has a copy of the CloudCluster, or had it before a move. They are never touched.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Foreign *int32 `json:"foreign,omitempty"`
+
+	// strangers is the number of resources with Drover's tags whose ownership ID is no CloudCluster's here: another
+	// management cluster's. They are never touched.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Strangers *int32 `json:"strangers,omitempty"`
+
+	// digest names the present set of orphans. The annotation
+	// infrastructure.cluster.x-k8s.io/confirm-orphans with this value lets them be deleted although they are many.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Digest string `json:"digest,omitempty"`
+
+	// observed lists the first of them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=20
+	Observed []Orphan `json:"observed,omitempty"`
+}
+
+// Orphan is a resource in the cloud that belongs to no machine.
+type Orphan struct {
+	// kind is "Instance", "NIC", "Disk" or "Address".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	Kind string `json:"kind"`
+
+	// id is the cloud's own. Example: "i-0a1b2c3d4e5f60718".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	ID string `json:"id"`
+
+	// since is when the first listing began that had it without a machine.
+	// +required
+	Since metav1.Time `json:"since,omitempty"`
+
+	// next says what happens to it, and when. Example: "may be deleted if it is still without a machine after
+	// 2026-01-02T03:04:05Z".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Next string `json:"next,omitempty"`
+}
+
+// AccountNoOrphansCondition is False while the account has resources that belong to no machine.
+const AccountNoOrphansCondition = "NoOrphans"
+
+// The reasons of NoOrphans.
+const (
+	// NoOrphansReason: every resource belongs to a machine.
+	NoOrphansReason = "NoneFound"
+	// OrphansReportedReason: the policy is to report.
+	OrphansReportedReason = "Reported"
+	// OrphansDeletingReason: they are deleted once they are confirmed.
+	OrphansDeletingReason = "Deleting"
+	// OrphansDoubtedReason: a person must decide, as the message says.
+	OrphansDoubtedReason = "Doubted"
+)
+
+// ConfirmOrphansAnnotation on a CloudAccount lets exactly the set of orphans be deleted that its value names.
+const ConfirmOrphansAnnotation = "infrastructure.cluster.x-k8s.io/confirm-orphans"
 
 // AccountInventoryFreshCondition is True while complete listings come as often as they should.
 const AccountInventoryFreshCondition = "InventoryFresh"

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package safety
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// facts are what one pass over an account knows, in the order in which it was learned: what the cloud has, and only then
+// whom it may belong to. A machine that was made in between is known to Kubernetes, so its VM is no orphan.
+type facts struct {
+	// listed is when the complete listing began, resources what it had. Within a process, times of listings are compared
+	// by the monotonic clock: a wall clock that jumps confirms nothing.
+	listed    time.Time
+	resources []cloud.Resource
+	// identity is the beginning of each creation token of this management cluster.
+	identity string
+	// clusters are those of this namespace, and those that were here until they were deleted, by ownership ID.
+	clusters map[string]cluster
+	// elsewhere are the ownership IDs of clusters in other namespaces, whose own accounts are looked after there.
+	elsewhere map[string]bool
+	// machines are the namespace's CloudMachines: their recorded provider IDs, or "", by creation token.
+	machines map[string]string
+}
+
+// cluster is whose resources may be orphans.
+type cluster struct {
+	// leave says why nothing of the cluster is judged now: it is paused, or on its way to or from another management
+	// cluster. Empty: it is judged.
+	leave string
+	// former: the CloudCluster was deleted.
+	former bool
+}
+
+// orphan is a resource of a cluster that is here, with a token that no CloudMachine here has; or an instance beside the
+// one that its CloudMachine has recorded.
+type orphan struct {
+	cloud.Resource
+	// since is when the first listing began from which on all had it so.
+	since time.Time
+	// confirmed: the listings that had it so are at least the grace apart.
+	confirmed bool
+}
+
+// memory is what is kept from one pass over an account to the next. The zero value is that of a manager that has just
+// begun: nothing is confirmed by it. It is lost with the process, which costs time and nothing else.
+type memory struct {
+	// passed is when the last full pass was, listed when the last listing that was judged began.
+	passed, listed time.Time
+	since          map[string]time.Time // of orphans, by name
+	empty          map[string]time.Time // since when a former cluster has had nothing, by ownership ID
+	// machines are the CloudMachines at the last pass that was not doubted.
+	machines int
+	// begun is what was asked to go of machines of which something is left, and when, by token and by name.
+	begun map[string]map[string]time.Time
+	// unread: a live read failed, and is to be tried again soon.
+	unread bool
+	// allowed are the orphans that a person has confirmed, by name.
+	allowed map[string]bool
+}
+
+// report is what a pass found.
+type report struct {
+	// orphans in the order of their names, and the number of machines that they are parts of, by token.
+	orphans []orphan
+	tokens  int
+	// foreign are resources of a cluster that is here, and of none of its machines, which another management cluster made:
+	// it has a copy of the CloudCluster, or had it before a move. They are never touched.
+	foreign []orphan
+	// fleet is the number of machines, by token, of which the listing has anything, orphans included.
+	fleet int
+	// strangers are resources with an ownership ID that no cluster here has, or none. They are never touched.
+	strangers int
+	// machines are the CloudMachines here.
+	machines int
+	// twins are the tokens with more than one living instance of which none is recorded: a person must choose.
+	twins []string
+	// settled are former clusters that have had nothing for as long as the grace.
+	settled []string
+	// ended are the tokens that had been begun and of which nothing is left.
+	ended []string
+}
+
+func name(r cloud.Resource) string { return string(r.Kind) + "/" + r.ID }
+
+func alive(r cloud.Resource) bool {
+	return r.Kind == cloud.KindInstance && r.State != cloud.StateTerminated
+}
+
+// judge says what the facts mean, and notes them for the next pass. Facts that are no newer than the last are ignored:
+// two looks at one listing confirm nothing.
+func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
+	if !f.listed.After(m.listed) {
+		return report{}, false
+	}
+	r.machines = len(f.machines)
+	since := map[string]time.Time{}
+	fleet, lost, owners := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	living := instances(f)
+	for _, x := range f.resources {
+		if x.Kind == cloud.KindInstance && !alive(x) {
+			continue
+		}
+		c, here := f.clusters[x.OwnershipID]
+		if !here {
+			if !f.elsewhere[x.OwnershipID] {
+				r.strangers++
+			}
+			continue
+		}
+		fleet[x.Token], owners[x.OwnershipID] = true, true
+		if c.leave != "" || !unowned(x, f.machines, living) {
+			continue
+		}
+		first := m.since[name(x)]
+		if first.IsZero() {
+			first = f.listed
+		}
+		since[name(x)] = first
+		// The cloud's clock may differ from ours; it can only make the wait longer.
+		old := x.CreatedAt.IsZero() || f.listed.Sub(x.CreatedAt) >= grace
+		o := orphan{Resource: x, since: first, confirmed: old && f.listed.Sub(first) >= grace}
+		if !strings.HasPrefix(x.Token, f.identity) {
+			r.foreign = append(r.foreign, o)
+			continue
+		}
+		lost[x.Token] = true
+		r.orphans = append(r.orphans, o)
+	}
+	byName := func(a, b orphan) int { return strings.Compare(name(a.Resource), name(b.Resource)) }
+	slices.SortFunc(r.orphans, byName)
+	slices.SortFunc(r.foreign, byName)
+	r.fleet, r.tokens = len(fleet), len(lost)
+	r.twins = twins(f, living)
+	r.settled = m.settle(f, owners, grace)
+	for token := range m.begun {
+		if !lost[token] {
+			r.ended = append(r.ended, token)
+			delete(m.begun, token)
+		}
+	}
+	m.listed, m.since = f.listed, since
+	return r, true
+}
+
+// instances are the living ones of the clusters here, by token.
+func instances(f facts) map[string][]cloud.Resource {
+	living := map[string][]cloud.Resource{}
+	for _, x := range f.resources {
+		if _, here := f.clusters[x.OwnershipID]; here && alive(x) {
+			living[x.Token] = append(living[x.Token], x)
+		}
+	}
+	return living
+}
+
+// unowned tells whether no CloudMachine has the resource's token; or has it, and has recorded another instance, which lives.
+func unowned(x cloud.Resource, machines map[string]string, living map[string][]cloud.Resource) bool {
+	recorded, known := machines[x.Token]
+	if !known {
+		return true
+	}
+	return recorded != "" && x.Kind == cloud.KindInstance && x.ProviderID != recorded &&
+		slices.ContainsFunc(living[x.Token], func(o cloud.Resource) bool { return o.ProviderID == recorded })
+}
+
+// twins are the tokens of CloudMachines that have recorded none of several living instances.
+func twins(f facts, living map[string][]cloud.Resource) (tokens []string) {
+	for token, all := range living {
+		recorded, known := f.machines[token]
+		if known && len(all) > 1 && !slices.ContainsFunc(all, func(o cloud.Resource) bool { return o.ProviderID == recorded }) {
+			tokens = append(tokens, token)
+		}
+	}
+	slices.Sort(tokens)
+	return tokens
+}
+
+// settle returns the former clusters that no listing has had anything of for as long as the grace.
+func (m *memory) settle(f facts, owners map[string]bool, grace time.Duration) (settled []string) {
+	empty := map[string]time.Time{}
+	for id, c := range f.clusters {
+		if !c.former || owners[id] {
+			continue
+		}
+		first := m.empty[id]
+		if first.IsZero() {
+			first = f.listed
+		}
+		if empty[id] = first; f.listed.Sub(first) >= grace {
+			settled = append(settled, id)
+		}
+	}
+	m.empty = empty
+	slices.Sort(settled)
+	return settled
+}
+
+// limits say when orphans are too many to be orphans.
+type limits struct {
+	// share of the fleet, in percent, and least is how many machines it takes at least.
+	share, least int
+}
+
+// doubt says why the orphans of a report are not believed to be any: a lost or old store of Kubernetes' objects looks
+// like that. Empty: they are believed.
+func (m *memory) doubt(r report, l limits) string {
+	switch {
+	case r.tokens == 0:
+	case r.tokens >= l.least && r.tokens*100 > l.share*r.fleet:
+		return fmt.Sprintf("that is more than %d %% of the fleet", l.share)
+	case m.machines > 0 && r.machines*2 <= m.machines:
+		return fmt.Sprintf("there were %d CloudMachines, and now there are %d", m.machines, r.machines)
+	}
+	m.machines = r.machines
+	return ""
+}
+
+// allow notes a person's word, given by the digest of the set as it is, and tells whether it covers all orphans: then, or
+// in an earlier pass, when they were more.
+func (m *memory) allow(r report, word string) bool {
+	if word != "" && word == digest(r.orphans) {
+		m.allowed = map[string]bool{}
+		for _, o := range r.orphans {
+			m.allowed[name(o.Resource)] = true
+		}
+	}
+	return !slices.ContainsFunc(r.orphans, func(o orphan) bool { return !m.allowed[name(o.Resource)] })
+}
+
+// due are the machines whose remains may go, by token: of which every orphan is confirmed; those that were begun, and up
+// to n further ones, in the order of their tokens.
+func (m *memory) due(r report, n int) map[string][]orphan {
+	waits, of := map[string]bool{}, map[string][]orphan{}
+	for _, o := range r.orphans {
+		waits[o.Token] = waits[o.Token] || !o.confirmed
+		of[o.Token] = append(of[o.Token], o)
+	}
+	for _, token := range slices.Sorted(maps.Keys(of)) {
+		switch {
+		case waits[token]:
+			delete(of, token)
+		case m.begun[token] != nil:
+		case n > 0:
+			n--
+		default:
+			delete(of, token)
+		}
+	}
+	return of
+}
+
+// digest names a set of orphans, so that a confirmation is for exactly that set.
+func digest(orphans []orphan) string {
+	names := make([]string, 0, len(orphans))
+	for _, o := range orphans {
+		names = append(names, name(o.Resource)+" "+cmp.Or(o.Token, "-"))
+	}
+	slices.Sort(names)
+	sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
+	return hex.EncodeToString(sum[:6])
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package safety
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+const (
+	grace = time.Hour
+	self  = "00000001" // this management cluster's identity
+)
+
+func vm(id, owner, token string) cloud.Resource {
+	return cloud.Resource{Kind: cloud.KindInstance, ID: id, ProviderID: "x:///" + id, OwnershipID: owner, Token: token, State: cloud.StateRunning}
+}
+
+func disk(id, owner, token string) cloud.Resource {
+	return cloud.Resource{Kind: cloud.KindDisk, ID: id, OwnershipID: owner, Token: token}
+}
+
+// knows is what Kubernetes has: cluster "ours", and machines of the given tokens that have recorded x:///i-1.
+func knows(tokens ...string) facts {
+	f := facts{
+		identity: self, clusters: map[string]cluster{"ours": {}}, elsewhere: map[string]bool{"neighbour": true},
+		machines: map[string]string{},
+	}
+	for _, t := range tokens {
+		f.machines[t] = "x:///i-1"
+	}
+	return f
+}
+
+// TestJudge goes through what a resource may be.
+func TestJudge(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	const token, lost = self + "a", self + "lost"
+	young := vm("i-young", "ours", lost)
+	young.CreatedAt = begin.Add(grace)
+	aged := vm("i-aged", "ours", lost) // by the cloud's clock, which may be a day off
+	aged.CreatedAt = begin.Add(-24 * time.Hour)
+	ended := vm("i-ended", "ours", lost)
+	ended.State = cloud.StateTerminated
+	paused := knows()
+	paused.clusters["ours"] = cluster{leave: "it is paused"}
+	former := knows()
+	former.clusters["ours"] = cluster{former: true}
+	pending := knows()
+	pending.machines[token] = "" // claimed, and its create takes its time
+	first, second := vm("i-1", "ours", token), vm("i-2", "ours", token)
+	type row struct {
+		what      string
+		resources []cloud.Resource
+		known     facts
+		orphans   int // as found in the second listing
+		due       int // of which may be deleted then
+		strangers int
+		foreign   int
+		twins     int
+	}
+	for _, c := range []row{
+		{what: "a machine's", resources: []cloud.Resource{first}, known: knows(token)},
+		{what: "one whose create takes long", resources: []cloud.Resource{first}, known: pending},
+		{what: "nobody's", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: knows(token), orphans: 1, due: 1},
+		{what: "nobody's disk", resources: []cloud.Resource{disk("d-1", "ours", lost)}, known: knows(token), orphans: 1, due: 1},
+		{what: "a machine's disk", resources: []cloud.Resource{disk("d-1", "ours", token)}, known: knows(token)},
+		{what: "another cluster's", resources: []cloud.Resource{vm("i-1", "theirs", lost)}, known: knows(token), strangers: 1},
+		{what: "without an owner", resources: []cloud.Resource{vm("i-1", "", lost)}, known: knows(token), strangers: 1},
+		{what: "another namespace's", resources: []cloud.Resource{vm("i-1", "neighbour", lost)}, known: knows(token)},
+		{what: "a paused cluster's", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: paused},
+		{what: "a deleted cluster's", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: former, orphans: 1, due: 1},
+		{what: "one that has ended", resources: []cloud.Resource{ended}, known: knows()},
+		{what: "one that is younger than the grace", resources: []cloud.Resource{young}, known: knows(), orphans: 1},
+		{what: "one that is old, and was seen for the grace", resources: []cloud.Resource{aged}, known: knows(), orphans: 1, due: 1},
+		{what: "another management cluster's", resources: []cloud.Resource{vm("i-1", "ours", "00000002lost")}, known: knows(), foreign: 1},
+		{what: "one without a token", resources: []cloud.Resource{vm("i-1", "ours", "")}, known: knows(), foreign: 1},
+		{what: "a second VM beside the recorded one", resources: []cloud.Resource{first, second}, known: knows(token), orphans: 1, due: 1},
+		{what: "a second VM, while the recorded one is not there", resources: []cloud.Resource{second}, known: knows(token)},
+		{what: "two VMs, none recorded", resources: []cloud.Resource{first, second}, known: pending, twins: 1},
+	} {
+		m := &memory{begun: map[string]map[string]time.Time{}}
+		look := func(at time.Time) (report, bool) {
+			f := c.known
+			f.listed, f.resources = at, c.resources
+			return m.judge(f, grace)
+		}
+		if one, ok := look(begin); !ok || len(one.orphans) != c.orphans || one.confirmed() != 0 || len(m.due(one, 10)) != 0 {
+			t.Errorf("%s, at first: %+v", c.what, one)
+		}
+		if _, ok := look(begin); ok {
+			t.Errorf("%s: the same listing was judged twice", c.what)
+		}
+		if early, _ := look(begin.Add(grace - time.Second)); early.confirmed() != 0 {
+			t.Errorf("%s was confirmed within the grace: %+v", c.what, early)
+		}
+		two, _ := look(begin.Add(grace))
+		if len(two.orphans) != c.orphans || len(m.due(two, 10)) != c.due || two.strangers != c.strangers || len(two.foreign) != c.foreign || len(two.twins) != c.twins {
+			t.Errorf("%s, later: %+v; due %v", c.what, two, m.due(two, 10))
+		}
+	}
+}
+
+// TestConfirmation: one listing without a resource, or with its machine, begins its grace anew.
+func TestConfirmation(t *testing.T) {
+	begin, lost := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), vm("i-1", "ours", self+"lost")
+	for what, between := range map[string]facts{
+		"its machine came back": {resources: []cloud.Resource{lost}, machines: map[string]string{lost.Token: ""}},
+		"a page was missing":    {},
+	} {
+		m := &memory{}
+		for i, f := range []facts{{resources: []cloud.Resource{lost}}, between, {resources: []cloud.Resource{lost}}} {
+			f.identity, f.clusters, f.listed = self, map[string]cluster{"ours": {}}, begin.Add(time.Duration(i)*grace)
+			if r, _ := m.judge(f, grace); r.confirmed() != 0 {
+				t.Errorf("%s: confirmed in listing %d: %+v", what, i, r)
+			}
+		}
+	}
+}
+
+// TestDoubt: what looks like a lost store is not acted upon.
+func TestDoubt(t *testing.T) {
+	limit := limits{share: 20, least: 3}
+	for _, c := range []struct {
+		what   string
+		before int // CloudMachines at the last pass
+		report report
+		doubt  bool
+	}{
+		{"none", 10, report{tokens: 0, fleet: 10, machines: 10}, false},
+		{"one of one", 0, report{tokens: 1, fleet: 1, machines: 0}, false},
+		{"two of two", 0, report{tokens: 2, fleet: 2, machines: 0}, false},
+		{"three of three", 0, report{tokens: 3, fleet: 3, machines: 0}, true},
+		{"a fifth", 12, report{tokens: 3, fleet: 15, machines: 12}, false},
+		{"more than a fifth", 11, report{tokens: 3, fleet: 14, machines: 11}, true},
+		{"everything", 100, report{tokens: 100, fleet: 100, machines: 0}, true},
+		{"one, but half of the machines went", 100, report{tokens: 1, fleet: 100, machines: 50}, true},
+	} {
+		m := &memory{machines: c.before}
+		if got := m.doubt(c.report, limit); (got != "") != c.doubt {
+			t.Errorf("%s: %q", c.what, got)
+		}
+		if c.doubt && m.doubt(c.report, limit) == "" {
+			t.Errorf("%s is believed when it is looked at again", c.what)
+		}
+	}
+}
+
+// TestAllow: a person's word is for the set that was shown, and for what is left of it; never for one more.
+func TestAllow(t *testing.T) {
+	a, b, c := orphan{Resource: vm("1", "o", "a")}, orphan{Resource: vm("2", "o", "b")}, orphan{Resource: vm("3", "o", "c")}
+	if digest([]orphan{a, b}) != digest([]orphan{b, a}) || digest([]orphan{a, b}) == digest([]orphan{a, b, c}) {
+		t.Error("a digest does not name its set")
+	}
+	m, word := &memory{}, digest([]orphan{a, b})
+	for _, step := range []struct {
+		set  []orphan
+		word string
+		want bool
+	}{
+		{[]orphan{a, b}, "", false},
+		{[]orphan{a, b, c}, word, false},
+		{[]orphan{a, b}, word, true},
+		{[]orphan{b}, word, true},
+		{[]orphan{b, c}, word, false},
+		{[]orphan{b, c}, digest([]orphan{b, c}), true},
+	} {
+		if got := m.allow(report{orphans: step.set}, step.word); got != step.want {
+			t.Errorf("%v with the word %q: %v, want %v", digest(step.set), step.word, got, step.want)
+		}
+	}
+}
+
+// TestDue: no more than n machines' remains are begun in a pass, and what was begun goes on.
+func TestDue(t *testing.T) {
+	r := report{}
+	for i := range 5 {
+		r.orphans = append(r.orphans, orphan{Resource: vm(fmt.Sprint(i), "ours", fmt.Sprint("t", i)), confirmed: true})
+	}
+	r.orphans = append(r.orphans, orphan{Resource: disk("0", "ours", "t0")}) // not confirmed yet: t0 waits for it
+	m := &memory{begun: map[string]map[string]time.Time{"t4": {}}}
+	if got := slices.Sorted(maps.Keys(m.due(r, 2))); !slices.Equal(got, []string{"t1", "t2", "t4"}) {
+		t.Errorf("due are %v", got)
+	}
+}
+
+// TestSettle: a deleted cluster is forgotten when nothing of it has been there for as long as the grace.
+func TestSettle(t *testing.T) {
+	begin, left := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), []cloud.Resource{disk("d", "ours", self)}
+	m := &memory{}
+	for i, c := range []struct {
+		resources []cloud.Resource
+		settled   bool
+	}{{nil, false}, {left, false}, {nil, false}, {nil, true}} {
+		f := facts{listed: begin.Add(time.Duration(i) * grace), resources: c.resources, clusters: map[string]cluster{"ours": {former: true}}}
+		if r, _ := m.judge(f, grace); (len(r.settled) > 0) != c.settled {
+			t.Errorf("listing %d: settled %v", i, r.settled)
+		}
+	}
+}
+
+// world is what a schedule happens to: a cloud and an API server that drift apart.
+type world struct {
+	*rand.Rand
+	at        time.Time
+	resources map[string]cloud.Resource // by name
+	machines  map[string]string         // provider ID by token
+	paused    bool
+	made      int
+	// lostSince is since which listing each resource has been without a machine in all that were judged.
+	lostSince map[string]time.Time
+}
+
+// happen is one thing that people, controllers or faults do.
+func (w *world) happen() {
+	tokens, names := slices.Sorted(maps.Keys(w.machines)), slices.Sorted(maps.Keys(w.resources))
+	switch w.IntN(10) {
+	case 0, 1: // a machine is claimed
+		w.made++
+		w.machines[fmt.Sprintf("%sm%d", self, w.made)] = ""
+	case 2, 3: // its VM is made, and recorded or not
+		if len(tokens) > 0 {
+			token := tokens[w.IntN(len(tokens))]
+			w.made++
+			x := vm(fmt.Sprint("i-", w.made), "ours", token)
+			w.resources[name(x)] = x
+			d := disk(fmt.Sprint("d-", w.made), "ours", token)
+			w.resources[name(d)] = d
+			if w.IntN(3) > 0 && w.machines[token] == "" {
+				w.machines[token] = x.ProviderID
+			}
+		}
+	case 4: // a machine is deleted with its VM
+		if len(tokens) > 0 {
+			token := tokens[w.IntN(len(tokens))]
+			delete(w.machines, token)
+			maps.DeleteFunc(w.resources, func(_ string, x cloud.Resource) bool { return x.Token == token })
+		}
+	case 5: // a machine's object is torn out
+		if len(tokens) > 0 {
+			delete(w.machines, tokens[w.IntN(len(tokens))])
+		}
+	case 6: // an object comes back from a backup
+		if len(names) > 0 {
+			if x := w.resources[names[w.IntN(len(names))]]; strings.HasPrefix(x.Token, self) {
+				w.machines[x.Token] = ""
+			}
+		}
+	case 7: // another management cluster with a copy of the CloudCluster makes a VM; or someone else does
+		w.made++
+		x := vm(fmt.Sprint("i-", w.made), []string{"ours", "theirs", "neighbour"}[w.IntN(3)], fmt.Sprintf("00000002m%d", w.made))
+		w.resources[name(x)] = x
+	case 8:
+		w.paused = !w.paused
+	case 9: // a VM vanishes
+		if len(names) > 0 {
+			delete(w.resources, names[w.IntN(len(names))])
+		}
+	}
+}
+
+// facts are what a pass learns: a listing, which may lack a page or everything, and then what the API server has.
+func (w *world) facts(lies bool) facts {
+	f := knows()
+	f.listed, f.machines = w.at, maps.Clone(w.machines)
+	if w.paused {
+		f.clusters["ours"] = cluster{leave: "it is paused"}
+	}
+	missing := -1
+	if lies {
+		missing = w.IntN(6)
+	}
+	for i, n := range slices.Sorted(maps.Keys(w.resources)) {
+		if missing != 0 && (missing < 0 || i%(missing+1) != 0) {
+			f.resources = append(f.resources, w.resources[n])
+		}
+	}
+	return f
+}
+
+// owned tells whether a resource may not be touched, whoever says so.
+func (w *world) owned(x cloud.Resource) bool {
+	recorded, known := w.machines[x.Token]
+	duplicate := known && x.Kind == cloud.KindInstance && recorded != "" && recorded != x.ProviderID
+	return x.OwnershipID != "ours" || !strings.HasPrefix(x.Token, self) || (known && !duplicate)
+}
+
+// note follows since when each resource was an orphan in all listings.
+func (w *world) note(f facts) {
+	lost := map[string]time.Time{}
+	for _, x := range f.resources {
+		if !w.owned(x) && f.clusters["ours"].leave == "" {
+			lost[name(x)] = f.listed
+			if since, ok := w.lostSince[name(x)]; ok {
+				lost[name(x)] = since
+			}
+		}
+	}
+	w.lostSince = lost
+}
+
+// TestNeverOwned runs 1,000 schedules: whatever happens in whatever order, and whatever a listing leaves out, what belongs
+// to a machine, to no cluster here or to another manager is never deleted, nor anything that was not an orphan in each
+// listing during the grace; and when all comes to rest, no orphan is left.
+func TestNeverOwned(t *testing.T) {
+	for seed := range uint64(1000) {
+		w := &world{
+			Rand: rand.New(rand.NewPCG(seed, 1)), at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+			resources: map[string]cloud.Resource{}, machines: map[string]string{}, lostSince: map[string]time.Time{},
+		}
+		m := &memory{begun: map[string]map[string]time.Time{}}
+		for range 60 {
+			for range w.IntN(4) {
+				w.happen()
+			}
+			w.at = w.at.Add(time.Duration(1+w.IntN(40)) * time.Minute)
+			if w.IntN(12) == 0 { // the manager begins anew
+				m, w.lostSince = &memory{begun: map[string]map[string]time.Time{}}, map[string]time.Time{}
+			}
+			w.pass(t, seed, m, w.IntN(8) == 0)
+		}
+		w.paused = false
+		for range 60 {
+			w.at = w.at.Add(grace)
+			w.pass(t, seed, m, false)
+		}
+		for n, x := range w.resources {
+			_, alive := w.resources[string(cloud.KindInstance)+"/"+strings.TrimPrefix(w.machines[x.Token], "x:///")]
+			if _, known := w.machines[x.Token]; !known && !w.owned(x) || known && alive && !w.owned(x) {
+				t.Errorf("seed %d: %s is left, and belongs to no machine", seed, n)
+			}
+		}
+	}
+}
+
+// pass judges the world and deletes what is due.
+func (w *world) pass(t *testing.T, seed uint64, m *memory, lies bool) {
+	t.Helper()
+	f := w.facts(lies)
+	found, ok := m.judge(f, grace)
+	if !ok {
+		return
+	}
+	w.note(f)
+	due := m.due(found, 2)
+	begun := 0
+	for token, orphans := range due {
+		if m.begun[token] == nil {
+			begun++
+		}
+		for _, o := range orphans {
+			since, lost := w.lostSince[name(o.Resource)]
+			if w.owned(o.Resource) || w.paused || !lost || w.at.Sub(since) < grace {
+				t.Fatalf("seed %d: %+v was to be deleted; an orphan since %s, now %s", seed, o, since, w.at)
+			}
+		}
+		var read []cloud.Resource
+		for _, x := range w.resources {
+			if x.Token == token {
+				read = append(read, x)
+			}
+		}
+		for _, x := range step(orphans, read) {
+			m.ask(x)
+			delete(w.resources, name(x))
+		}
+	}
+	if begun > 2 {
+		t.Fatalf("seed %d: %d machines' remains were begun in one pass", seed, begun)
+	}
+}

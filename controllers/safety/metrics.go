@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package safety
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are the safety controllers' own. Labels are bounded by the accounts there are.
+type Metrics struct {
+	orphans *prometheus.GaugeVec
+	blocked *prometheus.GaugeVec
+	deleted *prometheus.CounterVec
+}
+
+// NewMetrics makes and registers them.
+func NewMetrics(registry prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		orphans: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "drover_orphans",
+			Help: "Resources in the cloud at the last pass over the account, by state: found (of a cluster here, and of no machine), confirmed (so for the whole grace), foreign (found, but made by another management cluster) or stranger (of no cluster here).",
+		}, []string{"account", "state"}),
+		blocked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "drover_orphans_blocked",
+			Help: "1 while the account's orphans are too many to be believed, and a person must confirm them.",
+		}, []string{"account"}),
+		deleted: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "drover_orphans_deleted_total",
+			Help: "Machines of which something was left, and was deleted.",
+		}, []string{"account"}),
+	}
+	registry.MustRegister(m.orphans, m.blocked, m.deleted)
+	return m
+}
+
+// found notes what a pass found.
+func (m *Metrics) found(account string, r report, blocked bool) {
+	m.orphans.WithLabelValues(account, "found").Set(float64(len(r.orphans)))
+	m.orphans.WithLabelValues(account, "confirmed").Set(float64(r.confirmed()))
+	m.orphans.WithLabelValues(account, "foreign").Set(float64(len(r.foreign)))
+	m.orphans.WithLabelValues(account, "stranger").Set(float64(r.strangers))
+	value := 0.0
+	if blocked {
+		value = 1
+	}
+	m.blocked.WithLabelValues(account).Set(value)
+}
+
+// forget removes an account's series.
+func (m *Metrics) forget(account string) {
+	labels := prometheus.Labels{"account": account}
+	m.orphans.DeletePartialMatch(labels)
+	m.blocked.DeletePartialMatch(labels)
+	m.deleted.DeletePartialMatch(labels)
+}

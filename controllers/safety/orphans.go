@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package safety
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/labels"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+const (
+	// leastDoubt is how many machines' remains it takes at least for MaxShare to count.
+	leastDoubt = 3
+	// followEvery is how often a deletion under way is looked at, at most.
+	followEvery = time.Minute
+	// askAgain is how long a resource that was asked to go is left to it.
+	askAgain = time.Minute
+	// listingPatience is how soon it is looked again for a listing that has not come.
+	listingPatience = 10 * time.Second
+	// shown is how many orphans the status lists.
+	shown = 20
+)
+
+// OrphanReconciler finds, account by account, what carries the ownership of a cluster here and belongs to none of its
+// machines, and removes it where the account's policy says so.
+//
+// It costs the cloud nothing beyond the shared listings, and one live read before each deletion. Every step of a deletion
+// is judged anew, by a newer listing and by what the API server has then: nothing goes on by itself.
+type OrphanReconciler struct {
+	// Client reads from the cache what only says when to look, and writes; APIReader reads what a verdict is built on.
+	Client    client.Client
+	APIReader client.Reader
+	Accounts  *cloud.Accounts
+	Recorder  events.EventRecorder
+	// Identity is the beginning of each creation token of this management cluster.
+	Identity string
+	// Namespace is the only one that the manager may read; empty: all.
+	Namespace string
+
+	// Period is the time between two passes, Grace that between the first and the last listing that confirm an orphan:
+	// longer than the longest create.
+	Period, Grace time.Duration
+	// MaxDeletions is of how many machines one pass may begin to delete what is left. MaxShare is the share of an account's
+	// fleet, in percent, beyond which orphans are not believed without a person's word.
+	MaxDeletions, MaxShare int
+	Metrics                *Metrics
+	WatchFilterValue       string
+
+	memories sync.Map // client.ObjectKey → *memory
+}
+
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts;cloudclusters;cloudmachines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts/status,verbs=patch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// SetupWithManager registers the reconciler.
+func (r *OrphanReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	if r.Period <= 0 || r.Grace <= 0 || r.MaxDeletions <= 0 || r.MaxShare <= 0 || r.Identity == "" {
+		return fmt.Errorf("the orphan collector needs a period, a grace, limits and an identity: %s, %s, %d, %d, %q",
+			r.Period, r.Grace, r.MaxDeletions, r.MaxShare, r.Identity)
+	}
+	return builder.ControllerManagedBy(mgr).
+		For(&infrav1.CloudAccount{}).
+		WithOptions(options).
+		Named("orphans").
+		Complete(r)
+}
+
+// Reconcile makes a pass over one account, if it is time and there is a new listing.
+func (r *OrphanReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	account := &infrav1.CloudAccount{}
+	if err := r.Client.Get(ctx, req.NamespacedName, account); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.memories.Delete(req.NamespacedName)
+			r.Metrics.forget(req.String())
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, fmt.Errorf("reading the CloudAccount: %w", err)
+	}
+	switch {
+	case !account.DeletionTimestamp.IsZero() || annotations.HasPaused(account):
+		return reconcile.Result{}, nil
+	case r.WatchFilterValue != "" && !labels.HasWatchLabel(account, r.WatchFilterValue):
+		return reconcile.Result{}, nil
+	}
+	live := r.Accounts.Get(req.NamespacedName)
+	if live == nil {
+		return reconcile.Result{RequeueAfter: min(r.Period, listingPatience)}, nil
+	}
+	m := r.memory(account)
+	if left := m.every(r.Period) - time.Since(m.passed); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	listed, resources := live.Listing(m.every(r.Period))
+	if !listed.After(m.listed) {
+		return reconcile.Result{RequeueAfter: min(r.Period, listingPatience)}, nil // it is on its way, or fails
+	}
+	return r.pass(ctx, account, live, m, listed, resources)
+}
+
+// memory is the account's; a new one knows what an earlier process has counted.
+func (r *OrphanReconciler) memory(account *infrav1.CloudAccount) *memory {
+	fresh := &memory{begun: map[string]map[string]time.Time{}}
+	if o := account.Status.Orphans; o != nil {
+		fresh.machines = int(ptr.Deref(o.Machines, 0))
+	}
+	known, _ := r.memories.LoadOrStore(client.ObjectKeyFromObject(account), fresh)
+	return known.(*memory) // one reconcile of an account at a time
+}
+
+// every is the time between two looks: while deletions are under way, they are followed.
+func (m *memory) every(period time.Duration) time.Duration {
+	if len(m.begun) > 0 || m.unread {
+		return min(period, followEvery)
+	}
+	return period
+}
+
+// pass judges one listing, acts, and says what it found.
+func (r *OrphanReconciler) pass(
+	ctx context.Context, account *infrav1.CloudAccount, live *cloud.Account, m *memory, listed time.Time, resources []cloud.Resource,
+) (reconcile.Result, error) {
+	f, err := r.facts(ctx, account)
+	if err != nil {
+		return reconcile.Result{}, err // who does not know everything knows nothing
+	}
+	f.listed, f.resources = listed, resources
+	found, ok := m.judge(f, r.Grace)
+	if !ok {
+		return reconcile.Result{RequeueAfter: min(r.Period, listingPatience)}, nil
+	}
+	m.passed = time.Now()
+	before := account.DeepCopy()
+	for _, token := range found.ended {
+		r.Metrics.deleted.WithLabelValues(client.ObjectKeyFromObject(account).String()).Inc()
+		r.Recorder.Eventf(account, nil, corev1.EventTypeNormal, "OrphanDeleted", "CollectOrphans",
+			"What was left of a machine (token %s) is deleted: it belonged to no CloudMachine", token)
+	}
+	blocked := r.act(ctx, account, live, m, found)
+	r.show(account, m, found)
+	account.Status.FormerOwners = slices.DeleteFunc(account.Status.FormerOwners, func(o infrav1.FormerOwner) bool {
+		return slices.Contains(found.settled, o.OwnershipID)
+	})
+	r.Metrics.found(client.ObjectKeyFromObject(account).String(), found, blocked)
+	return reconcile.Result{RequeueAfter: m.every(r.Period)}, r.patch(ctx, before, account)
+}
+
+// act does what policy and limits allow, says what comes next, and tells whether orphans are too many to be believed.
+func (r *OrphanReconciler) act(ctx context.Context, account *infrav1.CloudAccount, live *cloud.Account, m *memory, found report) (blocked bool) {
+	doubt := m.doubt(found, limits{share: r.MaxShare, least: leastDoubt})
+	word := account.Annotations[infrav1.ConfirmOrphansAnnotation]
+	counts := fmt.Sprintf("%d resources of %d machines, of %d in the cloud, belong to no CloudMachine", len(found.orphans), found.tokens, found.fleet)
+	switch {
+	case len(found.twins) > 0:
+		r.say(account, metav1.ConditionFalse, infrav1.OrphansDoubtedReason, fmt.Sprintf(
+			"the CloudMachine with token %s has recorded none of its several VMs, so nothing is deleted: delete all but one of them in the cloud", found.twins[0]))
+		return true
+	case len(found.orphans) == 0 && len(found.foreign) == 0:
+		r.say(account, metav1.ConditionTrue, infrav1.NoOrphansReason, "")
+	case len(found.orphans) == 0:
+		r.say(account, metav1.ConditionFalse, infrav1.OrphansReportedReason, fmt.Sprintf("%d resources of clusters here were made by another "+
+			"management cluster and belong to no CloudMachine here: look there whether they are in use, or delete them in the cloud", len(found.foreign)))
+	case doubt != "" && !m.allow(found, word):
+		r.say(account, metav1.ConditionFalse, infrav1.OrphansDoubtedReason, fmt.Sprintf(
+			"%s: %s, so none is deleted; look at them (status.orphans), and if they may go, annotate this account with %s=%s",
+			counts, doubt, infrav1.ConfirmOrphansAnnotation, digest(found.orphans)))
+		return true
+	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete:
+		r.say(account, metav1.ConditionFalse, infrav1.OrphansReportedReason, counts+"; they are only reported, because orphanPolicy is not Delete")
+	default:
+		message := fmt.Sprintf("%s; they are deleted once that has been so for %s", counts, r.Grace)
+		if err := r.remove(ctx, live, m, m.due(found, r.MaxDeletions)); err != nil {
+			message += "; the cloud refused some: " + err.Error()
+		}
+		r.say(account, metav1.ConditionFalse, infrav1.OrphansDeletingReason, message)
+	}
+	return false
+}
+
+// remove moves the deletion of what is left of machines one step on, after a live read: instances first, and what belongs
+// to them once none of them lives.
+func (r *OrphanReconciler) remove(ctx context.Context, live *cloud.Account, m *memory, due map[string][]orphan) error {
+	var refs []cloud.Reference
+	for token, orphans := range due {
+		if slices.ContainsFunc(orphans, func(o orphan) bool { return m.mayAsk(o.Resource) }) {
+			refs = append(refs, cloud.Reference{Token: token, OwnershipID: orphans[0].OwnershipID})
+		}
+	}
+	if m.unread = false; len(refs) == 0 {
+		return nil
+	}
+	found, failed := live.Read(ctx, refs)
+	m.unread = len(failed) > 0
+	var targets []cloud.Resource
+	for _, ref := range refs {
+		if failed[ref.Token] == nil { // silence is not absence, nor presence
+			targets = append(targets, slices.DeleteFunc(step(due[ref.Token], found[ref.Token]), func(x cloud.Resource) bool { return !m.mayAsk(x) })...)
+		}
+	}
+	slices.SortFunc(targets, func(a, b cloud.Resource) int { return strings.Compare(name(a), name(b)) })
+	var refused error
+	for i, err := range live.Remove(ctx, targets) {
+		m.ask(targets[i])
+		if err != nil {
+			refused = err
+		}
+	}
+	return refused
+}
+
+// mayAsk tells whether the resource was not asked to go, or so long ago that it did not heed it.
+func (m *memory) mayAsk(x cloud.Resource) bool {
+	at, asked := m.begun[x.Token][name(x)]
+	return !asked || time.Since(at) >= askAgain
+}
+
+// ask notes that the resource was asked to go.
+func (m *memory) ask(x cloud.Resource) {
+	if m.begun[x.Token] == nil {
+		m.begun[x.Token] = map[string]time.Time{}
+	}
+	m.begun[x.Token][name(x)] = time.Now()
+}
+
+// step are the orphans that are there and go next.
+func step(orphans []orphan, read []cloud.Resource) (targets []cloud.Resource) {
+	var rest []cloud.Resource
+	for _, x := range read {
+		same := func(o orphan) bool { return name(o.Resource) == name(x) && o.OwnershipID == x.OwnershipID }
+		switch {
+		case !slices.ContainsFunc(orphans, same):
+		case alive(x):
+			targets = append(targets, x)
+		case x.Kind != cloud.KindInstance:
+			rest = append(rest, x)
+		}
+	}
+	if len(targets) == 0 {
+		return rest
+	}
+	return targets
+}
+
+// facts reads from the API server, past every cache, to whom the resources of a listing may belong.
+func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAccount) (facts, error) {
+	f := facts{identity: r.Identity, clusters: map[string]cluster{}, elsewhere: map[string]bool{}, machines: map[string]string{}}
+	clusters, owners, machines := &infrav1.CloudClusterList{}, &clusterv1.ClusterList{}, &infrav1.CloudMachineList{}
+	if err := r.APIReader.List(ctx, clusters, client.InNamespace(r.Namespace)); err != nil {
+		return f, fmt.Errorf("listing the CloudClusters: %w", err)
+	}
+	if err := r.APIReader.List(ctx, owners, client.InNamespace(account.Namespace)); err != nil {
+		return f, fmt.Errorf("listing the Clusters: %w", err)
+	}
+	if err := r.APIReader.List(ctx, machines, client.InNamespace(account.Namespace)); err != nil {
+		return f, fmt.Errorf("listing the CloudMachines: %w", err)
+	}
+	for _, o := range account.Status.FormerOwners {
+		f.clusters[o.OwnershipID] = cluster{former: true}
+	}
+	count := map[string]int{}
+	for i := range clusters.Items {
+		c := &clusters.Items[i]
+		id := c.Spec.OwnershipID
+		switch count[id]++; {
+		case id == "":
+		case count[id] > 1:
+			f.clusters[id] = cluster{leave: "more than one CloudCluster has its ownership ID"}
+		case c.Namespace != account.Namespace:
+			delete(f.clusters, id)
+			f.elsewhere[id] = true
+		default:
+			f.clusters[id] = cluster{leave: leave(c, owners.Items)}
+		}
+	}
+	for i := range machines.Items {
+		if token := machines.Items[i].Spec.CreationToken; token != "" {
+			f.machines[token] = machines.Items[i].Spec.ProviderID
+		}
+	}
+	return f, nil
+}
+
+// leave says why nothing of a cluster is to be judged now; "" when it is.
+func leave(c *infrav1.CloudCluster, owners []clusterv1.Cluster) string {
+	i := slices.IndexFunc(owners, func(o clusterv1.Cluster) bool {
+		ref := o.Spec.InfrastructureRef
+		return ref.Kind == "CloudCluster" && ref.APIGroup == infrav1.GroupVersion.Group && ref.Name == c.Name
+	})
+	switch {
+	case i < 0:
+		return "its Cluster is not here"
+	case ptr.Deref(owners[i].Spec.Paused, false) || annotations.HasPaused(c):
+		return "it is paused"
+	}
+	return ""
+}
+
+// show puts what was found into the status; the number of machines is for the next process.
+func (r *OrphanReconciler) show(account *infrav1.CloudAccount, m *memory, found report) {
+	status := &infrav1.OrphansStatus{Machines: ptr.To(int32(m.machines))}
+	if found.strangers > 0 {
+		status.Strangers = ptr.To(int32(found.strangers))
+	}
+	if len(found.foreign) > 0 {
+		status.Foreign = ptr.To(int32(len(found.foreign)))
+	}
+	if len(found.orphans) > 0 {
+		status.Found, status.Confirmed = ptr.To(int32(len(found.orphans))), ptr.To(int32(found.confirmed()))
+		status.Digest = digest(found.orphans)
+	}
+	for i, o := range slices.Concat(found.orphans, found.foreign) {
+		next := r.next(account, m, o)
+		if i >= len(found.orphans) {
+			next = "was made by another management cluster, and is only reported"
+		}
+		if i < shown {
+			status.Observed = append(status.Observed, infrav1.Orphan{Kind: string(o.Kind), ID: o.ID, Since: metav1.NewTime(o.since), Next: next})
+		}
+	}
+	account.Status.Orphans = status
+}
+
+func (r report) confirmed() (n int) {
+	for _, o := range r.orphans {
+		if o.confirmed {
+			n++
+		}
+	}
+	return n
+}
+
+// next says in one line what happens to an orphan, and when.
+func (r *OrphanReconciler) next(account *infrav1.CloudAccount, m *memory, o orphan) string {
+	switch {
+	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete:
+		return "is only reported"
+	case !o.confirmed:
+		return "may be deleted if it is still without a machine after " + o.since.Add(r.Grace).UTC().Format(time.RFC3339)
+	case m.begun[o.Token] != nil:
+		return "is being deleted"
+	}
+	return "waits for its turn to be deleted"
+}
+
+func (r *OrphanReconciler) say(account *infrav1.CloudAccount, status metav1.ConditionStatus, reason, message string) {
+	was := conditions.GetReason(account, infrav1.AccountNoOrphansCondition)
+	conditions.Set(account, metav1.Condition{
+		Type: infrav1.AccountNoOrphansCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: account.Generation,
+	})
+	if status == metav1.ConditionFalse && was != reason {
+		r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, "Orphans"+reason, "CollectOrphans", "%s", message)
+	}
+}
+
+// patch writes the status, which other reconcilers write too: only as it was read.
+func (r *OrphanReconciler) patch(ctx context.Context, before, account *infrav1.CloudAccount) error {
+	if equality.Semantic.DeepEqual(before, account) {
+		return nil
+	}
+	err := r.Client.Status().Patch(ctx, account, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing what was found: %w", err)
+	}
+	return nil
+}

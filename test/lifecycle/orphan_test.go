@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// armed lets the orphan collector delete.
+func armed(a *scenario.Adopted) { a.OrphanPolicy = infrav1.OrphanPolicyDelete }
+
+// withMachine brings up a pool, and returns its cluster's ownership ID and one of its machines.
+func (s *stage) withMachine(replicas int32) (scenario.Pool, string, *infrav1.CloudMachine) {
+	s.Helper()
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: replicas}
+	s.create(pool.Objects()...)
+	s.until("the pool is ready", pool.Ready(env.view, replicas))
+	cluster := s.CloudCluster()
+	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
+		s.Fatal(err)
+	}
+	machine := s.machines()[0]
+	return pool, cluster.Spec.OwnershipID, &machine
+}
+
+// byCloud makes a VM with a data disk past Drover, as a lost create does.
+func (s *stage) byCloud(owner, token string) wire.Resource {
+	s.Helper()
+	vm, err := env.admin.Run(s.ctx, s.Name, wire.RunInstancesRequest{
+		Region: "sim-1", InstanceType: "small", Image: "node-image", DataDisksGiB: []int32{1},
+		Tags: map[string]string{cloud.TagOwnership: owner, cloud.TagToken: token, cloud.TagMachine: s.Namespace + "/lost"},
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return vm
+}
+
+// tagged counts what costs money and has the token.
+func (s *stage) tagged(token string) (n int) {
+	for _, r := range s.resources() {
+		if r.Tags[cloud.TagToken] == token {
+			n++
+		}
+	}
+	return n
+}
+
+// noneTagged checks that nothing with the token is left.
+func (s *stage) noneTagged(token string) scenario.Check {
+	return func(context.Context) (string, error) {
+		if n := s.tagged(token); n > 0 {
+			return fmt.Sprintf("%d are left", n), nil
+		}
+		return "", nil
+	}
+}
+
+// keeps asserts that everything with the token stays for several passes after the grace.
+func (s *stage) keeps(token string) {
+	s.Helper()
+	before := s.tagged(token)
+	end := time.Now().Add(2 * orphanGrace)
+	for time.Now().Before(end) {
+		s.stays("what has token "+token, func() string {
+			if n := s.tagged(token); n != before {
+				return fmt.Sprintf("%d of %d are left", n, before)
+			}
+			return ""
+		})
+	}
+}
+
+// lost is a token that this management cluster may have made, beside the machine's own: no hexadecimal digit ends it.
+func lost(m *infrav1.CloudMachine, n int) string {
+	return fmt.Sprintf("%s-x%d", m.Spec.CreationToken[:24], n)
+}
+
+// What a machine left behind is removed, VM and dependants, not before it was seen long enough; it costs one live read and
+// what a deletion costs, and nothing else is touched. MCM's scenario: "orphan VM with the cluster's tags".
+func TestOrphanIsDeleted(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, armed)
+	pool, owner, machine := s.withMachine(1)
+	s.soon("there are no orphans", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.NoOrphansReason))
+	token, disk := lost(machine, 1), lost(machine, 2)
+	made := time.Now()
+	s.byCloud(owner, token)
+	bare := s.byCloud(owner, disk) // only its disk is left
+	if err := env.admin.Act(s.ctx, bare.ID, simulator.ActTerminate); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("they are announced", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansDeletingReason, "resources of 2 machines"))
+	s.soon("they are gone", scenario.All(s.noneTagged(token), s.noneTagged(disk)))
+	if took := time.Since(made); took < orphanGrace {
+		t.Errorf("they were gone after %s, within the grace of %s", took, orphanGrace)
+	}
+	s.soon("people are told", scenario.All(s.event("OrphanDeleted", token), s.event("OrphanDeleted", disk)))
+	s.soon("there are none any more", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.NoOrphansReason))
+	audit, err := env.admin.Audit(s.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One VM (one call to end it, another for its disk), one disk; a live read before each, none other.
+	for op, most := range map[string]int{wire.TerminateInstances: 1, wire.DeleteResources: 2, wire.DescribeResources: 3, wire.RunInstances: 0} {
+		if n := audit.Machine(token, op) + audit.Machine(disk, op); n > most {
+			t.Errorf("%s was called %d times for the two orphans, want %d at most", op, n, most)
+		}
+	}
+	if n := len(s.live()); n != 1 {
+		t.Errorf("%d VMs live, want the pool's", n)
+	}
+	s.until("the pool is as it was", pool.Ready(env.view, 1))
+}
+
+// Orphans that are only to be reported, of paused clusters, of clusters that are not here, and those that another
+// management cluster made with a copy of the CloudCluster, stay as they are.
+func TestOrphansThatStay(t *testing.T) {
+	t.Parallel()
+	reported := newStage(t, func(a *scenario.Adopted) { a.Namespace += "-reported" })
+	_, owner, machine := reported.withMachine(1)
+	token := lost(machine, 1)
+	vm := reported.byCloud(owner, token)
+	reported.soon("it is reported", says(reported.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansReportedReason, "orphanPolicy"))
+	reported.soon("it is listed", func(ctx context.Context) (string, error) {
+		account := reported.Account()
+		if err := env.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
+			return "", err
+		}
+		o := account.Status.Orphans
+		if o == nil || ptr.Deref(o.Found, 0) == 0 || ptr.Deref(o.Confirmed, 0) != ptr.Deref(o.Found, 0) {
+			return fmt.Sprintf("status.orphans is %+v", o), nil
+		}
+		for _, x := range o.Observed {
+			if x.ID == vm.ID && x.Next != "" {
+				return "", nil
+			}
+		}
+		return fmt.Sprintf("%s is not in %+v", vm.ID, o.Observed), nil
+	})
+	reported.keeps(token)
+
+	s := newStage(t, armed)
+	_, owner, machine = s.withMachine(1)
+	foreign, stranger := "ffffffff"+lost(machine, 1)[8:], lost(machine, 2)
+	s.byCloud(owner, foreign)
+	s.byCloud("no-cluster-here", stranger)
+	s.soon("the other manager's is shown", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansReportedReason, "made by another management cluster"))
+	s.keeps(foreign)
+	s.keeps(stranger)
+	s.pause(true)
+	own := lost(machine, 3)
+	s.byCloud(owner, own)
+	s.keeps(own)
+	s.pause(false)
+	s.soon("the cluster goes on, and its orphan is gone", s.noneTagged(own))
+	if s.tagged(foreign) == 0 || s.tagged(stranger) == 0 {
+		t.Error("what is not ours was deleted")
+	}
+}
+
+// A store of objects that lost most of them makes no orphans, until a person says so: for the very set that was shown.
+func TestManyOrphansAreAsked(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, armed)
+	pool, _, _ := s.withMachine(4)
+	machines := s.machines()
+	// Their objects vanish as in a backup that is too old: finalizers do not hold them.
+	s.pause(true)
+	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range machines {
+		owner := &clusterv1.Machine{ObjectMeta: s.meta(machines[i].Name)}
+		for _, o := range []client.Object{owner, &machines[i]} {
+			if err := scenario.Delete(s.ctx, env.client, o); err != nil {
+				t.Fatal(err)
+			}
+			s.until("it is torn out", func(ctx context.Context) (string, error) { return s.tearOut(ctx, o) })
+		}
+	}
+	s.pause(false)
+	account := s.Account()
+	s.soon("a person is asked", says(account, infrav1.AccountNoOrphansCondition, infrav1.OrphansDoubtedReason,
+		"of 4 machines, of 4 in the cloud", infrav1.ConfirmOrphansAnnotation))
+	confirm := func(word string) {
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmOrphansAnnotation, word)
+		if err := env.client.Patch(s.ctx, account, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	confirm("000000000000") // some other set's
+	for i := range machines {
+		s.keeps(machines[i].Spec.CreationToken)
+	}
+	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(account), account); err != nil {
+		t.Fatal(err)
+	}
+	confirm(account.Status.Orphans.Digest)
+	s.soon("all are gone", func(context.Context) (string, error) {
+		if n := len(s.resources()); n > 0 {
+			return fmt.Sprintf("%d resources are left", n), nil
+		}
+		return "", nil
+	})
+}
+
+// What a deleted cluster left behind is found, because the account remembers whose it was; and then forgotten.
+func TestLeftOversOfADeletedCluster(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, armed)
+	pool, owner, machine := s.withMachine(1)
+	token := lost(machine, 1)
+	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("the machines are gone", s.gone())
+	cluster := s.Cluster()
+	if err := scenario.Delete(s.ctx, env.client, cluster); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("the cluster is gone", s.deleted(cluster))
+	s.byCloud(owner, token)
+	s.soon("what is left of it is gone", s.noneTagged(token))
+	s.soon("and so is the memory of it", func(ctx context.Context) (string, error) {
+		account := s.Account()
+		err := env.client.Get(ctx, client.ObjectKeyFromObject(account), account)
+		if err == nil && len(account.Status.FormerOwners) > 0 {
+			return fmt.Sprintf("status.formerOwners is %+v", account.Status.FormerOwners), nil
+		}
+		return "", err
+	})
+}
+
+// Of two VMs with one token, the one that the CloudMachine has recorded stays. A create that takes longer than the grace
+// makes no orphan either, and clocks of the cloud that are a day ahead or behind change nothing.
+func TestWhatAMachineHasStays(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, armed)
+	pool, owner, machine := s.withMachine(1)
+	recorded := s.instanceOf(machine)
+	second := s.byCloud(owner, machine.Spec.CreationToken)
+	s.soon("only the recorded VM is left", func(context.Context) (string, error) {
+		if live := s.live(); len(live) != 1 || live[0].ID != recorded.ID {
+			return fmt.Sprintf("%d VMs live", len(live)), nil
+		}
+		return "", nil
+	})
+	if !strings.HasSuffix(machine.Spec.ProviderID, recorded.ID) || recorded.ID == second.ID {
+		t.Errorf("the recorded VM is %s, and %s is left", machine.Spec.ProviderID, recorded.ID)
+	}
+	if _, err := env.admin.AddFault(s.ctx, simulator.Fault{
+		Kind: simulator.SlowAfter, Operation: wire.RunInstances, Account: s.Name, Delay: simulator.Duration{Duration: 2 * orphanGrace}, Count: 1,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := pool.Scale(s.ctx, env.client, 2); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the slow one is ready too", pool.Ready(env.view, 2))
+	audit, err := env.admin.Audit(s.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range s.machines() {
+		if n := audit.Machine(m.Spec.CreationToken, wire.RunInstances); n != 1 {
+			t.Errorf("RunInstances was called %d times for %s, want once", n, m.Name)
+		}
+	}
+	if n := len(s.live()); n != 2 {
+		t.Errorf("%d VMs live, want 2", n)
+	}
+}
+
+// Between the two sightings the manager ends, and another one begins: it starts counting anew. A listing that fails, or
+// comes without its rights and finds nothing, confirms nothing either. (It restarts what all share: not in parallel.)
+func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
+	s := newStage(t, armed)
+	_, owner, machine := s.withMachine(1)
+	token := lost(machine, 1)
+	fault, err := env.admin.AddFault(s.ctx, simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.DescribeResources, Account: s.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.byCloud(owner, token)
+	s.keeps(token)
+	if err := env.admin.RemoveFault(s.ctx, fault); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("it is seen", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansDeletingReason))
+	env.drover.Kill()
+	restarted := time.Now()
+	if env.drover, err = startDrover(s.ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("it is gone", s.noneTagged(token))
+	if took := time.Since(restarted); took < orphanGrace {
+		t.Errorf("it was gone %s after the restart, within the grace of %s", took, orphanGrace)
+	}
+}
