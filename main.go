@@ -70,6 +70,7 @@ type options struct {
 	simulated       string
 	probeInterval   time.Duration
 	shutdownTimeout time.Duration
+	part            string
 	safety          safetyOptions
 	diagnostics     capiflags.ManagerOptions
 	logs            *logs.Options
@@ -97,7 +98,7 @@ func command() *cobra.Command {
 	}
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	o.addFlags(cmd)
-	cmd.AddCommand(simulator.Command())
+	cmd.AddCommand(simulator.Command(), orphansCommand())
 	return cmd
 }
 
@@ -127,6 +128,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.DurationVar(&o.cloudCall, "cloud-call-timeout", cloud.DefaultCall, "How long one call to a cloud may take. A machine whose creation was not recorded is believed to be absent after twice this time.")
 	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Time between two probes of an adopted control plane.")
 	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 45*time.Second, "How long calls in flight may take to end when the manager is asked to stop.")
+	f.StringVar(&o.part, "run", runAll, "What this process does: all; machines, without what watches over them; or safety, which is that alone, and lists each account by itself.")
 	o.safety.addFlags(f)
 	capiflags.AddManagerOptions(f, &o.diagnostics)
 	logsv1.AddFlags(o.logs, f)
@@ -137,12 +139,16 @@ func run(o *options) error {
 	if err := logsv1.ValidateAndApply(o.logs, nil); err != nil {
 		return fmt.Errorf("log flags: %w", err)
 	}
+	election := map[string]string{runAll: "drover-leader", runMachines: "drover-leader", runSafety: "drover-safety-leader"}[o.part]
+	if election == "" {
+		return fmt.Errorf("--run=%s: want %s, %s or %s", o.part, runAll, runMachines, runSafety)
+	}
 	ctrl.SetLogger(klog.Background())
 	config, err := o.restConfig()
 	if err != nil {
 		return err
 	}
-	mgr, err := o.manager(config)
+	mgr, err := o.manager(config, election)
 	if err != nil {
 		return err
 	}
@@ -170,23 +176,19 @@ func (o *options) restConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-func (o *options) manager(config *rest.Config) (ctrl.Manager, error) {
+func (o *options) manager(config *rest.Config, election string) (ctrl.Manager, error) {
 	tlsOptions, metricsOptions, err := capiflags.GetManagerOptions(o.diagnostics)
 	if err != nil {
 		return nil, fmt.Errorf("diagnostics flags: %w", err)
 	}
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
 		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              "drover-leader",
+		LeaderElectionID:              election,
 		LeaderElectionNamespace:       o.leaderNamespace,
 		LeaseDuration:                 &o.leaseDuration,
 		RenewDeadline:                 &o.renewDeadline,
@@ -209,6 +211,19 @@ func (o *options) manager(config *rest.Config) (ctrl.Manager, error) {
 	return mgr, nil
 }
 
+// newScheme knows all kinds that Drover reads or writes.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	return scheme, nil
+}
+
 // cacheOptions keep what is watched small. There is no resync: every change comes as an event, and an idle machine is
 // never reconciled.
 func (o *options) cacheOptions() cache.Options {
@@ -223,13 +238,17 @@ func (o *options) webhookServer(tlsOptions []func(*tls.Config)) webhook.Server {
 	return webhook.NewServer(webhook.Options{Port: o.webhookPort, CertDir: o.webhookCertDir, TLSOpts: tlsOptions})
 }
 
+// accountReconciler connects the accounts, for whichever part runs.
+func (o *options) accountReconciler(mgr ctrl.Manager, accounts *cloud.Accounts, changed, machines *controllers.Trigger) *controllers.CloudAccountReconciler {
+	return &controllers.CloudAccountReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts, Changed: changed, Machines: machines,
+		AmbientNamespaces: o.ambient, SimulatedEndpoint: o.simulated, WatchFilterValue: o.watchFilter,
+	}
+}
+
 // register adds every controller, webhook and check to the manager.
 func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	if err := controllers.SetupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
-		return err
-	}
-	clusterCache, err := o.clusterCache(ctx, mgr)
-	if err != nil {
 		return err
 	}
 	identity, err := controllers.Identity(ctx, mgr.GetAPIReader())
@@ -237,6 +256,13 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 		return err
 	}
 	clouds := registry.Clouds()
+	if o.part == runSafety {
+		return o.registerSafety(mgr, clouds, identity)
+	}
+	clusterCache, err := o.clusterCache(ctx, mgr)
+	if err != nil {
+		return err
+	}
 	machinesChanged, accountsChanged := &controllers.Trigger{}, &controllers.Trigger{}
 	machines := &controllers.CloudMachineReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: clusterCache,
@@ -259,10 +285,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	many, few := controllerOptions[reconcile.Request](o.machines), controllerOptions[reconcile.Request](o.concurrency)
 	return errors.Join(
 		machines.SetupWithManager(mgr, many),
-		(&controllers.CloudAccountReconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts, Changed: accountsChanged, Machines: machinesChanged,
-			AmbientNamespaces: o.ambient, SimulatedEndpoint: o.simulated, WatchFilterValue: o.watchFilter,
-		}).SetupWithManager(mgr, few),
+		o.accountReconciler(mgr, accounts, accountsChanged, machinesChanged).SetupWithManager(mgr, few),
 		(&controllers.CloudClusterReconciler{
 			Client: mgr.GetClient(), WatchFilterValue: o.watchFilter,
 		}).SetupWithManager(mgr, few),
@@ -281,7 +304,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 			Client: mgr.GetClient(), ClusterCache: clusterCache,
 			Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.watchFilter,
 		}).SetupWithManager(ctx, mgr, controllerOptions[bootstrap.CSRRequest](o.machines)),
-		o.safety.setup(mgr, o, accounts, identity),
+		o.orphans(mgr, accounts, identity),
 		o.webhooks(mgr, clouds),
 		o.checks(mgr),
 	)

@@ -3,15 +3,34 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/registry"
+	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
+)
+
+// The parts of --run.
+const (
+	runAll      = "all"
+	runMachines = "machines"
+	runSafety   = "safety"
 )
 
 // safetyOptions are the safety controllers' flags. They have the names of machine-controller-manager's where they mean
@@ -28,15 +47,113 @@ func (o *safetyOptions) addFlags(f *pflag.FlagSet) {
 	f.IntVar(&o.orphanShare, "machine-safety-orphan-vms-max-share", 20, "Share of an account's fleet, in percent, beyond which orphans (of 3 machines at least) are not believed, and a person must confirm them.")
 }
 
-// setup registers the safety controllers.
-func (o *safetyOptions) setup(mgr ctrl.Manager, all *options, accounts *cloud.Accounts, identity string) error {
-	if o.orphanPeriod == 0 {
+// registerSafety adds the safety controllers alone, with accounts of their own.
+func (o *options) registerSafety(mgr ctrl.Manager, clouds []cloud.Cloud, identity string) error {
+	accounts := cloud.NewAccounts(cloud.Options{Clouds: clouds, Times: cloud.TimesFor(o.cloudCall), Metrics: metrics.Registry})
+	connect := o.accountReconciler(mgr, accounts, &controllers.Trigger{}, &controllers.Trigger{})
+	connect.ConnectOnly = true
+	o.webhookPort = 0 // who makes the machines serves them
+	return errors.Join(
+		mgr.Add(accounts),
+		connect.SetupWithManager(mgr, controllerOptions[reconcile.Request](o.concurrency)),
+		o.orphans(mgr, accounts, identity),
+		o.checks(mgr),
+	)
+}
+
+// orphans registers the orphan collector, if it is to run here.
+func (o *options) orphans(mgr ctrl.Manager, accounts *cloud.Accounts, identity string) error {
+	if o.part == runMachines || o.safety.orphanPeriod == 0 {
 		return nil
 	}
 	return (&safety.OrphanReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts,
-		Recorder: mgr.GetEventRecorder("drover-orphans"), Identity: identity, Namespace: all.namespace,
-		Period: o.orphanPeriod, Grace: o.orphanGrace, MaxDeletions: o.orphanDeletions, MaxShare: o.orphanShare,
-		Metrics: safety.NewMetrics(metrics.Registry), WatchFilterValue: all.watchFilter,
-	}).SetupWithManager(mgr, controllerOptions[reconcile.Request](all.concurrency))
+		Recorder: mgr.GetEventRecorder("drover-orphans"), Identity: identity, Namespace: o.namespace,
+		Period: o.safety.orphanPeriod, Grace: o.safety.orphanGrace, MaxDeletions: o.safety.orphanDeletions, MaxShare: o.safety.orphanShare,
+		Metrics: safety.NewMetrics(metrics.Registry), WatchFilterValue: o.watchFilter,
+	}).SetupWithManager(mgr, controllerOptions[reconcile.Request](o.concurrency))
+}
+
+// orphansCommand is "drover orphans".
+func orphansCommand() *cobra.Command {
+	o := &options{}
+	cmd := &cobra.Command{
+		Use:   "orphans",
+		Short: "Say what a pass of the orphan collector would do now, and do nothing",
+		Long: `Connect each CloudAccount with its own credentials, list it once, read clusters and machines, and print what a pass
+of the orphan collector would find and do now. Nothing is deleted and nothing is written. How long something has been
+without a machine is known from the status that the manager has written.`,
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
+		RunE:         func(cmd *cobra.Command, _ []string) error { return o.dryRun(cmd.Context(), cmd.OutOrStdout()) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Path of the management cluster's kubeconfig. Default: the Pod's service account, or $KUBECONFIG.")
+	f.StringVar(&o.namespace, "namespace", "", "Namespace to look at. Default: all namespaces.")
+	f.StringSliceVar(&o.ambient, "ambient-credentials-namespaces", nil, "Namespaces whose CloudAccounts may use this process's own credentials. Default: none.")
+	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Default: none.")
+	f.DurationVar(&o.cloudCall, "cloud-call-timeout", cloud.DefaultCall, "How long one call to a cloud may take.")
+	o.safety.addFlags(f)
+	return cmd
+}
+
+// patience bounds the wait for one account's complete listing.
+const patience = 2 * time.Minute
+
+// dryRun prints what a pass over each account would do.
+func (o *options) dryRun(ctx context.Context, out io.Writer) error {
+	config, err := o.restConfig()
+	if err != nil {
+		return err
+	}
+	scheme, err := newScheme()
+	if err != nil {
+		return err
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return fmt.Errorf("making a client of the management cluster: %w", err)
+	}
+	identity, err := controllers.Identity(ctx, c)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	accounts := cloud.NewAccounts(cloud.Options{Clouds: registry.Clouds(), Times: cloud.TimesFor(o.cloudCall)})
+	go func() { _ = accounts.Start(ctx) }()
+	connect := &controllers.CloudAccountReconciler{
+		Client: c, APIReader: c, Accounts: accounts, AmbientNamespaces: o.ambient, SimulatedEndpoint: o.simulated, ConnectOnly: true,
+	}
+	collector := &safety.OrphanReconciler{
+		Client: c, APIReader: c, Accounts: accounts, Identity: identity, Namespace: o.namespace,
+		Period: o.safety.orphanPeriod, Grace: o.safety.orphanGrace, MaxDeletions: o.safety.orphanDeletions, MaxShare: o.safety.orphanShare,
+	}
+	list := &infrav1.CloudAccountList{}
+	if err := c.List(ctx, list, client.InNamespace(o.namespace)); err != nil {
+		return fmt.Errorf("listing the CloudAccounts: %w", err)
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "ACCOUNT\tKIND\tID\tSINCE\tNEXT")
+	var failed []error
+	for i := range list.Items {
+		account := &list.Items[i]
+		one, done := context.WithTimeout(ctx, patience)
+		err := connect.Connect(one, account)
+		if err == nil {
+			err = collector.DryRun(one, account)
+		}
+		done()
+		key := client.ObjectKeyFromObject(account)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("CloudAccount %s: %w", key, err))
+			continue
+		}
+		for _, x := range account.Status.Orphans.Observed {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", key, x.Kind, x.ID, x.Since.UTC().Format(time.RFC3339), x.Next)
+		}
+		fmt.Fprintf(table, "%s\t\t\t\t%s, %d strangers: %s\n", key, conditions.GetReason(account, infrav1.AccountNoOrphansCondition),
+			ptr.Deref(account.Status.Orphans.Strangers, 0), conditions.GetMessage(account, infrav1.AccountNoOrphansCondition))
+	}
+	return errors.Join(append(failed, table.Flush())...)
 }

@@ -41,6 +41,8 @@ type CloudAccountReconciler struct {
 	// SimulatedEndpoint is the operator's own simulated cloud.
 	SimulatedEndpoint string
 	WatchFilterValue  string
+	// ConnectOnly makes live accounts and nothing else: another process writes the objects.
+	ConnectOnly bool
 
 	retries retries
 	// connected holds the live account that the machines were told of.
@@ -78,6 +80,9 @@ func (r *CloudAccountReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if !watched(account, r.WatchFilterValue) {
 		return reconcile.Result{}, nil
 	}
+	if r.ConnectOnly {
+		return reconcile.Result{}, r.Connect(ctx, account)
+	}
 	if !account.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, r.reconcileDelete(ctx, account)
 	}
@@ -95,6 +100,22 @@ func (r *CloudAccountReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	result, err := r.connect(ctx, account)
 	account.Status.ObservedGeneration = account.Generation
 	return result, errors.Join(err, patchSharedStatus(ctx, r.Client, before, account))
+}
+
+// Connect makes the live account, if it may be made, and writes nothing.
+func (r *CloudAccountReconciler) Connect(ctx context.Context, account *infrav1.CloudAccount) error {
+	key := client.ObjectKeyFromObject(account)
+	config, refusal, err := r.config(ctx, account)
+	if err != nil {
+		return err
+	}
+	if refusal == nil {
+		if _, err = r.Accounts.Set(key, config); err == nil {
+			return nil
+		}
+	}
+	r.disconnect(key) // the process that writes says why
+	return nil
 }
 
 // connect makes the live account, proves its credentials by one call, and reports on its inventory. It runs when
@@ -201,8 +222,10 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 	if err != nil {
 		return config, nil, fmt.Errorf("reading the credentials: %w", err)
 	}
-	if err := moveAlong(ctx, r.Client, secret); err != nil {
-		return config, nil, err
+	if !r.ConnectOnly {
+		if err := moveAlong(ctx, r.Client, secret); err != nil {
+			return config, nil, err
+		}
 	}
 	config.Credentials = secret.Data
 	if config.Credentials == nil {

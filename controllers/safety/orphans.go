@@ -4,6 +4,7 @@ package safety
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -154,50 +156,53 @@ func (r *OrphanReconciler) pass(
 	}
 	m.passed = time.Now()
 	before := account.DeepCopy()
+	key := client.ObjectKeyFromObject(account).String()
 	for _, token := range found.ended {
-		r.Metrics.deleted.WithLabelValues(client.ObjectKeyFromObject(account).String()).Inc()
+		r.Metrics.deleted.WithLabelValues(key).Inc()
 		r.Recorder.Eventf(account, nil, corev1.EventTypeNormal, "OrphanDeleted", "CollectOrphans",
 			"What was left of a machine (token %s) is deleted: it belonged to no CloudMachine", token)
 	}
-	blocked := r.act(ctx, account, live, m, found)
+	due, blocked := r.decide(account, m, found)
+	if err := r.remove(ctx, live, m, due); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "The cloud did not delete an orphan; it is asked again")
+	}
 	r.show(account, m, found)
+	r.tell(before, account)
 	account.Status.FormerOwners = slices.DeleteFunc(account.Status.FormerOwners, func(o infrav1.FormerOwner) bool {
 		return slices.Contains(found.settled, o.OwnershipID)
 	})
-	r.Metrics.found(client.ObjectKeyFromObject(account).String(), found, blocked)
+	r.Metrics.found(key, found, blocked)
 	return reconcile.Result{RequeueAfter: m.every(r.Period)}, r.patch(ctx, before, account)
 }
 
-// act does what policy and limits allow, says what comes next, and tells whether orphans are too many to be believed.
-func (r *OrphanReconciler) act(ctx context.Context, account *infrav1.CloudAccount, live *cloud.Account, m *memory, found report) (blocked bool) {
+// decide says in the condition what was found and what comes next, and returns what policy and limits let go now, by token.
+// blocked tells that a person must decide.
+func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, found report) (due map[string][]orphan, blocked bool) {
 	doubt := m.doubt(found, limits{share: r.MaxShare, least: leastDoubt})
 	word := account.Annotations[infrav1.ConfirmOrphansAnnotation]
 	counts := fmt.Sprintf("%d resources of %d machines, of %d in the cloud, belong to no CloudMachine", len(found.orphans), found.tokens, found.fleet)
 	switch {
 	case len(found.twins) > 0:
-		r.say(account, metav1.ConditionFalse, infrav1.OrphansDoubtedReason, fmt.Sprintf(
+		say(account, infrav1.OrphansDoubtedReason, fmt.Sprintf(
 			"the CloudMachine with token %s has recorded none of its several VMs, so nothing is deleted: delete all but one of them in the cloud", found.twins[0]))
-		return true
+		return nil, true
 	case len(found.orphans) == 0 && len(found.foreign) == 0:
-		r.say(account, metav1.ConditionTrue, infrav1.NoOrphansReason, "")
+		say(account, infrav1.NoOrphansReason, "")
 	case len(found.orphans) == 0:
-		r.say(account, metav1.ConditionFalse, infrav1.OrphansReportedReason, fmt.Sprintf("%d resources of clusters here were made by another "+
+		say(account, infrav1.OrphansReportedReason, fmt.Sprintf("%d resources of clusters here were made by another "+
 			"management cluster and belong to no CloudMachine here: look there whether they are in use, or delete them in the cloud", len(found.foreign)))
 	case doubt != "" && !m.allow(found, word):
-		r.say(account, metav1.ConditionFalse, infrav1.OrphansDoubtedReason, fmt.Sprintf(
+		say(account, infrav1.OrphansDoubtedReason, fmt.Sprintf(
 			"%s: %s, so none is deleted; look at them (status.orphans), and if they may go, annotate this account with %s=%s",
 			counts, doubt, infrav1.ConfirmOrphansAnnotation, digest(found.orphans)))
-		return true
+		return nil, true
 	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete:
-		r.say(account, metav1.ConditionFalse, infrav1.OrphansReportedReason, counts+"; they are only reported, because orphanPolicy is not Delete")
+		say(account, infrav1.OrphansReportedReason, counts+"; they are only reported, because orphanPolicy is not Delete")
 	default:
-		message := fmt.Sprintf("%s; they are deleted once that has been so for %s", counts, r.Grace)
-		if err := r.remove(ctx, live, m, m.due(found, r.MaxDeletions)); err != nil {
-			message += "; the cloud refused some: " + err.Error()
-		}
-		r.say(account, metav1.ConditionFalse, infrav1.OrphansDeletingReason, message)
+		say(account, infrav1.OrphansDeletingReason, fmt.Sprintf("%s; they are deleted once that has been so for %s", counts, r.Grace))
+		due = m.due(found, r.MaxDeletions)
 	}
-	return false
+	return due, false
 }
 
 // remove moves the deletion of what is left of machines one step on, after a live read: instances first, and what belongs
@@ -365,14 +370,63 @@ func (r *OrphanReconciler) next(account *infrav1.CloudAccount, m *memory, o orph
 	return "waits for its turn to be deleted"
 }
 
-func (r *OrphanReconciler) say(account *infrav1.CloudAccount, status metav1.ConditionStatus, reason, message string) {
-	was := conditions.GetReason(account, infrav1.AccountNoOrphansCondition)
+// say sets the condition.
+func say(account *infrav1.CloudAccount, reason, message string) {
+	status := metav1.ConditionFalse
+	if reason == infrav1.NoOrphansReason {
+		status = metav1.ConditionTrue
+	}
 	conditions.Set(account, metav1.Condition{
 		Type: infrav1.AccountNoOrphansCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: account.Generation,
 	})
-	if status == metav1.ConditionFalse && was != reason {
-		r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, "Orphans"+reason, "CollectOrphans", "%s", message)
+}
+
+// tell makes an Event of what people should know, once.
+func (r *OrphanReconciler) tell(before, account *infrav1.CloudAccount) {
+	was, is := conditions.GetReason(before, infrav1.AccountNoOrphansCondition), conditions.Get(account, infrav1.AccountNoOrphansCondition)
+	if is.Status == metav1.ConditionFalse && is.Reason != was {
+		r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, "Orphans"+is.Reason, "CollectOrphans", "%s", is.Message)
 	}
+}
+
+// DryRun fills in the account's status as a pass would now, with what an earlier one has written there for its memory. It
+// writes nothing and deletes nothing. The account must be connected; ctx bounds the wait for a complete listing.
+func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAccount) error {
+	live := r.Accounts.Get(client.ObjectKeyFromObject(account))
+	if live == nil {
+		return errors.New("the account can't be connected: look at its condition Ready")
+	}
+	var listed time.Time
+	var resources []cloud.Resource
+	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (bool, error) {
+		listed, resources = live.Listing(time.Hour)
+		return !listed.IsZero(), nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for a complete listing: %w", errors.Join(err, live.Inventory().Err))
+	}
+	f, err := r.facts(ctx, account)
+	if err != nil {
+		return err
+	}
+	f.listed, f.resources = listed, resources
+	m := &memory{since: map[string]time.Time{}}
+	if o := account.Status.Orphans; o != nil {
+		m.machines = int(ptr.Deref(o.Machines, 0))
+		for _, x := range o.Observed {
+			m.since[x.Kind+"/"+x.ID] = x.Since.Time
+		}
+	}
+	found, _ := m.judge(f, r.Grace)
+	due, _ := r.decide(account, m, found)
+	m.begun = map[string]map[string]time.Time{}
+	for _, orphans := range due {
+		for _, x := range step(orphans, resources) {
+			m.ask(x)
+		}
+	}
+	r.show(account, m, found)
+	return nil
 }
 
 // patch writes the status, which other reconcilers write too: only as it was read.

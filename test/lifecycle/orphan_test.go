@@ -5,6 +5,9 @@ package lifecycle
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +89,24 @@ func (s *stage) keeps(token string) {
 	}
 }
 
+// dryRun is what "drover orphans" says of the test's namespace.
+func (s *stage) dryRun(args ...string) string {
+	s.Helper()
+	raw, err := env.management.Kubeconfig("operator", "system:masters")
+	if err != nil {
+		s.Fatal(err)
+	}
+	path := filepath.Join(s.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		s.Fatal(err)
+	}
+	out, err := exec.CommandContext(s.ctx, env.binary, append([]string{"orphans", "--kubeconfig=" + path, "--namespace=" + s.Namespace}, args...)...).CombinedOutput()
+	if err != nil {
+		s.Errorf("drover orphans: %v", err)
+	}
+	return string(out)
+}
+
 // lost is a token that this management cluster may have made, beside the machine's own: no hexadecimal digit ends it.
 func lost(m *infrav1.CloudMachine, n int) string {
 	return fmt.Sprintf("%s-x%d", m.Spec.CreationToken[:24], n)
@@ -153,6 +174,12 @@ func TestOrphansThatStay(t *testing.T) {
 		}
 		return fmt.Sprintf("%s is not in %+v", vm.ID, o.Observed), nil
 	})
+	said := reported.dryRun()
+	for _, want := range []string{vm.ID, "is only reported", infrav1.OrphansReportedReason, "of 1 machines, of 2 in the cloud"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("drover orphans does not say %q:\n%s", want, said)
+		}
+	}
 	reported.keeps(token)
 
 	s := newStage(t, armed)
