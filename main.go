@@ -304,7 +304,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 			Client: mgr.GetClient(), ClusterCache: clusterCache,
 			Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.watchFilter,
 		}).SetupWithManager(ctx, mgr, controllerOptions[bootstrap.CSRRequest](o.machines)),
-		o.orphans(mgr, accounts, identity),
+		o.watchOver(mgr, accounts, identity),
 		o.webhooks(mgr, clouds),
 		o.checks(mgr),
 	)

@@ -38,9 +38,18 @@ const (
 type safetyOptions struct {
 	orphanPeriod, orphanGrace    time.Duration
 	orphanDeletions, orphanShare int
+	overshootPeriod              time.Duration
+	up, down                     int
 }
 
 func (o *safetyOptions) addFlags(f *pflag.FlagSet) {
+	o.addOrphanFlags(f)
+	f.DurationVar(&o.overshootPeriod, "machine-safety-overshooting-period", time.Minute, "Time between two looks whether a pool has too many machines; 0 switches that off.")
+	f.IntVar(&o.up, "safety-up", 2, "How many machines more than desired and surge a pool may have before it is frozen.")
+	f.IntVar(&o.down, "safety-down", 1, "How many machines fewer than that bound a frozen pool must have before it is thawed.")
+}
+
+func (o *safetyOptions) addOrphanFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.orphanPeriod, "machine-safety-orphan-vms-period", 30*time.Minute, "Time between two passes of the orphan collector over an account; 0 switches it off.")
 	f.DurationVar(&o.orphanGrace, "machine-safety-orphan-vms-grace", 30*time.Minute, "How long a resource must have been without a machine, in all listings, to be an orphan. It must be longer than the longest create.")
 	f.IntVar(&o.orphanDeletions, "machine-safety-orphan-vms-max-deletions", 10, "Of how many machines one pass over an account may begin to delete what is left.")
@@ -56,22 +65,33 @@ func (o *options) registerSafety(mgr ctrl.Manager, clouds []cloud.Cloud, identit
 	return errors.Join(
 		mgr.Add(accounts),
 		connect.SetupWithManager(mgr, controllerOptions[reconcile.Request](o.concurrency)),
-		o.orphans(mgr, accounts, identity),
+		o.watchOver(mgr, accounts, identity),
 		o.checks(mgr),
 	)
 }
 
-// orphans registers the orphan collector, if it is to run here.
-func (o *options) orphans(mgr ctrl.Manager, accounts *cloud.Accounts, identity string) error {
-	if o.part == runMachines || o.safety.orphanPeriod == 0 {
+// watchOver registers the safety controllers, if they are to run here.
+func (o *options) watchOver(mgr ctrl.Manager, accounts *cloud.Accounts, identity string) error {
+	if o.part == runMachines {
 		return nil
 	}
-	return (&safety.OrphanReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts,
-		Recorder: mgr.GetEventRecorder("drover-orphans"), Identity: identity, Namespace: o.namespace,
-		Period: o.safety.orphanPeriod, Grace: o.safety.orphanGrace, MaxDeletions: o.safety.orphanDeletions, MaxShare: o.safety.orphanShare,
-		Metrics: safety.NewMetrics(metrics.Registry), WatchFilterValue: o.watchFilter,
-	}).SetupWithManager(mgr, controllerOptions[reconcile.Request](o.concurrency))
+	counted, few := safety.NewMetrics(metrics.Registry), controllerOptions[reconcile.Request](o.concurrency)
+	var errs []error
+	if o.safety.orphanPeriod != 0 {
+		errs = append(errs, (&safety.OrphanReconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts,
+			Recorder: mgr.GetEventRecorder("drover-orphans"), Identity: identity, Namespace: o.namespace,
+			Period: o.safety.orphanPeriod, Grace: o.safety.orphanGrace, MaxDeletions: o.safety.orphanDeletions, MaxShare: o.safety.orphanShare,
+			Metrics: counted, WatchFilterValue: o.watchFilter,
+		}).SetupWithManager(mgr, few))
+	}
+	if o.safety.overshootPeriod != 0 {
+		errs = append(errs, (&safety.OvershootReconciler{
+			Client: mgr.GetClient(), Accounts: accounts, Recorder: mgr.GetEventRecorder("drover-overshoot"),
+			Period: o.safety.overshootPeriod, Up: o.safety.up, Down: o.safety.down, Metrics: counted, WatchFilterValue: o.watchFilter,
+		}).SetupWithManager(mgr, few))
+	}
+	return errors.Join(errs...)
 }
 
 // orphansCommand is "drover orphans".
@@ -93,7 +113,7 @@ without a machine is known from the status that the manager has written.`,
 	f.StringSliceVar(&o.ambient, "ambient-credentials-namespaces", nil, "Namespaces whose CloudAccounts may use this process's own credentials. Default: none.")
 	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Default: none.")
 	f.DurationVar(&o.cloudCall, "cloud-call-timeout", cloud.DefaultCall, "How long one call to a cloud may take.")
-	o.safety.addFlags(f)
+	o.safety.addOrphanFlags(f)
 	return cmd
 }
 

@@ -263,6 +263,9 @@ func (a *Account) Listing(atLeast time.Duration) (began time.Time, all []Resourc
 	return a.inventory.listing(atLeast)
 }
 
+// Living counts the machine's instances that live, as far as they are known. It never calls the cloud.
+func (a *Account) Living(token string) int { return len(living(a.inventory.resources(token))) }
+
 // Inventory says how much the inventory is worth.
 func (a *Account) Inventory() InventoryState { return a.inventory.state() }
 

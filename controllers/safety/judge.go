@@ -148,6 +148,7 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 			delete(m.begun, token)
 		}
 	}
+	slices.Sort(r.ended)
 	m.listed, m.since = f.listed, since
 	return r, true
 }

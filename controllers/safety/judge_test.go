@@ -191,6 +191,25 @@ func TestDue(t *testing.T) {
 	}
 }
 
+// TestStep: what belongs to an instance goes when the instance is gone, and what is no orphan never.
+func TestStep(t *testing.T) {
+	v, d := vm("i", "ours", "t"), disk("d", "ours", "t")
+	gone, mine, theirs := v, disk("mine", "ours", "t"), d
+	gone.State, theirs.OwnershipID = cloud.StateTerminated, "theirs"
+	orphans := []orphan{{Resource: v}, {Resource: d}}
+	for what, c := range map[string]struct{ read, want []cloud.Resource }{
+		"it lives":              {[]cloud.Resource{d, v, mine}, []cloud.Resource{v}},
+		"it has ended":          {[]cloud.Resource{d, gone, mine}, []cloud.Resource{d}},
+		"it is not there":       {[]cloud.Resource{d, mine}, []cloud.Resource{d}},
+		"it is another's now":   {[]cloud.Resource{theirs}, nil},
+		"nothing is left of it": {nil, nil},
+	} {
+		if got := step(orphans, c.read); !slices.EqualFunc(got, c.want, func(a, b cloud.Resource) bool { return name(a) == name(b) }) {
+			t.Errorf("%s: %v, want %v", what, got, c.want)
+		}
+	}
+}
+
 // TestSettle: a deleted cluster is forgotten when nothing of it has been there for as long as the grace.
 func TestSettle(t *testing.T) {
 	begin, left := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), []cloud.Resource{disk("d", "ours", self)}

@@ -6,11 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are the safety controllers' own. Labels are bounded by the accounts there are.
+// Metrics are the safety controllers' own. Labels are bounded by the accounts and pools there are.
 type Metrics struct {
 	orphans *prometheus.GaugeVec
 	blocked *prometheus.GaugeVec
 	deleted *prometheus.CounterVec
+	frozen  *prometheus.GaugeVec
 }
 
 // NewMetrics makes and registers them.
@@ -28,8 +29,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "drover_orphans_deleted_total",
 			Help: "Machines of which something was left, and was deleted.",
 		}, []string{"account"}),
+		frozen: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "drover_frozen",
+			Help: "1 while a MachineDeployment or MachineSet is frozen, because it has far more machines than it should.",
+		}, []string{"namespace", "kind", "name"}),
 	}
-	registry.MustRegister(m.orphans, m.blocked, m.deleted)
+	registry.MustRegister(m.orphans, m.blocked, m.deleted, m.frozen)
 	return m
 }
 

@@ -157,10 +157,10 @@ func (r *OrphanReconciler) pass(
 	m.passed = time.Now()
 	before := account.DeepCopy()
 	key := client.ObjectKeyFromObject(account).String()
-	for _, token := range found.ended {
-		r.Metrics.deleted.WithLabelValues(key).Inc()
+	if n := len(found.ended); n > 0 { // one Event for all: the API takes further ones of its kind for the same
+		r.Metrics.deleted.WithLabelValues(key).Add(float64(n))
 		r.Recorder.Eventf(account, nil, corev1.EventTypeNormal, "OrphanDeleted", "CollectOrphans",
-			"What was left of a machine (token %s) is deleted: it belonged to no CloudMachine", token)
+			"What was left of %d machines is deleted, for it belonged to no CloudMachine. Their tokens: %s", n, strings.Join(found.ended, ", "))
 	}
 	due, blocked := r.decide(account, m, found)
 	if err := r.remove(ctx, live, m, due); err != nil {
@@ -297,7 +297,7 @@ func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAcco
 			delete(f.clusters, id)
 			f.elsewhere[id] = true
 		default:
-			f.clusters[id] = cluster{leave: leave(c, owners.Items)}
+			f.clusters[id] = cluster{leave: leftBecause(c, owners.Items)}
 		}
 	}
 	for i := range machines.Items {
@@ -308,8 +308,8 @@ func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAcco
 	return f, nil
 }
 
-// leave says why nothing of a cluster is to be judged now; "" when it is.
-func leave(c *infrav1.CloudCluster, owners []clusterv1.Cluster) string {
+// leftBecause says why nothing of a cluster is to be judged now; "" when it is.
+func leftBecause(c *infrav1.CloudCluster, owners []clusterv1.Cluster) string {
 	i := slices.IndexFunc(owners, func(o clusterv1.Cluster) bool {
 		ref := o.Spec.InfrastructureRef
 		return ref.Kind == "CloudCluster" && ref.APIGroup == infrav1.GroupVersion.Group && ref.Name == c.Name

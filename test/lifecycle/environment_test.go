@@ -101,7 +101,10 @@ func run(m *testing.M) (code int, err error) {
 	if err := flag.Set("test.parallel", strconv.Itoa(max(6, runtime.GOMAXPROCS(0)))); err != nil {
 		return 1, err
 	}
-	return m.Run(), nil
+	if code = m.Run(); code != 0 {
+		return code, nil
+	}
+	return 0, neverFrozen(ctx)
 }
 
 // startDrover starts the manager. It is alone, and needs no election that a busy computer could make it lose.
@@ -111,6 +114,7 @@ func startDrover(ctx context.Context, args ...string) (*playground.Process, erro
 		Args: append([]string{
 			"--leader-elect=false", "--cloud-call-timeout=10s", "--ambient-credentials-namespaces=operator", "--simulated-endpoint=" + env.cloud.URL, "-v=2",
 			"--machine-safety-orphan-vms-period=" + orphanPeriod.String(), "--machine-safety-orphan-vms-grace=" + orphanGrace.String(),
+			"--machine-safety-overshooting-period=1s",
 		}, args...),
 		Env: []string{"DROVER_SIMULATED_TOKEN=" + env.cloud.Token}, // the operator's own credentials
 	})

@@ -498,9 +498,8 @@ func (h *house) safetyApart() {
 	pool := h.adopted("apart")
 	pool.Replicas, pool.Cluster.OrphanPolicy = 1, infrav1.OrphanPolicyDelete
 	const period, grace = "--machine-safety-orphan-vms-period=1s", "--machine-safety-orphan-vms-grace=2s"
-	safety := h.start("--run=safety", period, grace)
+	safety, machines := h.start("--run=safety", period, grace), h.start("--run=machines", period, grace)
 	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
-	machines := h.start("--run=machines", period, grace)
 	h.soon("a machine is ready", pool.Ready(h.client, 1))
 	found := func(ctx context.Context) (string, error) {
 		account := pool.Cluster.Account()

@@ -16,7 +16,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
@@ -78,13 +77,7 @@ func TestNodeThatNobodyMatched(t *testing.T) {
 		}
 		return "", nil
 	})
-	paused := func(value string) {
-		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, clusterv1.PausedAnnotation, value)
-		if err := env.client.Patch(s.ctx, owner, client.RawPatch(types.MergePatchType, patch)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	paused(`""`) // Cluster API matches nothing from here on
+	s.pauseObject(owner, `""`) // Cluster API matches nothing from here on
 	s.approve(node)
 	have := &corev1.Node{}
 	s.soon("the Node has the provider ID", func(ctx context.Context) (string, error) {
@@ -102,7 +95,7 @@ func TestNodeThatNobodyMatched(t *testing.T) {
 	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(owner), owner); err != nil || owner.Status.NodeRef.IsDefined() {
 		t.Errorf("Cluster API knew the Node, so this showed nothing: %+v, %v", owner.Status.NodeRef, err)
 	}
-	paused("null")
+	s.pauseObject(owner, "null")
 	if err := scenario.Delete(s.ctx, env.client, owner); err != nil {
 		t.Fatal(err)
 	}

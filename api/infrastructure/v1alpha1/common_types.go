@@ -95,3 +95,18 @@ const (
 	// UnknownReason says that the cloud answered something that Drover does not know.
 	UnknownReason = "Unknown"
 )
+
+// What the overshoot controller writes on MachineDeployments and MachineSets that have far more machines than they should.
+const (
+	// FreezeLabel is "True" on what is frozen; machine-controller-manager's name.
+	FreezeLabel = "freeze"
+	// FrozenReplicasAnnotation holds how many replicas were desired when the freeze began: asking for fewer ends it.
+	FrozenReplicasAnnotation = "infrastructure.cluster.x-k8s.io/frozen-replicas"
+
+	// FrozenCondition is True while no machines are made for a pool, because it has too many.
+	FrozenCondition = "Frozen"
+	// OvershootingReason: there are too many machines.
+	OvershootingReason = "Overshooting"
+	// NotFrozenReason: there were, and now there are not.
+	NotFrozenReason = "NotFrozen"
+)

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package safety
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/labels"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// frozenByUs is the value of Cluster API's paused annotation where this controller has set it: a user's own pause has
+// another value, and stays.
+const frozenByUs = "frozen-by-drover"
+
+// OvershootReconciler freezes pools that have far more machines than they should have, whatever makes them, so that a
+// mistake costs a few machines and not a fleet. It thaws what it froze, and nothing else.
+//
+// Cluster API's MachineDeployment controller takes a MachineSet's disable-machine-create back whenever it looks at it; so a
+// MachineDeployment is paused as well. MachineSets go on deleting what is too many.
+type OvershootReconciler struct {
+	Client   client.Client
+	Accounts *cloud.Accounts
+	Recorder events.EventRecorder
+
+	// Period is the time between two passes over a namespace. A pool is frozen when it has more than desired, surge and Up
+	// machines in two passes, and thawed when it has no more than Down fewer than that.
+	Period           time.Duration
+	Up, Down         int
+	Metrics          *Metrics
+	WatchFilterValue string
+
+	passes sync.Map // namespace → *lastPass
+}
+
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinedeployments;machinesets,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinedeployments/status;machinesets/status,verbs=patch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
+
+// lastPass is what is kept of a pass over a namespace: its time, and the pools that had too many machines.
+type lastPass struct {
+	at   time.Time
+	over map[string]int
+}
+
+// SetupWithManager registers the reconciler. Its requests are namespaces.
+func (r *OvershootReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	if r.Period <= 0 || r.Up < 0 || r.Down < 0 || r.Down > r.Up {
+		return fmt.Errorf("the overshoot controller needs a period, and 0 <= down <= up: %s, %d, %d", r.Period, r.Down, r.Up)
+	}
+	namespace := func(_ context.Context, o client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.GetNamespace()}}}
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("overshoot").
+		Watches(&clusterv1.MachineDeployment{}, handler.EnqueueRequestsFromMapFunc(namespace)).
+		Watches(&clusterv1.MachineSet{}, handler.EnqueueRequestsFromMapFunc(namespace)).
+		WithOptions(options).
+		Complete(r)
+}
+
+// Reconcile makes a pass over a namespace, if it is time.
+func (r *OvershootReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	last := &lastPass{}
+	if known, ok := r.passes.Load(req.Name); ok {
+		last = known.(*lastPass)
+	}
+	if left := r.Period - time.Since(last.at); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	pools, err := r.pools(ctx, req.Name)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	now := &lastPass{at: time.Now(), over: map[string]int{}}
+	r.passes.Store(req.Name, now)
+	r.Metrics.frozen.DeletePartialMatch(map[string]string{"namespace": req.Name})
+	for _, p := range pools {
+		if err := r.judge(ctx, p, last, now); err != nil {
+			return reconcile.Result{}, err
+		}
+		if p.frozen() {
+			r.Metrics.frozen.WithLabelValues(req.Name, p.kind, p.owner.GetName()).Set(1)
+		}
+	}
+	if len(pools) == 0 {
+		r.passes.Delete(req.Name)
+		return reconcile.Result{}, nil // the next one comes as an event
+	}
+	return reconcile.Result{RequeueAfter: r.Period}, nil
+}
+
+// frozenObject is what can be frozen: a MachineDeployment or a MachineSet.
+type frozenObject interface {
+	client.Object
+	conditions.Setter
+}
+
+// pool is a MachineDeployment with its MachineSets, or a MachineSet by itself.
+type pool struct {
+	kind  string
+	owner frozenObject
+	sets  []*clusterv1.MachineSet
+	// desired and surge machines, as Cluster API rounds them.
+	desired, surge int
+	// objects are the Machines that are not being deleted, instances their living VMs.
+	objects, instances int
+}
+
+func (p *pool) key() string { return p.kind + "/" + p.owner.GetName() }
+
+// have is the greater of both counts: an object may have no VM, or two.
+func (p *pool) have() int { return max(p.objects, p.instances) }
+
+func (p *pool) frozen() bool { return p.owner.GetLabels()[infrav1.FreezeLabel] == "True" }
+
+// judge freezes or thaws one pool, or leaves it.
+func (r *OvershootReconciler) judge(ctx context.Context, p *pool, last, now *lastPass) error {
+	if p.have() > r.bound(p) {
+		now.over[p.key()] = p.have()
+	}
+	switch was := p.frozen(); r.verdict(p, last) {
+	case freeze:
+		if err := r.freeze(ctx, p); err != nil || was {
+			return err
+		}
+		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeWarning, "Frozen", "Freeze", "%s", r.reason(p))
+	case thaw:
+		if err := r.thaw(ctx, p); err != nil {
+			return err
+		}
+		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeNormal, "Thawed", "Thaw",
+			"there are %d Machines and %d VMs, %d are desired: machines are made again", p.objects, p.instances, p.desired)
+	}
+	return nil
+}
+
+// bound is how many machines a pool may have.
+func (r *OvershootReconciler) bound(p *pool) int { return p.desired + p.surge + r.Up }
+
+// The verdicts.
+type verdict int
+
+const (
+	leave verdict = iota
+	freeze
+	thaw
+)
+
+// verdict says what is to be done with a pool. One pass over the bound is not enough, for a scale-down takes a moment to
+// begin; nor are two of which the second has fewer machines than the first.
+func (r *OvershootReconciler) verdict(p *pool, last *lastPass) verdict {
+	cutOff := slices.ContainsFunc(p.sets, func(s *clusterv1.MachineSet) bool { return s.Labels[infrav1.FreezeLabel] == "True" })
+	before, err := strconv.Atoi(p.owner.GetAnnotations()[infrav1.FrozenReplicasAnnotation])
+	lately, over := last.over[p.key()]
+	switch {
+	case p.frozen() && p.have() <= r.bound(p)-r.Down:
+		return thaw
+	case p.frozen() && err == nil && p.desired < before:
+		return thaw // a scale-down, which a MachineDeployment that is paused would not heed
+	case p.frozen():
+		return freeze // whoever took a part of it back
+	case cutOff:
+		return thaw
+	case p.have() > r.bound(p) && over && p.have() >= lately:
+		return freeze
+	}
+	return leave
+}
+
+func (r *OvershootReconciler) reason(p *pool) string {
+	bound := r.bound(p)
+	return fmt.Sprintf("there are %d Machines and %d VMs, more than %d (%d desired, %d surge, %d to spare): no more are made until there are %d; "+
+		"delete those that are too many, or ask for more replicas", p.objects, p.instances, bound, p.desired, p.surge, r.Up, bound-r.Down)
+}
+
+// freeze stops the MachineDeployment first: running, it would take back what is done to its MachineSets.
+func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
+	err := r.patch(ctx, p.owner, func() {
+		label(p.owner)
+		if p.owner.GetAnnotations()[infrav1.FrozenReplicasAnnotation] == "" {
+			annotations.AddAnnotations(p.owner, map[string]string{infrav1.FrozenReplicasAnnotation: strconv.Itoa(p.desired)})
+		}
+		if p.kind == deployment && !annotations.HasPaused(p.owner) {
+			annotations.AddAnnotations(p.owner, map[string]string{clusterv1.PausedAnnotation: frozenByUs})
+		}
+	})
+	for _, s := range p.sets {
+		if err == nil && s.Annotations[clusterv1.DisableMachineCreateAnnotation] != "true" {
+			err = r.patch(ctx, s, func() {
+				label(s)
+				annotations.AddAnnotations(s, map[string]string{clusterv1.DisableMachineCreateAnnotation: "true"})
+			})
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("freezing %s: %w", p.key(), err)
+	}
+	return r.tell(ctx, p, metav1.Condition{
+		Type: infrav1.FrozenCondition, Status: metav1.ConditionTrue, Reason: infrav1.OvershootingReason, Message: r.reason(p),
+	})
+}
+
+// thaw takes back what freeze did, in the other order.
+func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
+	var err error
+	for _, s := range p.sets {
+		if err == nil && s.Labels[infrav1.FreezeLabel] == "True" {
+			err = r.patch(ctx, s, func() {
+				delete(s.Labels, infrav1.FreezeLabel)
+				delete(s.Annotations, clusterv1.DisableMachineCreateAnnotation)
+			})
+		}
+	}
+	if err == nil {
+		err = r.patch(ctx, p.owner, func() {
+			delete(p.owner.GetLabels(), infrav1.FreezeLabel)
+			delete(p.owner.GetAnnotations(), infrav1.FrozenReplicasAnnotation)
+			if p.owner.GetAnnotations()[clusterv1.PausedAnnotation] == frozenByUs {
+				delete(p.owner.GetAnnotations(), clusterv1.PausedAnnotation)
+			}
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("thawing %s: %w", p.key(), err)
+	}
+	return r.tell(ctx, p, metav1.Condition{Type: infrav1.FrozenCondition, Status: metav1.ConditionFalse, Reason: infrav1.NotFrozenReason})
+}
+
+// patch writes a change of metadata, if it is one, to the object as it was read.
+func (r *OvershootReconciler) patch(ctx context.Context, o client.Object, change func()) error {
+	before := o.DeepCopyObject().(client.Object)
+	change()
+	if maps.Equal(before.GetLabels(), o.GetLabels()) && maps.Equal(before.GetAnnotations(), o.GetAnnotations()) {
+		return nil
+	}
+	return r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+// label marks what is frozen, for people and for thaw.
+func label(o client.Object) {
+	all := maps.Clone(o.GetLabels())
+	if all == nil {
+		all = map[string]string{}
+	}
+	all[infrav1.FreezeLabel] = "True"
+	o.SetLabels(all)
+}
+
+// tell sets the condition Frozen, if it changes more than its numbers.
+func (r *OvershootReconciler) tell(ctx context.Context, p *pool, c metav1.Condition) error {
+	if conditions.GetReason(p.owner, c.Type) == c.Reason {
+		return nil
+	}
+	before := p.owner.DeepCopyObject().(client.Object)
+	c.ObservedGeneration = p.owner.GetGeneration()
+	conditions.Set(p.owner, c)
+	err := r.Client.Status().Patch(ctx, p.owner, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("saying that %s is %s: %w", p.key(), c.Reason, err)
+	}
+	return nil
+}
+
+// The kinds that have machines.
+const (
+	deployment = "MachineDeployment"
+	set        = "MachineSet"
+)
+
+// pools are those of a namespace whose machines are Drover's and whose Cluster is not paused, with their machines counted.
+func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*pool, error) {
+	deployments, sets := &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}
+	machines, clusters := &clusterv1.MachineList{}, &clusterv1.ClusterList{}
+	ours := &infrav1.CloudMachineList{}
+	for list, options := range map[client.ObjectList][]client.ListOption{
+		deployments: nil, sets: nil, // they may be changed
+		machines: {client.UnsafeDisableDeepCopy}, clusters: {client.UnsafeDisableDeepCopy}, ours: {client.UnsafeDisableDeepCopy},
+	} {
+		if err := r.Client.List(ctx, list, append(options, client.InNamespace(namespace))...); err != nil {
+			return nil, fmt.Errorf("listing %T: %w", list, err)
+		}
+	}
+	paused := map[string]bool{}
+	for i := range clusters.Items {
+		paused[clusters.Items[i].Name] = ptr.Deref(clusters.Items[i].Spec.Paused, false)
+	}
+	skip := func(o client.Object, cluster string, template clusterv1.MachineTemplateSpec) bool {
+		ref := template.Spec.InfrastructureRef
+		return ref.APIGroup != infrav1.GroupVersion.Group || paused[cluster] || !o.GetDeletionTimestamp().IsZero() ||
+			(r.WatchFilterValue != "" && !labels.HasWatchLabel(o, r.WatchFilterValue))
+	}
+	var all []*pool
+	ofSet := map[string]*pool{}
+	byName := map[string]*pool{}
+	for i := range deployments.Items {
+		d := &deployments.Items[i]
+		if skip(d, d.Spec.ClusterName, d.Spec.Template) {
+			continue
+		}
+		p := &pool{kind: deployment, owner: d, desired: int(ptr.Deref(d.Spec.Replicas, 1))}
+		p.surge = surge(d)
+		all, byName[d.Name] = append(all, p), p
+	}
+	for i := range sets.Items {
+		s := &sets.Items[i]
+		owner := metav1.GetControllerOf(s)
+		switch {
+		case skip(s, s.Spec.ClusterName, s.Spec.Template):
+			continue
+		case owner != nil && owner.Kind == deployment:
+			if p := byName[owner.Name]; p != nil {
+				p.sets, ofSet[s.Name] = append(p.sets, s), p
+			}
+		default:
+			p := &pool{kind: set, owner: s, sets: []*clusterv1.MachineSet{s}, desired: int(ptr.Deref(s.Spec.Replicas, 1))}
+			all, ofSet[s.Name] = append(all, p), p
+		}
+	}
+	r.count(ofSet, machines.Items, ours.Items)
+	return all, nil
+}
+
+// count counts the machines of each pool, by the names of their MachineSets.
+func (r *OvershootReconciler) count(ofSet map[string]*pool, machines []clusterv1.Machine, ours []infrav1.CloudMachine) {
+	ofMachine := map[string]*pool{}
+	for i := range machines {
+		m := &machines[i]
+		owner := metav1.GetControllerOf(m)
+		if owner == nil || owner.Kind != set || !m.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if p := ofSet[owner.Name]; p != nil {
+			p.objects++
+			ofMachine[m.Spec.InfrastructureRef.Name] = p
+		}
+	}
+	for i := range ours {
+		m := &ours[i]
+		p := ofMachine[m.Name]
+		account := r.Accounts.Get(client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.AccountRef.Name})
+		if p != nil && account != nil && m.DeletionTimestamp.IsZero() && m.Spec.CreationToken != "" {
+			p.instances += account.Living(m.Spec.CreationToken)
+		}
+	}
+}
+
+// surge is how many machines more than desired a rolling update may make, as Cluster API rounds it.
+func surge(d *clusterv1.MachineDeployment) int {
+	strategy := d.Spec.Rollout.Strategy
+	if strategy.Type == clusterv1.OnDeleteMachineDeploymentStrategyType {
+		return 0
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(ptr.To(ptr.Deref(strategy.RollingUpdate.MaxSurge, intstr.FromInt32(1))), int(ptr.Deref(d.Spec.Replicas, 1)), true)
+	if err != nil {
+		return 1
+	}
+	return n
+}

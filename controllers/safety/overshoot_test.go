@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package safety
+
+import (
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// TestSurge: absolute and in percent, rounded as Cluster API does.
+func TestSurge(t *testing.T) {
+	for _, c := range []struct {
+		strategy clusterv1.MachineDeploymentRolloutStrategyType
+		surge    *intstr.IntOrString
+		replicas int32
+		want     int
+	}{
+		{clusterv1.RollingUpdateMachineDeploymentStrategyType, nil, 10, 1},
+		{clusterv1.RollingUpdateMachineDeploymentStrategyType, ptr.To(intstr.FromInt32(3)), 10, 3},
+		{clusterv1.RollingUpdateMachineDeploymentStrategyType, ptr.To(intstr.FromString("25%")), 10, 3}, // 2.5, up
+		{clusterv1.RollingUpdateMachineDeploymentStrategyType, ptr.To(intstr.FromString("1%")), 1, 1},
+		{clusterv1.RollingUpdateMachineDeploymentStrategyType, ptr.To(intstr.FromString("100%")), 0, 0},
+		{clusterv1.OnDeleteMachineDeploymentStrategyType, ptr.To(intstr.FromInt32(3)), 10, 0},
+	} {
+		d := &clusterv1.MachineDeployment{}
+		d.Spec.Replicas = ptr.To(c.replicas)
+		d.Spec.Rollout.Strategy.Type, d.Spec.Rollout.Strategy.RollingUpdate.MaxSurge = c.strategy, c.surge
+		if got := surge(d); got != c.want {
+			t.Errorf("%s, surge %v of %d: %d, want %d", c.strategy, c.surge, c.replicas, got, c.want)
+		}
+	}
+}
+
+// TestVerdict goes through what a pool may be in.
+func TestVerdict(t *testing.T) {
+	r := &OvershootReconciler{Up: 2, Down: 1} // 3 desired, 1 surge: 6 are the bound, 5 thaw
+	for _, c := range []struct {
+		what               string
+		objects, instances int
+		last               int    // count of the pass before, if it was too many
+		frozen             string // replicas at the time of the freeze, if it is frozen
+		cutOff             bool
+		want               verdict
+	}{
+		{what: "as it should be", objects: 3, instances: 3, want: leave},
+		{what: "a surge and what is to spare", objects: 6, instances: 6, last: 6, want: leave},
+		{what: "too many, at first", objects: 7, instances: 3, want: leave},
+		{what: "too many, again", objects: 7, instances: 3, last: 7, want: freeze},
+		{what: "too many VMs, again", objects: 3, instances: 7, last: 7, want: freeze},
+		{what: "too many, and becoming fewer", objects: 7, instances: 7, last: 9, want: leave},
+		{what: "frozen, and still too many", objects: 6, frozen: "3", want: freeze},
+		{what: "frozen, and few enough", objects: 5, frozen: "3", want: thaw},
+		{what: "frozen, and fewer are asked for", objects: 9, frozen: "5", want: thaw},
+		{what: "a thaw that was cut off", objects: 5, cutOff: true, want: thaw},
+	} {
+		d := &clusterv1.MachineDeployment{}
+		p := &pool{kind: deployment, owner: d, desired: 3, surge: 1, objects: c.objects, instances: c.instances}
+		if c.frozen != "" {
+			d.Labels = map[string]string{infrav1.FreezeLabel: "True"}
+			d.Annotations = map[string]string{infrav1.FrozenReplicasAnnotation: c.frozen}
+		}
+		if c.cutOff {
+			s := &clusterv1.MachineSet{}
+			s.Labels = map[string]string{infrav1.FreezeLabel: "True"}
+			p.sets = append(p.sets, s)
+		}
+		last := &lastPass{over: map[string]int{}}
+		if c.last > 0 {
+			last.over[p.key()] = c.last
+		}
+		if got := r.verdict(p, last); got != c.want {
+			t.Errorf("%s: %v, want %v", c.what, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// Machines that nobody asked for freeze their pool, and it thaws when they are gone; a user's own pause stays. MCM's
+// scenario: "machine objects made by hand freeze the deployment". Cluster API would delete them at once, so the MachineSet is
+// held by its user.
+func TestOvershootFreezes(t *testing.T) {
+	for name, pausedByUser := range map[string]bool{"running": false, "paused by its user": true} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			pool, _, _ := s.withMachine(1)
+			deployment := pool.Deployment()
+			set := s.onlySet()
+			s.pauseObject(set, `""`)
+			if pausedByUser {
+				s.pauseObject(deployment, `""`)
+			}
+			extra := s.extraMachines(set, 4)
+			s.soon("the pool is frozen", s.frozen(deployment, set, true))
+			s.soon("it says why", says(deployment, infrav1.FrozenCondition, infrav1.OvershootingReason, "5 Machines and 1 VMs", "more than 4"))
+			s.soon("people are told", s.event("Frozen", "5 Machines"))
+			if value, mine := deployment.Annotations[clusterv1.PausedAnnotation], "frozen-by-drover"; (value == mine) == pausedByUser {
+				t.Errorf("the MachineDeployment is paused by %q", value)
+			}
+			for _, m := range extra[:2] { // three are left: one fewer than the bound
+				if err := scenario.Delete(s.ctx, env.client, m); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.soon("the pool is thawed", s.frozen(deployment, set, false))
+			s.soon("it says so", says(deployment, infrav1.FrozenCondition, infrav1.NotFrozenReason))
+			if _, paused := deployment.Annotations[clusterv1.PausedAnnotation]; paused != pausedByUser {
+				t.Errorf("the MachineDeployment's pause was taken away, or left: %v, want %v", paused, pausedByUser)
+			}
+			if _, paused := set.Annotations[clusterv1.PausedAnnotation]; !paused {
+				t.Error("the user's pause of the MachineSet was taken away")
+			}
+			s.pauseObject(set, "null")
+			s.pauseObject(deployment, "null")
+			for _, m := range extra { // Cluster API would choose which to keep
+				if err := scenario.Delete(s.ctx, env.client, m); err != nil {
+					t.Fatal(err)
+				}
+				s.soon("it is gone", s.deleted(m))
+			}
+			if err := pool.Scale(s.ctx, env.client, 2); err != nil {
+				t.Fatal(err)
+			}
+			s.until("machines are made again", pool.Ready(env.view, 2))
+		})
+	}
+}
+
+// neverFrozen lists the pools of all other tests that were ever frozen: none of them had too many machines.
+func neverFrozen(ctx context.Context) error {
+	events := &corev1.EventList{}
+	if err := env.client.List(ctx, events); err != nil {
+		return err
+	}
+	for _, e := range events.Items {
+		if e.Reason == "Frozen" && !strings.HasPrefix(e.Namespace, "testovershoot") {
+			return fmt.Errorf("%s %s/%s was frozen: %s", e.InvolvedObject.Kind, e.Namespace, e.InvolvedObject.Name, e.Message)
+		}
+	}
+	return nil
+}
+
+// onlySet is the MachineSet of the test's one pool.
+func (s *stage) onlySet() *clusterv1.MachineSet {
+	s.Helper()
+	sets := &clusterv1.MachineSetList{}
+	if err := env.client.List(s.ctx, sets, client.InNamespace(s.Namespace)); err != nil || len(sets.Items) != 1 {
+		s.Fatalf("%d MachineSets (%v), want one", len(sets.Items), err)
+	}
+	return &sets.Items[0]
+}
+
+// pauseObject sets or removes Cluster API's pause of one object; value is JSON.
+func (s *stage) pauseObject(o client.Object, value string) {
+	s.Helper()
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, clusterv1.PausedAnnotation, value)
+	if err := env.client.Patch(s.ctx, o, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// extraMachines are Machines of a set that its controller did not make.
+func (s *stage) extraMachines(set *clusterv1.MachineSet, n int) (all []*clusterv1.Machine) {
+	s.Helper()
+	for i := range n {
+		m := &clusterv1.Machine{ObjectMeta: s.meta(fmt.Sprintf("extra-%d", i)), Spec: *set.Spec.Template.Spec.DeepCopy()}
+		m.Labels = set.Spec.Template.Labels
+		m.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, clusterv1.GroupVersion.WithKind("MachineSet"))}
+		m.Spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To("nothing")}
+		m.Spec.InfrastructureRef.Kind, m.Spec.InfrastructureRef.Name = "CloudMachine", m.Name
+		s.create(m)
+		all = append(all, m)
+	}
+	return all
+}
+
+// frozen checks whether a pool is frozen, with all that belongs to it.
+func (s *stage) frozen(d *clusterv1.MachineDeployment, set *clusterv1.MachineSet, want bool) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		for _, o := range []client.Object{d, set} {
+			if err := env.client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+				return "", err
+			}
+			if (o.GetLabels()[infrav1.FreezeLabel] == "True") != want {
+				return fmt.Sprintf("%T has labels %v", o, o.GetLabels()), nil
+			}
+		}
+		if _, paused := d.Annotations[clusterv1.PausedAnnotation]; want && !paused {
+			return "the MachineDeployment is not paused", nil
+		}
+		if (set.Annotations[clusterv1.DisableMachineCreateAnnotation] == "true") != want {
+			return fmt.Sprintf("the MachineSet has annotations %v", set.Annotations), nil
+		}
+		if conditions.IsTrue(d, infrav1.FrozenCondition) != want {
+			return "the condition is not written yet", nil
+		}
+		return "", nil
+	}
+}
