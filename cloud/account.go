@@ -110,13 +110,17 @@ type Deletion struct {
 // Cloud returns the account's row of the registry.
 func (a *Account) Cloud() Cloud { return a.cloud }
 
-// Probe proves the credentials by the cheapest call there is.
+// Probe proves the credentials by the cheapest call there is. The failure domains that it returns are a set, in order.
 func (a *Account) Probe(ctx context.Context) (Info, error) {
 	var info Info
 	err := a.step(ctx, "Probe", a.times.Call, &step{}, func(ctx context.Context) (err error) {
 		info, err = a.driver.Probe(ctx)
 		return err
 	})
+	if err != nil {
+		return Info{}, err
+	}
+	info.FailureDomains, err = zones(info.FailureDomains)
 	return info, err
 }
 

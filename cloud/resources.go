@@ -9,10 +9,11 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// What the status of a CloudMachine can hold. Anybody may answer at a tenant's endpoint, and a status that the API server
+// What the statuses of a CloudMachine and a CloudAccount can hold. Anybody may answer at a tenant's endpoint, and a status that the API server
 // refuses would tell of nothing at all.
 const (
 	maxProviderID = 512
+	maxZones      = 100
 	maxZoneName   = 256
 	maxAddress    = 256
 	maxAddresses  = 100
@@ -38,6 +39,20 @@ func tameAll(resources []Resource) []Resource {
 		resources[i] = tame(resources[i])
 	}
 	return resources
+}
+
+// zones makes a set of what the cloud calls its failure domains, or says why it is none.
+func zones(all []string) ([]string, error) {
+	set := slices.Compact(slices.Sorted(slices.Values(all)))
+	if len(set) > maxZones {
+		return nil, Errorf(Unknown, "the endpoint names %d zones, more than the %d that any cloud has: does it belong to one?", len(set), maxZones)
+	}
+	for _, zone := range set {
+		if !fits(zone, maxZoneName) {
+			return nil, Errorf(Unknown, "the endpoint names a zone of %d bytes: does it belong to a cloud?", len(zone))
+		}
+	}
+	return set, nil
 }
 
 // fits tells whether a text is one, of so many characters at most.

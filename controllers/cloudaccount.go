@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -144,9 +143,6 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		}
 	}
 	info, err := live.Probe(ctx)
-	if err == nil {
-		info.FailureDomains, err = zones(info.FailureDomains)
-	}
 	if err != nil {
 		setCloudError(account, err)
 		return r.retry(key, err), nil
@@ -156,28 +152,6 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 	setReady(account)
 	setInventory(account, live.Inventory())
 	return reconcile.Result{}, nil
-}
-
-// What status.failureDomains holds at most: their number, and the characters of one's name.
-const (
-	maxZones    = 100
-	maxZoneName = 256
-)
-
-// zones makes a set of what the cloud calls its failure domains, or says why it is none. Anybody may answer at a tenant's
-// endpoint, and a status that the API server refuses would tell of nothing at all.
-func zones(all []string) ([]string, error) {
-	set := slices.Sorted(slices.Values(all))
-	set = slices.Compact(set)
-	if len(set) > maxZones {
-		return nil, cloud.Errorf(cloud.Unknown, "the endpoint names %d zones, more than the %d that any cloud has: does it belong to one?", len(set), maxZones)
-	}
-	for _, zone := range set {
-		if n := utf8.RuneCountInString(zone); n == 0 || n > maxZoneName {
-			return nil, cloud.Errorf(cloud.Unknown, "the endpoint names a zone of %d characters: does it belong to a cloud?", n)
-		}
-	}
-	return set, nil
 }
 
 // disconnect ends the live account.

@@ -210,6 +210,19 @@ func TestStep(t *testing.T) {
 	}
 }
 
+// TestShorten: whatever a cloud calls its resources, the status takes it.
+func TestShorten(t *testing.T) {
+	for id, want := range map[string]string{
+		"i-1": "i-1", "": "?", "a\xffb": "a?b",
+		strings.Repeat("é", 300):       strings.Repeat("é", 256),
+		"a" + strings.Repeat("é", 300): "a" + strings.Repeat("é", 255),
+	} {
+		if got := shorten(id); got != want {
+			t.Errorf("%q: %q, want %q", id, got, want)
+		}
+	}
+}
+
 // TestSettle: a deleted cluster is forgotten when nothing of it has been there for as long as the grace.
 func TestSettle(t *testing.T) {
 	begin, left := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), []cloud.Resource{disk("d", "ours", self)}

@@ -3,6 +3,7 @@
 package safety
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,8 +42,12 @@ const (
 	askAgain = time.Minute
 	// listingPatience is how soon it is looked again for a listing that has not come.
 	listingPatience = 10 * time.Second
-	// shown is how many orphans the status lists.
+	// shown is how many orphans the status lists, and maxID how many bytes of an ID: anybody may answer at a tenant's
+	// endpoint, and a status that the API server refuses would tell of nothing at all.
 	shown = 20
+	maxID = 512
+	// fewTokens is how many tokens an Event names, which holds 1,024 bytes.
+	fewTokens = 10
 )
 
 // OrphanReconciler finds, account by account, what carries the ownership of a cluster here and belongs to none of its
@@ -160,7 +165,7 @@ func (r *OrphanReconciler) pass(
 	if n := len(found.ended); n > 0 { // one Event for all: the API takes further ones of its kind for the same
 		r.Metrics.deleted.WithLabelValues(key).Add(float64(n))
 		r.Recorder.Eventf(account, nil, corev1.EventTypeNormal, "OrphanDeleted", "CollectOrphans",
-			"What was left of %d machines is deleted, for it belonged to no CloudMachine. Their tokens: %s", n, strings.Join(found.ended, ", "))
+			"What was left of %d machines is deleted, for it belonged to no CloudMachine. Their tokens: %s", n, strings.Join(found.ended[:min(n, fewTokens)], ", "))
 	}
 	due, blocked := r.decide(account, m, found)
 	if err := r.remove(ctx, live, m, due); err != nil {
@@ -342,7 +347,7 @@ func (r *OrphanReconciler) show(account *infrav1.CloudAccount, m *memory, found 
 			next = "was made by another management cluster, and is only reported"
 		}
 		if i < shown {
-			status.Observed = append(status.Observed, infrav1.Orphan{Kind: string(o.Kind), ID: o.ID, Since: metav1.NewTime(o.since), Next: next})
+			status.Observed = append(status.Observed, infrav1.Orphan{Kind: string(o.Kind), ID: shorten(o.ID), Since: metav1.NewTime(o.since), Next: next})
 		}
 	}
 	account.Status.Orphans = status
@@ -355,6 +360,12 @@ func (r report) confirmed() (n int) {
 		}
 	}
 	return n
+}
+
+// shorten makes a cloud's ID one that the status can hold.
+func shorten(id string) string {
+	id = strings.ToValidUTF8(id, "?")
+	return cmp.Or(strings.ToValidUTF8(id[:min(len(id), maxID)], ""), "?")
 }
 
 // next says in one line what happens to an orphan, and when.

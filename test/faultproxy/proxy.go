@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -191,6 +192,15 @@ func (p *Proxy) Kubeconfig(raw []byte) ([]byte, error) {
 		cluster.CertificateAuthorityData = slices.Concat(cluster.CertificateAuthorityData, p.ca)
 	}
 	return clientcmd.Write(*config)
+}
+
+// WriteKubeconfig writes such a kubeconfig to a file, for a process that is started with it.
+func (p *Proxy) WriteKubeconfig(path string, raw []byte) error {
+	through, err := p.Kubeconfig(raw)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, through, 0o600)
 }
 
 // SetRule replaces the rule; nil passes everything.

@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -29,7 +28,6 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
@@ -344,12 +342,9 @@ func (h *house) skewed(name string, by time.Duration) string {
 	}
 	h.Cleanup(proxy.Close)
 	raw, err := h.management.ServiceAccountKubeconfig(h.ctx, "drover-system", "drover-manager")
-	if err == nil {
-		raw, err = proxy.Kubeconfig(raw)
-	}
 	file := filepath.Join(h.TempDir(), "kubeconfig")
 	if err == nil {
-		err = os.WriteFile(file, raw, 0o600)
+		err = proxy.WriteKubeconfig(file, raw)
 	}
 	if err != nil {
 		h.Fatal(err)
@@ -491,52 +486,6 @@ func (h *house) onlyNamespace() {
 	h.soon("nothing is left inside", h.gone(inside))
 	drover.Kill()
 	h.delete(outside.Deployment(), outside.Cluster.Cluster())
-}
-
-// The safety controllers may run as a Deployment of their own: then that one alone deletes orphans, and makes nothing.
-func (h *house) safetyApart() {
-	pool := h.adopted("apart")
-	pool.Replicas, pool.Cluster.OrphanPolicy = 1, infrav1.OrphanPolicyDelete
-	const period, grace = "--machine-safety-orphan-vms-period=1s", "--machine-safety-orphan-vms-grace=2s"
-	safety, machines := h.start("--run=safety", period, grace), h.start("--run=machines", period, grace)
-	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
-	h.soon("a machine is ready", pool.Ready(h.client, 1))
-	found := func(ctx context.Context) (string, error) {
-		account := pool.Cluster.Account()
-		err := h.client.Get(ctx, client.ObjectKeyFromObject(account), account)
-		if err != nil || conditions.GetReason(account, infrav1.AccountNoOrphansCondition) == infrav1.NoOrphansReason {
-			return "", err
-		}
-		return fmt.Sprintf("it says %+v", account.Status.Conditions), nil
-	}
-	h.soon("the collector has looked", found)
-	list := &infrav1.CloudMachineList{}
-	if err := h.client.List(h.ctx, list, client.InNamespace(pool.Cluster.Namespace)); err != nil || len(list.Items) != 1 {
-		h.Fatal(err, len(list.Items))
-	}
-	cluster := pool.Cluster.CloudCluster()
-	if err := h.client.Get(h.ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
-		h.Fatal(err)
-	}
-	_, err := env.admin.Run(h.ctx, "house-apart", wire.RunInstancesRequest{
-		Region: "sim-1", InstanceType: "small", Image: "node-image",
-		Tags: map[string]string{cloud.TagOwnership: cluster.Spec.OwnershipID, cloud.TagToken: lost(&list.Items[0], 1)},
-	})
-	if err != nil {
-		h.Fatal(err)
-	}
-	h.soon("the orphan is gone, and the machine is not", func(context.Context) (string, error) {
-		live := slices.DeleteFunc(h.instances(pool), func(r simulator.SnapshotResource) bool { return r.State == wire.Terminated })
-		if len(live) != 1 || live[0].Tags[cloud.TagToken] != list.Items[0].Spec.CreationToken {
-			return fmt.Sprintf("%d VMs live", len(live)), nil
-		}
-		return "", nil
-	})
-	h.soon("the machine is as it was", pool.Ready(h.client, 1))
-	h.delete(pool.Deployment())
-	h.soon("nothing is left", h.gone(pool))
-	safety.Kill()
-	machines.Kill()
 }
 
 // A manager with a watch filter serves what bears the label alone, and one without serves all.

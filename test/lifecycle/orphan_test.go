@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -339,4 +341,50 @@ func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 	if took := time.Since(restarted); took < orphanGrace {
 		t.Errorf("it was gone %s after the restart, within the grace of %s", took, orphanGrace)
 	}
+}
+
+// The safety controllers may run as a Deployment of their own: then that one alone deletes orphans, and makes nothing.
+func (h *house) safetyApart() {
+	pool := h.adopted("apart")
+	pool.Replicas, pool.Cluster.OrphanPolicy = 1, infrav1.OrphanPolicyDelete
+	const period, grace = "--machine-safety-orphan-vms-period=1s", "--machine-safety-orphan-vms-grace=2s"
+	safety, machines := h.start("--run=safety", period, grace), h.start("--run=machines", period, grace)
+	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
+	h.soon("a machine is ready", pool.Ready(h.client, 1))
+	found := func(ctx context.Context) (string, error) {
+		account := pool.Cluster.Account()
+		err := h.client.Get(ctx, client.ObjectKeyFromObject(account), account)
+		if err != nil || conditions.GetReason(account, infrav1.AccountNoOrphansCondition) == infrav1.NoOrphansReason {
+			return "", err
+		}
+		return fmt.Sprintf("it says %+v", account.Status.Conditions), nil
+	}
+	h.soon("the collector has looked", found)
+	list := &infrav1.CloudMachineList{}
+	if err := h.client.List(h.ctx, list, client.InNamespace(pool.Cluster.Namespace)); err != nil || len(list.Items) != 1 {
+		h.Fatal(err, len(list.Items))
+	}
+	cluster := pool.Cluster.CloudCluster()
+	if err := h.client.Get(h.ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
+		h.Fatal(err)
+	}
+	_, err := env.admin.Run(h.ctx, "house-apart", wire.RunInstancesRequest{
+		Region: "sim-1", InstanceType: "small", Image: "node-image",
+		Tags: map[string]string{cloud.TagOwnership: cluster.Spec.OwnershipID, cloud.TagToken: lost(&list.Items[0], 1)},
+	})
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.soon("the orphan is gone, and the machine is not", func(context.Context) (string, error) {
+		live := slices.DeleteFunc(h.instances(pool), func(r simulator.SnapshotResource) bool { return r.State == wire.Terminated })
+		if len(live) != 1 || live[0].Tags[cloud.TagToken] != list.Items[0].Spec.CreationToken {
+			return fmt.Sprintf("%d VMs live", len(live)), nil
+		}
+		return "", nil
+	})
+	h.soon("the machine is as it was", pool.Ready(h.client, 1))
+	h.delete(pool.Deployment())
+	h.soon("nothing is left", h.gone(pool))
+	safety.Kill()
+	machines.Kill()
 }

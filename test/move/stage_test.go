@@ -161,12 +161,9 @@ func (s *stage) startDrover(at *site) (err error) {
 	}
 	s.Cleanup(at.api.Close)
 	kubeconfig, err := at.ServiceAccountKubeconfig(s.ctx, "drover-system", "drover-manager")
-	if err == nil {
-		kubeconfig, err = at.api.Kubeconfig(kubeconfig)
-	}
 	file := filepath.Join(at.Dir, "drover-through-proxy.kubeconfig")
 	if err == nil {
-		err = os.WriteFile(file, kubeconfig, 0o600)
+		err = at.api.WriteKubeconfig(file, kubeconfig)
 	}
 	if err == nil {
 		at.drover, err = at.StartDrover(s.ctx, playground.DroverOptions{Binary: s.binary, Args: []string{"--kubeconfig=" + file, "-v=2"}})

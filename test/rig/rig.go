@@ -184,12 +184,9 @@ func (r *Rig) NewSeat(ctx context.Context, name string) (*Seat, error) {
 		return nil, err
 	}
 	raw, err := r.Management.ServiceAccountKubeconfig(ctx, "drover-system", "drover-manager")
-	if err == nil {
-		raw, err = api.Kubeconfig(raw)
-	}
 	s := &Seat{API: api, rig: r, kubeconfig: filepath.Join(r.dir, name+".kubeconfig")}
 	if err == nil {
-		err = os.WriteFile(s.kubeconfig, raw, 0o600)
+		err = api.WriteKubeconfig(s.kubeconfig, raw)
 	}
 	if err != nil {
 		api.Close()

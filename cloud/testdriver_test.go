@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// testDriver is the driver of testCloud.
+type testDriver struct {
+	region     string
+	credential string
+	http       http.Client
+}
+
+func (d *testDriver) Identity() string { return "test/" + d.region }
+
+func (d *testDriver) call(ctx context.Context, op string, in wireRequest) (wireAnswer, error) {
+	var out wireAnswer
+	text, err := json.Marshal(in)
+	if err != nil {
+		return out, err
+	}
+	req, err := http.NewRequestWithContext(WithOperation(ctx, op, opClasses[op]), http.MethodPost, "http://cloud/"+op, strings.NewReader(string(text)))
+	if err != nil {
+		return out, err
+	}
+	req.GetBody = nil // no retry by the client
+	req.Header.Set("Authorization", d.credential)
+	resp, err := d.http.Do(req)
+	var queued *Queued
+	switch {
+	case errors.As(err, &queued):
+		return out, queued
+	case err != nil:
+		return out, &Error{Code: Unavailable, Message: op + ": no answer", Err: err}
+	}
+	defer resp.Body.Close()
+	text, err = io.ReadAll(resp.Body)
+	if err == nil {
+		err = json.Unmarshal(text, &out)
+	}
+	if err != nil {
+		return out, &Error{Code: Unavailable, Message: op + ": half an answer", Err: err}
+	}
+	if out.Code != "" {
+		return out, &Error{Code: Code(out.Code), Message: op + ": " + out.Message, RetryAfter: out.RetryAfter}
+	}
+	return out, nil
+}
+
+func (d *testDriver) Probe(ctx context.Context) (Info, error) {
+	_, err := d.call(ctx, "probe", wireRequest{})
+	return Info{FailureDomains: []string{"a", "b"}}, err
+}
+
+func (d *testDriver) Ensure(ctx context.Context, req Request) (Resource, error) {
+	out, err := d.call(ctx, "run", wireRequest{Token: req.Token, OwnershipID: req.OwnershipID, Zone: req.FailureDomain})
+	if err != nil {
+		return Resource{}, err
+	}
+	return toResource(out.Resources[0]), nil
+}
+
+func (d *testDriver) List(ctx context.Context) (all []Resource, err error) {
+	for page := 0; ; page++ {
+		out, err := d.call(ctx, "list", wireRequest{Page: page})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range out.Resources {
+			all = append(all, toResource(r))
+		}
+		if !out.More {
+			return all, nil
+		}
+	}
+}
+
+func (d *testDriver) Describe(ctx context.Context, refs []Reference) (all []Resource, err error) {
+	var in wireRequest
+	for _, r := range refs {
+		in.Tokens = append(in.Tokens, r.Token)
+	}
+	out, err := d.call(ctx, "describe", in)
+	for _, r := range out.Resources {
+		all = append(all, toResource(r))
+	}
+	return all, err
+}
+
+func (d *testDriver) Delete(ctx context.Context, resources []Resource) []error {
+	var in wireRequest
+	for _, r := range resources {
+		in.IDs = append(in.IDs, r.ID)
+	}
+	out, err := d.call(ctx, "terminate", in)
+	errs := make([]error, len(resources))
+	for i := range errs {
+		switch {
+		case err != nil:
+			errs[i] = err
+		case out.Codes[i] != "":
+			errs[i] = Errorf(Code(out.Codes[i]), "terminate %s: refused", resources[i].ID)
+		}
+	}
+	return errs
+}
+
+func (d *testDriver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (Offering, error) {
+	if _, err := d.call(ctx, "offering", wireRequest{}); err != nil {
+		return Offering{}, err
+	}
+	if spec.Simulated.InstanceType == "none" {
+		return Offering{}, Errorf(InvalidSpec, "no such type")
+	}
+	return Offering{Architecture: "amd64"}, nil
+}
+
+func toResource(r testResource) Resource {
+	out := Resource{Kind: r.Kind, ID: r.ID, Token: r.Token, OwnershipID: r.OwnershipID, CreatedAt: r.Created}
+	if r.Kind == KindInstance {
+		out.ProviderID, out.State, out.FailureDomain = "test:///"+r.ID, r.State, r.Zone
+	}
+	return out
+}
+
+// row is testCloud's row.
+func (c *testCloud) row() Cloud {
+	return Cloud{
+		Name:        "test",
+		InAccount:   func(s *infrav1.CloudAccountSpec) bool { return s.Simulated != nil },
+		Limits:      Limits{Create: Limit{2, 5}, Delete: Limit{5, 10}, Read: Limit{10, 20}},
+		Consistency: c.lag,
+		MaxBatch:    100,
+		New: func(cfg Config) (Driver, error) {
+			if len(cfg.Credentials["token"]) == 0 {
+				return nil, Errorf(Unauthorized, "the Secret lacks the key token")
+			}
+			return &testDriver{region: cfg.Account.Simulated.Region, credential: string(cfg.Credentials["token"]), http: http.Client{Transport: cfg.Transport}}, nil
+		},
+	}
+}
+
+var testKey = types.NamespacedName{Namespace: "team", Name: "account"}
+
+// heard is what the callbacks told.
+type heard struct {
+	mu       sync.Mutex
+	machines map[string]int
+	stale    int // or fresh again
+}
+
+func (h *heard) count(token string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.machines[token]
+}
+
+func (h *heard) flips() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.stale
+}
+
+// session is one process's Accounts, from start to end.
+type session struct {
+	*Accounts
+	*heard
+	end func()
+}
+
+// begin starts Accounts for the cloud. They end with the test at the latest.
+func (c *testCloud) begin(t *testing.T, change ...func(*Options)) *session {
+	h := &heard{machines: map[string]int{}}
+	o := Options{
+		Clouds: []Cloud{c.row()}, Times: TimesFor(DefaultCall), Transport: c.transport,
+		OnMachines: func(_ types.NamespacedName, tokens []string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			for _, token := range tokens {
+				h.machines[token]++
+			}
+		},
+		OnAccount: func(types.NamespacedName) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.stale++
+		},
+	}
+	source := rand.New(rand.NewPCG(2, 2))
+	var mu sync.Mutex
+	o.random = func() float64 {
+		mu.Lock()
+		defer mu.Unlock()
+		return source.Float64()
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	s := &session{Accounts: NewAccounts(o), heard: h}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := s.Start(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	s.end = func() {
+		cancel()
+		<-done
+	}
+	t.Cleanup(s.end)
+	return s
+}
+
+// account sets and returns the account.
+func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account {
+	t.Helper()
+	cfg := AccountConfig{
+		Spec: infrav1.CloudAccountSpec{
+			Simulated: &infrav1.SimulatedAccount{Region: "r"},
+			Inventory: infrav1.InventorySpec{IdleSeconds: 60, ActiveSeconds: 5},
+		},
+		Credentials: map[string][]byte{"token": []byte("right")},
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	a, err := s.Set(testKey, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// request is for a machine of the cluster "own".
+func request(token string) Request {
+	return Request{Token: token, OwnershipID: "own", Namespace: "team", Name: "m-" + token,
+		Spec: &infrav1.CloudMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: "small"}}}
+}
+
+// ensure makes a machine as a controller does: it comes back when it was told to.
+func ensure(t *testing.T, a *Account, token string, domains ...string) Reference {
+	t.Helper()
+	for {
+		r, err := a.Ensure(t.Context(), request(token), domains)
+		var queued *Queued
+		switch {
+		case errors.As(err, &queued):
+			time.Sleep(queued.After)
+		case err != nil:
+			t.Fatalf("ensure %s: %v", token, err)
+		default:
+			return Reference{Token: token, OwnershipID: "own", ProviderID: r.ProviderID}
+		}
+	}
+}
+
+// until waits for a condition, looking every 100 ms, and returns how long it took.
+func until(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		if took := time.Since(start); ok() {
+			return took
+		} else if took > limit {
+			t.Fatalf("not within %s: %s", limit, what)
+		}
+	}
+}
