@@ -177,7 +177,11 @@ func (r *OrphanReconciler) pass(
 		return slices.Contains(found.settled, o.OwnershipID)
 	})
 	r.Metrics.found(key, found, blocked)
-	return reconcile.Result{RequeueAfter: m.every(r.Period)}, r.patch(ctx, before, account)
+	if err := r.patch(ctx, before, account); err != nil {
+		m.passed = time.Time{} // what was found must be said: a further pass comes with the next listing
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: m.every(r.Period)}, nil
 }
 
 // decide says in the condition what was found and what comes next, and returns what policy and limits let go now, by token.

@@ -176,6 +176,8 @@ func (r *OvershootReconciler) verdict(p *pool, last *lastPass) verdict {
 	before, err := strconv.Atoi(p.owner.GetAnnotations()[infrav1.FrozenReplicasAnnotation])
 	lately, over := last.over[p.key()]
 	switch {
+	case p.frozen() && !p.owner.GetDeletionTimestamp().IsZero():
+		return thaw // Cluster API deletes nothing that is paused
 	case p.frozen() && p.have() <= r.bound(p)-r.Down:
 		return thaw
 	case p.frozen() && err == nil && p.desired < before:
@@ -308,8 +310,8 @@ func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*p
 		paused[clusters.Items[i].Name] = ptr.Deref(clusters.Items[i].Spec.Paused, false)
 	}
 	skip := func(o client.Object, cluster string, template clusterv1.MachineTemplateSpec) bool {
-		ref := template.Spec.InfrastructureRef
-		return ref.APIGroup != infrav1.GroupVersion.Group || paused[cluster] || !o.GetDeletionTimestamp().IsZero() ||
+		ref, going := template.Spec.InfrastructureRef, !o.GetDeletionTimestamp().IsZero()
+		return ref.APIGroup != infrav1.GroupVersion.Group || paused[cluster] || (going && o.GetLabels()[infrav1.FreezeLabel] == "") ||
 			(r.WatchFilterValue != "" && !labels.HasWatchLabel(o, r.WatchFilterValue))
 	}
 	var all []*pool

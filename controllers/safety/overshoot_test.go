@@ -5,6 +5,7 @@ package safety
 import (
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -44,7 +45,7 @@ func TestVerdict(t *testing.T) {
 		objects, instances int
 		last               int    // count of the pass before, if it was too many
 		frozen             string // replicas at the time of the freeze, if it is frozen
-		cutOff             bool
+		cutOff, going      bool
 		want               verdict
 	}{
 		{what: "as it should be", objects: 3, instances: 3, want: leave},
@@ -56,6 +57,8 @@ func TestVerdict(t *testing.T) {
 		{what: "frozen, and still too many", objects: 6, frozen: "3", want: freeze},
 		{what: "frozen, and few enough", objects: 5, frozen: "3", want: thaw},
 		{what: "frozen, and fewer are asked for", objects: 9, frozen: "5", want: thaw},
+		{what: "frozen, and being deleted", objects: 9, frozen: "3", going: true, want: thaw},
+		{what: "being deleted", objects: 9, last: 0, going: true, want: leave},
 		{what: "a thaw that was cut off", objects: 5, cutOff: true, want: thaw},
 	} {
 		d := &clusterv1.MachineDeployment{}
@@ -63,6 +66,9 @@ func TestVerdict(t *testing.T) {
 		if c.frozen != "" {
 			d.Labels = map[string]string{infrav1.FreezeLabel: "True"}
 			d.Annotations = map[string]string{infrav1.FrozenReplicasAnnotation: c.frozen}
+		}
+		if c.going {
+			d.DeletionTimestamp = ptr.To(metav1.Now())
 		}
 		if c.cutOff {
 			s := &clusterv1.MachineSet{}

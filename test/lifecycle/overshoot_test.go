@@ -71,6 +71,23 @@ func TestOvershootFreezes(t *testing.T) {
 	}
 }
 
+// A frozen pool can be deleted: Cluster API would not delete what is paused.
+func TestOvershootIsDeleted(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool, _, _ := s.withMachine(1)
+	deployment, set := pool.Deployment(), s.onlySet()
+	s.pauseObject(set, `""`)
+	s.extraMachines(set, 4)
+	s.soon("the pool is frozen", s.frozen(deployment, set, true))
+	if err := scenario.Delete(s.ctx, env.client, deployment); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("the pool is thawed, to go", s.frozen(deployment, set, false))
+	s.pauseObject(set, "null") // which was its user's
+	s.soon("nothing is left", s.gone())
+}
+
 // neverFrozen lists the pools of all other tests that were ever frozen: none of them had too many machines.
 func neverFrozen(ctx context.Context) error {
 	events := &corev1.EventList{}
