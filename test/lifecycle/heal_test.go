@@ -9,6 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -117,5 +120,59 @@ func (s *stage) deleted(o client.Object) scenario.Check {
 			return "", nil
 		}
 		return fmt.Sprintf("%T %s is still there", o, o.GetName()), err
+	}
+}
+
+// The node-problem-detector found a deadlocked kernel on every Node of a pool: all machines are replaced, one at a time. The
+// example in docs/safety.md.
+func TestNodeProblemsOneAtATime(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3}
+	deployment, health := pool.Deployment(), pool.HealthCheck(300)
+	deployment.Spec.Remediation.MaxInFlight = ptr.To(intstr.FromInt32(1))
+	health.Spec.Checks.UnhealthyNodeConditions = append(health.Spec.Checks.UnhealthyNodeConditions, clusterv1.UnhealthyNodeCondition{
+		Type: "KernelDeadlock", Status: corev1.ConditionTrue, TimeoutSeconds: ptr.To(int32(1)),
+	})
+	s.create(pool.Template(pool.Name, pool.Machine), pool.ConfigTemplate(), deployment, health)
+	s.until("three machines are ready", pool.Ready(env.view, 3))
+	sick := map[string]bool{}
+	for _, m := range s.machines() {
+		sick[m.Name] = true
+		node := &corev1.Node{}
+		if err := env.client.Get(s.ctx, client.ObjectKey{Name: m.Name}, node); err != nil {
+			t.Fatal(err)
+		}
+		before := node.DeepCopy()
+		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
+			Type: "KernelDeadlock", Status: corev1.ConditionTrue, Reason: "DockerHung", LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now(),
+		})
+		if err := env.client.Status().Patch(s.ctx, node, client.StrategicMergeFrom(before)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	most := 0
+	s.soon("all of them are replaced", func(ctx context.Context) (string, error) {
+		owners := &clusterv1.MachineList{}
+		if err := env.view.List(ctx, owners, client.InNamespace(s.Namespace)); err != nil {
+			return "", err
+		}
+		going, left := 0, 0
+		for i := range owners.Items {
+			if !owners.Items[i].DeletionTimestamp.IsZero() {
+				going++
+			}
+			if sick[owners.Items[i].Name] {
+				left++
+			}
+		}
+		most = max(most, going)
+		if left > 0 {
+			return fmt.Sprintf("%d sick machines are left", left), nil
+		}
+		return pool.Ready(env.view, 3)(ctx)
+	})
+	if most != 1 {
+		t.Errorf("%d machines were replaced at a time, want 1", most)
 	}
 }

@@ -93,7 +93,7 @@ func newStage(t *testing.T) *stage {
 	s.must(err)
 	s.Adopted = scenario.Adopted{
 		Namespace: "blue", Name: "blue", Kubeconfig: kubeconfig, Endpoint: s.line.URL(), Token: "token-of-blue",
-		Inventory: infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1},
+		Inventory: infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}, OrphanPolicy: infrav1.OrphanPolicyDelete,
 	}
 	s.pool = scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3, Machine: infrav1.SimulatedMachine{DataDisksGiB: []int32{1}}}
 	return s
@@ -166,7 +166,9 @@ func (s *stage) startDrover(at *site) (err error) {
 		err = at.api.WriteKubeconfig(file, kubeconfig)
 	}
 	if err == nil {
-		at.drover, err = at.StartDrover(s.ctx, playground.DroverOptions{Binary: s.binary, Args: []string{"--kubeconfig=" + file, "-v=2"}})
+		at.drover, err = at.StartDrover(s.ctx, playground.DroverOptions{Binary: s.binary, Args: []string{
+			"--kubeconfig=" + file, "-v=2", "--machine-safety-orphan-vms-period=1s", "--machine-safety-orphan-vms-grace=2s",
+		}})
 	}
 	return err
 }
