@@ -70,17 +70,15 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil
 }
 
-// tidyNode removes the Node where Cluster API does not: it leaves Nodes alone while the whole Cluster is deleted, though
-// an adopted cluster lives on, and it does not know the Node of a Machine that was deleted as soon as it had joined. It
-// is a kindness: a workload cluster that does not answer holds nothing up for long. It returns when to try again.
+// tidyNode removes the Node, for Cluster API may not: it leaves Nodes alone while the whole Cluster is deleted, though an
+// adopted cluster lives on; it does not know the Node of a Machine that was deleted as soon as it had joined; and it gives
+// up after ten seconds without a connection, because its nodeDeletionTimeoutSeconds has run out while the VM was deleted.
+// It is a kindness: a workload cluster that does not answer holds nothing up for long. It returns when to try again.
 func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope, providerID string) time.Duration {
 	if s.cluster == nil || providerID == "" {
 		return 0
 	}
 	leaving := !s.cluster.DeletionTimestamp.IsZero()
-	if !leaving && s.owner != nil && s.owner.Status.NodeRef.IsDefined() {
-		return 0
-	}
 	result, err := r.removeNode(ctx, s, providerID)
 	if err == nil && result.RequeueAfter == 0 {
 		return 0

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -60,6 +61,40 @@ func (r *Rig) Dump(ctx context.Context, namespace string) string {
 				}
 				fmt.Fprintln(&b)
 			}
+		}
+	}
+	nodes, err := r.allNodes(ctx)
+	if err != nil {
+		fmt.Fprintf(&b, "%v\n", err)
+	}
+	for i := range nodes {
+		if n := &nodes[i]; strings.HasPrefix(n.Name, namespace+"-") {
+			fmt.Fprintf(&b, "node: %s, provider ID %q, made %s\n%s", n.Name, n.Spec.ProviderID, n.CreationTimestamp.UTC().Format(time.TimeOnly), r.said(n.Name))
+		}
+	}
+	return b.String()
+}
+
+// lastLines is how many lines of each log are shown of an object.
+const lastLines = 12
+
+// said is what the managers' logs say of a name in the end.
+func (r *Rig) said(name string) string {
+	var b strings.Builder
+	logs, _ := filepath.Glob(filepath.Join(r.Management.Dir, "*.log"))
+	for _, log := range logs {
+		raw, err := os.ReadFile(log)
+		if err != nil {
+			continue
+		}
+		var lines []string
+		for line := range strings.Lines(string(raw)) {
+			if strings.Contains(line, name) {
+				lines = append(lines, line)
+			}
+		}
+		for _, line := range lines[max(len(lines)-lastLines, 0):] {
+			fmt.Fprintf(&b, "  %s: %.300s\n", filepath.Base(log), strings.TrimSpace(line))
 		}
 	}
 	return b.String()
