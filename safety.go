@@ -44,13 +44,14 @@ type safetyOptions struct {
 
 func (o *safetyOptions) addFlags(f *pflag.FlagSet) {
 	o.addOrphanFlags(f)
+	f.DurationVar(&o.orphanPeriod, "machine-safety-orphan-vms-period", 30*time.Minute, "Time between two passes of the orphan collector over an account; 0 switches it off.")
 	f.DurationVar(&o.overshootPeriod, "machine-safety-overshooting-period", time.Minute, "Time between two looks whether a pool has too many machines; 0 switches that off.")
 	f.IntVar(&o.up, "safety-up", 2, "How many machines more than desired and surge a pool may have before it is frozen.")
 	f.IntVar(&o.down, "safety-down", 1, "How many machines fewer than that bound a frozen pool must have before it is thawed.")
 }
 
+// addOrphanFlags adds those that say what an orphan is: a dry run heeds them too.
 func (o *safetyOptions) addOrphanFlags(f *pflag.FlagSet) {
-	f.DurationVar(&o.orphanPeriod, "machine-safety-orphan-vms-period", 30*time.Minute, "Time between two passes of the orphan collector over an account; 0 switches it off.")
 	f.DurationVar(&o.orphanGrace, "machine-safety-orphan-vms-grace", 30*time.Minute, "How long a resource must have been without a machine, in all listings, to be an orphan. It must be longer than the longest create.")
 	f.IntVar(&o.orphanDeletions, "machine-safety-orphan-vms-max-deletions", 10, "Of how many machines one pass over an account may begin to delete what is left.")
 	f.IntVar(&o.orphanShare, "machine-safety-orphan-vms-max-share", 20, "Share of an account's fleet, in percent, beyond which orphans (of 3 machines at least) are not believed, and a person must confirm them.")
@@ -147,7 +148,7 @@ func (o *options) dryRun(ctx context.Context, out io.Writer) error {
 	}
 	collector := &safety.OrphanReconciler{
 		Client: c, APIReader: c, Accounts: accounts, Identity: identity, Namespace: o.namespace,
-		Period: o.safety.orphanPeriod, Grace: o.safety.orphanGrace, MaxDeletions: o.safety.orphanDeletions, MaxShare: o.safety.orphanShare,
+		Grace: o.safety.orphanGrace, MaxDeletions: o.safety.orphanDeletions, MaxShare: o.safety.orphanShare,
 	}
 	list := &infrav1.CloudAccountList{}
 	if err := c.List(ctx, list, client.InNamespace(o.namespace)); err != nil {
