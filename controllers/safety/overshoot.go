@@ -225,11 +225,12 @@ func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
 	})
 }
 
-// thaw takes back what freeze did, in the other order.
+// thaw takes back what freeze did, in the other order. The label goes last: while it is there, a thaw that was cut off is
+// taken up again.
 func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 	var err error
 	for _, s := range p.sets {
-		if err == nil && s.Labels[infrav1.FreezeLabel] == "True" {
+		if err == nil && p.kind == deployment && s.Labels[infrav1.FreezeLabel] == "True" {
 			err = r.patch(ctx, s, func() {
 				delete(s.Labels, infrav1.FreezeLabel)
 				delete(s.Annotations, clusterv1.DisableMachineCreateAnnotation)
@@ -237,9 +238,15 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 		}
 	}
 	if err == nil {
+		err = r.tell(ctx, p, metav1.Condition{Type: infrav1.FrozenCondition, Status: metav1.ConditionFalse, Reason: infrav1.NotFrozenReason})
+	}
+	if err == nil {
 		err = r.patch(ctx, p.owner, func() {
 			delete(p.owner.GetLabels(), infrav1.FreezeLabel)
 			delete(p.owner.GetAnnotations(), infrav1.FrozenReplicasAnnotation)
+			if p.kind == set {
+				delete(p.owner.GetAnnotations(), clusterv1.DisableMachineCreateAnnotation)
+			}
 			if p.owner.GetAnnotations()[clusterv1.PausedAnnotation] == frozenByUs {
 				delete(p.owner.GetAnnotations(), clusterv1.PausedAnnotation)
 			}
@@ -248,7 +255,7 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 	if err != nil {
 		return fmt.Errorf("thawing %s: %w", p.key(), err)
 	}
-	return r.tell(ctx, p, metav1.Condition{Type: infrav1.FrozenCondition, Status: metav1.ConditionFalse, Reason: infrav1.NotFrozenReason})
+	return nil
 }
 
 // patch writes a change of metadata, if it is one, to the object as it was read.
