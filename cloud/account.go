@@ -283,9 +283,9 @@ func (a *Account) list(ctx context.Context) ([]Resource, error) {
 	return tameAll(all), err
 }
 
-// Read is a live read of everything that carries the tokens of any number of references. It returns what was found by token, and for each token that
-// could not be read, why. Where the cloud refuses a batch because of something in it, the batch is halved until the
-// culprit is alone, so that it does not hold up the others.
+// Read is a live read of everything that carries the tokens of any number of references. It returns what was found by
+// token, and for each token that could not be read, why. Where the cloud refuses a batch because of something in it, the
+// batch is halved until the culprit is alone, so that it does not hold up the others.
 func (a *Account) Read(ctx context.Context, refs []Reference) (found map[string][]Resource, failed map[string]error) {
 	found, failed = map[string][]Resource{}, map[string]error{}
 	var batches [][]Reference

@@ -34,23 +34,20 @@ type object interface {
 // patchStatus writes the status of obj if it differs from before, the object as it was read. One write at most: a merge
 // patch, because each of our statuses but CloudAccount's has a single writer.
 func patchStatus(ctx context.Context, c client.Client, before, obj client.Object) error {
-	if equality.Semantic.DeepEqual(before, obj) {
-		return nil
-	}
-	err := c.Status().Patch(ctx, obj, client.MergeFrom(before))
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("patching status: %w", err)
-	}
-	return nil
+	return writeStatus(ctx, c, before, obj, client.MergeFrom(before))
 }
 
 // patchSharedStatus is patchStatus for a kind whose status other reconcilers write too: it writes only what it has read,
 // and fails with a Conflict otherwise.
 func patchSharedStatus(ctx context.Context, c client.Client, before, obj client.Object) error {
+	return writeStatus(ctx, c, before, obj, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+func writeStatus(ctx context.Context, c client.Client, before, obj client.Object, patch client.Patch) error {
 	if equality.Semantic.DeepEqual(before, obj) {
 		return nil
 	}
-	err := c.Status().Patch(ctx, obj, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err := c.Status().Patch(ctx, obj, patch)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("patching status: %w", err)
 	}
