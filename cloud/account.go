@@ -101,7 +101,8 @@ type Deletion struct {
 	Gone bool
 	// Left is what the last live read found of what must go; nil before the first.
 	Left []Resource
-	// ProviderID is the instance's, if one was seen; the only way to learn it where the creation was never recorded.
+	// ProviderID is the instance's, if one was seen; the only way to learn it where the creation was never recorded. Then
+	// nothing is deleted until the Reference carries it.
 	ProviderID string
 	// Err is why the latest attempt failed; nil when it did not. The deletion goes on by itself.
 	Err error

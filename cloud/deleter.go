@@ -71,6 +71,10 @@ func (d *deleter) ask(ref Reference, known time.Time) Deletion {
 		d.removals[ref.Token] = r
 		d.wake()
 	}
+	if r.begun && r.ref.ProviderID == "" && ref.ProviderID != "" {
+		r.due = time.Now() // it waited for this
+		d.wake()
+	}
 	r.ref = ref
 	if r.known.IsZero() {
 		if r.known = known; known.IsZero() && ref.ProviderID != "" {
@@ -296,6 +300,10 @@ func (d *deleter) readAgain(r *removal, pending int) time.Time {
 	return now.Add(wait)
 }
 
+// unrecorded tells whether the instance was seen, and its provider ID is not written down: the instance must not go
+// before, for after a crash nobody could tell any more which Node was its.
+func (j *job) unrecorded() bool { return j.ref.ProviderID == "" && j.seen != "" }
+
 // aim chooses what must be deleted now: instances first, what belongs to them once none of them lives. What was asked
 // to go already is asked again only when it has not moved. What belongs to another cluster is an error.
 func (d *deleter) aim(j *job, found []Resource) {
@@ -304,6 +312,9 @@ func (d *deleter) aim(j *job, found []Resource) {
 	if len(own) < len(found) {
 		others := slices.DeleteFunc(slices.Clone(found), func(x Resource) bool { return x.OwnershipID == j.ref.OwnershipID })
 		j.err = foreign(j.ref.Token, others)
+	}
+	if j.unrecorded() {
+		return
 	}
 	candidates := living(own)
 	if len(candidates) == 0 {
@@ -352,6 +363,7 @@ func (d *deleter) finish(batch []*job) {
 	var changed, gone []string
 	for _, j := range batch {
 		j.begun = true
+		news := j.seen != "" && j.instance == ""
 		if j.seen != "" {
 			j.instance = j.seen
 		}
@@ -363,6 +375,9 @@ func (d *deleter) finish(batch []*job) {
 			j.removal.err = j.err
 			j.failures++
 			j.due = time.Now().Add(max(retryAfter(j.err), backoff(j.failures, d.random())))
+		case j.unrecorded() && j.removal.ref.ProviderID == "":
+			j.removal.err, j.failures = nil, 0
+			j.due = time.Now().Add(longestRead)
 		default:
 			j.removal.err, j.failures = nil, 0
 			j.due = d.readAgain(j.removal, pending)
@@ -373,7 +388,7 @@ func (d *deleter) finish(batch []*job) {
 		if j.gone {
 			gone = append(gone, j.ref.Token)
 		}
-		if j.gone || CodeOf(j.removal.err) != j.told {
+		if j.gone || CodeOf(j.removal.err) != j.told || news && j.unrecorded() {
 			changed = append(changed, j.ref.Token)
 		}
 	}

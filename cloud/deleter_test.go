@@ -10,10 +10,20 @@ import (
 	"time"
 )
 
+// gone asks for the deletion as a controller does, which writes down the provider ID that it learns.
+func gone(a *Account, ref *Reference) bool {
+	d := a.Delete(*ref)
+	if ref.ProviderID == "" && d.ProviderID != "" {
+		ref.ProviderID = d.ProviderID
+		d = a.Delete(*ref)
+	}
+	return d.Gone
+}
+
 // remove deletes and waits until it is gone, as a controller does that heeds OnMachines.
 func remove(t *testing.T, a *Account, ref Reference, limit time.Duration) time.Duration {
 	t.Helper()
-	return until(t, limit, ref.Token+" is gone", func() bool { return a.Delete(ref).Gone })
+	return until(t, limit, ref.Token+" is gone", func() bool { return gone(a, &ref) })
 }
 
 // TestDeleteOne: one deletion takes about a second more than the cloud, and leaves nothing, dependants included.
@@ -159,6 +169,42 @@ func TestSettle(t *testing.T) {
 	})
 }
 
+// TestRecordedBeforeGone: an instance whose creation was never recorded lives until its provider ID is; known from the
+// inventory or not.
+func TestRecordedBeforeGone(t *testing.T) {
+	for _, listed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newTestCloud(t)
+			c.dependants = 1
+			s := c.begin(t)
+			a := s.account(t)
+			var id string
+			c.with(func() { id = "test:///" + c.make("m", "own", "a").ID })
+			ref := Reference{Token: "m", OwnershipID: "own"}
+			if listed {
+				a.Observe(ref)
+				time.Sleep(time.Minute)
+			}
+			told := s.count("m")
+			until(t, 10*time.Second, "seen", func() bool { return a.Delete(ref).ProviderID == id })
+			reads := c.count("describe")
+			time.Sleep(time.Minute)
+			if n := c.count("describe") - reads; n > 3 {
+				t.Errorf("%d live reads while it waited", n)
+			}
+			if d := a.Delete(ref); d.Gone || d.ProviderID != id || len(c.alive("m")) != 2 || s.count("m") != told+1 {
+				t.Errorf("%+v, alive: %v, told %d times", d, c.alive("m"), s.count("m")-told)
+			}
+			if took := remove(t, a, ref, time.Minute); took > 10*time.Second {
+				t.Errorf("took %s once it was recorded", took)
+			}
+			if ids := c.alive("m"); len(ids) != 0 {
+				t.Errorf("alive: %v", ids)
+			}
+		})
+	}
+}
+
 // TestHiddenDependants: machines that end faster than the cloud shows what belongs to them leave none of it behind.
 func TestHiddenDependants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -203,7 +249,7 @@ func TestForeignIsNeverDeleted(t *testing.T) {
 			c.make("m", "foreign", "a")
 			c.make("m", "own", "a")
 		})
-		ref := Reference{Token: "m", OwnershipID: "own"}
+		ref := Reference{Token: "m", OwnershipID: "own", ProviderID: "test:///i-0002"}
 		a.Delete(ref)
 		time.Sleep(10 * time.Minute)
 		d := a.Delete(ref)

@@ -181,7 +181,7 @@ func (h *history) reconcile(m *machine) {
 		switch {
 		case m.done:
 		case m.deleting:
-			if a.Delete(m.ref).Gone {
+			if gone(a, &m.ref) {
 				m.done = true
 				a.Forget(m.ref.Token)
 				h.cloud.with(func() { h.dead(m) })

@@ -3,7 +3,6 @@
 package controllers
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -53,8 +52,10 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	}
 	deletion := s.account.Delete(s.reference())
 	switch {
+	case s.Spec.ProviderID == "" && deletion.ProviderID != "":
+		return reconcile.Result{}, r.record(ctx, s, deletion.ProviderID) // the record comes back as an event, and the VM goes then
 	case deletion.Gone:
-		if again := r.tidyNode(ctx, s, cmp.Or(s.Spec.ProviderID, deletion.ProviderID)); again > 0 {
+		if again := r.tidyNode(ctx, s); again > 0 {
 			setNotReady(s.CloudMachine, infrav1.DeletingReason,
 				"the VM is gone; waits for the workload cluster, two minutes at most, to remove the Node that it may have become")
 			return reconcile.Result{RequeueAfter: again}, nil
@@ -74,19 +75,19 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 // adopted cluster lives on; it does not know the Node of a Machine that was deleted as soon as it had joined; and it gives
 // up after ten seconds without a connection, because its nodeDeletionTimeoutSeconds has run out while the VM was deleted.
 // It is a kindness: a workload cluster that does not answer holds nothing up for long. It returns when to try again.
-func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope, providerID string) time.Duration {
-	if s.cluster == nil || providerID == "" {
+func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope) time.Duration {
+	if s.cluster == nil || s.Spec.ProviderID == "" {
 		return 0
 	}
 	leaving := !s.cluster.DeletionTimestamp.IsZero()
-	result, err := r.removeNode(ctx, s, providerID)
+	result, err := r.removeNode(ctx, s)
 	if err == nil && result.RequeueAfter == 0 {
 		return 0
 	}
 	if !leaving && time.Since(s.DeletionTimestamp.Time) < nodePatience {
 		return nodeRetry
 	}
-	ctrl.LoggerFrom(ctx).Info("The Node of a deleted machine stays, if there is one: the workload cluster does not answer", "providerID", providerID, "reason", err)
+	ctrl.LoggerFrom(ctx).Info("The Node of a deleted machine stays, if there is one: the workload cluster does not answer", "providerID", s.Spec.ProviderID, "reason", err)
 	return 0
 }
 

@@ -134,7 +134,7 @@ func sharedIP(node *corev1.Node, machine *infrav1.CloudMachine) string {
 
 // removeNode deletes the Node of a VM that is gone for good, as a cloud controller manager does: its pods are moved at
 // once, and Cluster API sees that the Machine has lost its Node, which lets a MachineHealthCheck replace it.
-func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope, providerID string) (reconcile.Result, error) {
+func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	if s.cluster == nil {
 		return reconcile.Result{}, nil
 	}
@@ -146,7 +146,7 @@ func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope
 		return reconcile.Result{}, err
 	}
 	list := &corev1.NodeList{}
-	if err := nodes.List(ctx, list, client.MatchingFields{index.NodeProviderIDField: providerID}); err != nil {
+	if err := nodes.List(ctx, list, client.MatchingFields{index.NodeProviderIDField: s.Spec.ProviderID}); err != nil {
 		return reconcile.Result{}, fmt.Errorf("listing the Nodes of the machine: %w", err)
 	}
 	for i := range list.Items {

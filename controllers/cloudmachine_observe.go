@@ -31,7 +31,7 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 		return reconcile.Result{}, nil
 	}
 	if s.Status.InstanceState == stateGone {
-		return r.removeNode(ctx, s, s.Spec.ProviderID) // it can't come back: a VM is never made again under the same Machine
+		return r.removeNode(ctx, s) // it can't come back: a VM is never made again under the same Machine
 	}
 	seen := s.account.Observe(s.reference())
 	switch {
@@ -43,7 +43,7 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 		s.Status.InstanceState = stateGone
 		setNotReady(s.CloudMachine, infrav1.InstanceGoneReason, fmt.Sprintf(
 			"VM %s is gone from the cloud; delete the Machine, or let a MachineHealthCheck replace it", s.Spec.ProviderID))
-		return r.removeNode(ctx, s, s.Spec.ProviderID)
+		return r.removeNode(ctx, s)
 	case seen.Instance == nil:
 		if !isProvisioned(s.CloudMachine) {
 			setNotReady(s.CloudMachine, infrav1.StartingReason, "waits for the VM to show up in the account's listing")

@@ -265,15 +265,26 @@ func (x *tenant) revoke(ctx context.Context, on bool) error {
 	return x.rig.Admin.SetAccount(ctx, simulator.AccountOptions{Name: x.Name})
 }
 
-// harm does something to one of the tenant's own VMs behind Drover's back.
+// harm does something to one of the tenant's own VMs behind Drover's back. It spares those whose provider ID was not
+// written down yet: if such a VM is gone before anyone noted which it was, nobody can tell which Node to remove.
 func (x *tenant) harm(ctx context.Context, n int, act simulator.InstanceAction) error {
+	machines := &infrav1.CloudMachineList{}
+	if err := x.rig.Client.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
+		return err
+	}
+	recorded := map[string]bool{}
+	for i := range machines.Items {
+		if m := &machines.Items[i]; m.Spec.ProviderID != "" {
+			recorded[m.Spec.CreationToken] = true
+		}
+	}
 	snapshot, err := x.rig.Snapshot(ctx)
 	if err != nil {
 		return err
 	}
 	var own []string
 	for _, r := range x.Live(snapshot) {
-		if r.Kind == wire.Instance && !x.foreign[r.ID] {
+		if r.Kind == wire.Instance && !x.foreign[r.ID] && recorded[r.Tags[cloud.TagToken]] {
 			own = append(own, r.ID)
 		}
 	}

@@ -6,11 +6,16 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/rig"
@@ -23,6 +28,7 @@ type tenant struct {
 	rig *rig.Rig
 	// pools of one machine each: the first is created and rolled, the second adopted.
 	pools []scenario.Pool
+	lost  scenario.Pool // whose VM was not recorded
 
 	died    point  // the last
 	missing string // at the last look
@@ -98,6 +104,54 @@ func (x *tenant) create(ctx context.Context) error {
 func (x *tenant) roll(ctx context.Context) error {
 	pool := x.pools[0]
 	return pool.Roll(ctx, x.rig.Client, pool.Name+"-2", pool.Machine)
+}
+
+// keep lets the lost pool stay.
+func (x *tenant) keep(context.Context) error {
+	x.pools = append(x.pools, x.lost)
+	return nil
+}
+
+// forget deletes the lost pool, and waits until that has come down to the CloudMachine.
+func (x *tenant) forget(ctx context.Context) error {
+	if err := scenario.Delete(ctx, x.rig.Client, x.lost.Deployment()); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		list := &infrav1.CloudMachineList{}
+		err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: x.lost.Name})
+		return len(list.Items) == 1 && !list.Items[0].DeletionTimestamp.IsZero(), err
+	})
+}
+
+func (x *tenant) lostNodes(ctx context.Context) (n int, err error) {
+	list := &corev1.NodeList{}
+	if err := x.rig.Nodes.List(ctx, list); err != nil {
+		return 0, err
+	}
+	for i := range list.Items {
+		if strings.HasPrefix(list.Items[i].Name, x.lost.Name+"-") {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// forgotten: nothing is left of the lost pool, and the others are ready.
+func (x *tenant) forgotten() scenario.Check {
+	return scenario.All(x.ready(), func(ctx context.Context) (string, error) {
+		list := &clusterv1.MachineList{}
+		err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: x.lost.Name})
+		if err != nil || len(list.Items) > 0 {
+			return "the Machine is there", err
+		}
+		if n, err := x.lostNodes(ctx); n > 0 || err != nil {
+			return "its Node is there", err
+		}
+		return "", nil
+	})
 }
 
 func (x *tenant) delete(ctx context.Context) error {

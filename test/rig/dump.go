@@ -94,7 +94,7 @@ func (r *Rig) said(name string) string {
 			}
 		}
 		for _, line := range lines[max(len(lines)-lastLines, 0):] {
-			fmt.Fprintf(&b, "  %s: %.300s\n", filepath.Base(log), strings.TrimSpace(line))
+			fmt.Fprintf(&b, "  %s: %.700s\n", filepath.Base(log), strings.TrimSpace(line))
 		}
 	}
 	return b.String()
