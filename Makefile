@@ -25,7 +25,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test chaos bench demo playground lint generate verify-generate release-manifests clean
+.PHONY: help build test test-outage chaos bench demo playground lint generate verify-generate release-manifests clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,9 +35,13 @@ build: ## Build bin/drover
 
 test: ## Run the tests against the real API server and Cluster API, race detector on for all that is ours
 	@hack/tool $(PLAYGROUND) >/dev/null
-	go test -race -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /test/crash$$ -e /test/chaos$$)
+	go test -race -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /test/crash$$ -e /test/chaos$$ -e /test/outage$$)
 	$(OTHERS) ./test/crash
 	$(OTHERS) ./test/chaos -seed $(SEED)
+
+test-outage: ## Take a workload cluster's API server away, for longer than a MachineHealthCheck bears
+	@hack/tool $(PLAYGROUND) >/dev/null
+	$(OTHERS) ./test/outage
 
 chaos: ## Run 1,000 seeded random schedules of faults and user actions (hours)
 	@hack/tool $(PLAYGROUND) >/dev/null

@@ -257,7 +257,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	}
 	clouds := registry.Clouds()
 	if o.part == runSafety {
-		return o.registerSafety(mgr, clouds, identity)
+		return o.registerSafety(ctx, mgr, clouds, identity)
 	}
 	clusterCache, err := o.clusterCache(ctx, mgr)
 	if err != nil {
@@ -304,7 +304,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 			Client: mgr.GetClient(), ClusterCache: clusterCache,
 			Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.watchFilter,
 		}).SetupWithManager(ctx, mgr, controllerOptions[bootstrap.CSRRequest](o.machines)),
-		o.watchOver(mgr, accounts, identity),
+		o.watchOver(mgr, accounts, clusterCache, identity),
 		o.webhooks(mgr, clouds),
 		o.checks(mgr),
 	)

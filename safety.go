@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,6 +41,7 @@ type safetyOptions struct {
 	orphanDeletions, orphanShare int
 	overshootPeriod              time.Duration
 	up, down                     int
+	reachPeriod, reachTimeout    time.Duration
 }
 
 func (o *safetyOptions) addFlags(f *pflag.FlagSet) {
@@ -48,6 +50,8 @@ func (o *safetyOptions) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.overshootPeriod, "machine-safety-overshooting-period", time.Minute, "Time between two looks whether a pool has too many machines; 0 switches that off.")
 	f.IntVar(&o.up, "safety-up", 2, "How many machines more than desired and surge a pool may have before it is frozen.")
 	f.IntVar(&o.down, "safety-down", 1, "How many machines fewer than that bound a frozen pool must have before it is thawed.")
+	f.DurationVar(&o.reachPeriod, "machine-safety-apiserver-statuscheck-period", time.Minute, "Time between two questions to a workload cluster's API server; 0 switches that off.")
+	f.DurationVar(&o.reachTimeout, "machine-safety-apiserver-statuscheck-timeout", 30*time.Second, "How long a workload cluster's API server may fail to answer before nothing of its cluster is replaced any more. Not longer than the period.")
 }
 
 // addOrphanFlags adds those that say what an orphan is: a dry run heeds them too.
@@ -58,21 +62,25 @@ func (o *safetyOptions) addOrphanFlags(f *pflag.FlagSet) {
 }
 
 // registerSafety adds the safety controllers alone, with accounts of their own.
-func (o *options) registerSafety(mgr ctrl.Manager, clouds []cloud.Cloud, identity string) error {
+func (o *options) registerSafety(ctx context.Context, mgr ctrl.Manager, clouds []cloud.Cloud, identity string) error {
 	accounts := cloud.NewAccounts(cloud.Options{Clouds: clouds, Times: cloud.TimesFor(o.cloudCall), Metrics: metrics.Registry})
 	connect := o.accountReconciler(mgr, accounts, &controllers.Trigger{}, &controllers.Trigger{})
 	connect.ConnectOnly = true
 	o.webhookPort = 0 // who makes the machines serves them
+	clusterCache, err := o.clusterCache(ctx, mgr)
+	if err != nil {
+		return err
+	}
 	return errors.Join(
 		mgr.Add(accounts),
 		connect.SetupWithManager(mgr, controllerOptions[reconcile.Request](o.concurrency)),
-		o.watchOver(mgr, accounts, identity),
+		o.watchOver(mgr, accounts, clusterCache, identity),
 		o.checks(mgr),
 	)
 }
 
 // watchOver registers the safety controllers, if they are to run here.
-func (o *options) watchOver(mgr ctrl.Manager, accounts *cloud.Accounts, identity string) error {
+func (o *options) watchOver(mgr ctrl.Manager, accounts *cloud.Accounts, clusters clustercache.ClusterCache, identity string) error {
 	if o.part == runMachines {
 		return nil
 	}
@@ -90,6 +98,12 @@ func (o *options) watchOver(mgr ctrl.Manager, accounts *cloud.Accounts, identity
 		errs = append(errs, (&safety.OvershootReconciler{
 			Client: mgr.GetClient(), Accounts: accounts, Recorder: mgr.GetEventRecorder("drover-overshoot"),
 			Period: o.safety.overshootPeriod, Up: o.safety.up, Down: o.safety.down, Metrics: counted, WatchFilterValue: o.watchFilter,
+		}).SetupWithManager(mgr, few))
+	}
+	if o.safety.reachPeriod != 0 {
+		errs = append(errs, (&safety.ReachabilityReconciler{
+			Client: mgr.GetClient(), ClusterCache: clusters, Recorder: mgr.GetEventRecorder("drover-reachability"),
+			Period: o.safety.reachPeriod, Timeout: o.safety.reachTimeout, Metrics: counted, WatchFilterValue: o.watchFilter,
 		}).SetupWithManager(mgr, few))
 	}
 	return errors.Join(errs...)

@@ -94,7 +94,7 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		}
 		err = r.report(ctx, infra)
 	}
-	return reconcile.Result{}, errors.Join(err, patchStatus(ctx, r.Client, before, infra))
+	return reconcile.Result{}, errors.Join(err, patchSharedStatus(ctx, r.Client, before, infra))
 }
 
 // claim completes the spec: identity and finalizer before anything may be made for this cluster, and the endpoint as

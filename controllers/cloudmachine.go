@@ -64,6 +64,8 @@ func (r *CloudMachineReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 			builder.WithPredicates(onUpdate(machineMatters))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToMachines),
 			builder.WithPredicates(onUpdate(clusterMatters))).
+		Watches(&infrav1.CloudCluster{}, handler.EnqueueRequestsFromMapFunc(r.cloudClusterToUnmade),
+			builder.WithPredicates(onUpdate(reachabilityChanged))).
 		WatchesRawSource(r.Changed.Source()).
 		WatchesRawSource(r.ClusterCache.GetClusterSource("cloudmachine", r.clusterToUnlinked)).
 		WithOptions(options).
@@ -81,6 +83,8 @@ type machineScope struct {
 	cluster *clusterv1.Cluster
 	// ownershipID is the CloudCluster's; empty when it has none (any more).
 	ownershipID string
+	// unreachable is since when the workload cluster's API server does not answer; empty when it does.
+	unreachable string
 	// account is nil while the CloudAccount is missing or refused.
 	account *cloud.Account
 	// later says that the status is a later step's to write, which saves a write: because this step wrote the spec, and that
@@ -135,9 +139,11 @@ func (r *CloudMachineReconciler) read(ctx context.Context, req reconcile.Request
 			return nil, fmt.Errorf("reading the Cluster: %w", err)
 		}
 	}
-	if scope.ownershipID, err = r.ownershipID(ctx, scope.cluster); err != nil {
+	infra, err := r.cloudCluster(ctx, scope.cluster)
+	if err != nil {
 		return nil, err
 	}
+	scope.ownershipID, scope.unreachable = infra.Spec.OwnershipID, infra.Annotations[infrav1.UnreachableAnnotation]
 	return scope, nil
 }
 
@@ -148,18 +154,18 @@ func clusterNameOf(machine *infrav1.CloudMachine, owner *clusterv1.Machine) stri
 	return machine.Labels[clusterv1.ClusterNameLabel]
 }
 
-// ownershipID reads the CloudCluster's ownership ID; "" when the Cluster has none of ours.
-func (r *CloudMachineReconciler) ownershipID(ctx context.Context, cluster *clusterv1.Cluster) (string, error) {
+// cloudCluster reads the Cluster's CloudCluster; an empty one when the Cluster has none of ours.
+func (r *CloudMachineReconciler) cloudCluster(ctx context.Context, cluster *clusterv1.Cluster) (*infrav1.CloudCluster, error) {
+	cloudCluster := &infrav1.CloudCluster{}
 	if cluster == nil || cluster.Spec.InfrastructureRef.Kind != "CloudCluster" ||
 		cluster.Spec.InfrastructureRef.APIGroup != infrav1.GroupVersion.Group {
-		return "", nil
+		return cloudCluster, nil
 	}
-	cloudCluster := &infrav1.CloudCluster{}
 	key := client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.InfrastructureRef.Name}
 	if err := r.Client.Get(ctx, key, cloudCluster); client.IgnoreNotFound(err) != nil {
-		return "", fmt.Errorf("reading the CloudCluster: %w", err)
+		return nil, fmt.Errorf("reading the CloudCluster: %w", err)
 	}
-	return cloudCluster.Spec.OwnershipID, nil
+	return cloudCluster, nil
 }
 
 // quietWait is how long a new CloudMachine may wait before its status says for what: Cluster API brings its Machine, its
@@ -218,6 +224,9 @@ func waitsFor(s *machineScope) (reason, message string) {
 		return infrav1.WaitingForClusterReason, fmt.Sprintf("waits for the infrastructure of Cluster %q", s.cluster.Name)
 	case s.ownershipID == "":
 		return infrav1.WaitingForClusterReason, fmt.Sprintf("waits for the ownership ID of the CloudCluster of Cluster %q", s.cluster.Name)
+	case s.unreachable != "" && !util.IsControlPlaneMachine(s.owner):
+		return infrav1.WaitingForAPIServerReason, fmt.Sprintf("waits for the API server of Cluster %q, which has not answered since %s: the VM could not become a Node",
+			s.cluster.Name, s.unreachable)
 	case s.owner.Spec.Bootstrap.DataSecretName == nil:
 		return infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("waits for the bootstrap data of Machine %q", s.owner.Name)
 	case s.account == nil:

@@ -28,6 +28,18 @@ func clusterMatters(before, after *clusterv1.Cluster) bool {
 		ptr.Deref(before.Status.Initialization.InfrastructureProvisioned, false) != ptr.Deref(after.Status.Initialization.InfrastructureProvisioned, false)
 }
 
+// reachabilityChanged passes the beginning and the end of a workload cluster's silence.
+func reachabilityChanged(before, after *infrav1.CloudCluster) bool {
+	return before.Annotations[infrav1.UnreachableAnnotation] != after.Annotations[infrav1.UnreachableAnnotation]
+}
+
+// cloudClusterToUnmade brings the machines of a cluster that have no VM yet.
+func (r *CloudMachineReconciler) cloudClusterToUnmade(ctx context.Context, o client.Object) []reconcile.Request {
+	unmade := func(m *infrav1.CloudMachine) bool { return m.Spec.ProviderID == "" }
+	return r.list(ctx, unmade, client.InNamespace(o.GetNamespace()),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetLabels()[clusterv1.ClusterNameLabel]})
+}
+
 func (r *CloudMachineReconciler) clusterToMachines(ctx context.Context, o client.Object) []reconcile.Request {
 	return r.list(ctx, nil, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 }

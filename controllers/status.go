@@ -32,7 +32,7 @@ type object interface {
 }
 
 // patchStatus writes the status of obj if it differs from before, the object as it was read. One write at most: a merge
-// patch, because each of our statuses but CloudAccount's has a single writer.
+// patch, because each of our statuses but CloudAccount's and CloudCluster's has a single writer.
 func patchStatus(ctx context.Context, c client.Client, before, obj client.Object) error {
 	return writeStatus(ctx, c, before, obj, client.MergeFrom(before))
 }

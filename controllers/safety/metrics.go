@@ -4,14 +4,17 @@ package safety
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Metrics are the safety controllers' own. Labels are bounded by the accounts and pools there are.
+// Metrics are the safety controllers' own. Labels are bounded by the accounts, pools and clusters there are.
 type Metrics struct {
 	orphans *prometheus.GaugeVec
 	blocked *prometheus.GaugeVec
 	deleted *prometheus.CounterVec
 	frozen  *prometheus.GaugeVec
+	// unreachable is by CloudCluster.
+	unreachable *prometheus.GaugeVec
 }
 
 // NewMetrics makes and registers them.
@@ -33,8 +36,12 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 			Name: "drover_frozen",
 			Help: "1 while a MachineDeployment or MachineSet is frozen, because it has far more machines than it should.",
 		}, []string{"namespace", "kind", "name"}),
+		unreachable: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "drover_unreachable",
+			Help: "1 while nothing of a cluster is replaced, because its API server does not answer or its Nodes have not reported to it since; 0 while all is well.",
+		}, []string{"namespace", "name"}),
 	}
-	registry.MustRegister(m.orphans, m.blocked, m.deleted, m.frozen)
+	registry.MustRegister(m.orphans, m.blocked, m.deleted, m.frozen, m.unreachable)
 	return m
 }
 
@@ -49,6 +56,15 @@ func (m *Metrics) found(account string, r report, blocked bool) {
 		value = 1
 	}
 	m.blocked.WithLabelValues(account).Set(value)
+}
+
+// reachable notes whether a cluster can be relied on.
+func (m *Metrics) reachable(infra client.Object, reachable bool) {
+	value := 1.0
+	if reachable {
+		value = 0
+	}
+	m.unreachable.WithLabelValues(infra.GetNamespace(), infra.GetName()).Set(value)
 }
 
 // forget removes an account's series.

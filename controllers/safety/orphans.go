@@ -328,6 +328,8 @@ func leftBecause(c *infrav1.CloudCluster, owners []clusterv1.Cluster) string {
 		return "its Cluster is not here"
 	case ptr.Deref(owners[i].Spec.Paused, false) || annotations.HasPaused(c):
 		return "it is paused"
+	case c.Annotations[infrav1.UnreachableAnnotation] != "":
+		return "its API server does not answer"
 	}
 	return ""
 }

@@ -28,7 +28,8 @@ func (m *manager) keep(ctx context.Context, running func()) {
 		err := m.seat.Start(ctx,
 			"--leader-elect-lease-duration="+lease.String(), "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=1s",
 			"--shutdown-timeout=10s", "--control-plane-probe-interval=10s", "--cloud-call-timeout=5s",
-			"--machine-safety-orphan-vms-period=2s", "--machine-safety-orphan-vms-grace=6s", "--machine-safety-overshooting-period=2s")
+			"--machine-safety-orphan-vms-period=2s", "--machine-safety-orphan-vms-grace=6s", "--machine-safety-overshooting-period=2s",
+			"--machine-safety-apiserver-statuscheck-period=4s", "--machine-safety-apiserver-statuscheck-timeout=2s")
 		if err == nil {
 			p := m.seat.Process
 			m.mu.Lock()

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -86,6 +87,85 @@ func TestOvershootIsDeleted(t *testing.T) {
 	s.soon("the pool is thawed, to go", s.frozen(deployment, set, false))
 	s.pauseObject(set, "null") // which was its user's
 	s.soon("nothing is left", s.gone())
+}
+
+// VMs count as well as objects: of one Machine that has five VMs, four are too many. The pool thaws when they are gone.
+func TestOvershootOfVMs(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool, owner, machine := s.withMachine(1)
+	var extra []string
+	for range 4 {
+		extra = append(extra, s.byCloud(owner, machine.Spec.CreationToken).ID)
+	}
+	deployment, set := pool.Deployment(), s.onlySet()
+	s.soon("the pool is frozen", s.frozen(deployment, set, true))
+	s.soon("it says why", says(deployment, infrav1.FrozenCondition, infrav1.OvershootingReason, "1 Machines and 5 VMs", "more than 4"))
+	for _, id := range extra[:2] {
+		if err := env.admin.Act(s.ctx, id, simulator.ActTerminate); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.soon("the pool is thawed", s.frozen(deployment, set, false))
+	for _, id := range extra[2:] {
+		if err := env.admin.Act(s.ctx, id, simulator.ActTerminate); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A MachineSet by itself is frozen too. It is never paused: it goes on deleting what is too many, unless its user holds it.
+func TestOvershootOfAMachineSet(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool"}
+	md := pool.Deployment()
+	set := &clusterv1.MachineSet{ObjectMeta: s.meta("alone"), Spec: clusterv1.MachineSetSpec{
+		ClusterName: s.Adopted.Name, Replicas: ptr.To[int32](1), Selector: md.Spec.Selector, Template: md.Spec.Template,
+	}}
+	set.Spec.Template.Labels = md.Spec.Template.Labels
+	s.create(pool.Template(pool.Name, pool.Machine), pool.ConfigTemplate(), set)
+	frozen := func(want bool) scenario.Check {
+		return func(ctx context.Context) (string, error) {
+			if err := env.client.Get(ctx, client.ObjectKeyFromObject(set), set); err != nil {
+				return "", err
+			}
+			is := set.Labels[infrav1.FreezeLabel] == "True" && set.Annotations[clusterv1.DisableMachineCreateAnnotation] == "true" &&
+				conditions.IsTrue(set, infrav1.FrozenCondition)
+			if is != want {
+				return fmt.Sprintf("it has labels %v, annotations %v", set.Labels, set.Annotations), nil
+			}
+			return "", nil
+		}
+	}
+	s.soon("it has its machine", func(ctx context.Context) (string, error) {
+		if err := env.client.Get(ctx, client.ObjectKeyFromObject(set), set); err != nil {
+			return "", err
+		}
+		if n := ptr.Deref(set.Status.ReadyReplicas, 0); n != 1 {
+			return fmt.Sprintf("%d are ready", n), nil
+		}
+		return "", nil
+	})
+	s.pauseObject(set, `"by its user"`)
+	extra := s.extraMachines(set, 4)
+	s.soon("it is frozen", frozen(true))
+	for _, m := range extra[:2] {
+		if err := scenario.Delete(s.ctx, env.client, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.soon("it is thawed", frozen(false))
+	if set.Annotations[clusterv1.PausedAnnotation] != "by its user" {
+		t.Error("the user's pause was taken away")
+	}
+	s.pauseObject(set, "null")
+	s.soon("Cluster API deletes the others", func(context.Context) (string, error) {
+		if n := len(s.machines()); n > 1 {
+			return fmt.Sprintf("there are %d machines", n), nil
+		}
+		return "", nil
+	})
 }
 
 // neverFrozen lists the pools of all other tests that were ever frozen: none of them had too many machines.

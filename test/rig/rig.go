@@ -59,8 +59,9 @@ type Rig struct {
 	nodes    memo[[]corev1.Node]
 }
 
-// Start starts everything but managers and tenants. Stop ends it.
-func Start(ctx context.Context) (_ *Rig, err error) {
+// Start starts everything but managers and tenants, with arguments for the workload cluster's kube-controller-manager. Stop
+// ends it.
+func Start(ctx context.Context, controllerManagerArgs ...string) (_ *Rig, err error) {
 	r := &Rig{}
 	defer func() {
 		if err != nil {
@@ -73,7 +74,7 @@ func Start(ctx context.Context) (_ *Rig, err error) {
 	if r.binary, err = playground.Build(ctx, true); err != nil {
 		return nil, err
 	}
-	if err := r.startClusters(ctx); err != nil {
+	if err := r.startClusters(ctx, controllerManagerArgs); err != nil {
 		return nil, err
 	}
 	if r.Cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{}); err != nil {
@@ -102,7 +103,7 @@ func Start(ctx context.Context) (_ *Rig, err error) {
 }
 
 // startClusters starts both at once.
-func (r *Rig) startClusters(ctx context.Context) error {
+func (r *Rig) startClusters(ctx context.Context, controllerManagerArgs []string) error {
 	var wg sync.WaitGroup
 	var errs [2]error
 	wg.Go(func() {
@@ -115,7 +116,9 @@ func (r *Rig) startClusters(ctx context.Context) error {
 		}
 	})
 	wg.Go(func() {
-		r.Workload, errs[1] = playground.StartControlPlane(ctx, playground.ControlPlaneOptions{Name: "workload", Progress: os.Stderr})
+		r.Workload, errs[1] = playground.StartControlPlane(ctx, playground.ControlPlaneOptions{
+			Name: "workload", Progress: os.Stderr, ControllerManagerArgs: controllerManagerArgs,
+		})
 	})
 	wg.Wait()
 	return errors.Join(errs[:]...)

@@ -82,6 +82,8 @@ const (
 	QuotaExceededReason = "QuotaExceeded"
 	// NoCapacityReason says that the cloud has no machine of this type to give, here and now.
 	NoCapacityReason = "NoCapacity"
+	// WaitingForAPIServerReason says that the API server of the workload cluster does not answer.
+	WaitingForAPIServerReason = "WaitingForAPIServer"
 	// UnauthorizedReason says that the cloud refused the credentials.
 	UnauthorizedReason = "Unauthorized"
 	// InvalidSpecReason says that the cloud will never accept this machine as it is described.
@@ -109,4 +111,20 @@ const (
 	OvershootingReason = "Overshooting"
 	// NotFrozenReason: there were, and now there are not.
 	NotFrozenReason = "NotFrozen"
+)
+
+// What the reachability controller writes on a CloudCluster while its workload cluster can't be relied on.
+const (
+	// UnreachableAnnotation holds since when the API server of the workload cluster does not answer. While it is there, no VM
+	// is made for the cluster, but for its control plane.
+	UnreachableAnnotation = "infrastructure.cluster.x-k8s.io/unreachable-since"
+
+	// ClusterReachableCondition is False while nothing of the cluster is replaced, because its Nodes' health is not known.
+	ClusterReachableCondition = "Reachable"
+	// ReachableReason: the API server answers, and the Nodes' health is known.
+	ReachableReason = "Reachable"
+	// UnreachableReason: the API server does not answer, or can't read its own storage.
+	UnreachableReason = "Unreachable"
+	// WaitingForNodesReason: the API server answers again, and there are Nodes that have not reported to it since.
+	WaitingForNodesReason = "WaitingForNodes"
 )

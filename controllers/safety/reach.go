@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package safety
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/labels"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// frozenInOutage is the value of Cluster API's paused annotation where this controller has set it: a user's own pause, and
+// that of the overshoot controller, have other values, and stay.
+const frozenInOutage = "frozen-by-drover-in-outage"
+
+const (
+	// connectPatience is how long a process that has just begun waits for its first connection before it takes the lack of
+	// one for an outage: Cluster API's connections are tried every half minute.
+	connectPatience = 2 * time.Minute
+	// nodePatience is how many periods the Nodes have to report once their API server answers again. Those that have not by
+	// then are ill for a reason of their own.
+	nodePatience = 5
+	// named is how many Nodes a message names.
+	named = 5
+)
+
+// ReachabilityReconciler stops what would replace machines while nobody can know how they are: when the API server of a
+// workload cluster does not answer, it pauses the cluster's MachineHealthChecks, MachineDeployments and MachineSets, and
+// marks the CloudCluster, for which no VM is made then. What users delete goes all the same. It takes that back when the API
+// server answers and the Nodes have reported to it, so that the time of the outage is held against none of them.
+//
+// All of it is written down in the objects themselves: a manager that restarts goes on where it was.
+type ReachabilityReconciler struct {
+	Client       client.Client
+	ClusterCache clustercache.ClusterCache
+	Recorder     events.EventRecorder
+
+	// Period is the time between two questions to a workload cluster, Timeout how long it may fail to answer.
+	Period, Timeout  time.Duration
+	Metrics          *Metrics
+	WatchFilterValue string
+
+	contacts sync.Map // CloudCluster → *contact
+}
+
+// contact is what is kept from one question to the next. It is lost with the process, which costs time and nothing else.
+type contact struct {
+	begun time.Time
+	// failing is since when there was no answer, back since when there is one again; zero when it is not so.
+	failing, back time.Time
+	// answered: there was an answer in this process's life.
+	answered bool
+}
+
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinehealthchecks,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinedeployments;machinesets,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters/status,verbs=patch
+
+// SetupWithManager registers the reconciler.
+func (r *ReachabilityReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
+	if r.Timeout <= 0 || r.Period < r.Timeout {
+		return fmt.Errorf("the reachability controller needs 0 < timeout <= period: %s, %s", r.Timeout, r.Period)
+	}
+	return builder.ControllerManagedBy(mgr).
+		For(&infrav1.CloudCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(r.ClusterCache.GetClusterSource("reachability", ofCluster)).
+		WithOptions(options).
+		Named("reachability").
+		Complete(r)
+}
+
+// ofCluster is the CloudCluster of a Cluster.
+func ofCluster(_ context.Context, o client.Object) []reconcile.Request {
+	cluster, ok := o.(*clusterv1.Cluster)
+	if !ok || cluster.Spec.InfrastructureRef.Kind != "CloudCluster" || cluster.Spec.InfrastructureRef.APIGroup != infrav1.GroupVersion.Group {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.InfrastructureRef.Name}}}
+}
+
+// Reconcile asks one workload cluster's API server, and draws the conclusions.
+func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	infra := &infrav1.CloudCluster{}
+	if err := r.Client.Get(ctx, req.NamespacedName, infra); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			r.contacts.Delete(req.NamespacedName)
+			r.Metrics.unreachable.DeleteLabelValues(req.Namespace, req.Name)
+		}
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if r.WatchFilterValue != "" && !labels.HasWatchLabel(infra, r.WatchFilterValue) {
+		return reconcile.Result{}, nil
+	}
+	cluster, err := util.GetOwnerCluster(ctx, r.Client, infra.ObjectMeta)
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("reading the owner Cluster: %w", err)
+	}
+	if cluster == nil || !conditions.IsTrue(cluster, clusterv1.ClusterControlPlaneInitializedCondition) ||
+		ptr.Deref(cluster.Spec.Paused, false) || annotations.HasPaused(infra) {
+		return reconcile.Result{RequeueAfter: r.Period}, nil // it has none yet, or moves, or is someone else's
+	}
+	known, _ := r.contacts.LoadOrStore(req.NamespacedName, &contact{begun: time.Now()})
+	after, err := r.look(ctx, infra, cluster, known.(*contact))
+	r.Metrics.reachable(infra, !conditions.IsFalse(infra, infrav1.ClusterReachableCondition))
+	return reconcile.Result{RequeueAfter: wait.Jitter(after, .1)}, err
+}
+
+// look asks, and does what follows. It returns when to ask again.
+func (r *ReachabilityReconciler) look(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, c *contact) (time.Duration, error) {
+	if !cluster.DeletionTimestamp.IsZero() { // Cluster API deletes nothing that is paused
+		return r.Period, r.pause(ctx, cluster, false)
+	}
+	soon, begin := r.Period/6, time.Now()
+	err := r.ask(ctx, cluster)
+	switch {
+	case errors.Is(err, clustercache.ErrClusterNotConnected) && !c.answered && time.Since(c.begun) < connectPatience:
+		return soon, nil
+	case err != nil:
+		c.back = time.Time{}
+		if c.failing.IsZero() {
+			c.failing = begin
+		}
+		marked := infra.Annotations[infrav1.UnreachableAnnotation] != ""
+		if left := r.Timeout - time.Since(c.failing); left > 0 && !marked {
+			return min(left, soon), nil
+		}
+		if !marked {
+			ctrl.LoggerFrom(ctx).Info("The workload cluster is frozen: its API server does not answer", "since", c.failing, "reason", err.Error())
+		}
+		return soon, r.freeze(ctx, infra, cluster, c.failing)
+	}
+	if c.failing, c.answered = (time.Time{}), true; c.back.IsZero() {
+		c.back = time.Now()
+	}
+	if conditions.IsTrue(infra, infrav1.ClusterReachableCondition) {
+		return r.Period, nil
+	}
+	if err := r.mark(ctx, infra, ""); err != nil { // VMs may be made again
+		return 0, err
+	}
+	silent, err := r.silent(ctx, cluster)
+	if err != nil {
+		return 0, err
+	}
+	until := c.back.Add(nodePatience * r.Period)
+	if conditions.Has(infra, infrav1.ClusterReachableCondition) && len(silent) > 0 && time.Now().Before(until) {
+		return soon, r.tell(ctx, infra, metav1.ConditionFalse, infrav1.WaitingForNodesReason, fmt.Sprintf(
+			"the API server answers; nothing is replaced until %d Machines' Nodes have reported to it, or until %s: %s",
+			len(silent), until.UTC().Format(time.RFC3339), enumerate(silent)))
+	}
+	return r.Period, r.thaw(ctx, infra, cluster)
+}
+
+// ask reads a Node past every cache. An API server that has lost its storage can't answer that: a list without a resource
+// version is answered by etcd's word alone (Kubernetes API Concepts, "Resource versions").
+func (r *ReachabilityReconciler) ask(ctx context.Context, cluster *clusterv1.Cluster) error {
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	live, err := r.ClusterCache.GetUncachedClient(ctx, client.ObjectKeyFromObject(cluster))
+	if err == nil {
+		err = live.List(ctx, &corev1.NodeList{}, client.Limit(1))
+	}
+	if err != nil {
+		return fmt.Errorf("asking the API server of Cluster %q: %w", cluster.Name, err)
+	}
+	return nil
+}
+
+// silent lists the Machines of whose Nodes nothing is known now, by name: the Node's Ready is Unknown, or Cluster API has not
+// read it yet since the outage; or there is no Node, although there is a Machine for it.
+func (r *ReachabilityReconciler) silent(ctx context.Context, cluster *clusterv1.Cluster) (names []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	machines, nodes := &clusterv1.MachineList{}, &corev1.NodeList{}
+	err = r.Client.List(ctx, machines, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
+	if err != nil {
+		return nil, fmt.Errorf("listing the Machines: %w", err)
+	}
+	live, err := r.ClusterCache.GetUncachedClient(ctx, client.ObjectKeyFromObject(cluster))
+	if err == nil {
+		err = live.List(ctx, nodes)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listing the Nodes of Cluster %q: %w", cluster.Name, err)
+	}
+	reports := map[string]bool{}
+	for i := range nodes.Items {
+		reports[nodes.Items[i].Name] = slices.ContainsFunc(nodes.Items[i].Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status != corev1.ConditionUnknown
+		})
+	}
+	for i := range machines.Items {
+		m := &machines.Items[i]
+		known := reports[m.Status.NodeRef.Name] && !conditions.IsUnknown(m, clusterv1.MachineNodeReadyCondition) &&
+			!conditions.IsUnknown(m, clusterv1.MachineNodeHealthyCondition)
+		if !known && m.DeletionTimestamp.IsZero() {
+			names = append(names, m.Name)
+		}
+	}
+	return names, nil
+}
+
+// enumerate names the first few.
+func enumerate(names []string) string {
+	slices.Sort(names)
+	if len(names) > named {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:named], ", "), len(names)-named)
+	}
+	return strings.Join(names, ", ")
+}
+
+// freeze marks the CloudCluster first, then pauses what may replace machines, and tells people last: it is repeated for as
+// long as the outage lasts, and so goes on where it was cut off, and heeds what is new.
+func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, since time.Time) error {
+	if infra.Annotations[infrav1.UnreachableAnnotation] == "" {
+		if err := r.mark(ctx, infra, since.UTC().Format(time.RFC3339)); err != nil {
+			return err
+		}
+	}
+	if err := r.pause(ctx, cluster, true); err != nil {
+		return fmt.Errorf("freezing Cluster %q: %w", cluster.Name, err)
+	}
+	return r.tell(ctx, infra, metav1.ConditionFalse, infrav1.UnreachableReason, fmt.Sprintf(
+		"the API server has not answered since %s, or can't read its storage: no VM is made and nothing is replaced until it does; what users delete goes",
+		infra.Annotations[infrav1.UnreachableAnnotation]))
+}
+
+// thaw takes back what freeze did. The condition is set last: as long as it is not True, a thaw that was cut off is taken up
+// again, and so is one of a cluster that has come from another management cluster.
+func (r *ReachabilityReconciler) thaw(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
+	err := r.mark(ctx, infra, "")
+	if err == nil {
+		err = r.pause(ctx, cluster, false)
+	}
+	if err != nil {
+		return fmt.Errorf("thawing Cluster %q: %w", cluster.Name, err)
+	}
+	return r.tell(ctx, infra, metav1.ConditionTrue, infrav1.ReachableReason, "")
+}
+
+// pause sets or removes this controller's pause on all of a cluster that may replace machines. What is being deleted is not
+// kept from it, and neither is a control plane from being mended: it may be what does not answer.
+func (r *ReachabilityReconciler) pause(ctx context.Context, cluster *clusterv1.Cluster, on bool) error {
+	checks, deployments, sets := &clusterv1.MachineHealthCheckList{}, &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}
+	for _, list := range []client.ObjectList{checks, deployments, sets} {
+		if err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace)); err != nil {
+			return fmt.Errorf("listing %T: %w", list, err)
+		}
+	}
+	var all []client.Object
+	for i := range checks.Items {
+		c := &checks.Items[i]
+		_, controlPlane := c.Spec.Selector.MatchLabels[clusterv1.MachineControlPlaneLabel]
+		controlPlane = controlPlane || slices.ContainsFunc(c.Spec.Selector.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
+			return e.Key == clusterv1.MachineControlPlaneLabel && e.Operator != metav1.LabelSelectorOpDoesNotExist
+		})
+		if c.Spec.ClusterName == cluster.Name && !controlPlane {
+			all = append(all, c)
+		}
+	}
+	for i := range deployments.Items {
+		if deployments.Items[i].Spec.ClusterName == cluster.Name {
+			all = append(all, &deployments.Items[i])
+		}
+	}
+	for i := range sets.Items {
+		if sets.Items[i].Spec.ClusterName == cluster.Name {
+			all = append(all, &sets.Items[i])
+		}
+	}
+	for _, o := range all {
+		if err := r.pauseOne(ctx, o, on && o.GetDeletionTimestamp().IsZero()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *ReachabilityReconciler) pauseOne(ctx context.Context, o client.Object, on bool) error {
+	value, paused := o.GetAnnotations()[clusterv1.PausedAnnotation]
+	if on == paused || (paused && value != frozenInOutage) {
+		return nil
+	}
+	before := o.DeepCopyObject().(client.Object)
+	annotate(o, clusterv1.PausedAnnotation, map[bool]string{true: frozenInOutage}[on])
+	err := r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("pausing, or not, %T %q: %w", o, o.GetName(), err)
+	}
+	return nil
+}
+
+// annotate sets an annotation, or removes it when the value is empty.
+func annotate(o client.Object, key, value string) {
+	all := maps.Clone(o.GetAnnotations())
+	if value == "" {
+		delete(all, key)
+	} else if all == nil {
+		all = map[string]string{key: value}
+	} else {
+		all[key] = value
+	}
+	o.SetAnnotations(all)
+}
+
+// mark sets or removes the time since when the cluster is unreachable.
+func (r *ReachabilityReconciler) mark(ctx context.Context, infra *infrav1.CloudCluster, since string) error {
+	if infra.Annotations[infrav1.UnreachableAnnotation] == since {
+		return nil
+	}
+	before := infra.DeepCopy()
+	annotate(infra, infrav1.UnreachableAnnotation, since)
+	if err := r.Client.Patch(ctx, infra, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("marking CloudCluster %q: %w", infra.Name, err)
+	}
+	return nil
+}
+
+// tell sets the condition, and makes an Event of it, when its reason changes.
+func (r *ReachabilityReconciler) tell(ctx context.Context, infra *infrav1.CloudCluster, status metav1.ConditionStatus, reason, message string) error {
+	was := conditions.GetReason(infra, infrav1.ClusterReachableCondition)
+	if was == reason {
+		return nil
+	}
+	before := infra.DeepCopy()
+	conditions.Set(infra, metav1.Condition{
+		Type: infrav1.ClusterReachableCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: infra.Generation,
+	})
+	// Others write the status too: only as it was read.
+	if err := r.Client.Status().Patch(ctx, infra, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("saying that Cluster %q is %s: %w", infra.Name, reason, err)
+	}
+	switch {
+	case status == metav1.ConditionFalse:
+		r.Recorder.Eventf(infra, nil, corev1.EventTypeWarning, reason, "Freeze", "%s", message)
+	case was != "":
+		r.Recorder.Eventf(infra, nil, corev1.EventTypeNormal, reason, "Thaw", "the API server answers, and the Nodes have reported: machines are made and replaced again")
+	}
+	return nil
+}

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outage
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/rig"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+var (
+	machines = flag.Int("machines", 8, "how many machines there are")
+	lasts    = flag.Duration("outage", 0, "how long the outage lasts at least; it is always longer than the MachineHealthCheck's time-out")
+	off      = flag.Bool("off", false, "run without the reachability controller, to see what it is good for: the test must fail")
+)
+
+const (
+	patience = 4 * time.Minute
+	quiet    = 4 * time.Second
+	// unhealthy is how long the MachineHealthCheck lets a Node be Unknown, in seconds.
+	unhealthy = 15
+)
+
+// stage is a cluster of its own with one pool.
+type stage struct {
+	*testing.T
+	*rig.Tenant
+	ctx  context.Context
+	rig  *rig.Rig
+	seat *rig.Seat
+	pool scenario.Pool
+}
+
+// TestOutage is one cluster's story. The line of Drover and Cluster API to the API server is cut, and the kubelets fall
+// silent: the Nodes become Unknown, for longer than the MachineHealthCheck bears. The line comes back before the kubelets do,
+// which is the moment at which a fleet would be replaced. Then etcd stops, and goes on.
+//
+// Without the controller (-off), Cluster API replaces every machine as soon as the line is back.
+func TestOutage(t *testing.T) {
+	ctrl.SetLogger(logr.Discard())
+	s := start(t)
+	s.until("the machines are ready", s.pool.Ready(s.rig.View, int32(*machines)))
+	s.until("the cluster is known to be reachable", s.reachable(infrav1.ReachableReason))
+	before := s.machines()
+	names := slices.Sorted(maps.Keys(before))
+	sick, unwanted := names[0], names[1]
+	s.hang(sick)
+
+	begin := time.Now()
+	s.API.SetRule(func(context.Context, faultproxy.Call, faultproxy.Point) faultproxy.Verdict {
+		return faultproxy.Verdict{Cut: true}
+	})
+	s.API.CutStreams()
+	if !*off {
+		s.until("the cluster is frozen", s.frozen(true))
+		s.until("it says why", s.reachable(infrav1.UnreachableReason))
+		s.userDeletes(unwanted)
+		s.userMakes("late")
+		pause(s.ctx, quiet)
+		if n := len(s.instances("late")); n != 0 {
+			t.Errorf("%d VMs were made in the outage", n)
+		}
+	}
+
+	s.rig.Cloud.Signal(syscall.SIGSTOP) // and with it the machines
+	s.until("the Nodes have been Unknown for longer than the MachineHealthCheck bears", s.unknown)
+	s.until("Cluster API knows of the outage", s.connected(false))
+	s.seat.Process.Kill()
+	s.startDrover()
+	if left := *lasts - time.Since(begin); left > 0 {
+		t.Logf("the outage goes on for %s", left)
+		pause(s.ctx, left)
+	}
+	if !*off {
+		s.until("a new manager leaves it frozen", s.frozen(true))
+	}
+
+	outage := time.Since(begin)
+	s.API.SetRule(nil)
+	s.until("Cluster API is connected again", s.connected(true))
+	s.until("Cluster API has seen the Nodes", s.seenUnknown)
+	s.until("Drover waits for the Nodes", s.reachable(infrav1.WaitingForNodesReason))
+	pause(s.ctx, quiet)
+	s.rig.Cloud.Signal(syscall.SIGCONT)
+	if !*off {
+		s.until("the cluster is thawed", s.frozen(false))
+		s.until("it says so", s.reachable(infrav1.ReachableReason))
+	}
+	delete(before, sick)
+	s.until("only the sick machine is replaced", func(ctx context.Context) (string, error) {
+		if _, there := s.machines()[sick]; there {
+			return "it is there", nil
+		}
+		return s.pool.Ready(s.rig.View, int32(*machines))(ctx)
+	})
+	if !*off {
+		delete(before, unwanted)
+		s.until("the VM that had to wait is made", func(context.Context) (string, error) {
+			if n := len(s.instances("late")); n != 1 {
+				return fmt.Sprintf("%d VMs", n), nil
+			}
+			return "", nil
+		})
+	}
+	s.allThere(before)
+	if t.Failed() || *off {
+		t.FailNow()
+	}
+	t.Logf("%d machines, an outage of %s: none but the sick one was replaced", *machines, outage.Round(time.Second))
+
+	before = s.machines()
+	s.rig.Workload.Etcd().Signal(syscall.SIGSTOP)
+	s.until("an API server without its etcd freezes the cluster", s.frozen(true))
+	pause(s.ctx, quiet)
+	s.allThere(before)
+	late := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "late"}}
+	if err := scenario.Delete(s.ctx, s.rig.Client, s.pool.Deployment(), late); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the user's delete of the pool goes through to its Machines", func(context.Context) (string, error) {
+		if n := len(s.machines()); n > 0 {
+			return fmt.Sprintf("%d are not being deleted", n), nil
+		}
+		return "", nil
+	})
+	s.rig.Workload.Etcd().Signal(syscall.SIGCONT)
+	s.until("nothing is left", func(ctx context.Context) (string, error) { return s.Left(ctx, rig.Except{}) })
+	s.until("the cluster is thawed", s.reachable(infrav1.ReachableReason))
+}
+
+func start(t *testing.T) *stage {
+	r, err := rig.Start(t.Context(), "--node-monitor-grace-period=14s", "--node-monitor-period=2s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{T: t, rig: r, ctx: t.Context()}
+	t.Cleanup(func() {
+		r.Cloud.Signal(syscall.SIGCONT)
+		r.Workload.Etcd().Signal(syscall.SIGCONT)
+		if t.Failed() {
+			t.Log(r.Dump(context.Background(), s.Namespace))
+			if err := r.Save(t.ArtifactDir()); err != nil {
+				t.Log(err)
+			}
+		}
+		s.Close()
+		s.seat.Close()
+		if err := r.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if s.seat, err = r.NewSeat(s.ctx, "management"); err != nil {
+		t.Fatal(err)
+	}
+	if s.Tenant, err = r.NewTenant(s.ctx, "outage"); err != nil {
+		t.Fatal(err)
+	}
+	s.startDrover()
+	objects, err := s.Objects()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.pool = s.NewPool("a", int32(*machines))
+	s.create(append(append(objects, s.pool.Objects()...), s.pool.HealthCheck(unhealthy))...)
+	return s
+}
+
+func (s *stage) startDrover() {
+	s.Helper()
+	period := "9s"
+	if *off {
+		period = "0s"
+	}
+	if err := s.seat.Start(s.ctx, "--leader-elect=false", "--cloud-call-timeout=10s",
+		"--machine-safety-apiserver-statuscheck-period="+period, "--machine-safety-apiserver-statuscheck-timeout=3s"); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *stage) create(objects ...client.Object) {
+	s.Helper()
+	if err := scenario.Create(s.ctx, s.rig.Client, objects...); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *stage) until(what string, check scenario.Check) {
+	s.Helper()
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(s.ctx, patience)
+	defer cancel()
+	var missing string
+	var err error
+	if wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		missing, err = check(ctx)
+		return missing == "" && err == nil, nil
+	}) != nil {
+		s.Fatalf("waiting until %s: %s %v", what, missing, err)
+	}
+	s.Logf("%5.1fs until %s", time.Since(begin).Seconds(), what)
+}
+
+// machines are the pool's Machines that are not being deleted: their UIDs by name.
+func (s *stage) machines() map[string]types.UID {
+	s.Helper()
+	list := &clusterv1.MachineList{}
+	if err := s.rig.Client.List(s.ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.pool.Name}); err != nil {
+		s.Fatal(err)
+	}
+	all := map[string]types.UID{}
+	for i := range list.Items {
+		if m := &list.Items[i]; m.DeletionTimestamp.IsZero() {
+			all[m.Name] = m.UID
+		}
+	}
+	return all
+}
+
+// allThere checks that none of these Machines was replaced.
+func (s *stage) allThere(before map[string]types.UID) {
+	s.Helper()
+	now := s.machines()
+	for name, uid := range before {
+		if now[name] != uid {
+			s.Errorf("Machine %s was replaced", name)
+		}
+	}
+}
+
+// instances are the living VMs of a CloudMachine.
+func (s *stage) instances(machine string) (ids []string) {
+	s.Helper()
+	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, r := range s.Live(snapshot) {
+		if r.Kind == wire.Instance && r.Tags["drover-machine"] == s.Namespace+"/"+machine {
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids
+}
+
+// hang lets a machine's kubelet stop for good.
+func (s *stage) hang(machine string) {
+	s.Helper()
+	for _, id := range s.instances(machine) {
+		if err := s.rig.Admin.Act(s.ctx, id, simulator.ActHang); err != nil {
+			s.Fatal(err)
+		}
+	}
+}
+
+// userDeletes is a user's own delete, in the outage: it goes through, undrained, and is not made good.
+func (s *stage) userDeletes(name string) {
+	s.Helper()
+	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"",%q:""}}}`, clusterv1.ExcludeNodeDrainingAnnotation, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation)
+	if err := s.rig.Client.Patch(s.ctx, m, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		s.Fatal(err)
+	}
+	if err := scenario.Delete(s.ctx, s.rig.Client, m); err != nil {
+		s.Fatal(err)
+	}
+	s.until("the user's delete is done", func(context.Context) (string, error) {
+		if n := len(s.instances(name)); n > 0 {
+			return "the VM is there", nil
+		}
+		return "", nil
+	})
+	if n := len(s.machines()); n != *machines-1 {
+		s.Errorf("there are %d Machines: one was made in the outage", n)
+	}
+}
+
+// userMakes makes a Machine by hand that waits for nothing but the API server.
+func (s *stage) userMakes(name string) {
+	s.Helper()
+	meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: name}
+	spec := s.pool.Deployment().Spec.Template.Spec
+	spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To(name)}
+	spec.InfrastructureRef.Kind, spec.InfrastructureRef.Name = "CloudMachine", name
+	machine := &infrav1.CloudMachine{ObjectMeta: meta}
+	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: s.Adopted.Name}
+	machine.Spec.CloudMachineFields = s.pool.Template(s.pool.Name, s.pool.Machine).Spec.Template.Spec
+	s.create(
+		&corev1.Secret{ObjectMeta: meta, StringData: map[string]string{"value": "#cloud-config\n"}},
+		machine,
+		&clusterv1.Machine{ObjectMeta: meta, Spec: spec},
+	)
+	s.until("a VM has to wait", func(ctx context.Context) (string, error) {
+		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(machine), machine); err != nil {
+			return "", err
+		}
+		if reason := conditions.GetReason(machine, clusterv1.ReadyCondition); reason != infrav1.WaitingForAPIServerReason {
+			return "it is " + reason, nil
+		}
+		return "", nil
+	})
+}
+
+// connected checks whether Cluster API reaches the API server.
+func (s *stage) connected(want bool) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		cluster := s.Cluster()
+		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
+			return "", err
+		}
+		if conditions.IsTrue(cluster, clusterv1.ClusterRemoteConnectionProbeCondition) != want {
+			return conditions.GetReason(cluster, clusterv1.ClusterRemoteConnectionProbeCondition), nil
+		}
+		return "", nil
+	}
+}
+
+// seenUnknown checks whether Cluster API has read, since the outage, that a Node is Unknown.
+func (s *stage) seenUnknown(ctx context.Context) (string, error) {
+	list := &clusterv1.MachineList{}
+	if err := s.rig.Client.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.pool.Name}); err != nil {
+		return "", err
+	}
+	for i := range list.Items {
+		c := conditions.Get(&list.Items[i], clusterv1.MachineNodeReadyCondition)
+		if c != nil && c.Status == metav1.ConditionUnknown && c.Reason != clusterv1.MachineNodeConnectionDownReason {
+			return "", nil
+		}
+	}
+	return "no Machine says so", nil
+}
+
+// unknown checks that all Nodes have been Unknown for longer than the MachineHealthCheck bears, by the API server itself.
+func (s *stage) unknown(ctx context.Context) (string, error) {
+	nodes := &corev1.NodeList{}
+	if err := s.rig.Nodes.List(ctx, nodes); err != nil {
+		return "", err
+	}
+	for _, n := range nodes.Items {
+		long := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown && time.Since(c.LastTransitionTime.Time) > (unhealthy+2)*time.Second
+		})
+		if !long {
+			return n.Name + " is not", nil
+		}
+	}
+	return "", nil
+}
+
+// reachable checks the condition.
+func (s *stage) reachable(reason string) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		infra := s.CloudCluster()
+		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(infra), infra); err != nil {
+			return "", err
+		}
+		if *off {
+			return "", nil
+		}
+		if is := conditions.GetReason(infra, infrav1.ClusterReachableCondition); is != reason {
+			return "it says " + is + ": " + conditions.GetMessage(infra, infrav1.ClusterReachableCondition), nil
+		}
+		return "", nil
+	}
+}
+
+// frozen checks whether all that may replace machines is paused, and the cluster marked; or nothing.
+func (s *stage) frozen(want bool) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		infra, sets := s.CloudCluster(), &clusterv1.MachineSetList{}
+		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(infra), infra); err != nil {
+			return "", err
+		}
+		if _, marked := infra.Annotations[infrav1.UnreachableAnnotation]; marked != want {
+			return fmt.Sprintf("the CloudCluster has annotations %v", infra.Annotations), nil
+		}
+		if err := s.rig.Client.List(ctx, sets, client.InNamespace(s.Namespace)); err != nil {
+			return "", err
+		}
+		all := []client.Object{s.pool.HealthCheck(unhealthy), s.pool.Deployment()}
+		for i := range sets.Items {
+			all = append(all, &sets.Items[i])
+		}
+		for _, o := range all {
+			if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+				return "", err
+			}
+			if value, paused := o.GetAnnotations()[clusterv1.PausedAnnotation]; paused != want || (want && value != "frozen-by-drover-in-outage") {
+				return fmt.Sprintf("%T %s has annotations %v", o, o.GetName(), o.GetAnnotations()), nil
+			}
+		}
+		return "", nil
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
