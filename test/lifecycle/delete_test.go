@@ -85,6 +85,27 @@ func TestDeletionOfTheCluster(t *testing.T) {
 	})
 }
 
+// A namespace deleted whole takes its credentials with it at once, in whatever order Kubernetes comes by: its VMs go with it, by
+// the credentials that the manager holds, and nothing is left, in the cloud or of the namespace.
+func TestDeletionOfTheNamespace(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3, Machine: infrav1.SimulatedMachine{DataDisksGiB: []int32{1}}}
+	s.create(pool.Objects()...)
+	s.until("the machines are ready", pool.Ready(env.view, 3))
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Namespace}}
+	if err := scenario.Delete(s.ctx, env.client, namespace); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("nothing is left in the cloud", func(context.Context) (string, error) {
+		if n := len(s.resources()); n > 0 {
+			return fmt.Sprintf("%d resources", n), nil
+		}
+		return "", nil
+	})
+	s.soon("the namespace is gone", s.deleted(namespace))
+}
+
 // A machine whose Cluster and CloudCluster were torn out by force is deleted by its token alone.
 func TestDeletionWithoutItsCluster(t *testing.T) {
 	t.Parallel()

@@ -37,9 +37,22 @@ func TestMove(t *testing.T) {
 	s.end()
 }
 
-// there moves machines that run. Nobody but clusterctl notices.
+// there moves machines that run. Nobody but clusterctl notices: neither a move that was broken off, with the objects at both
+// places and armed collectors too, nor the one that ends it.
 func (s *stage) there() {
 	before := s.settled(s.source, 3)
+	s.breakOff(s.source, s.target)
+	half := len(s.machines(s.target))
+	for range 3 { // passes of both collectors, after the grace
+		s.wait()
+	}
+	if n := len(s.machines(s.target)); n != half || len(s.machines(s.source)) != 3 {
+		s.Errorf("half-way there were %d machines at the target, and now there are %d; at the source %d", half, n, len(s.machines(s.source)))
+	}
+	now := s.facts(s.source)
+	now.kept = before.kept // it is paused
+	s.compare(before, now)
+
 	s.move(s.source, s.target)
 	s.until(s.target, "the target has found everything again", s.works(s.target, 3))
 	s.same(before, s.target)

@@ -20,6 +20,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -175,6 +176,11 @@ func (s *stage) startDrover(at *site) (err error) {
 
 // clusterctl moves the stage's namespace.
 func (s *stage) clusterctl(from, to *site) (string, error) {
+	out, err := s.clusterctlMove(from, to).CombinedOutput()
+	return string(out), err
+}
+
+func (s *stage) clusterctlMove(from, to *site) *exec.Cmd {
 	home := s.TempDir()
 	config := filepath.Join(home, "clusterctl.yaml")
 	s.must(os.WriteFile(config, nil, 0o600))
@@ -183,8 +189,26 @@ func (s *stage) clusterctl(from, to *site) (string, error) {
 		"--namespace="+s.Namespace, "--config="+config)
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "CLUSTERCTL_DISABLE_VERSIONCHECK=true",
 		"HTTP_PROXY="+nowhere, "HTTPS_PROXY="+nowhere, "http_proxy="+nowhere, "https_proxy="+nowhere)
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+	return cmd
+}
+
+// breakOff begins a move and kills clusterctl as soon as the first machine is at the new place.
+func (s *stage) breakOff(from, to *site) {
+	s.Helper()
+	cmd := s.clusterctlMove(from, to)
+	s.must(cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	err := wait.PollUntilContextTimeout(s.ctx, 2*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		list := &infrav1.CloudMachineList{}
+		err := to.client.List(ctx, list, client.InNamespace(s.Namespace))
+		return len(list.Items) > 0, err
+	})
+	_ = cmd.Process.Kill()
+	s.must(err)
+	if err := <-ended; err == nil {
+		s.Fatal("clusterctl was done before it could be killed")
+	}
 }
 
 // move moves the cluster. Its machines run on meanwhile. The old manager's watch of Clusters is behind, so that it sees the
