@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
@@ -40,6 +42,10 @@ var (
 const (
 	patience = 4 * time.Minute
 	quiet    = 4 * time.Second
+	// silence is how long the kubelets are silent when Cluster API is connected again: its MachineHealthChecks look every 15 s at
+	// most. The controller waits for five periods.
+	silence = 35 * time.Second
+	period  = 15 * time.Second
 	// unhealthy is how long the MachineHealthCheck lets a Node be Unknown, in seconds.
 	unhealthy = 15
 )
@@ -67,8 +73,6 @@ func TestOutage(t *testing.T) {
 	before := s.machines()
 	names := slices.Sorted(maps.Keys(before))
 	sick, unwanted := names[0], names[1]
-	s.hang(sick)
-
 	begin := time.Now()
 	s.API.SetRule(func(context.Context, faultproxy.Call, faultproxy.Point) faultproxy.Verdict {
 		return faultproxy.Verdict{Cut: true}
@@ -85,7 +89,7 @@ func TestOutage(t *testing.T) {
 		}
 	}
 
-	s.rig.Cloud.Signal(syscall.SIGSTOP) // and with it the machines
+	s.each(s.machines(), simulator.ActHang)
 	s.until("the Nodes have been Unknown for longer than the MachineHealthCheck bears", s.unknown)
 	s.until("Cluster API knows of the outage", s.connected(false))
 	s.seat.Process.Kill()
@@ -103,13 +107,13 @@ func TestOutage(t *testing.T) {
 	s.until("Cluster API is connected again", s.connected(true))
 	s.until("Cluster API has seen the Nodes", s.seenUnknown)
 	s.until("Drover waits for the Nodes", s.reachable(infrav1.WaitingForNodesReason))
-	pause(s.ctx, quiet)
-	s.rig.Cloud.Signal(syscall.SIGCONT)
+	pause(s.ctx, silence)
+	delete(before, sick)
+	s.each(before, simulator.ActStart)
 	if !*off {
 		s.until("the cluster is thawed", s.frozen(false))
 		s.until("it says so", s.reachable(infrav1.ReachableReason))
 	}
-	delete(before, sick)
 	s.until("only the sick machine is replaced", func(ctx context.Context) (string, error) {
 		if _, there := s.machines()[sick]; there {
 			return "it is there", nil
@@ -158,7 +162,6 @@ func start(t *testing.T) *stage {
 	}
 	s := &stage{T: t, rig: r, ctx: t.Context()}
 	t.Cleanup(func() {
-		r.Cloud.Signal(syscall.SIGCONT)
 		r.Workload.Etcd().Signal(syscall.SIGCONT)
 		if t.Failed() {
 			t.Log(r.Dump(context.Background(), s.Namespace))
@@ -190,12 +193,12 @@ func start(t *testing.T) *stage {
 
 func (s *stage) startDrover() {
 	s.Helper()
-	period := "9s"
+	period := period
 	if *off {
-		period = "0s"
+		period = 0
 	}
 	if err := s.seat.Start(s.ctx, "--leader-elect=false", "--cloud-call-timeout=10s",
-		"--machine-safety-apiserver-statuscheck-period="+period, "--machine-safety-apiserver-statuscheck-timeout=3s"); err != nil {
+		"--machine-safety-apiserver-statuscheck-period="+period.String(), "--machine-safety-apiserver-statuscheck-timeout=3s"); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -258,19 +261,25 @@ func (s *stage) instances(machine string) (ids []string) {
 		s.Fatal(err)
 	}
 	for _, r := range s.Live(snapshot) {
-		if r.Kind == wire.Instance && r.Tags["drover-machine"] == s.Namespace+"/"+machine {
+		if r.Kind == wire.Instance && r.Tags[cloud.TagMachine] == s.Namespace+"/"+machine {
 			ids = append(ids, r.ID)
 		}
 	}
 	return ids
 }
 
-// hang lets a machine's kubelet stop for good.
-func (s *stage) hang(machine string) {
+// each does something to the VMs of these machines, as far as there are any.
+func (s *stage) each(machines map[string]types.UID, act simulator.InstanceAction) {
 	s.Helper()
-	for _, id := range s.instances(machine) {
-		if err := s.rig.Admin.Act(s.ctx, id, simulator.ActHang); err != nil {
-			s.Fatal(err)
+	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, r := range s.Live(snapshot) {
+		if _, ok := machines[strings.TrimPrefix(r.Tags[cloud.TagMachine], s.Namespace+"/")]; ok && r.Kind == wire.Instance {
+			if err := s.rig.Admin.Act(s.ctx, r.ID, act); err != nil {
+				s.Fatal(err)
+			}
 		}
 	}
 }

@@ -52,7 +52,7 @@ const (
 	ActTerminate InstanceAction = "Terminate"
 	// ActVanish removes it without trace: it is not even shown as terminated.
 	ActVanish InstanceAction = "Vanish"
-	// ActStop and ActStart pull the plug and put it back.
+	// ActStop and ActStart pull the plug and put it back; ActStart also wakes one that hangs.
 	ActStop  InstanceAction = "Stop"
 	ActStart InstanceAction = "Start"
 	// ActReclaim takes a spot instance back.
@@ -326,6 +326,8 @@ func (s *Server) switchPower(i *instance, action InstanceAction, now time.Time, 
 		boot := s.settings.BootMin.Duration
 		i.plan(now, event{now, wire.Pending, ""}, event{now.Add(boot), wire.Running, ""})
 		i.timers = append(i.timers, time.AfterFunc(boot, i.body.Start))
+	case action == ActStart && e.state == wire.Running:
+		i.body.Start()
 	default:
 		return refuse(wire.InvalidParameterValue, "%s is %s", i.res.ID, e.state)
 	}
