@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,6 +47,8 @@ type CloudAccountReconciler struct {
 	retries retries
 	// connected holds the live account that the machines were told of.
 	connected sync.Map // client.ObjectKey → *cloud.Account
+	// missing is since when a live account's Secret is gone.
+	missing sync.Map // client.ObjectKey → time.Time
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,verbs=get;list;watch;patch
@@ -126,10 +129,14 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		return reconcile.Result{}, err
 	}
 	if refusal != nil {
-		r.disconnect(key) // what is not permitted any more must not go on
 		setNotReady(account, refusal.reason, refusal.message)
+		if left := r.bears(key, refusal); left > 0 {
+			return reconcile.Result{RequeueAfter: left}, nil
+		}
+		r.disconnect(key) // what is not permitted any more must not go on
 		return reconcile.Result{}, nil
 	}
+	r.missing.Delete(key)
 	live, err := r.Accounts.Set(key, config)
 	if err != nil {
 		r.disconnect(key)
@@ -154,8 +161,23 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 	return reconcile.Result{}, nil
 }
 
+// secretPatience is how long a live account goes on when its Secret is gone.
+const secretPatience = 15 * time.Second
+
+// bears tells for how long a live account goes on although it would be refused now. A namespace that is deleted whole loses
+// its Secrets before its machines: their VMs are deleted by the credentials that are known, for an account that is being
+// deleted stays connected as long as it has machines.
+func (r *CloudAccountReconciler) bears(key client.ObjectKey, why *refusal) time.Duration {
+	if why.reason != infrav1.SecretInvalidReason || r.Accounts.Get(key) == nil {
+		return 0
+	}
+	since, _ := r.missing.LoadOrStore(key, time.Now())
+	return secretPatience - time.Since(since.(time.Time))
+}
+
 // disconnect ends the live account.
 func (r *CloudAccountReconciler) disconnect(key client.ObjectKey) {
+	r.missing.Delete(key)
 	r.Accounts.Remove(key)
 	r.connected.Delete(key)
 }
@@ -260,6 +282,14 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 	}
 	before := account.DeepCopy()
 	if n := len(machines.Items); n > 0 {
+		if r.Accounts.Get(client.ObjectKeyFromObject(account)) == nil { // the manager has restarted
+			if _, err := r.connect(ctx, account); err != nil {
+				return err
+			}
+		}
+		if r.Accounts.Get(client.ObjectKeyFromObject(account)) == nil {
+			return patchSharedStatus(ctx, r.Client, before, account) // it says what is missing
+		}
 		setNotReady(account, infrav1.InUseReason, fmt.Sprintf(
 			"waits for %d CloudMachines that refer to it, such as %q: their VMs can't be deleted without it", n, machines.Items[0].Name))
 		return patchSharedStatus(ctx, r.Client, before, account)

@@ -106,6 +106,29 @@ func TestDeletionOfTheNamespace(t *testing.T) {
 	s.soon("the namespace is gone", s.deleted(namespace))
 }
 
+// An account that waits for its machines is connected again by a manager that begins anew. Not parallel: it restarts the one
+// that all tests share.
+func TestAccountUnderDeletionAfterARestart(t *testing.T) {
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
+	s.create(pool.Objects()...)
+	s.until("a machine is ready", pool.Ready(env.view, 1))
+	if err := scenario.Delete(s.ctx, env.client, s.Account()); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("the account says that it is in use", s.account(infrav1.InUseReason))
+	env.drover.Kill()
+	var err error
+	if env.drover, err = startDrover(s.ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("nothing is left", s.gone())
+	s.soon("the account is gone", s.deleted(s.Account()))
+}
+
 // A machine whose Cluster and CloudCluster were torn out by force is deleted by its token alone.
 func TestDeletionWithoutItsCluster(t *testing.T) {
 	t.Parallel()
