@@ -129,11 +129,11 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		return reconcile.Result{}, err
 	}
 	if refusal != nil {
-		setNotReady(account, refusal.reason, refusal.message)
 		if left := r.bears(key, refusal); left > 0 {
-			return reconcile.Result{RequeueAfter: left}, nil
+			return reconcile.Result{RequeueAfter: left}, nil // it is said when it is so: others heed the condition
 		}
 		r.disconnect(key) // what is not permitted any more must not go on
+		setNotReady(account, refusal.reason, refusal.message)
 		return reconcile.Result{}, nil
 	}
 	r.missing.Delete(key)
