@@ -161,6 +161,8 @@ func (r *ReachabilityReconciler) look(ctx context.Context, infra *infrav1.CloudC
 	if conditions.IsTrue(infra, infrav1.ClusterReachableCondition) {
 		return r.Period, nil
 	}
+	// One without the condition was never frozen; or it comes from another management cluster, which leaves status behind.
+	frozen := conditions.Has(infra, infrav1.ClusterReachableCondition) || infra.Annotations[infrav1.UnreachableAnnotation] != ""
 	if err := r.mark(ctx, infra, ""); err != nil { // VMs may be made again
 		return 0, err
 	}
@@ -169,7 +171,7 @@ func (r *ReachabilityReconciler) look(ctx context.Context, infra *infrav1.CloudC
 		return 0, err
 	}
 	until := c.back.Add(nodePatience * r.Period)
-	if conditions.Has(infra, infrav1.ClusterReachableCondition) && len(silent) > 0 && time.Now().Before(until) {
+	if frozen && len(silent) > 0 && time.Now().Before(until) {
 		return soon, r.tell(ctx, infra, metav1.ConditionFalse, infrav1.WaitingForNodesReason, fmt.Sprintf(
 			"the API server answers; nothing is replaced until %d Machines' Nodes have reported to it, or until %s: %s",
 			len(silent), until.UTC().Format(time.RFC3339), enumerate(silent)))
