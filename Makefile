@@ -10,11 +10,12 @@ MAKEFLAGS   += --no-builtin-rules
 # What `make release-manifests` stamps into the manifests.
 VERSION ?= v0.1.0
 IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
-# What one package's tests may take before Go ends them with the stacks.
+# What one package's tests may take before Go ends them with the stacks. Results are never taken from Go's cache (-count 1):
+# many tests run bin/drover, of which the cache knows nothing.
 TEST_TIMEOUT ?= 40m
 # Tests in which only the managers are ours, and those are built with the race detector: what stands around them, all
 # traffic's proxies among it, does without. They need the whole computer, one after the other.
-OTHERS := go test -p 1 -timeout 6h
+OTHERS := go test -count 1 -p 1 -timeout 6h
 
 # The first of the 50 schedules that `make test` runs, so that it does the same each time. `make chaos` draws its own.
 SEED ?= 1000
@@ -35,7 +36,7 @@ build: ## Build bin/drover
 
 test: ## Run the tests against the real API server and Cluster API, race detector on for all that is ours
 	@hack/tool $(PLAYGROUND) >/dev/null
-	go test -race -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /test/crash$$ -e /test/chaos$$ -e /test/outage$$)
+	go test -race -count 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /test/crash$$ -e /test/chaos$$ -e /test/outage$$)
 	$(OTHERS) ./test/crash
 	$(OTHERS) ./test/chaos -seed $(SEED)
 
