@@ -110,7 +110,7 @@ func (r *OrphanReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	switch {
 	case !account.DeletionTimestamp.IsZero() || annotations.HasPaused(account):
 		return reconcile.Result{}, nil
-	case r.WatchFilterValue != "" && !labels.HasWatchLabel(account, r.WatchFilterValue):
+	case !watched(account, r.WatchFilterValue):
 		return reconcile.Result{}, nil
 	}
 	live := r.Accounts.Get(req.NamespacedName)
@@ -444,6 +444,11 @@ func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAcc
 	}
 	r.show(account, m, found)
 	return nil
+}
+
+// watched tells whether an object is this manager's to look after, by Cluster API's watch filter; "" looks after all.
+func watched(o client.Object, filter string) bool {
+	return filter == "" || labels.HasWatchLabel(o, filter)
 }
 
 // patch writes the status, which other reconcilers write too: only as it was read.

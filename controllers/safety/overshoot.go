@@ -19,7 +19,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	"sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -200,7 +199,7 @@ func (r *OvershootReconciler) reason(p *pool) string {
 
 // freeze stops the MachineDeployment first: running, it would take back what is done to its MachineSets.
 func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
-	err := r.patch(ctx, p.owner, func() {
+	err := patchMetadata(ctx, r.Client, p.owner, func() {
 		label(p.owner)
 		if p.owner.GetAnnotations()[infrav1.FrozenReplicasAnnotation] == "" {
 			annotations.AddAnnotations(p.owner, map[string]string{infrav1.FrozenReplicasAnnotation: strconv.Itoa(p.desired)})
@@ -211,7 +210,7 @@ func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
 	})
 	for _, s := range p.sets {
 		if err == nil && s.Annotations[clusterv1.DisableMachineCreateAnnotation] != "true" {
-			err = r.patch(ctx, s, func() {
+			err = patchMetadata(ctx, r.Client, s, func() {
 				label(s)
 				annotations.AddAnnotations(s, map[string]string{clusterv1.DisableMachineCreateAnnotation: "true"})
 			})
@@ -231,7 +230,7 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 	var err error
 	for _, s := range p.sets {
 		if err == nil && p.kind == deployment && s.Labels[infrav1.FreezeLabel] == "True" {
-			err = r.patch(ctx, s, func() {
+			err = patchMetadata(ctx, r.Client, s, func() {
 				delete(s.Labels, infrav1.FreezeLabel)
 				delete(s.Annotations, clusterv1.DisableMachineCreateAnnotation)
 			})
@@ -241,7 +240,7 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 		err = r.tell(ctx, p, metav1.Condition{Type: infrav1.FrozenCondition, Status: metav1.ConditionFalse, Reason: infrav1.NotFrozenReason})
 	}
 	if err == nil {
-		err = r.patch(ctx, p.owner, func() {
+		err = patchMetadata(ctx, r.Client, p.owner, func() {
 			delete(p.owner.GetLabels(), infrav1.FreezeLabel)
 			delete(p.owner.GetAnnotations(), infrav1.FrozenReplicasAnnotation)
 			if p.kind == set {
@@ -258,14 +257,14 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 	return nil
 }
 
-// patch writes a change of metadata, if it is one, to the object as it was read.
-func (r *OvershootReconciler) patch(ctx context.Context, o client.Object, change func()) error {
+// patchMetadata writes a change of labels and annotations, if it is one, to the object as it was read.
+func patchMetadata(ctx context.Context, c client.Client, o client.Object, change func()) error {
 	before := o.DeepCopyObject().(client.Object)
 	change()
 	if maps.Equal(before.GetLabels(), o.GetLabels()) && maps.Equal(before.GetAnnotations(), o.GetAnnotations()) {
 		return nil
 	}
-	return r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	return c.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
 // label marks what is frozen, for people and for thaw.
@@ -319,7 +318,7 @@ func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*p
 	skip := func(o client.Object, cluster string, template clusterv1.MachineTemplateSpec) bool {
 		ref, going := template.Spec.InfrastructureRef, !o.GetDeletionTimestamp().IsZero()
 		return ref.APIGroup != infrav1.GroupVersion.Group || paused[cluster] || (going && o.GetLabels()[infrav1.FreezeLabel] == "") ||
-			(r.WatchFilterValue != "" && !labels.HasWatchLabel(o, r.WatchFilterValue))
+			!watched(o, r.WatchFilterValue)
 	}
 	var all []*pool
 	ofSet := map[string]*pool{}

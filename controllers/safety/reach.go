@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +21,6 @@ import (
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	"sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -114,7 +112,7 @@ func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if r.WatchFilterValue != "" && !labels.HasWatchLabel(infra, r.WatchFilterValue) {
+	if !watched(infra, r.WatchFilterValue) {
 		return reconcile.Result{}, nil
 	}
 	cluster, err := util.GetOwnerCluster(ctx, r.Client, infra.ObjectMeta)
@@ -253,14 +251,10 @@ func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.Clou
 		infra.Annotations[infrav1.UnreachableAnnotation]))
 }
 
-// thaw takes back what freeze did. The condition is set last: as long as it is not True, a thaw that was cut off is taken up
+// thaw takes back what freeze did, but for the mark, which went at the first answer. The condition is set last: as long as it is not True, a thaw that was cut off is taken up
 // again, and so is one of a cluster that has come from another management cluster.
 func (r *ReachabilityReconciler) thaw(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
-	err := r.mark(ctx, infra, "")
-	if err == nil {
-		err = r.pause(ctx, cluster, false)
-	}
-	if err != nil {
+	if err := r.pause(ctx, cluster, false); err != nil {
 		return fmt.Errorf("thawing Cluster %q: %w", cluster.Name, err)
 	}
 	return r.tell(ctx, infra, metav1.ConditionTrue, infrav1.ReachableReason, "")
@@ -309,36 +303,26 @@ func (r *ReachabilityReconciler) pauseOne(ctx context.Context, o client.Object, 
 	if on == paused || (paused && value != frozenInOutage) {
 		return nil
 	}
-	before := o.DeepCopyObject().(client.Object)
-	annotate(o, clusterv1.PausedAnnotation, map[bool]string{true: frozenInOutage}[on])
-	err := r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err := patchMetadata(ctx, r.Client, o, func() { annotate(o, clusterv1.PausedAnnotation, frozenInOutage, on) })
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("pausing, or not, %T %q: %w", o, o.GetName(), err)
 	}
 	return nil
 }
 
-// annotate sets an annotation, or removes it when the value is empty.
-func annotate(o client.Object, key, value string) {
-	all := maps.Clone(o.GetAnnotations())
-	if value == "" {
-		delete(all, key)
-	} else if all == nil {
-		all = map[string]string{key: value}
+// annotate sets or removes an annotation.
+func annotate(o client.Object, key, value string, on bool) {
+	if on {
+		annotations.AddAnnotations(o, map[string]string{key: value})
 	} else {
-		all[key] = value
+		delete(o.GetAnnotations(), key)
 	}
-	o.SetAnnotations(all)
 }
 
-// mark sets or removes the time since when the cluster is unreachable.
+// mark sets the time since when the cluster is unreachable, or removes it when it is "".
 func (r *ReachabilityReconciler) mark(ctx context.Context, infra *infrav1.CloudCluster, since string) error {
-	if infra.Annotations[infrav1.UnreachableAnnotation] == since {
-		return nil
-	}
-	before := infra.DeepCopy()
-	annotate(infra, infrav1.UnreachableAnnotation, since)
-	if err := r.Client.Patch(ctx, infra, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	err := patchMetadata(ctx, r.Client, infra, func() { annotate(infra, infrav1.UnreachableAnnotation, since, since != "") })
+	if err != nil {
 		return fmt.Errorf("marking CloudCluster %q: %w", infra.Name, err)
 	}
 	return nil

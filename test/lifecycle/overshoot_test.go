@@ -123,7 +123,6 @@ func TestOvershootOfAMachineSet(t *testing.T) {
 	set := &clusterv1.MachineSet{ObjectMeta: s.meta("alone"), Spec: clusterv1.MachineSetSpec{
 		ClusterName: s.Adopted.Name, Replicas: ptr.To[int32](1), Selector: md.Spec.Selector, Template: md.Spec.Template,
 	}}
-	set.Spec.Template.Labels = md.Spec.Template.Labels
 	s.create(pool.Template(pool.Name, pool.Machine), pool.ConfigTemplate(), set)
 	frozen := func(want bool) scenario.Check {
 		return func(ctx context.Context) (string, error) {
