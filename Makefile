@@ -40,7 +40,7 @@ test: ## Run the tests against the real API server and Cluster API, race detecto
 	$(OTHERS) ./test/crash
 	$(OTHERS) ./test/chaos -seed $(SEED)
 
-test-outage: ## Take a workload cluster's API server away, for longer than a MachineHealthCheck bears
+test-outage: ## Take a workload cluster's API server away, and give the management cluster an old backup of its etcd
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/outage
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/secret"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -32,7 +33,7 @@ import (
 const (
 	// DefaultProbeInterval is how often an adopted API server is asked, unless the operator says otherwise.
 	DefaultProbeInterval = time.Minute
-	// firstProbeInterval is how often while it has never answered: someone is waiting for it.
+	// firstProbeInterval is how often while it is not available: someone is waiting for it.
 	firstProbeInterval      = 10 * time.Second
 	adoptedControlPlaneKind = "AdoptedControlPlane"
 )
@@ -135,7 +136,7 @@ func (r *AdoptedControlPlaneReconciler) nextProbe(adopted *controlplanev1.Adopte
 	if interval == 0 {
 		interval = DefaultProbeInterval
 	}
-	if !ptr.Deref(adopted.Status.Initialization.ControlPlaneInitialized, false) {
+	if !conditions.IsTrue(adopted, clusterv1.AvailableCondition) {
 		interval = min(interval, firstProbeInterval)
 	}
 	return reconcile.Result{RequeueAfter: jitter(interval)}

@@ -255,7 +255,7 @@ func clusterToCloudCluster(_ context.Context, o client.Object) []reconcile.Reque
 		return nil
 	}
 	ref := cluster.Spec.InfrastructureRef
-	if ref.APIGroup != infrav1.GroupVersion.Group || ref.Kind != "CloudCluster" {
+	if ref.GroupKind() != infrav1.CloudClusterKind {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: cluster.Namespace, Name: ref.Name}}}

@@ -157,8 +157,7 @@ func clusterNameOf(machine *infrav1.CloudMachine, owner *clusterv1.Machine) stri
 // cloudCluster reads the Cluster's CloudCluster; an empty one when the Cluster has none of ours.
 func (r *CloudMachineReconciler) cloudCluster(ctx context.Context, cluster *clusterv1.Cluster) (*infrav1.CloudCluster, error) {
 	cloudCluster := &infrav1.CloudCluster{}
-	if cluster == nil || cluster.Spec.InfrastructureRef.Kind != "CloudCluster" ||
-		cluster.Spec.InfrastructureRef.APIGroup != infrav1.GroupVersion.Group {
+	if cluster == nil || cluster.Spec.InfrastructureRef.GroupKind() != infrav1.CloudClusterKind {
 		return cloudCluster, nil
 	}
 	key := client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.InfrastructureRef.Name}

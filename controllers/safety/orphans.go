@@ -321,7 +321,7 @@ func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAcco
 func leftBecause(c *infrav1.CloudCluster, owners []clusterv1.Cluster) string {
 	i := slices.IndexFunc(owners, func(o clusterv1.Cluster) bool {
 		ref := o.Spec.InfrastructureRef
-		return ref.Kind == "CloudCluster" && ref.APIGroup == infrav1.GroupVersion.Group && ref.Name == c.Name
+		return ref.GroupKind() == infrav1.CloudClusterKind && ref.Name == c.Name
 	})
 	switch {
 	case i < 0:

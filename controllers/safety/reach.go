@@ -96,7 +96,7 @@ func (r *ReachabilityReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 // ofCluster is the CloudCluster of a Cluster.
 func ofCluster(_ context.Context, o client.Object) []reconcile.Request {
 	cluster, ok := o.(*clusterv1.Cluster)
-	if !ok || cluster.Spec.InfrastructureRef.Kind != "CloudCluster" || cluster.Spec.InfrastructureRef.APIGroup != infrav1.GroupVersion.Group {
+	if !ok || cluster.Spec.InfrastructureRef.GroupKind() != infrav1.CloudClusterKind {
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.InfrastructureRef.Name}}}

@@ -58,6 +58,8 @@ type stage struct {
 	rig  *rig.Rig
 	seat *rig.Seat
 	pool scenario.Pool
+	// flags of Drover's.
+	flags []string
 }
 
 // TestOutage is one cluster's story. The line of Drover and Cluster API to the API server is cut, and the kubelets fall
@@ -67,7 +69,11 @@ type stage struct {
 // Without the controller (-off), Cluster API replaces every machine as soon as the line is back.
 func TestOutage(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
-	s := start(t)
+	asked := period
+	if *off {
+		asked = 0
+	}
+	s := start(t, "outage", *machines, "--machine-safety-apiserver-statuscheck-period="+asked.String(), "--machine-safety-apiserver-statuscheck-timeout=3s")
 	s.until("the machines are ready", s.pool.Ready(s.rig.View, int32(*machines)))
 	s.until("the cluster is known to be reachable", s.reachable(infrav1.ReachableReason))
 	before := s.machines()
@@ -155,12 +161,13 @@ func TestOutage(t *testing.T) {
 	s.until("the cluster is thawed", s.reachable(infrav1.ReachableReason))
 }
 
-func start(t *testing.T) *stage {
+// start brings up a cluster with a pool, and Drover with these flags.
+func start(t *testing.T, name string, replicas int, flags ...string) *stage {
 	r, err := rig.Start(t.Context(), "--node-monitor-grace-period=14s", "--node-monitor-period=2s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{T: t, rig: r, ctx: t.Context()}
+	s := &stage{T: t, rig: r, ctx: t.Context(), flags: flags}
 	t.Cleanup(func() {
 		r.Workload.Etcd().Signal(syscall.SIGCONT)
 		if t.Failed() {
@@ -178,27 +185,23 @@ func start(t *testing.T) *stage {
 	if s.seat, err = r.NewSeat(s.ctx, "management"); err != nil {
 		t.Fatal(err)
 	}
-	if s.Tenant, err = r.NewTenant(s.ctx, "outage"); err != nil {
+	if s.Tenant, err = r.NewTenant(s.ctx, name); err != nil {
 		t.Fatal(err)
 	}
+	s.OrphanPolicy = infrav1.OrphanPolicyDelete
 	s.startDrover()
 	objects, err := s.Objects()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.pool = s.NewPool("a", int32(*machines))
+	s.pool = s.NewPool("a", int32(replicas))
 	s.create(append(append(objects, s.pool.Objects()...), s.pool.HealthCheck(unhealthy))...)
 	return s
 }
 
 func (s *stage) startDrover() {
 	s.Helper()
-	period := period
-	if *off {
-		period = 0
-	}
-	if err := s.seat.Start(s.ctx, "--leader-elect=false", "--cloud-call-timeout=10s",
-		"--machine-safety-apiserver-statuscheck-period="+period.String(), "--machine-safety-apiserver-statuscheck-timeout=3s"); err != nil {
+	if err := s.seat.Start(s.ctx, append([]string{"--leader-elect=false", "--cloud-call-timeout=10s"}, s.flags...)...); err != nil {
 		s.Fatal(err)
 	}
 }

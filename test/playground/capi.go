@@ -63,10 +63,12 @@ func (m *Management) startProvider(ctx context.Context, module string, p provide
 	if err := m.installWebhooks(ctx, filepath.Join(config, "webhook", "manifests.yaml"), p.prefix, s.url()); err != nil {
 		return nil, err
 	}
-	return m.startManager(ctx, manager{
+	g := manager{
 		name: p.tool, path: m.opts.Tools[p.tool], namespace: p.namespace, serviceAccount: p.prefix + "manager", service: s,
 		args: append(p.args, args...), env: lazyGC,
-	})
+	}
+	m.providers = append(m.providers, g)
+	return m.startManager(ctx, g)
 }
 
 // installKinds applies the CRDs with what the release's kustomization adds to them: labels, and where to convert.

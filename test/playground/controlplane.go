@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -73,6 +74,9 @@ func DefaultControllers() []string {
 		"token-cleaner-controller",
 	}
 }
+
+// etcdFolder is where etcd's data are in a control plane's folder.
+const etcdFolder = "etcd"
 
 // ControlPlane is a Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager. Users are known by
 // client certificate, service account token or bootstrap token, and authorized by Node and RBAC.
@@ -190,7 +194,7 @@ func (c *ControlPlane) issueCertificates() error {
 // port. Socket names are relative, because a socket's path may have no more than 107 bytes.
 func (c *ControlPlane) startEtcd(ctx context.Context) error {
 	p, err := start(command{name: "etcd", path: c.opts.Tools["etcd"], dir: c.Dir, args: []string{
-		"--data-dir=etcd", "--unsafe-no-fsync", "--log-level=warn",
+		"--data-dir=" + etcdFolder, "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls=unix://etcd.sock", "--advertise-client-urls=unix://etcd.sock:0",
 		"--listen-peer-urls=unix://peer.sock:0", "--initial-advertise-peer-urls=unix://peer.sock:0",
 		"--initial-cluster=default=unix://peer.sock:0",
@@ -368,6 +372,46 @@ func (c *ControlPlane) RestartAPIServer(ctx context.Context) error {
 	c.StopAPIServer()
 	return c.StartAPIServer(ctx)
 }
+
+// Backup copies what etcd holds now, as a snapshot of its disk would, and returns the copy's folder.
+func (c *ControlPlane) Backup() (string, error) {
+	c.etcd.Signal(syscall.SIGSTOP)
+	defer c.etcd.Signal(syscall.SIGCONT)
+	backup, err := os.MkdirTemp(c.Dir, "backup-")
+	if err == nil {
+		err = os.CopyFS(backup, os.DirFS(c.etcdData()))
+	}
+	if err != nil {
+		return "", fmt.Errorf("back up etcd of %s: %w", c.Name, err)
+	}
+	return backup, nil
+}
+
+// restore goes back to a backup. All processes are started anew, as one does after that: what they remember has not happened.
+func (c *ControlPlane) restore(ctx context.Context, backup string) error {
+	for _, p := range []*Process{c.controllerManager, c.apiServer, c.etcd} {
+		p.Kill()
+	}
+	err := os.RemoveAll(c.etcdData())
+	if err == nil {
+		err = os.Rename(backup, c.etcdData())
+	}
+	if err == nil {
+		err = c.startEtcd(ctx)
+	}
+	if err == nil {
+		err = c.StartAPIServer(ctx)
+	}
+	if err == nil {
+		err = c.startControllerManager(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+func (c *ControlPlane) etcdData() string { return filepath.Join(c.Dir, etcdFolder) }
 
 // Stop ends all processes and removes the folder, unless it was given. What was stored is lost. It may be called twice.
 func (c *ControlPlane) Stop() error {

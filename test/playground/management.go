@@ -37,7 +37,9 @@ type Management struct {
 	client   client.Client
 	core     *Process
 	services []*service
-	drover   *service // Drover's webhooks; nil until it is installed
+	// providers are Cluster API's managers, the core's first.
+	providers []manager
+	drover    *service // Drover's webhooks; nil until it is installed
 
 	mu       sync.Mutex // of what follows: several managers may be started at once
 	managers []*Process // all that were ever started, Cluster API's and Drover's
@@ -100,14 +102,37 @@ func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management
 // Core is Cluster API's core manager, to be measured or harmed.
 func (m *Management) Core() *Process { return m.core }
 
-// Stop ends all that runs here, whoever started it, and frees all ports. It may be called twice.
-func (m *Management) Stop() error {
+// Restore goes back to a Backup, which is used up by that. All managers are killed; Cluster API's are started again, and
+// Drover's are the caller's.
+func (m *Management) Restore(ctx context.Context, backup string) error {
+	m.killManagers()
+	if err := m.restore(ctx, backup); err != nil {
+		return err
+	}
+	for i, g := range m.providers {
+		p, err := m.startManager(ctx, g)
+		if err != nil {
+			return fmt.Errorf("start Cluster API's %s: %w", g.name, err)
+		}
+		if i == 0 {
+			m.core = p
+		}
+	}
+	return nil
+}
+
+func (m *Management) killManagers() {
 	m.mu.Lock()
 	managers := slices.Clone(m.managers)
 	m.mu.Unlock()
 	for _, p := range managers {
 		p.Kill()
 	}
+}
+
+// Stop ends all that runs here, whoever started it, and frees all ports. It may be called twice.
+func (m *Management) Stop() error {
+	m.killManagers()
 	for _, s := range m.services {
 		s.close()
 	}

@@ -18,6 +18,9 @@ import (
 // GroupVersion is the API group and version of the kinds in this package.
 var GroupVersion = schema.GroupVersion{Group: "infrastructure.cluster.x-k8s.io", Version: "v1alpha1"}
 
+// CloudClusterKind is what a Cluster's infrastructureRef names when its infrastructure is ours.
+var CloudClusterKind = GroupVersion.WithKind("CloudCluster").GroupKind()
+
 // AddToScheme registers the kinds of this package.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
