@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	"github.com/drover-io/drover/bootstrap/cloudinit"
+	"github.com/drover-io/drover/bootstrap/render"
 )
 
 // The keys of the data Secret. Cluster API's contract knows the first two.
@@ -152,9 +152,9 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 	if err != nil {
 		return nil, "", err
 	}
-	out, err := cloudinit.Render(cloudinit.Input{
+	out, err := render.UserData(render.Input{
 		Spec:          &s.config.Spec,
-		NodeName:      cloudinit.NodeName(s.machine.Name),
+		NodeName:      render.NodeName(s.machine.Name),
 		ProviderID:    providerID,
 		Server:        "https://" + s.cluster.Spec.ControlPlaneEndpoint.String(),
 		CA:            ca,
@@ -222,7 +222,7 @@ func kubeconfigCA(raw []byte) ([]byte, error) {
 	case len(cluster.CertificateAuthorityData) == 0:
 		return nil, errors.New("it has no certificate-authority-data, which machines need to trust the API server")
 	}
-	return cloudinit.ParseCA(cluster.CertificateAuthorityData)
+	return render.ParseCA(cluster.CertificateAuthorityData)
 }
 
 // dnsAddress is the tenth address of the Cluster's first service network, as kubeadm has it; or "".
