@@ -148,12 +148,23 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 			return nil, "", fmt.Errorf("asking for the machine's provider ID: %w", err)
 		}
 	}
+	secrets, err := readSecrets(ctx, r.APIReader, s.config.Namespace, render.SecretKeys(&s.config.Spec))
+	if err != nil {
+		return nil, "", err
+	}
+	version := ""
+	if render.Installs(&s.config.Spec) {
+		if version, err = r.controlPlaneVersion(ctx, s.cluster); err != nil {
+			return nil, "", err
+		}
+	}
 	token, err := newToken()
 	if err != nil {
 		return nil, "", err
 	}
 	out, err := render.UserData(render.Input{
 		Spec:          &s.config.Spec,
+		Secrets:       secrets,
 		NodeName:      render.NodeName(s.machine.Name),
 		ProviderID:    providerID,
 		Server:        "https://" + s.cluster.Spec.ControlPlaneEndpoint.String(),
@@ -161,11 +172,12 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 		Token:         token,
 		ClusterDNS:    dnsAddress(s.cluster),
 		ClusterDomain: s.cluster.Spec.ClusterNetwork.ServiceDomain,
+		Version:       s.machine.Spec.Version, ControlPlaneVersion: version,
 	})
-	if err != nil {
-		return nil, "", &waiting{reason: bootstrapv1.InvalidSpecReason, message: err.Error()}
+	if err != nil { // a Secret may be corrected and a control plane upgraded, of which no watch tells
+		return nil, "", &waiting{reason: bootstrapv1.InvalidSpecReason, message: err.Error(), after: recheck}
 	}
-	return map[string][]byte{valueKey: out, formatKey: []byte("cloud-config"), tokenKey: []byte(token)}, token, nil
+	return map[string][]byte{valueKey: out, formatKey: []byte(render.FormatOf(&s.config.Spec)), tokenKey: []byte(token)}, token, nil
 }
 
 // clusterCA returns the certificate authority that the Cluster's kubeconfig names.

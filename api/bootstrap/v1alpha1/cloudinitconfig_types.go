@@ -11,6 +11,9 @@ import (
 const (
 	// ConfigFinalizer holds a CloudInitConfig until its bootstrap token is gone from the workload cluster.
 	ConfigFinalizer = "cloudinitconfig.bootstrap.cluster.x-k8s.io"
+	// MachineSecretLabel, with any value, permits that a Secret is put onto machines. Without it, whoever may write a
+	// CloudInitConfig could have all Secrets of the namespace sent to a machine of his.
+	MachineSecretLabel = "bootstrap.cluster.x-k8s.io/machine-data"
 )
 
 // Reasons of the Ready condition of a CloudInitConfig. docs/conditions.md gives the remedy for each.
@@ -28,7 +31,8 @@ const (
 	KubeconfigInvalidReason = "KubeconfigInvalid"
 	// NotPermittedReason says that the workload cluster refuses what is needed to let machines join.
 	NotPermittedReason = "NotPermitted"
-	// WaitingForSecretReason says that a Secret which the config names is missing, or has not the key that is asked for.
+	// WaitingForSecretReason says that a Secret which the config names is missing, lacks the key that is asked for,
+	// or lacks the label that permits its use.
 	WaitingForSecretReason = "WaitingForSecret"
 	// InvalidSpecReason says that the config can't be rendered.
 	InvalidSpecReason = "InvalidSpec"

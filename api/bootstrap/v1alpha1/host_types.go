@@ -18,7 +18,8 @@ const (
 	FormatIgnition Format = "ignition"
 )
 
-// SecretKey names one value in a Secret of the config's own namespace.
+// SecretKey names one value in a Secret of the config's own namespace, which has the label
+// "bootstrap.cluster.x-k8s.io/machine-data".
 type SecretKey struct {
 	// name of the Secret. Example: "registry".
 	// +required
@@ -33,7 +34,7 @@ type SecretKey struct {
 	Key string `json:"key,omitempty"`
 }
 
-// SecretName names a Secret of the config's own namespace.
+// SecretName names a Secret of the config's own namespace, which has the label "bootstrap.cluster.x-k8s.io/machine-data".
 type SecretName struct {
 	// name of the Secret. Example: "registry".
 	// +required
