@@ -20,7 +20,7 @@ func (in Input) version() (*version.Version, error) {
 	kubelet, err := version.ParseSemantic(in.Version)
 	if !Installs(in.Spec) {
 		if err != nil {
-			return nil, nil //nolint:nilerr // the image knows its own version
+			return nil, nil // the image knows its own
 		}
 		return kubelet, nil
 	}
@@ -52,7 +52,7 @@ func (in Input) checkContainerd(kubelet *version.Version) error {
 	}
 	v, err := version.ParseGeneric(runtime)
 	if err == nil && v.Major() < 2 && kubelet.AtLeast(version.MustParseGeneric("1.36.0")) {
-		return fmt.Errorf("Kubernetes %s needs containerd 2.0 or newer, and %s would be installed", kubelet, runtime) //nolint:staticcheck // a name
+		return fmt.Errorf("a kubelet %s needs containerd 2.0 or newer, and %s would be installed", kubelet, runtime)
 	}
 	return nil
 }
