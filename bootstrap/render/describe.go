@@ -103,7 +103,11 @@ func describe(in Input) (*node, error) {
 	n.containerd(in)
 	n.kubelet(in)
 	n.commands("Running the commands before the kubelet", in.Spec.PreKubeletCommands)
-	n.do("Starting the kubelet", "systemctl enable --now kubelet")
+	n.do("Starting the kubelet")
+	if Installs(in.Spec) {
+		n.extend("touch " + configuredPath)
+	}
+	n.extend("systemctl enable --now kubelet")
 	n.commands("Running the commands after the kubelet", in.Spec.PostKubeletCommands)
 	for _, f := range in.Spec.Files {
 		content := f.Content

@@ -12,8 +12,13 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// downloads is where files wait until they are checked and put in their place.
-const downloads = "/var/cache/drover/"
+const (
+	// downloads is where files wait until they are checked and put in their place.
+	downloads = "/var/cache/drover/"
+	// configuredPath appears when it is the kubelet's turn. Debian's packages start what they bring, and a machine may lose
+	// power half-way: neither may start the kubelet before the user's commands have run.
+	configuredPath = "/etc/kubernetes/drover-configured"
+)
 
 // containerdVersion returns the version of containerd that Drover would install; empty where it does not know.
 func containerdVersion(spec *bootstrapv1.CloudInitConfigSpec) string {
@@ -123,7 +128,7 @@ Description=kubelet, the agent of Kubernetes on each node
 Documentation=https://kubernetes.io/docs/
 Wants=network-online.target
 After=network-online.target containerd.service
-ConditionPathExists=` + KubeletConfigPath + `
+ConditionPathExists=` + configuredPath + `
 
 [Service]
 EnvironmentFile=-` + kubeadmFlagsPath + `
@@ -140,7 +145,7 @@ const containerdUnitText = `[Unit]
 Description=containerd, the container runtime
 Documentation=https://containerd.io
 After=network.target local-fs.target
-ConditionPathExists=` + containerdConfigPath + `
+ConditionFileIsExecutable=PROGRAMS/containerd
 
 [Service]
 Type=notify

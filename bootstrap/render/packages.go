@@ -63,10 +63,9 @@ func aptRepositories(n *node, spec *bootstrapv1.PackagesInstall, distribution, r
 		"retry curl -fsSL --connect-timeout 20 -o "+keys+"docker.asc "+quote(docker+"/gpg"),
 		// Not before the keys are there: apt refuses to go on without them.
 		"printf '%s\\n' "+list("kubernetes", kubernetes+" /")+" "+list("docker", docker+" "+release+" stable")+" >/etc/apt/sources.list.d/drover.list")
-	// The package would start the kubelet before it is this script's turn.
-	n.do("Installing containerd and the kubelet", "systemctl mask --runtime kubelet.service")
+	n.do("Installing containerd and the kubelet")
 	n.extend(apt().install("containerd.io="+containerd+"*", "kubelet="+kubelet+"-*", "cri-tools")...)
-	n.extend("systemctl unmask --runtime kubelet.service", "apt-mark hold containerd.io kubelet kubernetes-cni cri-tools")
+	n.extend("apt-mark hold containerd.io kubelet kubernetes-cni cri-tools")
 }
 
 func dockerRPMs(n *node, spec *bootstrapv1.PackagesInstall, folder string) {

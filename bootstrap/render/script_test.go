@@ -159,6 +159,9 @@ func TestScriptRuns(t *testing.T) {
 			calls := s.read("/calls")
 			s.Expect(calls).To(ContainSubstring("systemctl enable --now kubelet\n"))
 			s.Expect(strings.Index(calls, "systemctl restart containerd")).To(BeNumerically("<", strings.Index(calls, "systemctl enable --now kubelet")))
+			if _, err := os.Stat(s.root + configuredPath); v.mode != bootstrapv1.InstallPrebuilt {
+				s.Expect(err).NotTo(HaveOccurred(), "the kubelet's unit waits for it")
+			}
 			s.Expect(calls).To(ContainSubstring("systemctl disable drover-bootstrap.service\n"))
 			s.Expect(calls).NotTo(ContainSubstring("sleep"), "nothing had to be tried again")
 
@@ -202,13 +205,14 @@ func TestScriptRuns(t *testing.T) {
 
 // TestScriptFails sees that what fails ends the script before the kubelet starts.
 func TestScriptFails(t *testing.T) {
-	in := input(t)
+	in := least(t, variant{"rhel-9", bootstrapv1.InstallPackages})
 	in.Spec.PreKubeletCommands = []string{"echo one", "exit 7", "touch $ROOT/three"}
 	s := newSandbox(t, in)
 	said, ok := s.run()
 	s.Expect(ok).To(BeFalse())
 	s.Expect(said).To(HaveSuffix("This machine did not become a node; " + s.root + LogPath + " says why.\n"))
-	s.Expect(s.read("/calls")).NotTo(ContainSubstring("enable"))
+	s.Expect(s.read("/calls")).NotTo(ContainSubstring("kubelet\n"))
+	s.Expect(s.root + configuredPath).NotTo(BeAnExistingFile())
 	s.Expect(s.root + "/three").NotTo(BeAnExistingFile())
 	s.Expect(s.read(LogPath)).To(ContainSubstring("one\n"))
 }

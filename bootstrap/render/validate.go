@@ -74,7 +74,7 @@ func ownPaths(spec *bootstrapv1.CloudInitConfigSpec) []string {
 	if err != nil {
 		return nil // nothing in it can fail: the spec is valid
 	}
-	out := []string{kubeletSysconfigPath, kubeadmFlagsPath, SentinelPath, LogPath, "/etc/hostname"}
+	out := []string{kubeletSysconfigPath, kubeadmFlagsPath, configuredPath, SentinelPath, LogPath, "/etc/hostname"}
 	for _, f := range n.files {
 		out = append(out, f.path)
 	}
