@@ -64,6 +64,9 @@ func hostsTOML(r bootstrapv1.Registry) string {
 	}
 	for _, m := range r.Mirrors {
 		fmt.Fprintf(&b, "\n[host.%s]\n  capabilities = [\"pull\", \"resolve\"]\n", strconv.Quote(m))
+		if strings.Contains(m+"/", "/v2/") { // the mirror's own place within the registry API: nothing is to be added
+			b.WriteString("  override_path = true\n")
+		}
 	}
 	return b.String()
 }

@@ -14,8 +14,9 @@ func rhel() []system {
 	return out
 }
 
+// rocky uses Docker's packages for RHEL: those for CentOS 8 have ended with it.
 func rocky() []system {
-	return []system{withCgroupV1(withDNF("rocky-8", "centos/8")), withDNF("rocky-9", "centos/9")}
+	return []system{withCgroupV1(withDNF("rocky-8", "rhel/8")), withDNF("rocky-9", "rhel/9")}
 }
 
 // withDNF is a system of the Red Hat family. folder is its place in Docker's repository.

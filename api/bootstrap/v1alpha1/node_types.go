@@ -211,7 +211,8 @@ type Registry struct {
 	// +kubebuilder:validation:Pattern=`^(_default|[a-z0-9]([-a-z0-9.]*[a-z0-9])?(:[0-9]{1,5})?)$`
 	Host string `json:"host,omitempty"`
 
-	// mirrors are asked first, in order; the registry itself comes last. Example: ["https://mirror.example.org"].
+	// mirrors are asked first, in order; the registry itself comes last. An address with "/v2" in it is used as it is.
+	// Example: ["https://mirror.example.org","https://harbor.example.org/v2/hub"].
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
