@@ -221,16 +221,16 @@ func places() []place {
 // hostile are texts that have broken software before.
 func hostile() []string {
 	return []string{
-		"'", `"`, "a'b\"c`d", "$(reboot)", "`reboot`", "; reboot", "a\nb", "a\r\nb", "\n#cloud-config\nruncmd: [reboot]\n", "{{ v1.x }}", "{% raw %}", "{#",
-		"{% endraw %}{{ ds }}", "a: b", "- a", "&x *x", "!!python/object", "\x00", "\xff\xfe", "ünïcödé", "\u2028", "\\", "\\'", "%s%n", "../../etc/passwd",
-		"-o ProxyCommand=x", "EOF", "' ; exit 0 ; '", "https://a/'$(x)", "a b", " ", "", "\t", strings.Repeat("x", 64<<10), "[x]", "]\n[y]", "=", "#", "~", "null", "true", "0x10",
+		"'", `"`, "$(reboot)", "`reboot`", "a\nb", "\n#cloud-config\nruncmd: [reboot]\n", "{{ v1.x }}", "{% raw %}", "{#", "{% endraw %}{{ ds }}", "a: b", "&x *x",
+		"\x00", "\xff\xfe", "ünïcödé", "\u2028", "\\", "../../etc/passwd", "' ; exit 0 ; '", "https://a/'$(x)", "a b", "", "]\n[y]", "#", "null", "0x10",
+		strings.Repeat("x", 64<<10),
 	}
 }
 
 // FuzzUserData puts a text into each place where a user may write, one at a time: what comes out holds it as data, in its
 // place, and nowhere else.
 func FuzzUserData(f *testing.F) {
-	all := places()
+	all, harmless := places(), map[string]machine{}
 	for i, p := range all {
 		f.Add(uint8(i), p.harmless, i%2 == 0)
 		for j, s := range hostile() {
@@ -258,9 +258,14 @@ func FuzzUserData(f *testing.F) {
 			return
 		}
 		g.Expect(Validate(in.Spec, field.NewPath("spec"))).To(BeEmpty())
-		_, plain, err := rendered(p.harmless)
-		g.Expect(err).NotTo(HaveOccurred(), p.name)
-		got, want := readBack(g, FormatOf(in.Spec), out), readBack(g, FormatOf(in.Spec), plain)
+		got, base := readBack(g, FormatOf(in.Spec), out), fmt.Sprint(p.name, ignition)
+		want, ok := harmless[base]
+		if !ok {
+			in, plain, err := rendered(p.harmless)
+			g.Expect(err).NotTo(HaveOccurred(), p.name)
+			want = readBack(g, FormatOf(in.Spec), plain)
+			harmless[base] = want
+		}
 		if p.read != nil && !(s == "" || s == "root:root") { // what is left out is the default
 			g.Expect(p.read(g, got)).To(Equal(s), p.name)
 		}
