@@ -200,9 +200,12 @@ func places() []place {
 		}, read: between(registriesPath+"/r/hosts.toml", "[host.\"", "\"]\n  capabilities = [\"pull\", \"resolve\"]\n")},
 		{name: "pause image", harmless: "a", in: packages, at: []string{"file " + containerdConfigPath + " 0644"}, set: func(in *Input, s string) { in.Spec.Containerd.PauseImage = s },
 			read: between(containerdConfigPath, "sandbox_image = \"", "\"\n\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n")},
-		{name: "containerd's version", harmless: "2.1", in: packages, at: []string{"step Installing containerd and the kubelet"},
-			set:  func(in *Input, s string) { in.Spec.Install.Packages.ContainerdVersion = s },
-			read: between(ScriptPath, "'containerd.io=", "*' 'kubelet=")},
+		{name: "containerd's version", harmless: "2.1.0", in: packages, at: []string{"step Installing containerd and the kubelet"},
+			set: func(in *Input, s string) { in.Spec.Install.Packages.ContainerdVersion = s },
+			read: func(g Gomega, m machine) string {
+				version := between(ScriptPath, "'containerd.io=", "*' 'kubelet=")(g, m)
+				return version[:len(version)-1] // the point or the dash before the star
+			}},
 		{name: "repository", harmless: "https://a", in: packages, at: []string{"step Fetching the keys of the package repositories"},
 			set:  func(in *Input, s string) { in.Spec.Install.Packages.KubernetesRepository = s },
 			read: between(ScriptPath, "kubernetes.asc '", "/v1.35/deb/Release.key'\n")},

@@ -46,6 +46,14 @@ func minorFolder(kubelet string) string {
 	return "v" + parts[0] + "." + parts[1]
 }
 
+// packageVersion is the pattern of a version's packages: 2.2 is not 2.20, and 2.2.1 not 2.2.10.
+func packageVersion(version string) string {
+	if strings.Count(version, ".") < 2 {
+		return version + ".*"
+	}
+	return version + "-*"
+}
+
 // aptRepositories writes the repositories down and installs from them. apt reads keys in their text form from files that
 // end in .asc. They are fetched over verified TLS; from then on they vouch for the packages.
 func aptRepositories(n *node, spec *bootstrapv1.PackagesInstall, distribution, release, kubelet, containerd string) {
@@ -64,7 +72,7 @@ func aptRepositories(n *node, spec *bootstrapv1.PackagesInstall, distribution, r
 		// Not before the keys are there: apt refuses to go on without them.
 		"printf '%s\\n' "+list("kubernetes", kubernetes+" /")+" "+list("docker", docker+" "+release+" stable")+" >/etc/apt/sources.list.d/drover.list")
 	n.do("Installing containerd and the kubelet")
-	n.extend(apt().install("containerd.io="+containerd+"*", "kubelet="+kubelet+"-*", "cri-tools")...)
+	n.extend(apt().install("containerd.io="+packageVersion(containerd), "kubelet="+kubelet+"-*", "cri-tools")...)
 	n.extend("apt-mark hold containerd.io kubelet kubernetes-cni cri-tools")
 }
 
@@ -78,7 +86,7 @@ func kubernetesRPMs(n *node, spec *bootstrapv1.PackagesInstall, kubelet, contain
 	kubernetes := cmp.Or(spec.KubernetesRepository, kubernetesRepository) + "/" + minorFolder(kubelet) + "/rpm/"
 	n.add(rpmRepository("kubernetes", kubernetes, kubernetes+"repodata/repomd.xml.key", "kubelet kubeadm kubectl cri-tools kubernetes-cni"))
 	if containerd != "" {
-		containerdPackage += "-" + containerd + "*"
+		containerdPackage += "-" + packageVersion(containerd)
 	}
 	n.do("Installing containerd and the kubelet")
 	n.extend(rpm("dnf").install(containerdPackage, "kubelet-"+kubelet, "cri-tools")...)

@@ -18,11 +18,11 @@ import (
 )
 
 // TestRealTools gives every output to the programs that will read it, or that know best: cloud-init's template engine and
-// schema, shellcheck and two shells, systemd, and Ignition's parser.
+// schema, shellcheck and two shells, systemd, containerd, and Ignition's parser.
 func TestRealTools(t *testing.T) {
 	dir := t.TempDir()
 	scripts, units, configs := collect(t, dir)
-	run := debs(t, "cloud-init", "shellcheck", "systemd", "dash", "bash")
+	run := debs(t, "cloud-init", "shellcheck", "systemd", "dash", "bash", "containerd")
 
 	t.Run("cloud-init schema", func(t *testing.T) {
 		checked(t, run, append([]string{"python3", filepath.Join("testdata", "schema.py")}, configs...)...)
@@ -37,6 +37,15 @@ func TestRealTools(t *testing.T) {
 			}
 		})
 	}
+	t.Run("containerd", func(t *testing.T) {
+		g := NewWithT(t)
+		file := filepath.Join(dir, "config.toml")
+		g.Expect(os.WriteFile(file, []byte(containerdConfig("registry.example.org/pause:3.10")), 0o644)).To(Succeed())
+		dump := checked(t, run, "containerd", "--config", file, "config", "dump")
+		for _, line := range []string{`sandbox_image = "registry.example.org/pause:3.10"`, `SystemdCgroup = true`, `config_path = "/etc/containerd/certs.d"`} {
+			g.Expect(dump).To(ContainSubstring(line + "\n"))
+		}
+	})
 	t.Run("systemd-analyze", func(t *testing.T) {
 		for _, folder := range units {
 			verifyUnits(t, run, folder)
