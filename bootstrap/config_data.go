@@ -174,8 +174,12 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 		ClusterDomain: s.cluster.Spec.ClusterNetwork.ServiceDomain,
 		Version:       s.machine.Spec.Version, ControlPlaneVersion: version,
 	})
-	if err != nil { // a Secret may be corrected and a control plane upgraded, of which no watch tells
-		return nil, "", &waiting{reason: bootstrapv1.InvalidSpecReason, message: err.Error(), after: recheck}
+	if err != nil {
+		w := &waiting{reason: bootstrapv1.InvalidSpecReason, message: err.Error()}
+		if version != "" || len(secrets) > 0 { // no watch tells that a control plane was upgraded or a Secret corrected
+			w.after = recheck
+		}
+		return nil, "", w
 	}
 	return map[string][]byte{valueKey: out, formatKey: []byte(render.FormatOf(&s.config.Spec)), tokenKey: []byte(token)}, token, nil
 }

@@ -5,7 +5,6 @@ package render
 import (
 	"cmp"
 	"errors"
-	"slices"
 	"strings"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -109,6 +108,13 @@ func describe(in Input) (*node, error) {
 	}
 	n.extend("systemctl enable --now kubelet")
 	n.commands("Running the commands after the kubelet", in.Spec.PostKubeletCommands)
+	n.units = append(n.units, unit{bootstrapUnit, bootstrapUnitText})
+	n.add(file{path: ScriptPath, permissions: "0700", content: n.script()})
+	n.userFiles(in)
+	return n, nil
+}
+
+func (n *node) userFiles(in Input) {
 	for _, f := range in.Spec.Files {
 		content := f.Content
 		if f.ContentFrom.Secret.Name != "" {
@@ -120,10 +126,6 @@ func describe(in Input) (*node, error) {
 		}
 		n.add(file{path: f.Path, content: content, permissions: f.Permissions, owner: owner})
 	}
-	n.units = append(n.units, unit{bootstrapUnit, bootstrapUnitText})
-	// Before the user's files, whose owners may not be there at first.
-	n.files = slices.Insert(n.files, len(n.files)-len(in.Spec.Files), file{path: ScriptPath, permissions: "0700", content: n.script()})
-	return n, nil
 }
 
 // commands runs each of the user's commands in a shell of its own, so that an unclosed quote, an exit or a changed option

@@ -152,6 +152,18 @@ func validateKubelet(k *bootstrapv1.Kubelet, at *field.Path) field.ErrorList {
 			errs = append(errs, validateAmount(reserved[key], false, at.Child(name).Key(shorten(key)))...)
 		}
 	}
+	errs = append(errs, validateEviction(k, at)...)
+	if k.ContainerLogMaxSize != "" {
+		errs = append(errs, validateAmount(k.ContainerLogMaxSize, false, at.Child("containerLogMaxSize"))...)
+	}
+	if k.Configuration != nil {
+		errs = append(errs, validatePassedThrough(k.Configuration.Raw, at.Child("configuration"))...)
+	}
+	return errs
+}
+
+func validateEviction(k *bootstrapv1.Kubelet, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
 	for name, thresholds := range map[string]map[string]string{"evictionHard": k.EvictionHard, "evictionSoft": k.EvictionSoft} {
 		for _, key := range slices.Sorted(maps.Keys(thresholds)) {
 			errs = append(errs, match(key, signalPattern, at.Child(name), "must be an eviction signal, such as memory.available")...)
@@ -170,12 +182,6 @@ func validateKubelet(k *bootstrapv1.Kubelet, at *field.Path) field.ErrorList {
 		if _, ok := k.EvictionSoftGracePeriod[key]; !ok {
 			errs = append(errs, field.Required(at.Child("evictionSoftGracePeriod").Key(shorten(key)), "each signal of evictionSoft needs one"))
 		}
-	}
-	if k.ContainerLogMaxSize != "" {
-		errs = append(errs, validateAmount(k.ContainerLogMaxSize, false, at.Child("containerLogMaxSize"))...)
-	}
-	if k.Configuration != nil {
-		errs = append(errs, validatePassedThrough(k.Configuration.Raw, at.Child("configuration"))...)
 	}
 	return errs
 }
@@ -258,19 +264,7 @@ func validateHost(h *bootstrapv1.Host, at *field.Path) field.ErrorList {
 			errs = append(errs, field.Invalid(at.Child("ntpServers").Index(i), shorten(s), "must be a name or an address"))
 		}
 	}
-	seen := map[string]bool{"root": true}
-	for i, u := range h.Users {
-		at := at.Child("users").Index(i)
-		if !userPattern.MatchString(u.Name) {
-			errs = append(errs, field.Invalid(at.Child("name"), shorten(u.Name), "must be a user's name: small letters, digits, - and _"))
-		}
-		if seen[u.Name] {
-			errs = append(errs, field.Duplicate(at.Child("name"), shorten(u.Name)))
-		}
-		seen[u.Name] = true
-		errs = append(errs, validateKeys(u.SSHAuthorizedKeys, at.Child("sshAuthorizedKeys"))...)
-		errs = append(errs, oneOf(u.Sudo, at.Child("sudo"), "Allowed", "Denied")...)
-	}
+	errs = append(errs, validateUsers(h.Users, at.Child("users"))...)
 	errs = append(errs, oneOf(h.Swap, at.Child("swap"), "Off", "Unchanged")...)
 	for _, name := range slices.Sorted(maps.Keys(h.Sysctls)) {
 		if !sysctlPattern.MatchString(name) {
@@ -287,6 +281,24 @@ func validateHost(h *bootstrapv1.Host, at *field.Path) field.ErrorList {
 	}
 	errs = append(errs, oneOf(h.UnattendedUpgrades, at.Child("unattendedUpgrades"), "On", "Off")...)
 	return append(errs, validateSecretName(h.Subscription, at.Child("subscription"))...)
+}
+
+func validateUsers(users []bootstrapv1.User, at *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	seen := map[string]bool{"root": true}
+	for i, u := range users {
+		at := at.Index(i)
+		if !userPattern.MatchString(u.Name) {
+			errs = append(errs, field.Invalid(at.Child("name"), shorten(u.Name), "must be a user's name: small letters, digits, - and _"))
+		}
+		if seen[u.Name] {
+			errs = append(errs, field.Duplicate(at.Child("name"), shorten(u.Name)))
+		}
+		seen[u.Name] = true
+		errs = append(errs, validateKeys(u.SSHAuthorizedKeys, at.Child("sshAuthorizedKeys"))...)
+		errs = append(errs, oneOf(u.Sudo, at.Child("sudo"), "Allowed", "Denied")...)
+	}
+	return errs
 }
 
 // validateProxy shows no address: it may hold a password.
