@@ -4,6 +4,7 @@ package render
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/url"
 	"slices"
@@ -39,38 +40,40 @@ func (n *node) install(in Input) {
 	if err != nil || !Installs(in.Spec) {
 		return
 	}
+	kubelet := fmt.Sprintf("%d.%d.%d", version.Major(), version.Minor(), version.Patch()) // without what a vendor adds
+	if pre := version.PreRelease(); pre != "" {
+		kubelet += "-" + pre
+	}
 	programs := "/usr/bin"
 	if modeOf(in.Spec) == bootstrapv1.InstallPackages {
-		s.repositories.setUp(n, &in.Spec.Install.Packages, version.String(), containerdVersion(in.Spec))
+		s.repositories.setUp(n, &in.Spec.Install.Packages, kubelet, containerdVersion(in.Spec))
 	} else {
 		programs = s.programs
-		n.binaries(s, in.Spec.Install.Binaries, version.String())
+		n.binaries(s, in.Spec.Install.Binaries, kubelet)
 		n.units = append(n.units, unit{"containerd.service", strings.ReplaceAll(containerdUnitText, "PROGRAMS", programs)})
 	}
 	n.units = append(n.units, unit{"kubelet.service", strings.ReplaceAll(kubeletUnitText, "PROGRAMS", programs)})
 }
 
-// fetchLines define a function of the script that downloads.
-var fetchLines = []string{
-	"# fetch SHA256 URL FILE: a file that is there and right is kept, a part of one is continued, a wrong one is thrown away.",
-	"right() { echo \"$1  $2\" | sha256sum -c --status; }",
-	"fetch() {",
-	"  if [ -f \"$3\" ] && right \"$1\" \"$3\"; then return 0; fi",
-	"  curl -fsSL --connect-timeout 20 -C - -o \"$3.part\" \"$2\" || {",
-	"    code=$?",
-	"    # 22: the server refused, 33: it can't continue. A part would be in the way.",
-	"    if [ \"$code\" = 22 ] || [ \"$code\" = 33 ]; then rm -f \"$3.part\"; fi",
-	"    say \"$2 could not be fetched\"",
-	"    return 1",
-	"  }",
-	"  if ! right \"$1\" \"$3.part\"; then",
-	"    rm -f \"$3.part\"",
-	"    say \"$2 has not the SHA-256 that was given\"",
-	"    return 1",
-	"  fi",
-	"  mv \"$3.part\" \"$3\"",
-	"}",
-}
+// fetchFunction is the part of the script that downloads.
+const fetchFunction = `# fetch SHA256 URL FILE: a file that is there and right is kept, a part of one is continued, a wrong one is thrown away.
+right() { echo "$1  $2" | sha256sum -c --status; }
+fetch() {
+  if [ -f "$3" ] && right "$1" "$3"; then return 0; fi
+  curl -fsSL --connect-timeout 20 -C - -o "$3.part" "$2" || {
+    code=$?
+    # 22: the server refused, 33: it can't continue. A part would be in the way.
+    if [ "$code" = 22 ] || [ "$code" = 33 ]; then rm -f "$3.part"; fi
+    say "$2 could not be fetched"
+    return 1
+  }
+  if ! right "$1" "$3.part"; then
+    rm -f "$3.part"
+    say "$2 has not the SHA-256 that was given"
+    return 1
+  fi
+  mv "$3.part" "$3"
+}`
 
 // binaries downloads each part and puts it in its place.
 func (n *node) binaries(s system, spec *bootstrapv1.BinariesInstall, kubelet string) {
@@ -89,7 +92,7 @@ func (n *node) binaries(s system, spec *bootstrapv1.BinariesInstall, kubelet str
 		}
 		n.extend("fi")
 	}
-	n.do("Fetching containerd and the kubelet", append(slices.Clone(fetchLines), "mkdir -p "+downloads+" "+s.programs+" /opt/cni/bin")...)
+	n.do("Fetching containerd and the kubelet", fetchFunction, "mkdir -p "+downloads+" "+s.programs+" /opt/cni/bin")
 	part := func(name, sha256, origin string, put ...string) {
 		n.extend("retry fetch " + sha256 + " " + quote(mirrored(spec.Mirror, origin)) + " " + downloads + name)
 		n.extend(put...)

@@ -142,9 +142,10 @@ func TestVersions(t *testing.T) {
 		if b := in.Spec.Install.Binaries; b != nil {
 			b.Containerd.Version = c.containerd
 		}
-		_, err := UserData(in)
+		out, err := UserData(in)
 		if c.says == "" {
 			g.Expect(err).NotTo(HaveOccurred(), "%+v", c)
+			g.Expect(readBack(g, FormatOf(in.Spec), out).files[ScriptPath].content).NotTo(ContainSubstring("k3s"), "what is fetched is Kubernetes' own")
 		} else {
 			g.Expect(err).To(MatchError(ContainSubstring(c.says)), "%+v", c)
 		}
