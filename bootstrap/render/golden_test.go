@@ -57,9 +57,9 @@ func listing(m machine) map[string]string {
 	}
 	for path, f := range m.files {
 		if path == ScriptPath {
-			names, text := steps(f.content)
-			for i, name := range names {
-				out[fmt.Sprintf("step %02d %s", i, name)] = text[name]
+			_, text := steps(f.content)
+			for name := range text {
+				out["step "+name] = text[name]
 			}
 			f.content = "(step by step below)\n"
 		}
@@ -91,15 +91,7 @@ func TestListings(t *testing.T) {
 		if all[v.mode] == nil {
 			all[v.mode] = map[variant]map[string]string{}
 		}
-		blocks := map[string]string{}
-		for key, text := range listing(readBack(g, FormatOf(in.Spec), out)) {
-			// Steps are numbered for this file only: the same step is the same for all.
-			if rest, ok := strings.CutPrefix(key, "step "); ok {
-				key = "step " + rest[3:]
-			}
-			blocks[key] = text
-		}
-		all[v.mode][v] = blocks
+		all[v.mode][v] = listing(readBack(g, FormatOf(in.Spec), out))
 	}
 	for mode, byVariant := range all {
 		usual := usually(byVariant)
