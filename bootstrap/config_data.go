@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	"github.com/drover-io/drover/bootstrap/cloudinit"
+	"github.com/drover-io/drover/bootstrap/render"
 )
 
 // The keys of the data Secret. Cluster API's contract knows the first two.
@@ -148,24 +148,40 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 			return nil, "", fmt.Errorf("asking for the machine's provider ID: %w", err)
 		}
 	}
+	secrets, err := readSecrets(ctx, r.APIReader, s.config.Namespace, render.SecretKeys(&s.config.Spec))
+	if err != nil {
+		return nil, "", err
+	}
+	version := ""
+	if render.Installs(&s.config.Spec) {
+		if version, err = r.controlPlaneVersion(ctx, s.cluster); err != nil {
+			return nil, "", err
+		}
+	}
 	token, err := newToken()
 	if err != nil {
 		return nil, "", err
 	}
-	out, err := cloudinit.Render(cloudinit.Input{
+	out, err := render.UserData(render.Input{
 		Spec:          &s.config.Spec,
-		NodeName:      cloudinit.NodeName(s.machine.Name),
+		Secrets:       secrets,
+		NodeName:      render.NodeName(s.machine.Name),
 		ProviderID:    providerID,
 		Server:        "https://" + s.cluster.Spec.ControlPlaneEndpoint.String(),
 		CA:            ca,
 		Token:         token,
 		ClusterDNS:    dnsAddress(s.cluster),
 		ClusterDomain: s.cluster.Spec.ClusterNetwork.ServiceDomain,
+		Version:       s.machine.Spec.Version, ControlPlaneVersion: version,
 	})
 	if err != nil {
-		return nil, "", &waiting{reason: bootstrapv1.InvalidSpecReason, message: err.Error()}
+		w := &waiting{reason: bootstrapv1.InvalidSpecReason, message: err.Error()}
+		if version != "" || len(secrets) > 0 { // no watch tells that a control plane was upgraded or a Secret corrected
+			w.after = recheck
+		}
+		return nil, "", w
 	}
-	return map[string][]byte{valueKey: out, formatKey: []byte("cloud-config"), tokenKey: []byte(token)}, token, nil
+	return map[string][]byte{valueKey: out, formatKey: []byte(render.FormatOf(&s.config.Spec)), tokenKey: []byte(token)}, token, nil
 }
 
 // clusterCA returns the certificate authority that the Cluster's kubeconfig names.
@@ -222,7 +238,7 @@ func kubeconfigCA(raw []byte) ([]byte, error) {
 	case len(cluster.CertificateAuthorityData) == 0:
 		return nil, errors.New("it has no certificate-authority-data, which machines need to trust the API server")
 	}
-	return cloudinit.ParseCA(cluster.CertificateAuthorityData)
+	return render.ParseCA(cluster.CertificateAuthorityData)
 }
 
 // dnsAddress is the tenth address of the Cluster's first service network, as kubeadm has it; or "".

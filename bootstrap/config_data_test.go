@@ -15,7 +15,7 @@ import (
 )
 
 func TestKubeconfigCA(t *testing.T) {
-	ca, err := os.ReadFile(filepath.Join("cloudinit", "testdata", "ca.crt"))
+	ca, err := os.ReadFile(filepath.Join("render", "testdata", "ca.crt"))
 	if err != nil {
 		t.Fatal(err)
 	}

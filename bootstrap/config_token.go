@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	"github.com/drover-io/drover/bootstrap/cloudinit"
+	"github.com/drover-io/drover/bootstrap/render"
 )
 
 // What Drover writes into workload clusters: one token Secret per joining machine, in kube-system, and one
@@ -80,7 +80,7 @@ func (r *ConfigReconciler) hasNode(ctx context.Context, s *scope, workload clien
 		return false, nil
 	}
 	node := &corev1.Node{}
-	err := workload.Get(ctx, client.ObjectKey{Name: cloudinit.NodeName(s.machine.Name)}, node)
+	err := workload.Get(ctx, client.ObjectKey{Name: render.NodeName(s.machine.Name)}, node)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -163,7 +163,7 @@ func tokenSecret(s *scope, token string, expires time.Time) *corev1.Secret {
 			Annotations: map[string]string{
 				TokenMachineAnnotation: machine,
 				TokenClusterAnnotation: client.ObjectKeyFromObject(s.cluster).String(),
-				TokenNodeAnnotation:    cloudinit.NodeName(s.machine.Name),
+				TokenNodeAnnotation:    render.NodeName(s.machine.Name),
 			},
 		},
 		Type: bootstrapapi.SecretTypeBootstrapToken,

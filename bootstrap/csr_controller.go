@@ -29,7 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/bootstrap/cloudinit"
+	"github.com/drover-io/drover/bootstrap/render"
 )
 
 const (
@@ -120,7 +120,7 @@ func nodeOfMachine(o client.Object) []string {
 	if machine.Status.NodeRef.IsDefined() {
 		return []string{machine.Status.NodeRef.Name}
 	}
-	return []string{cloudinit.NodeName(machine.Name)}
+	return []string{render.NodeName(machine.Name)}
 }
 
 // watch adds the watch of requests to a connected workload cluster. ClusterCache drops it when the connection is lost,

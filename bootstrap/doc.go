@@ -2,7 +2,7 @@
 
 // Package bootstrap turns machines into Nodes. It holds the controller of CloudInitConfig, which writes each machine's
 // user data and its bootstrap token, and the approver of the certificates that kubelets ask for. What is in the user
-// data is the business of package cloudinit.
+// data is the business of package render.
 //
 // It imports only api of ours: it knows no cloud. What it must know of one (the provider ID before boot) is handed in as
 // a function; what it reads of a machine are the addresses in status.

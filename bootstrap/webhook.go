@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	"github.com/drover-io/drover/bootstrap/cloudinit"
+	"github.com/drover-io/drover/bootstrap/render"
 )
 
 // +kubebuilder:webhook:verbs=create,path=/mutate-bootstrap-cluster-x-k8s-io-v1alpha1-cloudinitconfig,mutating=true,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigs,versions=v1alpha1,name=default.cloudinitconfig.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
@@ -52,7 +52,7 @@ func (ConfigWebhook) Default(ctx context.Context, config *bootstrapv1.CloudInitC
 
 // ValidateCreate checks a new config.
 func (ConfigWebhook) ValidateCreate(_ context.Context, config *bootstrapv1.CloudInitConfig) (admission.Warnings, error) {
-	errs := cloudinit.Validate(&config.Spec, field.NewPath("spec"))
+	errs := render.Validate(&config.Spec, field.NewPath("spec"))
 	return nil, invalid("CloudInitConfig", config.Name, errs)
 }
 
@@ -62,7 +62,7 @@ func (ConfigWebhook) ValidateUpdate(_ context.Context, old, config *bootstrapv1.
 	if !config.DeletionTimestamp.IsZero() || equality.Semantic.DeepEqual(old.Spec, config.Spec) {
 		return nil, nil
 	}
-	errs := cloudinit.Validate(&config.Spec, field.NewPath("spec"))
+	errs := render.Validate(&config.Spec, field.NewPath("spec"))
 	return nil, invalid("CloudInitConfig", config.Name, errs)
 }
 
@@ -110,7 +110,7 @@ func (TemplateWebhook) ValidateDelete(context.Context, *bootstrapv1.CloudInitCon
 func validateTemplate(template *bootstrapv1.CloudInitConfigTemplate) field.ErrorList {
 	at := field.NewPath("spec", "template")
 	errs := template.Spec.Template.ObjectMeta.Validate(at.Child("metadata"))
-	return append(errs, cloudinit.Validate(&template.Spec.Template.Spec, at.Child("spec"))...)
+	return append(errs, render.Validate(&template.Spec.Template.Spec, at.Child("spec"))...)
 }
 
 func invalid(kind, name string, errs field.ErrorList) error {

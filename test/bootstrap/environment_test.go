@@ -177,18 +177,25 @@ func (e *environment) port() int32 {
 // machine makes a Machine with its config, as Cluster API and the webhook would.
 func (e *environment) machine(t *testing.T, cluster *clusterv1.Cluster, name string) (*clusterv1.Machine, *bootstrapv1.CloudInitConfig) {
 	t.Helper()
+	return e.machineWith(t, cluster, name, "", bootstrapv1.CloudInitConfigSpec{})
+}
+
+// machineWith makes one with a version and a spec.
+func (e *environment) machineWith(t *testing.T, cluster *clusterv1.Cluster, name, version string, spec bootstrapv1.CloudInitConfigSpec) (*clusterv1.Machine, *bootstrapv1.CloudInitConfig) {
+	t.Helper()
 	g := NewWithT(t)
 	labels := map[string]string{clusterv1.ClusterNameLabel: cluster.Name}
 	machine := &clusterv1.Machine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: name, Labels: labels},
 		Spec: clusterv1.MachineSpec{
 			ClusterName:       cluster.Name,
+			Version:           version,
 			Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "CloudInitConfig", Name: name}},
 			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
 		},
 	}
 	g.Expect(e.Create(t.Context(), machine)).To(Succeed())
-	config := &bootstrapv1.CloudInitConfig{ObjectMeta: metav1.ObjectMeta{
+	config := &bootstrapv1.CloudInitConfig{Spec: spec, ObjectMeta: metav1.ObjectMeta{
 		Namespace: cluster.Namespace, Name: name, Labels: labels, Finalizers: []string{bootstrapv1.ConfigFinalizer},
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(machine, clusterv1.GroupVersion.WithKind("Machine"))},
 	}}

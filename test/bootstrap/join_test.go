@@ -135,6 +135,8 @@ func TestJoin(t *testing.T) {
 		e.manager(t)
 		g.Consistently(func(g Gomega) { g.Expect(e.writes(g)).To(Equal(before)) }, quiet).Should(Succeed())
 	})
+	t.Run("what is installed fits the API server", func(t *testing.T) { e.versions(t, cluster) })
+	t.Run("Secrets are waited for", func(t *testing.T) { e.secrets(t, cluster) })
 }
 
 // TestStolenToken: whoever has a machine's token can become that machine's Node and nothing else.

@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
-	"github.com/drover-io/drover/bootstrap/cloudinit"
+	"github.com/drover-io/drover/bootstrap/render"
 )
 
 // kubelet asks for certificates as a kubelet does, with what it finds in a machine's user data.
@@ -42,7 +42,7 @@ func kubeletFrom(t *testing.T, data *corev1.Secret, node string) *kubelet {
 	}{}
 	g.Expect(yaml.Unmarshal(data.Data["value"], &doc)).To(Succeed())
 	for _, f := range doc.WriteFiles {
-		if f.Path == cloudinit.BootstrapKubeconfigPath {
+		if f.Path == render.BootstrapKubeconfigPath {
 			raw, err := base64.StdEncoding.DecodeString(f.Content)
 			g.Expect(err).NotTo(HaveOccurred())
 			config, err := clientcmd.RESTConfigFromKubeConfig(raw)

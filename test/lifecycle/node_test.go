@@ -25,7 +25,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/bootstrap/cloudinit"
+	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -172,7 +172,7 @@ func (s *stage) foreignData(name, node string) *corev1.Secret {
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: group}},
 		},
 	)
-	data, err := cloudinit.Render(cloudinit.Input{
+	data, err := render.UserData(render.Input{
 		Spec: &bootstrapv1.CloudInitConfigSpec{}, NodeName: node, Server: env.management.URL, CA: env.management.CA(), Token: token,
 	})
 	if err != nil {

@@ -11,6 +11,9 @@ import (
 const (
 	// ConfigFinalizer holds a CloudInitConfig until its bootstrap token is gone from the workload cluster.
 	ConfigFinalizer = "cloudinitconfig.bootstrap.cluster.x-k8s.io"
+	// MachineSecretLabel, with any value, permits that a Secret is put onto machines. Without it, whoever may write a
+	// CloudInitConfig could have all Secrets of the namespace sent to a machine of his.
+	MachineSecretLabel = "bootstrap.cluster.x-k8s.io/machine-data"
 )
 
 // Reasons of the Ready condition of a CloudInitConfig. docs/conditions.md gives the remedy for each.
@@ -28,6 +31,9 @@ const (
 	KubeconfigInvalidReason = "KubeconfigInvalid"
 	// NotPermittedReason says that the workload cluster refuses what is needed to let machines join.
 	NotPermittedReason = "NotPermitted"
+	// WaitingForSecretReason says that a Secret which the config names is missing, lacks the key that is asked for,
+	// or lacks the label that permits its use.
+	WaitingForSecretReason = "WaitingForSecret"
 	// InvalidSpecReason says that the config can't be rendered.
 	InvalidSpecReason = "InvalidSpec"
 	// DeletingReason says that the config's bootstrap token is being removed.
@@ -36,37 +42,36 @@ const (
 	InternalErrorReason = "InternalError"
 )
 
-// File is a file on the machine.
-type File struct {
-	// path is absolute. Example: "/etc/motd".
-	// +required
-	// +kubebuilder:validation:MinLength=2
-	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:Pattern=`^/[^\x00]+$`
-	Path string `json:"path"`
-
-	// content of the file. Default: an empty file.
-	// +optional
-	// +kubebuilder:validation:MaxLength=65536
-	Content string `json:"content,omitempty"`
-
-	// permissions in octal. Default: "0644".
-	// +optional
-	// +kubebuilder:default="0644"
-	// +kubebuilder:validation:Pattern=`^0[0-7]{3}$`
-	Permissions string `json:"permissions,omitempty"`
-
-	// owner of the file, "user:group". Default: "root:root".
-	// +optional
-	// +kubebuilder:default="root:root"
-	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern=`^[a-z_][-a-z0-9_]*:[a-z_][-a-z0-9_]*$`
-	Owner string `json:"owner,omitempty"`
-}
-
-// CloudInitConfigSpec says how a machine image becomes a node. The image must hold containerd and a kubelet whose
-// unit reads the files that kubeadm's unit reads (image-builder's images do).
+// CloudInitConfigSpec says how a machine image becomes a node.
+// +kubebuilder:validation:XValidation:rule="!has(self.install) || !has(self.install.mode) || self.install.mode == 'Prebuilt' || has(self.operatingSystem)",message="operatingSystem must be given where Drover installs the node's software"
 type CloudInitConfigSpec struct {
+	// operatingSystem of the image. docs/bootstrap.md has the list, with what each can do. Default: none, which means an
+	// image of any system that holds containerd and a kubelet whose unit reads the files that kubeadm's unit reads
+	// (image-builder's images do). Example: "ubuntu-24.04".
+	// +optional
+	OperatingSystem OperatingSystem `json:"operatingSystem,omitempty"`
+
+	// format of the user data: what the image understands. Default: "ignition" for Flatcar, and "cloud-config" for all
+	// others.
+	// +optional
+	Format Format `json:"format,omitempty"`
+
+	// install says where containerd and the kubelet come from. Default: mode Prebuilt, they are in the image.
+	// +optional
+	Install Install `json:"install,omitempty,omitzero"`
+
+	// kubelet holds settings of the kubelet. Default: the kubelet's own, and what docs/bootstrap.md lists.
+	// +optional
+	Kubelet Kubelet `json:"kubelet,omitempty,omitzero"`
+
+	// containerd holds settings of the container runtime. Default: registries as they are, without credentials.
+	// +optional
+	Containerd Containerd `json:"containerd,omitempty,omitzero"`
+
+	// host holds settings of the operating system. Default: the image's.
+	// +optional
+	Host Host `json:"host,omitempty,omitzero"`
+
 	// nodeLabels are put on the Node when it registers. Only labels that the NodeRestriction admission plugin lets a
 	// kubelet set on itself are taken. Default: none. Example: {"pool":"blue"}.
 	// +optional

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	"github.com/drover-io/drover/bootstrap/cloudinit"
+	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/playground"
@@ -59,7 +59,7 @@ func BenchmarkBodies(b *testing.B) {
 		admin := simulator.Admin{URL: cloud.URL}
 		began := time.Now()
 		for n := range *benchBodies {
-			data, err := cloudinit.Render(cloudinit.Input{
+			data, err := render.UserData(render.Input{
 				Spec: &bootstrapv1.CloudInitConfigSpec{}, NodeName: "node-" + wireName(n), Server: plane.URL, CA: plane.CA(), Token: token,
 				ProviderID: "simulated:///{{ v1.availability_zone }}/{{ v1.instance_id }}",
 			})

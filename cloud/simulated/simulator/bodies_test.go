@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
-	"github.com/drover-io/drover/bootstrap/cloudinit"
+	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -98,9 +98,9 @@ func (w *world) token(t *testing.T) string {
 }
 
 // userData is what Drover's own bootstrap provider would write.
-func (w *world) userData(t *testing.T, node string, change func(*cloudinit.Input)) []byte {
+func (w *world) userData(t *testing.T, node string, change func(*render.Input)) []byte {
 	t.Helper()
-	in := cloudinit.Input{
+	in := render.Input{
 		Spec:     &bootstrapv1.CloudInitConfigSpec{NodeLabels: map[string]string{"pool": "blue"}, NodeTaints: []corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}},
 		NodeName: node, ProviderID: "simulated:///{{ v1.availability_zone }}/{{ v1.instance_id }}",
 		Server: w.plane.URL, CA: w.plane.CA(), Token: w.token(t),
@@ -108,7 +108,7 @@ func (w *world) userData(t *testing.T, node string, change func(*cloudinit.Input
 	if change != nil {
 		change(&in)
 	}
-	data, err := cloudinit.Render(in)
+	data, err := render.UserData(in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,15 +230,15 @@ func testWrong(t *testing.T, w *world) {
 		"no cloud-config":  {[]byte("#!/bin/sh\nsystemctl start kubelet\n"), body.PhaseFailed, "#cloud-config"},
 		"nothing to start": {[]byte("#cloud-config\nhostname: a\n"), body.PhaseIdle, "starts the kubelet"},
 		"no kubeconfig":    {[]byte("#cloud-config\nruncmd: [systemctl start kubelet]\n"), body.PhaseFailed, "there is no file"},
-		"wrong token":      {w.userData(t, "wrong-token", func(in *cloudinit.Input) { in.Token = "aaaaaa.bbbbbbbbbbbbbbbb" }), body.PhaseJoining, "Unauthorized"},
-		"wrong authority": {w.userData(t, "wrong-ca", func(in *cloudinit.Input) {
-			ca, err := os.ReadFile("../../../bootstrap/cloudinit/testdata/ca.crt")
+		"wrong token":      {w.userData(t, "wrong-token", func(in *render.Input) { in.Token = "aaaaaa.bbbbbbbbbbbbbbbb" }), body.PhaseJoining, "Unauthorized"},
+		"wrong authority": {w.userData(t, "wrong-ca", func(in *render.Input) {
+			ca, err := os.ReadFile("../../../bootstrap/render/testdata/ca.crt")
 			if err != nil {
 				t.Fatal(err)
 			}
 			in.CA = ca
 		}), body.PhaseJoining, "certificate"},
-		"a command that fails": {w.userData(t, "wrong-command", func(in *cloudinit.Input) {
+		"a command that fails": {w.userData(t, "wrong-command", func(in *render.Input) {
 			in.Spec.PreKubeletCommands = []string{"exit 3"}
 		}), body.PhaseIdle, "starts the kubelet"},
 	} {

@@ -12,7 +12,7 @@ import (
 const maxDepth = 5
 
 // shell follows a shell text as far as it matters here: whether it would start the kubelet, by systemctl, in a shell
-// inside the shell, or in a script that the user data wrote; and whether it ends before that, by "exit" or "false".
+// inside the shell, or in a script or a unit that the user data wrote; and whether it ends before that, by "exit" or "false".
 // All else is taken to succeed, conditions to be met, and an "exit" under a condition not to be reached.
 type shell struct {
 	files func(path string) (string, bool)
@@ -88,7 +88,7 @@ func (s shell) command(words []string) outcome {
 	case "false":
 		return outcome{failed: true}
 	case "systemctl":
-		return outcome{started: systemctlStartsKubelet(words[1:])}
+		return inner.systemctl(words[1:])
 	case "sh", "bash", "dash", "ash":
 		return inner.shell(words[1:])
 	case "source", ".":
@@ -133,8 +133,9 @@ func (s shell) shell(args []string) outcome {
 	return outcome{}
 }
 
-func systemctlStartsKubelet(args []string) bool {
-	verb, now, kubelet := "", false, false
+// systemctl starts the kubelet, or what the user data's own units start.
+func (s shell) systemctl(args []string) outcome {
+	verb, now, names := "", false, []string(nil)
 	for _, a := range args {
 		switch {
 		case a == "--now":
@@ -142,17 +143,45 @@ func systemctlStartsKubelet(args []string) bool {
 		case strings.HasPrefix(a, "-"):
 		case verb == "":
 			verb = a
-		case a == "kubelet" || a == "kubelet.service":
-			kubelet = true
+		default:
+			names = append(names, strings.TrimSuffix(a, ".service"))
 		}
 	}
 	switch verb {
 	case "start", "restart", "reload-or-restart":
-		return kubelet
 	case "enable", "reenable":
-		return kubelet && now
+		if !now {
+			return outcome{}
+		}
+	default:
+		return outcome{}
 	}
-	return false
+	var out outcome
+	for _, name := range names {
+		one := outcome{started: name == "kubelet"}
+		if !one.started {
+			one = s.unit(name)
+		}
+		out.started, out.failed = out.started || one.started, out.failed || one.failed
+	}
+	return out
+}
+
+// unit runs what a unit of the user data's starts.
+func (s shell) unit(name string) outcome {
+	text, _ := s.files("/etc/systemd/system/" + name + ".service")
+	var out outcome
+	for line := range strings.Lines(text) {
+		exec, ok := strings.CutPrefix(strings.TrimSpace(line), "ExecStart=")
+		if !ok {
+			continue
+		}
+		for _, words := range commands(exec) {
+			one := s.command(words)
+			out.started, out.failed = out.started || one.started, out.failed || one.failed
+		}
+	}
+	return out
 }
 
 // commands cuts a shell text into simple commands, each cut into words without their quotes. What stands behind "||" is

@@ -7,9 +7,11 @@ import "testing"
 func TestStartsKubelet(t *testing.T) {
 	files := func(path string) (string, bool) {
 		text, ok := map[string]string{
-			"/join.sh": "#!/bin/sh\nset -eu\nif grep -q x y; then\n  exit 1\nfi\n/bin/sh -ec 'echo '\\''a'\\'''\nsystemctl enable --now kubelet\n",
-			"/fail.sh": "#!/bin/sh\nset -eu\n/bin/sh -ec 'false'\nsystemctl enable --now kubelet\n",
-			"/loop.sh": "/loop.sh\n",
+			"/join.sh":                         "#!/bin/sh\nset -eu\nif grep -q x y; then\n  exit 1\nfi\n/bin/sh -ec 'echo '\\''a'\\'''\nsystemctl enable --now kubelet\n",
+			"/fail.sh":                         "#!/bin/sh\nset -eu\n/bin/sh -ec 'false'\nsystemctl enable --now kubelet\n",
+			"/loop.sh":                         "/loop.sh\n",
+			"/etc/systemd/system/join.service": "[Service]\nExecStart=/bin/sh /join.sh\n",
+			"/etc/systemd/system/fail.service": "[Service]\nExecStart=/bin/sh /fail.sh\n",
 		}[path]
 		return text, ok
 	}
@@ -30,7 +32,13 @@ func TestStartsKubelet(t *testing.T) {
 		"false; systemctl start kubelet":                           true,
 		"if false; then exit 1; fi; systemctl start kubelet":       true,
 
+		"systemctl start join":                true,
+		"systemctl enable --now join.service": true,
+
 		"":                                        false,
+		"systemctl enable join":                   false,
+		"systemctl start fail":                    false,
+		"systemctl start missing":                 false,
 		"systemctl enable kubelet":                false,
 		"systemctl stop kubelet":                  false,
 		"systemctl start containerd":              false,

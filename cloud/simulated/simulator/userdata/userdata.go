@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package userdata reads user data as cloud-init does, as far as machines that become nodes use it: cloud-config with or
-// without Jinja, hostname, write_files, bootcmd and runcmd. It touches nothing: the answer says what a machine would hold.
+// Package userdata reads user data as cloud-init and Ignition do, as far as machines that become nodes use it: cloud-config
+// with or without Jinja, hostname, write_files, bootcmd and runcmd; Ignition's files and units. It touches nothing: the answer says what a machine would hold.
 package userdata
 
 import (
@@ -60,7 +60,7 @@ type writeFile struct {
 	Append      bool   `json:"append"`
 }
 
-// Parse reads user data. An error says that cloud-init would have done nothing at all.
+// Parse reads user data of either format. An error says that nothing at all would have come of them.
 func Parse(data []byte, vars InstanceData) (Machine, error) {
 	m := Machine{Files: map[string]File{}}
 	data, err := unpackIfPacked(data)
@@ -68,6 +68,9 @@ func Parse(data []byte, vars InstanceData) (Machine, error) {
 		return m, err
 	}
 	text := string(data)
+	if isIgnition(text) {
+		return parseIgnition(data)
+	}
 	if rest, ok := cutTemplateHeader(text); ok {
 		if text, m.Warnings, err = render(rest, vars); err != nil {
 			return m, fmt.Errorf("rendering the Jinja template: %w", err)

@@ -91,6 +91,9 @@ func TestParseRefuses(t *testing.T) {
 		"statement":           "## template: jinja\n#cloud-config\n{% if true %}x{% endif %}\n",
 		"open raw":            "## template: jinja\n#cloud-config\n{% raw %}x\n",
 		"filter":              "## template: jinja\n#cloud-config\nhostname: {{ v1.instance_id|upper }}\n",
+		"broken Ignition":     `{"ignition": {"version": "3.3.0"}, "storage": 7}`,
+		"Ignition of old":     `{"ignition": {"version": "2.3.0"}}`,
+		"Ignition, elsewhere": `{"ignition": {"version": "3.3.0"}, "storage": {"files": [{"path": "/a", "contents": {"source": "https://example.org"}}]}}`,
 		"broken gzip":         "\x1f\x8bnothing",
 		"template in the way": "\n## template: jinja\n#cloud-config\nhostname: a\n",
 	} {
@@ -106,6 +109,29 @@ func TestWithoutTemplateNothingIsReplaced(t *testing.T) {
 	m, err := Parse([]byte("#cloud-config\nhostname: '{{ v1.local_hostname }}'\n"), vars)
 	if err != nil || m.Hostname != "{{ v1.local_hostname }}" {
 		t.Fatalf("%v %+v", err, m)
+	}
+}
+
+func TestParseIgnition(t *testing.T) {
+	m, err := Parse([]byte(`{"ignition": {"version": "3.2.0"}, "storage": {"files": [
+		{"path": "/etc/hostname", "contents": {"source": "data:,node-1%0A"}},
+		{"path": "/etc/b64", "mode": 384, "contents": {"source": "data:;base64,aGVsbG8="}},
+		{"path": "/etc/gz", "contents": {"compression": "gzip", "source": "data:;base64,`+base64.StdEncoding.EncodeToString(pack("packed"))+`"}},
+		{"path": "/etc/empty"}]},
+		"systemd": {"units": [{"name": "a.service", "enabled": true, "contents": "[Service]\nExecStart=/bin/true\n"}, {"name": "b.service"}]}}`), vars)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"/etc/b64": "hello", "/etc/gz": "packed", "/etc/empty": "", "/etc/systemd/system/a.service": "[Service]\nExecStart=/bin/true\n"} {
+		if f, ok := m.Files[path]; !ok || string(f.Content) != want {
+			t.Errorf("%s: got %q, want %q", path, f.Content, want)
+		}
+	}
+	if m.Hostname != "node-1" || m.Files["/etc/b64"].Permissions != "0600" || len(m.Files) != 5 {
+		t.Errorf("%+v", m)
+	}
+	if want := []string{"systemctl start a.service"}; !slices.Equal(m.Commands, want) {
+		t.Errorf("commands %q", m.Commands)
 	}
 }
 
@@ -130,6 +156,7 @@ func FuzzParse(f *testing.F) {
 		"## template: jinja\n#cloud-config\nhostname: {{ v1.local_hostname }}{% raw %}{{ x }}{% endraw %}{# c #}\n",
 		"#cloud-config\nwrite_files:\n- {path: /a, content: aGk=, encoding: b64, permissions: 0600}\nruncmd:\n- [a, 1, null]\n- b\n",
 		"## template: jinja\n#cloud-config\n{",
+		`{"ignition": {"version": "3.3.0"}, "storage": {"files": [{"path": "/a", "contents": {"source": "data:,b"}}]}}`,
 	} {
 		f.Add([]byte(s))
 	}

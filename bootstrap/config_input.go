@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+)
+
+// readSecrets reads what a spec takes from Secrets of its own namespace, past any cache. What is missing is named, and
+// looked for again: it may come. Only Secrets that someone labelled for it are taken.
+func readSecrets(ctx context.Context, reader client.Reader, namespace string, keys []bootstrapv1.SecretKey) (map[bootstrapv1.SecretKey][]byte, error) {
+	out := make(map[bootstrapv1.SecretKey][]byte, len(keys))
+	missing := func(format string, args ...any) error {
+		return &waiting{reason: bootstrapv1.WaitingForSecretReason, after: recheck, message: fmt.Sprintf(format, args...)}
+	}
+	found := &corev1.Secret{}
+	for _, key := range keys { // sorted by Secret
+		if found.Name != key.Name {
+			found = &corev1.Secret{}
+			err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: key.Name}, found)
+			if apierrors.IsNotFound(err) {
+				return nil, missing("Waiting for the Secret %q", key.Name)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("reading the Secret %q: %w", key.Name, err)
+			}
+			if _, ok := found.Labels[bootstrapv1.MachineSecretLabel]; !ok {
+				return nil, missing("Waiting for the label %s on the Secret %q, which permits to put it onto machines", bootstrapv1.MachineSecretLabel, key.Name)
+			}
+		}
+		value, ok := found.Data[key.Key]
+		if !ok {
+			return nil, missing("Waiting for the key %q of the Secret %q", key.Key, key.Name)
+		}
+		out[key] = value
+	}
+	return out, nil
+}
+
+// controlPlaneVersion asks the workload cluster's API server itself: that is the version that a kubelet must fit, whatever
+// kind of control plane it is.
+func (r *ConfigReconciler) controlPlaneVersion(ctx context.Context, cluster *clusterv1.Cluster) (string, error) {
+	config, err := r.ClusterCache.GetRESTConfig(ctx, client.ObjectKeyFromObject(cluster))
+	if errors.Is(err, clustercache.ErrClusterNotConnected) {
+		return "", &waiting{reason: bootstrapv1.WaitingForControlPlaneReason, message: "Waiting for a connection to the workload cluster", after: recheck}
+	}
+	if err != nil {
+		return "", err
+	}
+	version, err := serverVersion(ctx, config)
+	if err != nil {
+		return "", permitted(err, "the API server's version")
+	}
+	return version, nil
+}
+
+func serverVersion(ctx context.Context, config *rest.Config) (string, error) {
+	c, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return "", fmt.Errorf("making a client for the API server's version: %w", err)
+	}
+	raw, err := c.RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+	if err != nil {
+		return "", fmt.Errorf("asking for the API server's version: %w", err)
+	}
+	info := apiversion.Info{}
+	if err := json.Unmarshal(raw, &info); err != nil {
+		return "", fmt.Errorf("reading the API server's version: %w", err)
+	}
+	return info.GitVersion, nil
+}

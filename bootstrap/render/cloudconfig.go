@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"encoding/base64"
+	"errors"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Header begins a cloud-config: cloud-init fills in instance data first, then reads the rest as its configuration.
+const Header = "## template: jinja\n#cloud-config\n"
+
+// The parts of cloud-config that are written (https://docs.cloud-init.io/en/latest/reference/modules.html).
+type cloudInit struct {
+	Hostname          string      `json:"hostname"`
+	SSHAuthorizedKeys []string    `json:"ssh_authorized_keys,omitempty"`
+	Users             []any       `json:"users,omitempty"`
+	WriteFiles        []writeFile `json:"write_files"`
+	RunCmd            [][]string  `json:"runcmd"`
+}
+
+type cloudInitUser struct {
+	Name              string   `json:"name"`
+	Shell             string   `json:"shell"`
+	LockPasswd        bool     `json:"lock_passwd"`
+	SSHAuthorizedKeys []string `json:"ssh_authorized_keys,omitempty"`
+}
+
+type writeFile struct {
+	Path        string `json:"path"`
+	Content     string `json:"content"`
+	Encoding    string `json:"encoding,omitempty"`
+	Owner       string `json:"owner,omitempty"`
+	Permissions string `json:"permissions"`
+	// Defer writes the file after users and packages are there, which an owner other than root needs.
+	Defer bool `json:"defer,omitempty"`
+}
+
+// cloudConfig writes a node down for cloud-init. variables is how many of its variables are meant.
+func cloudConfig(n *node, variables int) ([]byte, error) {
+	config := cloudInit{
+		Hostname: n.hostname, SSHAuthorizedKeys: n.keys,
+		RunCmd: [][]string{{"systemctl", "daemon-reload"}, {"systemctl", "enable", "--now", bootstrapUnit}},
+	}
+	if len(n.users) > 0 {
+		config.Users = []any{"default"} // the image's own, which a list would do away with
+	}
+	for _, u := range n.users {
+		config.Users = append(config.Users, cloudInitUser{Name: u.Name, Shell: "/bin/bash", LockPasswd: true, SSHAuthorizedKeys: u.SSHAuthorizedKeys})
+	}
+	for _, u := range n.units {
+		config.WriteFiles = append(config.WriteFiles, encoded(file{path: unitFolder + u.name, content: u.content}))
+	}
+	for _, f := range n.files {
+		config.WriteFiles = append(config.WriteFiles, encoded(f))
+	}
+	body, err := yaml.Marshal(config)
+	if err != nil {
+		return nil, errors.New("writing the cloud-config as YAML failed")
+	}
+	out := Header + string(body)
+	if strings.Count(out, "{{") != variables || strings.Contains(out, "{%") || strings.Contains(out, "{#") {
+		return nil, errors.New("the cloud-config would hold jinja that was not meant") // by the checks before, it can't
+	}
+	return []byte(out), nil
+}
+
+func encoded(f file) writeFile {
+	w := writeFile{Path: f.path, Permissions: f.mode(), Owner: f.owner, Defer: f.owner != ""}
+	if f.template {
+		w.Content = f.content
+	} else {
+		w.Encoding, w.Content = "b64", base64.StdEncoding.EncodeToString([]byte(f.content))
+	}
+	return w
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"cmp"
+	"errors"
+	"strings"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+)
+
+// The files that every node has.
+const (
+	// BootstrapKubeconfigPath holds the kubeconfig with the bootstrap token. kubeadm's kubelet unit reads it.
+	BootstrapKubeconfigPath = "/etc/kubernetes/bootstrap-kubelet.conf"
+	// CAPath holds the cluster's CA.
+	CAPath = "/etc/kubernetes/pki/ca.crt"
+	// KubeletConfigPath holds the KubeletConfiguration.
+	KubeletConfigPath = "/var/lib/kubelet/config.yaml"
+	// KubeletDefaultsPath holds the kubelet's flags. It is the one file that is not encoded in a cloud-config, because it
+	// may carry instance-data variables.
+	KubeletDefaultsPath = "/etc/default/kubelet"
+	// ScriptPath holds the script that does the rest.
+	ScriptPath = "/etc/kubernetes/drover-bootstrap.sh"
+	// LogPath is where the script says what it does, and where the output of all commands goes.
+	LogPath = "/var/log/drover-bootstrap.log"
+	// SentinelPath appears when everything has succeeded. Cluster API's contract names it.
+	SentinelPath = "/run/cluster-api/bootstrap-success.complete"
+
+	kubeletSysconfigPath = "/etc/sysconfig/kubelet"
+	unitFolder           = "/etc/systemd/system/"
+	bootstrapUnit        = "drover-bootstrap.service"
+)
+
+// node describes a machine that is to become one. Order matters in all lists.
+type node struct {
+	hostname string
+	// keys let in to the image's default user.
+	keys  []string
+	users []bootstrapv1.User
+	files []file
+	units []unit
+	steps []step
+}
+
+type file struct {
+	path, content string
+	// permissions in octal, "0644" where empty.
+	permissions string
+	// owner is "user:group", root's where empty.
+	owner string
+	// template says that cloud-init's variables in content are meant.
+	template bool
+}
+
+func (f file) mode() string { return cmp.Or(f.permissions, "0644") }
+
+// unit is a file of systemd's. The script enables it, except the one that runs the script.
+type unit struct{ name, content string }
+
+// step is a part of the script, by the name that the log shows.
+type step struct {
+	name  string
+	lines []string
+}
+
+func (n *node) add(files ...file) { n.files = append(n.files, files...) }
+
+func (n *node) do(name string, lines ...string) { n.steps = append(n.steps, step{name, lines}) }
+
+// describe makes the description. The input was checked.
+func describe(in Input) (*node, error) {
+	kubeconfig, err := bootstrapKubeconfig(in)
+	if err != nil {
+		return nil, err
+	}
+	config, err := kubeletConfig(in)
+	if err != nil {
+		return nil, err
+	}
+	defaults := kubeletDefaults(in)
+	templated := strings.Contains(defaults, "{{")
+	n := &node{hostname: in.NodeName, keys: in.Spec.SSHAuthorizedKeys, users: in.Spec.Host.Users}
+	n.add(
+		file{path: BootstrapKubeconfigPath, permissions: "0600", content: string(kubeconfig)},
+		file{path: CAPath, content: string(in.CA)},
+		file{path: KubeletConfigPath, content: string(config)},
+		file{path: KubeletDefaultsPath, content: defaults, template: true},
+	)
+	if templated {
+		n.do("Checking the instance data", "if grep -q CI_MISSING_JINJA_VAR "+KubeletDefaultsPath+"; then",
+			"  say 'cloud-init does not know the instance data that the provider ID is made of'",
+			"  exit 1",
+			"fi")
+	}
+	n.host(in)
+	n.install(in)
+	n.containerd(in)
+	n.kubelet(in)
+	n.commands("Running the commands before the kubelet", in.Spec.PreKubeletCommands)
+	n.do("Starting the kubelet")
+	if Installs(in.Spec) {
+		n.extend("touch " + configuredPath)
+	}
+	n.extend("systemctl enable --now kubelet")
+	n.commands("Running the commands after the kubelet", in.Spec.PostKubeletCommands)
+	n.units = append(n.units, unit{bootstrapUnit, bootstrapUnitText})
+	n.add(file{path: ScriptPath, permissions: "0700", content: n.script()})
+	n.userFiles(in)
+	return n, nil
+}
+
+func (n *node) userFiles(in Input) {
+	for _, f := range in.Spec.Files {
+		content := f.Content
+		if f.ContentFrom.Secret.Name != "" {
+			content = string(in.Secrets[f.ContentFrom.Secret])
+		}
+		owner := f.Owner
+		if owner == "root:root" {
+			owner = ""
+		}
+		n.add(file{path: f.Path, content: content, permissions: f.Permissions, owner: owner})
+	}
+}
+
+// commands runs each of the user's commands in a shell of its own, so that an unclosed quote, an exit or a changed option
+// in one can't skip what follows.
+func (n *node) commands(name string, commands []string) {
+	if len(commands) == 0 {
+		return
+	}
+	lines := make([]string, len(commands))
+	for i, c := range commands {
+		lines[i] = "/bin/sh -ec " + quote(c)
+	}
+	n.do(name, lines...)
+}
+
+func bootstrapKubeconfig(in Input) ([]byte, error) {
+	const name = "bootstrap"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: in.Server, CertificateAuthorityData: in.CA}
+	config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: in.Token}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	out, err := clientcmd.Write(*config)
+	if err != nil {
+		return nil, errors.New("writing the bootstrap kubeconfig failed")
+	}
+	return out, nil
+}

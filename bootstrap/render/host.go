@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"cmp"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+)
+
+const (
+	proxyPath        = "/etc/default/drover-proxy"
+	modulesPath      = "/etc/modules-load.d/drover.conf"
+	sysctlsPath      = "/etc/sysctl.d/99-drover.conf"
+	timesyncdPath    = "/etc/systemd/timesyncd.conf.d/drover.conf"
+	chronyPath       = "/etc/kubernetes/drover-chrony.conf"
+	sudoersPath      = "/etc/sudoers.d/90-drover"
+	subscriptionPath = "/etc/kubernetes/drover-subscription"
+)
+
+// host sets up the operating system, in an order in which each part can use those before it.
+func (n *node) host(in Input) {
+	n.proxy(in)
+	n.trust(in.Spec)
+	n.subscription(in)
+	n.kernel(in.Spec)
+	n.time(in.Spec.Host.NTPServers)
+	n.sudo(in.Spec.Host.Users)
+	s := systemOf(in.Spec)
+	switch in.Spec.Host.UnattendedUpgrades {
+	case "On":
+		n.do("Switching unattended upgrades on", s.upgradesOn...)
+	case "Off":
+		n.do("Switching unattended upgrades off", s.upgradesOff...)
+	}
+}
+
+func proxied(spec *bootstrapv1.CloudInitConfigSpec) bool {
+	return spec.Host.Proxy.HTTPProxy+spec.Host.Proxy.HTTPSProxy != ""
+}
+
+// proxy writes one file that the script, containerd and the kubelet read. An address may hold a password.
+func (n *node) proxy(in Input) {
+	if !proxied(in.Spec) {
+		return
+	}
+	p := in.Spec.Host.Proxy
+	without := []string{"localhost", "127.0.0.1", "::1", ".svc", "." + cmp.Or(in.Spec.ClusterDomain, in.ClusterDomain, "cluster.local")}
+	if u, err := url.Parse(in.Server); err == nil && u.Hostname() != "" {
+		without = append(without, u.Hostname())
+	}
+	var lines []string
+	for _, v := range []struct{ name, value string }{
+		{"HTTP_PROXY", p.HTTPProxy}, {"HTTPS_PROXY", p.HTTPSProxy}, {"NO_PROXY", strings.Join(append(without, p.NoProxy...), ",")},
+	} {
+		if v.value != "" { // curl and apt read small letters, Go reads both
+			lines = append(lines, v.name+"='"+v.value+"'", strings.ToLower(v.name)+"='"+v.value+"'")
+		}
+	}
+	n.add(file{path: proxyPath, permissions: "0600", content: strings.Join(lines, "\n") + "\n"})
+	for _, service := range []string{"containerd", "kubelet"} {
+		n.add(file{path: unitFolder + service + ".service.d/50-drover-proxy.conf", content: "[Service]\nEnvironmentFile=" + proxyPath + "\n"})
+	}
+	n.do("Using the proxy", "set -a", "# shellcheck disable=SC1091 # it is written beside this script", ". "+proxyPath, "set +a")
+}
+
+// trust makes the system trust further certificates before anything is fetched.
+func (n *node) trust(spec *bootstrapv1.CloudInitConfigSpec) {
+	if spec.Host.CABundle == "" {
+		return
+	}
+	s := systemOf(spec)
+	bundle, err := ParseCA([]byte(spec.Host.CABundle))
+	if err != nil {
+		return // Validate has said so
+	}
+	n.add(file{path: s.caFile, content: string(bundle)})
+	n.do("Trusting the CA bundle", s.caUpdate)
+}
+
+// subscription registers the machine. The file with the key is removed once it has served, and nothing is printed of it.
+func (n *node) subscription(in Input) {
+	name := in.Spec.Host.Subscription.Name
+	if name == "" {
+		return
+	}
+	value := func(key string) string {
+		return quote(string(in.Secrets[bootstrapv1.SecretKey{Name: name, Key: key}]))
+	}
+	n.add(file{path: subscriptionPath, permissions: "0600",
+		content: "organization=" + value(organizationKey) + "\nactivation_key=" + value(activationKeyKey) + "\n"})
+	n.do("Registering the machine with its vendor",
+		"if ! subscription-manager identity >/dev/null 2>&1; then",
+		"  # shellcheck disable=SC1091 # it is written beside this script",
+		"  . "+subscriptionPath,
+		"  # shellcheck disable=SC2154 # from that file",
+		"  retry subscription-manager register --org=\"$organization\" --activationkey=\"$activation_key\"",
+		"fi",
+		"rm -f "+subscriptionPath)
+}
+
+// kernel loads modules before it sets what they bring. What every node needs is in the images of image-builder already.
+func (n *node) kernel(spec *bootstrapv1.CloudInitConfigSpec) {
+	modules, sysctls := slices.Clone(spec.Host.KernelModules), map[string]string{}
+	swap := spec.Host.Swap
+	if Installs(spec) {
+		modules = append([]string{"overlay", "br_netfilter"}, modules...)
+		sysctls = map[string]string{
+			"net.bridge.bridge-nf-call-iptables": "1", "net.bridge.bridge-nf-call-ip6tables": "1",
+			"net.ipv4.ip_forward": "1",
+		}
+		if family := spec.Kubelet.NodeIPFamily; family == "IPv6" || family == "DualStack" {
+			// A router ignores router advertisements, unless told otherwise.
+			sysctls["net.ipv6.conf.all.forwarding"], sysctls["net.ipv6.conf.all.accept_ra"], sysctls["net.ipv6.conf.default.accept_ra"] = "1", "2", "2"
+		}
+		swap = cmp.Or(swap, "Off")
+	}
+	maps.Copy(sysctls, spec.Host.Sysctls)
+	if len(modules) > 0 {
+		slices.Sort(modules)
+		n.add(file{path: modulesPath, content: strings.Join(slices.Compact(modules), "\n") + "\n"})
+		n.do("Loading kernel modules", "systemctl restart systemd-modules-load")
+	}
+	if len(sysctls) > 0 {
+		var lines []string
+		for _, name := range slices.Sorted(maps.Keys(sysctls)) {
+			lines = append(lines, name+" = "+sysctls[name])
+		}
+		n.add(file{path: sysctlsPath, content: strings.Join(lines, "\n") + "\n"})
+		n.do("Setting the kernel's parameters", "sysctl -p "+sysctlsPath)
+	}
+	if swap == "Off" {
+		n.do("Switching swap off", "swapoff -a",
+			"if [ -f /etc/fstab ]; then",
+			`  sed -i -E '/^[^#[:space:]]+[[:space:]]+[^[:space:]]+[[:space:]]+swap[[:space:]]/s/^/#/' /etc/fstab`,
+			"fi")
+	}
+}
+
+// time sets the servers of whichever of the two usual daemons the image has.
+func (n *node) time(servers []string) {
+	if len(servers) == 0 {
+		return
+	}
+	n.add(file{path: timesyncdPath, content: "[Time]\nNTP=" + strings.Join(servers, " ") + "\n"})
+	chrony := ""
+	for _, s := range servers {
+		chrony += "server " + s + " iburst\n"
+	}
+	n.add(file{path: chronyPath, content: chrony + "driftfile /var/lib/chrony/drift\nmakestep 1.0 3\nrtcsync\n"})
+	n.do("Setting the time servers",
+		"if [ -f /etc/chrony/chrony.conf ]; then",
+		"  cp "+chronyPath+" /etc/chrony/chrony.conf",
+		"  systemctl restart chrony",
+		"elif [ -f /etc/chrony.conf ]; then",
+		"  cp "+chronyPath+" /etc/chrony.conf",
+		"  systemctl restart chronyd",
+		"else",
+		"  systemctl restart systemd-timesyncd",
+		"fi")
+}
+
+func (n *node) sudo(users []bootstrapv1.User) {
+	content := ""
+	for _, u := range users {
+		if u.Sudo == "Allowed" {
+			content += u.Name + " ALL=(ALL) NOPASSWD:ALL\n"
+		}
+	}
+	if content != "" {
+		n.add(file{path: sudoersPath, permissions: "0440", content: content})
+	}
+}

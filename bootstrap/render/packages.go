@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+)
+
+const (
+	kubernetesRepository = "https://pkgs.k8s.io/core:/stable:"
+	dockerRepository     = "https://download.docker.com/linux"
+)
+
+// apt waits for whoever else installs at the first boot, and keeps files that Drover wrote before the package came.
+func apt() *packageManager {
+	const options = "-y -o DPkg::Lock::Timeout=600 -o Dpkg::Options::=--force-confold"
+	return &packageManager{
+		install: func(packages ...string) []string {
+			return []string{
+				"export DEBIAN_FRONTEND=noninteractive",
+				"retry apt-get update",
+				"retry apt-get install " + options + " --allow-downgrades --allow-change-held-packages " + quoteAll(packages),
+			}
+		},
+		tools: map[string]string{"curl": "curl", "tar": "tar", "iptables": "iptables", "conntrack": "conntrack"},
+	}
+}
+
+// rpm is dnf or its forerunner. The node's packages are excluded in their repositories, so that no upgrade touches them.
+func rpm(program string) *packageManager {
+	return &packageManager{
+		install: func(packages ...string) []string {
+			return []string{"retry " + program + " install -y --disableexcludes=all " + quoteAll(packages)}
+		},
+		tools: map[string]string{"curl": "curl", "tar": "tar", "iptables": "iptables", "conntrack": "conntrack-tools"},
+	}
+}
+
+// minorFolder is a version's place in the Kubernetes project's repository.
+func minorFolder(kubelet string) string {
+	parts := strings.SplitN(kubelet, ".", 3)
+	return "v" + parts[0] + "." + parts[1]
+}
+
+// packageVersion is the pattern of a version's packages: 2.2 is not 2.20, and 2.2.1 not 2.2.10.
+func packageVersion(version string) string {
+	if strings.Count(version, ".") < 2 {
+		return version + ".*"
+	}
+	return version + "-*"
+}
+
+// aptRepositories writes the repositories down and installs from them. apt reads keys in their text form from files that
+// end in .asc. They are fetched over verified TLS; from then on they vouch for the packages.
+func aptRepositories(n *node, spec *bootstrapv1.PackagesInstall, distribution, release, kubelet, containerd string) {
+	const keys = "/etc/apt/keyrings/"
+	kubernetes := cmp.Or(spec.KubernetesRepository, kubernetesRepository) + "/" + minorFolder(kubelet) + "/deb/"
+	docker := cmp.Or(spec.ContainerdRepository, dockerRepository) + "/" + distribution
+	list := func(key, rest string) string { return quote("deb [signed-by=" + keys + key + ".asc] " + rest) }
+	n.do("Fetching the keys of the package repositories",
+		"mkdir -p "+keys,
+		"if ! command -v curl >/dev/null; then",
+		"  retry apt-get update",
+		"  retry apt-get install -y -o DPkg::Lock::Timeout=600 curl ca-certificates",
+		"fi",
+		"retry curl -fsSL --connect-timeout 20 -o "+keys+"kubernetes.asc "+quote(kubernetes+"Release.key"),
+		"retry curl -fsSL --connect-timeout 20 -o "+keys+"docker.asc "+quote(docker+"/gpg"),
+		// Not before the keys are there: apt refuses to go on without them.
+		"printf '%s\\n' "+list("kubernetes", kubernetes+" /")+" "+list("docker", docker+" "+release+" stable")+" >/etc/apt/sources.list.d/drover.list")
+	n.do("Installing containerd and the kubelet")
+	n.extend(apt().install("containerd.io="+packageVersion(containerd), "kubelet="+kubelet+"-*", "cri-tools")...)
+	n.extend("apt-mark hold containerd.io kubelet kubernetes-cni cri-tools")
+}
+
+func dockerRPMs(n *node, spec *bootstrapv1.PackagesInstall, folder string) {
+	docker := cmp.Or(spec.ContainerdRepository, dockerRepository) + "/" + folder
+	key := cmp.Or(spec.ContainerdRepository, dockerRepository) + "/" + strings.SplitN(folder, "/", 2)[0] + "/gpg"
+	n.add(rpmRepository("docker", docker+"/$basearch/stable", key, "containerd.io"))
+}
+
+func kubernetesRPMs(n *node, spec *bootstrapv1.PackagesInstall, kubelet, containerdPackage, containerd string) {
+	kubernetes := cmp.Or(spec.KubernetesRepository, kubernetesRepository) + "/" + minorFolder(kubelet) + "/rpm/"
+	n.add(rpmRepository("kubernetes", kubernetes, kubernetes+"repodata/repomd.xml.key", "kubelet kubeadm kubectl cri-tools kubernetes-cni"))
+	if containerd != "" {
+		containerdPackage += "-" + packageVersion(containerd)
+	}
+	n.do("Installing containerd and the kubelet")
+	n.extend(rpm("dnf").install(containerdPackage, "kubelet-"+kubelet, "cri-tools")...)
+}
+
+func rpmRepository(name, url, key, exclude string) file {
+	return file{path: "/etc/yum.repos.d/drover-" + name + ".repo", content: fmt.Sprintf(
+		"[drover-%[1]s]\nname=%[1]s\nbaseurl=%[2]s\nenabled=1\ngpgcheck=1\ngpgkey=%[3]s\nexclude=%[4]s\n", name, url, key, exclude)}
+}
+
+// extend adds lines to the last step.
+func (n *node) extend(lines ...string) {
+	last := &n.steps[len(n.steps)-1]
+	last.lines = append(last.lines, lines...)
+}

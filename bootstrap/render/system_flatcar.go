@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+)
+
+// flatcar has no packages, and a /usr that can't be written to.
+func flatcar() []system {
+	return []system{{
+		name:     "flatcar",
+		format:   bootstrapv1.FormatIgnition,
+		programs: "/opt/bin",
+		caFile:   "/etc/ssl/certs/drover.pem",
+		caUpdate: "update-ca-certificates",
+		upgradesOn: []string{
+			"systemctl unmask update-engine.service locksmithd.service",
+			"systemctl start update-engine.service locksmithd.service",
+		},
+		upgradesOff: []string{"systemctl mask --now update-engine.service locksmithd.service"},
+	}}
+}
