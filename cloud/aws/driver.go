@@ -6,6 +6,8 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -38,6 +40,7 @@ type driver struct {
 	groups     memo[[]string]
 	types      memo[types.InstanceTypeInfo]
 	leftovers  memo[[]cloud.Resource]
+	deleted    atomic.Int64 // when something was deleted last, in Unix nanoseconds
 	open       openCreates
 }
 
@@ -103,12 +106,16 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, nil
 }
 
-// List reads the instances each time, and what was left behind each few minutes.
+// List reads the instances each time. What was left behind it reads each few minutes, and each time while instances go:
+// that is when something is left.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	ours := filter("tag-key", cloud.TagOwnership)
 	all, err := d.instances(ctx, ours)
 	if err != nil {
 		return nil, err
+	}
+	if time.Since(time.Unix(0, d.deleted.Load())) < leftoversTTL {
+		d.leftovers.forget("")
 	}
 	left, err := d.leftovers.get(ctx, "", func(ctx context.Context) ([]cloud.Resource, error) {
 		// What is attached goes with its instance, which is listed.
@@ -269,6 +276,7 @@ func pages(ask bool, op string, page func(next *string) (found []cloud.Resource,
 }
 
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
+	d.deleted.Store(time.Now().UnixNano())
 	errs := make([]error, len(resources))
 	var instances []int
 	for i, r := range resources {

@@ -20,7 +20,7 @@ const (
 
 	// leftoversTTL is how long a listing of volumes and network interfaces that were left behind serves further listings.
 	// They are an exception that costs little and is confirmed by a live read; listing them each minute would cost two
-	// thirds of an idle account's calls.
+	// thirds of an idle account's calls. For as long after a deletion every listing looks for them.
 	leftoversTTL = 5 * time.Minute
 
 	// openTTL is how long a create without an answer is remembered. Whoever made it has given up long before.
