@@ -103,6 +103,9 @@ func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWS
 
 // ambientLogin is the SDK's own chain: environment, web identity (IRSA), Pod Identity, instance profile.
 func ambientLogin(base aws.Config) (login, error) {
+	if os.Getenv("AWS_CA_BUNDLE") != "" { // the SDK would trust it with a transport of its own, past the account's
+		return login{}, cloud.Errorf(cloud.Unauthorized, "the manager's variable AWS_CA_BUNDLE is not supported: set SSL_CERT_FILE, which counts for all clouds")
+	}
 	chain, err := config.LoadDefaultConfig(context.Background(), config.WithRegion(base.Region),
 		config.WithHTTPClient(base.HTTPClient), config.WithRetryer(base.Retryer))
 	if err != nil {
