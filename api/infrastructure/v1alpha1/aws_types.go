@@ -96,7 +96,7 @@ type AWSMachine struct {
 	// +optional
 	EFA bool `json:"efa,omitempty"`
 
-	// networkInterfaces are further ones, in the same subnet. They are deleted with the machine.
+	// networkInterfaces are further ones, in the same subnet. They are deleted with the machine. Default: none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -107,7 +107,7 @@ type AWSMachine struct {
 	// +optional
 	RootVolume *AWSVolume `json:"rootVolume,omitempty"`
 
-	// volumes are further disks. They are deleted with the machine.
+	// volumes are further disks. They are deleted with the machine. Default: none.
 	// +optional
 	// +listType=map
 	// +listMapKey=deviceName
@@ -390,7 +390,7 @@ type AWSCapacityReservation struct {
 	ResourceGroupARN string `json:"resourceGroupARN,omitempty"`
 
 	// preference where none is named: "open" uses any that fits, "none" uses none, "capacity-reservations-only" fails
-	// where none fits.
+	// where none fits. Example: "none".
 	// +optional
 	// +kubebuilder:validation:Enum=open;none;capacity-reservations-only
 	Preference string `json:"preference,omitempty"`
@@ -406,7 +406,7 @@ type AWSCPUOptions struct {
 	// +kubebuilder:validation:Maximum=1024
 	CoreCount int32 `json:"coreCount,omitempty"`
 
-	// threadsPerCore is 1 to switch simultaneous multithreading off, else 2.
+	// threadsPerCore is 1 to switch simultaneous multithreading off, else 2. Example: 1.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2

@@ -27,7 +27,6 @@ type instance struct {
 	spot                  bool
 	made, ended           time.Time // ended: when it was told to terminate
 	tags                  map[string]string
-	leaves                []string // volumes that stay when it goes
 }
 
 // leftover is a volume or a network interface that no instance takes along.
