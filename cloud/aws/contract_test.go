@@ -280,7 +280,9 @@ func (w *world) config(key, secret string) aws.Config {
 	}
 }
 
-func (w *world) client(key, secret string) *ec2.Client { return ec2.NewFromConfig(w.config(key, secret)) }
+func (w *world) client(key, secret string) *ec2.Client {
+	return ec2.NewFromConfig(w.config(key, secret))
+}
 
 // launch is a small request of the driver's.
 func (w *world) launch(token string) *ec2.RunInstancesInput {

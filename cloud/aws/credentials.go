@@ -51,7 +51,7 @@ func newLogin(account *infrav1.AWSAccount, secret map[string][]byte, base aws.Co
 	}
 	if role := account.AssumeRole; role != nil {
 		base.Credentials = l.cached()
-		l.who = role.ARN
+		l.who = accountOf(role.ARN)
 		l.provider = stscreds.NewAssumeRoleProvider(newSTS(base, account), role.ARN, func(o *stscreds.AssumeRoleOptions) {
 			o.RoleSessionName = sessionName
 			if role.ExternalID != "" {
@@ -94,7 +94,7 @@ func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWS
 		l.provider = credentials.NewStaticCredentialsProvider(values[keyAccessKeyID], values[keySecretKey], values[keySessionToken])
 		return l, nil
 	}
-	l.who = values[keyRoleARN]
+	l.who = accountOf(values[keyRoleARN])
 	base.Credentials = aws.AnonymousCredentials{}
 	l.provider = stscreds.NewWebIdentityRoleProvider(newSTS(base, account), values[keyRoleARN], identityToken(values[keyIdentity]),
 		func(o *stscreds.WebIdentityRoleOptions) { o.RoleSessionName = sessionName })
@@ -160,6 +160,14 @@ type identityToken string
 
 // GetIdentityToken implements stscreds.IdentityTokenRetriever.
 func (t identityToken) GetIdentityToken() ([]byte, error) { return []byte(t), nil }
+
+// accountOf is the AWS account that a role belongs to: its roles are throttled together.
+func accountOf(arn string) string {
+	if parts := strings.SplitN(arn, ":", 6); len(parts) == 6 {
+		return parts[4]
+	}
+	return digest(arn)
+}
 
 // digest stands for something that is better not written down.
 func digest(s string) string {

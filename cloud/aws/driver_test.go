@@ -234,6 +234,21 @@ func TestMismatch(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("delete the Machine")))
 }
 
+// TestSpot has a spot instance taken back: the next listing says so, and why.
+func TestSpot(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	d := connect(t, stub, nil)
+	made, err := d.Ensure(ctx, request("token", func(m *infrav1.AWSMachine) { m.Market = &infrav1.AWSMarket{Type: "spot"} }))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(made.Interruptible).To(BeTrue())
+	stub.Interrupt(made.ID)
+	all, err := d.List(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(all).To(HaveExactElements(And(HaveField("State", cloud.StateTerminated), HaveField("Reason", ContainSubstring("SpotInstanceTermination")))))
+}
+
 // TestTerminateBatch has instances in a batch that can't be deleted: the others are, at few calls.
 func TestTerminateBatch(t *testing.T) {
 	t.Parallel()

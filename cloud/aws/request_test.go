@@ -157,6 +157,7 @@ func TestUserData(t *testing.T) {
 		"none":            {data: nil},
 		"short":           {data: []byte("#cloud-config\n")},
 		"as long as may":  {data: noise[:ec2UserData]},
+		"a little longer": {data: long[:ec2UserData+1], packed: true},
 		"long":            {data: long, packed: true},
 		"noise":           {data: noise, code: cloud.InvalidSpec},
 		"Ignition":        {data: append([]byte(" {"), long...), code: cloud.InvalidSpec},
@@ -217,6 +218,7 @@ func FuzzUserData(f *testing.F) {
 // FuzzWhole: nothing but a whole answer is taken for one.
 func FuzzWhole(f *testing.F) {
 	f.Add([]byte("<?xml version=\"1.0\"?><RunInstancesResponse/></RunInstancesResponse>"))
+	f.Add([]byte("<RunInstancesResponse><instancesSet>"))
 	f.Add([]byte("<html/>"))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if whole(body, "RunInstances") && (!bytes.Contains(body, []byte("<RunInstancesResponse")) || !bytes.HasSuffix(bytes.TrimSpace(body), []byte("</RunInstancesResponse>"))) {

@@ -26,6 +26,7 @@ type instance struct {
 	id, zone, size, image string
 	spot                  bool
 	made, ended           time.Time // ended: when it was told to terminate
+	reason                string    // why it ended; "" where somebody asked for it
 	tags                  map[string]string
 }
 

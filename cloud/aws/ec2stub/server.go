@@ -233,6 +233,13 @@ func (c *Cloud) SetQuota(n int) {
 	c.options.Quota = n
 }
 
+// Interrupt takes a spot instance back.
+func (c *Cloud) Interrupt(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.instances[id].ended, c.instances[id].reason = time.Now(), "Server.SpotInstanceTermination: Spot instance termination"
+}
+
 // Protect keeps an instance from being terminated by the API.
 func (c *Cloud) Protect(id string) {
 	c.mu.Lock()

@@ -3,9 +3,11 @@
 package ec2stub
 
 import (
+	"cmp"
 	"encoding/json"
 	"encoding/xml"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -216,7 +218,9 @@ func (c *Cloud) item(i *instance) instanceItem {
 	}
 	if out.State.Name == terminated {
 		out.PrivateIP, out.PrivateDNS = "", ""
-		out.Reason = &reasonItem{Code: "Client.UserInitiatedShutdown", Message: "Client.UserInitiatedShutdown: User initiated shutdown"}
+		words := cmp.Or(i.reason, "Client.UserInitiatedShutdown: User initiated shutdown")
+		code, _, _ := strings.Cut(words, ":")
+		out.Reason = &reasonItem{Code: code, Message: words}
 	}
 	return out
 }
