@@ -135,9 +135,13 @@ func blockDevices(p plan) (all []types.BlockDeviceMapping) {
 }
 
 func blockDevice(v infrav1.AWSVolume) *types.EbsBlockDevice {
+	encrypted := aws.Bool(true)
+	if v.Encrypted != nil && !*v.Encrypted {
+		encrypted = nil // EC2 refuses to take the encryption of a snapshot away
+	}
 	return &types.EbsBlockDevice{
 		DeleteOnTermination: aws.Bool(true),
-		Encrypted:           aws.Bool(v.Encrypted == nil || *v.Encrypted),
+		Encrypted:           encrypted,
 		KmsKeyId:            optional(v.KMSKeyID),
 		VolumeSize:          optionalInt(v.SizeGiB),
 		VolumeType:          types.VolumeType(v.Type),

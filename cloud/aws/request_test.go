@@ -75,7 +75,7 @@ func TestFields(t *testing.T) {
 		"volume": {func(m *infrav1.AWSMachine) {
 			m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-01", AWSVolume: infrav1.AWSVolume{Encrypted: aws.Bool(false)}}}
 		}, func(in *ec2.RunInstancesInput) any { return in.BlockDeviceMappings[1] }, types.BlockDeviceMapping{
-			DeviceName: aws.String("/dev/sdf"), Ebs: &types.EbsBlockDevice{DeleteOnTermination: aws.Bool(true), Encrypted: aws.Bool(false), SnapshotId: aws.String("snap-01")},
+			DeviceName: aws.String("/dev/sdf"), Ebs: &types.EbsBlockDevice{DeleteOnTermination: aws.Bool(true), SnapshotId: aws.String("snap-01")},
 		}},
 		"public IP": {func(m *infrav1.AWSMachine) { m.PublicIP = aws.Bool(false) },
 			func(in *ec2.RunInstancesInput) any { return *in.NetworkInterfaces[0].AssociatePublicIpAddress }, false},

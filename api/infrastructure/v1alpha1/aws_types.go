@@ -277,7 +277,8 @@ type AWSVolume struct {
 	// +kubebuilder:validation:Maximum=2000
 	ThroughputMiBps int32 `json:"throughputMiBps,omitempty"`
 
-	// encrypted says whether the disk is encrypted. Default: true.
+	// encrypted says whether the disk is encrypted; false leaves it to the image or snapshot, and to the account's own
+	// setting. Default: true.
 	// +optional
 	// +kubebuilder:default=true
 	Encrypted *bool `json:"encrypted,omitempty"`
