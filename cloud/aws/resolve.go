@@ -168,10 +168,10 @@ func (d *driver) findSubnets(ctx context.Context, wanted infrav1.AWSSelector) ([
 
 // securityGroups are those that the machine names, or nil for the VPC's default.
 func (d *driver) securityGroups(ctx context.Context, wanted *infrav1.AWSSelector, vpc string) ([]string, error) {
-	if wanted == nil || len(wanted.IDs) > 0 {
-		if wanted == nil {
-			return nil, nil
-		}
+	if wanted == nil {
+		return nil, nil
+	}
+	if len(wanted.IDs) > 0 {
 		return wanted.IDs, nil
 	}
 	return d.groups.get(ctx, vpc+keyOf(wanted), func(ctx context.Context) ([]string, error) {
