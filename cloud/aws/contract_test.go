@@ -19,6 +19,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 	"github.com/aws/smithy-go"
+	. "github.com/onsi/gomega"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
@@ -330,7 +331,9 @@ func startMoto(t *testing.T) (endpoint string) {
 		t.Fatal(err)
 	}
 	address := listener.Addr().String()
-	listener.Close() // moto takes it over
+	if err := listener.Close(); err != nil { // moto takes it over
+		t.Fatal(err)
+	}
 	_, port, _ := strings.Cut(address, ":")
 	var output strings.Builder
 	server := exec.Command(path, "-H", "127.0.0.1", "-p", port)
@@ -346,14 +349,13 @@ func startMoto(t *testing.T) (endpoint string) {
 			t.Log(output.String())
 		}
 	})
-	for tick := time.NewTicker(100 * time.Millisecond); ; <-tick.C {
-		resp, err := http.Get("http://" + address + "/moto-api/")
+	endpoint = "http://" + address
+	NewWithT(t).Eventually(func() error {
+		resp, err := http.Get(endpoint + "/moto-api/")
 		if err == nil {
-			resp.Body.Close()
-			return "http://" + address
+			err = resp.Body.Close()
 		}
-		if t.Context().Err() != nil {
-			t.Fatal("moto does not start")
-		}
-	}
+		return err
+	}).WithTimeout(2*time.Minute).WithPolling(100*time.Millisecond).Should(Succeed(), "moto answers")
+	return endpoint
 }
