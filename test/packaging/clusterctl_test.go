@@ -72,7 +72,9 @@ func TestClusterctl(t *testing.T) {
 		}
 	})
 
-	for _, flavor := range []string{"adopted", ""} {
+	ctl.env = append(ctl.env, "DROVER_AWS_REGION=eu-central-1", "DROVER_AWS_IMAGE_ID=ami-0a1b",
+		"DROVER_AWS_SUBNETS=subnet-0a1b, subnet-0c2d", "DROVER_AWS_SECURITY_GROUPS=sg-0a1b")
+	for _, flavor := range []string{"adopted", "aws", ""} {
 		t.Run("generate cluster, flavor '"+flavor+"'", func(t *testing.T) {
 			out := ctl.run(t, "generate", "cluster", "blue", "--infrastructure", "drover:"+version, "--flavor", flavor,
 				"--target-namespace", "team-a", "--kubernetes-version", "v1.36.3", "--worker-machine-count", "3")

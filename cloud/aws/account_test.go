@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/aws/ec2stub"
+)
+
+// TestAccountFindsTheZone has an account choose among the zones: those without capacity, and those without a subnet of the
+// machine's, for which EC2 need not be asked.
+func TestAccountFindsTheZone(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		subnets infrav1.AWSSelector
+		full    string
+		runs    int
+	}{
+		"no capacity": {subnets: infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}}, full: "us-east-1a", runs: 2},
+		"no subnet":   {subnets: infrav1.AWSSelector{IDs: []string{"subnet-0b1"}}, runs: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+			if test.full != "" {
+				stub.SetCapacity(test.full, 0)
+			}
+			accounts := cloud.NewAccounts(cloud.Options{Clouds: []cloud.Cloud{Cloud()}, Times: cloud.TimesFor(cloud.DefaultCall)})
+			account, err := accounts.Set(types.NamespacedName{Name: "a"}, cloud.AccountConfig{Spec: *testAccount(stub.URL), Credentials: testCredentials()})
+			g.Expect(err).NotTo(HaveOccurred())
+			req := request("token", func(m *infrav1.AWSMachine) { m.Subnets = test.subnets })
+			var made cloud.Resource
+			g.Eventually(func() (err error) {
+				made, err = account.Ensure(t.Context(), req, []string{"us-east-1a", "us-east-1b"})
+				return err
+			}).WithPolling(20 * time.Millisecond).Should(Succeed())
+			g.Expect(made.FailureDomain).To(Equal("us-east-1b"))
+			g.Expect(stub.Calls()["RunInstances"]).To(Equal(test.runs))
+		})
+	}
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package aws is the driver of Amazon EC2: it turns requests into calls of AWS's SDK and answers into resources. It knows no
+// Kubernetes client and no other driver, and all its traffic goes through the account's transport.
+package aws
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+const (
+	// maxUserData is what the driver takes; it is packed when it exceeds what EC2 takes.
+	maxUserData = 64 << 10
+	// maxBatch is how many values one filter of EC2 may have.
+	maxBatch = 200
+
+	maxTagKey, maxTagValue = 128, 256
+)
+
+// Cloud is AWS's row in the registry.
+func Cloud() cloud.Cloud {
+	return cloud.Cloud{
+		Name:            "aws",
+		InAccount:       func(a *infrav1.CloudAccountSpec) bool { return a.AWS != nil },
+		InMachine:       func(m *infrav1.CloudMachineFields) bool { return m.AWS != nil },
+		ValidateAccount: validateAccount,
+		ValidateMachine: validateMachine,
+		New:             newDriver,
+		// EC2's user guide, "Request throttling for the Amazon EC2 API". An account has these for each region, and others
+		// may use it too: deletes are held to half of it.
+		Limits: cloud.Limits{
+			Create: cloud.Limit{PerSecond: 2, Burst: 5},
+			Delete: cloud.Limit{PerSecond: 2.5, Burst: 50},
+			Read:   cloud.Limit{PerSecond: 20, Burst: 100},
+		},
+		Consistency: consistency,
+		MaxUserData: maxUserData,
+		MaxBatch:    maxBatch,
+		ProviderID: func(*infrav1.CloudMachineSpec) string {
+			return providerID("{{ v1.availability_zone }}", "{{ v1.instance_id }}")
+		},
+	}
+}
+
+// providerID is the instance's as AWS's cloud controller writes it, in every partition.
+func providerID(zone, id string) string { return "aws:///" + zone + "/" + id }
+
+func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
+	if a.AWS != nil && a.AWS.Endpoint != "" && a.CredentialsRef == nil {
+		return field.ErrorList{field.Forbidden(path.Child("aws", "endpoint"), "an endpoint of one's own needs credentials of one's own: set credentialsRef")}
+	}
+	return nil
+}
+
+func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) field.ErrorList {
+	if m.AWS == nil {
+		return nil
+	}
+	path = path.Child("aws")
+	all := validateTags(m.AWS.Tags, path.Child("tags"))
+	if root := m.AWS.RootVolume; root != nil {
+		all = append(all, validateVolume(root, path.Child("rootVolume"))...)
+	}
+	for i := range m.AWS.Volumes {
+		volume, path := &m.AWS.Volumes[i], path.Child("volumes").Index(i)
+		if volume.SizeGiB == 0 && volume.SnapshotID == "" {
+			all = append(all, field.Required(path.Child("sizeGiB"), "an empty disk needs a size"))
+		}
+		all = append(all, validateVolume(&volume.AWSVolume, path)...)
+	}
+	if m.AWS.PrimaryIPv6 && m.AWS.IPv6AddressCount == 0 {
+		all = append(all, field.Required(path.Child("ipv6AddressCount"), "primaryIPv6 needs an IPv6 address"))
+	}
+	if market := m.AWS.Market; market != nil && market.Type == "capacity-block" &&
+		(m.AWS.CapacityReservation == nil || m.AWS.CapacityReservation.ID == "") {
+		all = append(all, field.Required(path.Child("capacityReservation", "id"), "market type capacity-block needs the ID of the Capacity Block"))
+	}
+	return all
+}
+
+func validateVolume(v *infrav1.AWSVolume, path *field.Path) field.ErrorList {
+	if v.KMSKeyID != "" && v.Encrypted != nil && !*v.Encrypted {
+		return field.ErrorList{field.Forbidden(path.Child("kmsKeyID"), "a disk that is not encrypted has no key")}
+	}
+	return nil
+}
+
+func validateTags(tags map[string]string, path *field.Path) (all field.ErrorList) {
+	for key, value := range tags {
+		switch {
+		case key == "" || len(key) > maxTagKey || len(value) > maxTagValue:
+			all = append(all, field.Invalid(path.Key(clip(key, maxTagKey)), clip(value, maxTagValue),
+				fmt.Sprintf("a tag has a key of 1 to %d bytes and a value of at most %d", maxTagKey, maxTagValue)))
+		case strings.HasPrefix(strings.ToLower(key), "aws:"), strings.HasPrefix(key, "drover-"):
+			all = append(all, field.Forbidden(path.Key(key), "keys that begin with \"aws:\" are AWS's, with \"drover-\" Drover's"))
+		}
+	}
+	return all
+}
+
+// clip cuts s to at most n bytes, and never inside a character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}

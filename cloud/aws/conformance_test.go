@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/conformance"
+)
+
+const (
+	testKey    = "AKIAMARKED0KEY000001"
+	testSecret = "marked/secret+key/of/the/account/0000001"
+)
+
+func testKeys() map[string]string { return map[string]string{testKey: testSecret} }
+
+func testCredentials() map[string][]byte {
+	return map[string][]byte{keyAccessKeyID: []byte(testKey), keySecretKey: []byte(testSecret)}
+}
+
+func testAccount(endpoint string) *infrav1.CloudAccountSpec {
+	return &infrav1.CloudAccountSpec{
+		CredentialsRef: &infrav1.LocalReference{Name: "c"},
+		AWS:            &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint},
+	}
+}
+
+// testMachine is one that the stand-in makes, in any of its zones.
+func testMachine(edit func(*infrav1.AWSMachine)) *infrav1.CloudMachineFields {
+	m := &infrav1.AWSMachine{
+		InstanceType:   "t3.small",
+		Image:          infrav1.AWSImage{ID: "ami-0a"},
+		Subnets:        infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}},
+		SecurityGroups: &infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}},
+	}
+	if edit != nil {
+		edit(m)
+	}
+	return &infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, AWS: m}
+}
+
+// TestConformance runs the suite over HTTP: against an EC2 that reads its own writes and whose machines leave a volume behind,
+// and against one that lags.
+func TestConformance(t *testing.T) {
+	t.Run("consistent", func(t *testing.T) {
+		conform(t, 0, 120, func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0ee9" })
+	})
+	t.Run("lagging", func(t *testing.T) { conform(t, 300*time.Millisecond, 50, nil) })
+}
+
+func conform(t *testing.T, lag time.Duration, machines int, edit func(*infrav1.AWSMachine)) {
+	t.Parallel()
+	stub := ec2stub.New(t, ec2stub.Options{
+		Keys: testKeys(), PageSize: 50, Boot: 50 * time.Millisecond, Stop: 50 * time.Millisecond, Lag: lag,
+	})
+	row := Cloud()
+	row.Consistency = lag // the row's own is for EC2's bad days
+	refused := func(code cloud.Code, offeringToo bool, edit func(*infrav1.AWSMachine)) conformance.Refused {
+		return conformance.Refused{Machine: testMachine(edit), Code: code, OfferingToo: offeringToo}
+	}
+	bad := testCredentials()
+	bad[keySecretKey] = []byte("marked/but/wrong/key/of/the/account/00001")
+	conformance.Run(t, conformance.Target{
+		Cloud:          row,
+		Account:        testAccount(stub.URL),
+		Credentials:    testCredentials(),
+		BadCredentials: bad,
+		Machine:        testMachine(edit),
+		Refused: map[string]conformance.Refused{
+			"unknown type":   refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.InstanceType = "t3.enormous" }),
+			"unknown image":  refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }),
+			"other CPU":      refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0c" }),
+			"unknown subnet": refused(cloud.NotFound, false, func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0dead"}} }),
+			"group of another VPC": refused(cloud.NotFound, false, func(m *infrav1.AWSMachine) {
+				m.SecurityGroups = &infrav1.AWSSelector{IDs: []string{"sg-02"}}
+			}),
+			"other domain": {Machine: testMachine(nil), FailureDomain: "us-east-1z", Code: cloud.NoCapacity},
+		},
+		Machines: machines,
+		Patience: 20 * time.Second,
+		// A driver that is new looks up image, subnets and security groups, once for all its machines. A listing looks for
+		// volumes and network interfaces, too.
+		Calls:  conformance.Calls{Create: 4, Offering: 2, List: 3, Describe: 3, Page: 50},
+		Inject: injections(stub),
+		Foreign: func(testing.TB) func() bool {
+			_, alive := stub.Launch(map[string]string{"team": "others"})
+			return alive
+		},
+		Left: func(_ testing.TB, owner string) []string { return stub.Left(cloud.TagOwnership, owner) },
+	})
+}
+
+// injections are the errors that the stand-in can produce.
+func injections(stub *ec2stub.Cloud) map[cloud.Code]func(testing.TB) func() {
+	inject := map[cloud.Code]func(testing.TB) func(){
+		cloud.QuotaExceeded: func(testing.TB) func() {
+			stub.SetQuota(1)
+			_, _ = stub.Launch(nil)
+			return func() { stub.SetQuota(0) }
+		},
+		cloud.NoCapacity: func(testing.TB) func() {
+			set := func(n int) {
+				for _, zone := range []string{"us-east-1a", "us-east-1b", "us-east-1c"} {
+					stub.SetCapacity(zone, n)
+				}
+			}
+			set(0)
+			return func() { set(-1) }
+		},
+	}
+	for code, answer := range map[cloud.Code]ec2stub.Fault{
+		cloud.Throttled:   {Code: "RequestLimitExceeded", Status: http.StatusServiceUnavailable},
+		cloud.NotFound:    {Code: "InvalidKeyPair.NotFound", Status: http.StatusBadRequest},
+		cloud.Conflict:    {Code: "IncorrectState", Status: http.StatusBadRequest},
+		cloud.Unavailable: {Code: "InternalError", Status: http.StatusInternalServerError, After: true},
+		cloud.Unknown:     {Code: "SomethingNew", Status: http.StatusBadRequest},
+	} {
+		inject[code] = func(testing.TB) func() {
+			answer.Operation = "RunInstances"
+			return stub.Inject(answer)
+		}
+	}
+	return inject
+}

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/ssm"
+	"github.com/aws/smithy-go"
+	. "github.com/onsi/gomega"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/aws/ec2stub"
+)
+
+// TestContract asks the stand-in and moto, which others made from AWS's documentation, the same questions, and wants the same
+// answers: the stand-in shall not be our own imagination. Where moto is known to answer otherwise, the table says why.
+func TestContract(t *testing.T) {
+	t.Parallel()
+	t.Run("stand-in", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, ec2stub.New(t, ec2stub.Options{Keys: testKeys()}).URL)
+		w.image = "ami-0a"
+		for _, c := range contract() {
+			t.Run(c.name, func(t *testing.T) { c.hold(t, w, c.want) })
+		}
+	})
+	t.Run("moto", func(t *testing.T) {
+		t.Parallel()
+		endpoint := startMoto(t)
+		w := newWorld(t, endpoint)
+		for _, c := range contract() {
+			t.Run(c.name, func(t *testing.T) {
+				if c.moto == nil {
+					c.hold(t, w, c.want)
+					return
+				}
+				t.Logf("moto differs: %s", c.moto.why)
+				c.hold(t, w, c.moto.want)
+			})
+		}
+	})
+}
+
+// question is a call, with its answer in few words: an error's code, or what matters of an answer.
+type question struct {
+	name string
+	ask  func(ctx context.Context, w *world) (string, error)
+	want string
+	// moto is how moto answers, where that is another.
+	moto *difference
+}
+
+type difference struct{ want, why string }
+
+func (q question) hold(t *testing.T, w *world, want string) {
+	t.Helper()
+	got, err := q.ask(t.Context(), w)
+	var api smithy.APIError
+	if errors.As(err, &api) {
+		got, err = api.ErrorCode(), nil
+	}
+	if err != nil || got != want {
+		t.Errorf("got %q, %v; want %q", got, err, want)
+	}
+}
+
+func contract() []question {
+	return []question{
+		{name: "a zone has a name", want: "us-east-1a", ask: func(ctx context.Context, w *world) (string, error) {
+			answer, err := w.ec2.DescribeAvailabilityZones(ctx, &ec2.DescribeAvailabilityZonesInput{Filters: []types.Filter{filter("state", "available")}})
+			if err != nil {
+				return "", err
+			}
+			return *answer.AvailabilityZones[0].ZoneName, nil
+		}},
+		{name: "unknown type", want: "InvalidInstanceType", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ec2.DescribeInstanceTypes(ctx, &ec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{"t3.enormous"}})
+			return "", err
+		}},
+		{name: "a type's size", want: "2 CPUs, 2048 MiB, x86_64, 3 interfaces of 4 addresses", ask: func(ctx context.Context, w *world) (string, error) {
+			answer, err := w.ec2.DescribeInstanceTypes(ctx, &ec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{"t3.small"}})
+			if err != nil {
+				return "", err
+			}
+			i := answer.InstanceTypes[0]
+			architectures := i.ProcessorInfo.SupportedArchitectures
+			return fmt.Sprintf("%d CPUs, %d MiB, %s, %d interfaces of %d addresses", *i.VCpuInfo.DefaultVCpus, *i.MemoryInfo.SizeInMiB,
+				architectures[len(architectures)-1], *i.NetworkInfo.MaximumNetworkInterfaces, *i.NetworkInfo.Ipv4AddressesPerInterface), nil
+		}},
+		{name: "unknown image", want: "InvalidAMIID.NotFound", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ec2.DescribeImages(ctx, &ec2.DescribeImagesInput{ImageIds: []string{"ami-0dead0000000dead"}})
+			return "", err
+		}},
+		{name: "no image of the name", want: "0", ask: func(ctx context.Context, w *world) (string, error) {
+			answer, err := w.ec2.DescribeImages(ctx, &ec2.DescribeImagesInput{Filters: []types.Filter{filter("name", "none-*")}})
+			if err != nil {
+				return "", err
+			}
+			return fmt.Sprint(len(answer.Images)), nil
+		}},
+		{name: "unknown subnet", want: "InvalidSubnetID.NotFound", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{SubnetIds: []string{"subnet-0dead000"}})
+			return "", err
+		}},
+		{name: "no subnet with the tag", want: "0", ask: func(ctx context.Context, w *world) (string, error) {
+			answer, err := w.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{Filters: []types.Filter{filter("tag:none", "x")}})
+			if err != nil {
+				return "", err
+			}
+			return fmt.Sprint(len(answer.Subnets)), nil
+		}},
+		{name: "no group with the tag", want: "0", ask: func(ctx context.Context, w *world) (string, error) {
+			answer, err := w.ec2.DescribeSecurityGroups(ctx, &ec2.DescribeSecurityGroupsInput{Filters: []types.Filter{filter("tag:none", "x"), filter("vpc-id", "vpc-01")}})
+			if err != nil {
+				return "", err
+			}
+			return fmt.Sprint(len(answer.SecurityGroups)), nil
+		}},
+		{name: "unknown parameter", want: "ParameterNotFound", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ssm.GetParameter(ctx, &ssm.GetParameterInput{Name: aws.String("/none")})
+			return "", err
+		}},
+		{name: "create in an unknown subnet", want: "InvalidSubnetID.NotFound", ask: func(ctx context.Context, w *world) (string, error) {
+			in := w.launch("t-0")
+			in.NetworkInterfaces[0].SubnetId = aws.String("subnet-0dead000")
+			_, err := w.ec2.RunInstances(ctx, in)
+			return "", err
+		}},
+		{name: "create of an unknown image", want: "InvalidAMIID.NotFound", ask: func(ctx context.Context, w *world) (string, error) {
+			in := w.launch("t-0")
+			in.ImageId = aws.String("ami-0dead0000000dead")
+			_, err := w.ec2.RunInstances(ctx, in)
+			return "", err
+		}},
+		{name: "create", want: "living in us-east-1a, tagged t-1", ask: func(ctx context.Context, w *world) (string, error) {
+			answer, err := w.ec2.RunInstances(ctx, w.launch("t-1"))
+			if err != nil {
+				return "", err
+			}
+			i := answer.Instances[0]
+			_, token := tagsOf(i.Tags)
+			w.first = *i.InstanceId
+			return fmt.Sprintf("%s in %s, tagged %s", inShort(i.State.Name), *i.Placement.AvailabilityZone, token), nil
+		}},
+		{name: "create again", want: "the same", ask: func(ctx context.Context, w *world) (string, error) {
+			return w.again(ctx, w.launch("t-1"))
+		}, moto: &difference{"another", "it knows no client tokens"}},
+		{name: "create again, otherwise", want: "IdempotentParameterMismatch", ask: func(ctx context.Context, w *world) (string, error) {
+			in := w.launch("t-1")
+			in.UserData = aws.String("b3RoZXI=")
+			return w.again(ctx, in)
+		}, moto: &difference{"another", "it knows no client tokens"}},
+		{name: "a listing by tag has pages", want: "5 and a next token, then the rest", ask: func(ctx context.Context, w *world) (string, error) {
+			for n := range 5 {
+				if _, err := w.ec2.RunInstances(ctx, w.launch(fmt.Sprintf("page-%d", n))); err != nil {
+					return "", err
+				}
+			}
+			ours := []types.Filter{filter("tag-key", "drover-ownership-id")}
+			first, err := w.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{Filters: ours, MaxResults: aws.Int32(5)})
+			if err != nil {
+				return "", err
+			}
+			second, err := w.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{Filters: ours, MaxResults: aws.Int32(5), NextToken: first.NextToken})
+			if err != nil {
+				return "", err
+			}
+			if n := len(first.Reservations); n != 5 || first.NextToken == nil || len(second.Reservations) == 0 || second.NextToken != nil {
+				return fmt.Sprintf("%d, %v, %d", n, first.NextToken, len(second.Reservations)), nil
+			}
+			return "5 and a next token, then the rest", nil
+		}},
+		{name: "a listing by a token's tag", want: "1 of t-1", ask: func(ctx context.Context, w *world) (string, error) {
+			answer, err := w.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{
+				Filters: []types.Filter{filter("tag:drover-creation-token", "t-1", "none"), filter("instance-state-name", "pending", "running")}})
+			if err != nil {
+				return "", err
+			}
+			for _, r := range answer.Reservations {
+				if _, token := tagsOf(r.Instances[0].Tags); token != "t-1" {
+					return "one of " + token, nil
+				}
+			}
+			return fmt.Sprintf("%d of t-1", len(answer.Reservations)), nil
+		}, moto: &difference{"3 of t-1", "it made another one for each request with the token"}},
+		{name: "too few results", want: "InvalidParameterValue", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{MaxResults: aws.Int32(2)})
+			return "taken", err
+		}, moto: &difference{"taken", "it takes any number"}},
+		{name: "delete with an unknown one", want: "InvalidInstanceID.NotFound", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: []string{w.first, "i-0dead00000000dead"}})
+			return "", err
+		}},
+		{name: "and nothing was deleted", want: "living", ask: func(ctx context.Context, w *world) (string, error) { return w.state(ctx) }},
+		{name: "malformed ID", want: "InvalidInstanceID.Malformed", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: []string{"malformed"}})
+			return "", err
+		}, moto: &difference{"InvalidInstanceID.NotFound", "it does not look at an ID's form"}},
+		{name: "delete", want: "living", ask: func(ctx context.Context, w *world) (string, error) {
+			answer, err := w.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: []string{w.first}})
+			if err != nil {
+				return "", err
+			}
+			return inShort(answer.TerminatingInstances[0].PreviousState.Name), nil
+		}},
+		{name: "deleted is still shown", want: "terminated", ask: func(ctx context.Context, w *world) (string, error) { return w.state(ctx) }},
+		{name: "delete again", want: "", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: []string{w.first}})
+			return "", err
+		}, moto: &difference{"InvalidNetworkInterfaceID.NotFound", "it deletes the network interface with the instance each time"}},
+		{name: "create what was deleted", want: "IdempotentInstanceTerminated", ask: func(ctx context.Context, w *world) (string, error) {
+			return w.again(ctx, w.launch("t-1"))
+		}, moto: &difference{"another", "it knows no client tokens"}},
+		{name: "unknown volume", want: "InvalidVolume.NotFound", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ec2.DeleteVolume(ctx, &ec2.DeleteVolumeInput{VolumeId: aws.String("vol-0dead000")})
+			return "", err
+		}},
+		{name: "unknown network interface", want: "InvalidNetworkInterfaceID.NotFound", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ec2.DeleteNetworkInterface(ctx, &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String("eni-0dead000")})
+			return "", err
+		}},
+		{name: "wrong secret", want: "SignatureDoesNotMatch", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.client(testKey, "wrong").DescribeInstances(ctx, &ec2.DescribeInstancesInput{})
+			return "taken", err
+		}, moto: &difference{"taken", "it checks no signature"}},
+		{name: "unknown key", want: "AuthFailure", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.client("AKIAOTHER", "wrong").DescribeInstances(ctx, &ec2.DescribeInstancesInput{})
+			return "taken", err
+		}, moto: &difference{"taken", "it checks no signature"}},
+	}
+}
+
+// world is an endpoint, with what questions need of it and leave for those after them.
+type world struct {
+	endpoint      string
+	ec2           *ec2.Client
+	ssm           *ssm.Client
+	image, subnet string
+	first         string // the first instance
+}
+
+func newWorld(t *testing.T, endpoint string) *world {
+	t.Helper()
+	w := &world{endpoint: endpoint}
+	w.ec2 = w.client(testKey, testSecret)
+	w.ssm = ssm.NewFromConfig(w.config(testKey, testSecret))
+	subnets, err := w.ec2.DescribeSubnets(t.Context(), &ec2.DescribeSubnetsInput{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range subnets.Subnets {
+		if *s.AvailabilityZone == "us-east-1a" {
+			w.subnet = *s.SubnetId
+		}
+	}
+	images, err := w.ec2.DescribeImages(t.Context(), &ec2.DescribeImagesInput{})
+	if err != nil || len(images.Images) == 0 {
+		t.Fatalf("there is no image: %v", err)
+	}
+	w.image = *images.Images[0].ImageId
+	return w
+}
+
+func (w *world) config(key, secret string) aws.Config {
+	return aws.Config{
+		Region: "us-east-1", BaseEndpoint: &w.endpoint, Retryer: func() aws.Retryer { return aws.NopRetryer{} },
+		Credentials: credentials.NewStaticCredentialsProvider(key, secret, ""),
+	}
+}
+
+func (w *world) client(key, secret string) *ec2.Client {
+	return ec2.NewFromConfig(w.config(key, secret))
+}
+
+// launch is a small request of the driver's.
+func (w *world) launch(token string) *ec2.RunInstancesInput {
+	req := request(token, func(m *infrav1.AWSMachine) { m.RootVolume = &infrav1.AWSVolume{SizeGiB: 30} }) // moto does not know the image's size
+	return runInput(req, plan{spec: req.Spec.AWS, image: image{id: w.image, root: "/dev/sda1"}, subnet: subnet{id: w.subnet, zone: "us-east-1a"}})
+}
+
+// again tells whether a create made the first instance, or another.
+func (w *world) again(ctx context.Context, in *ec2.RunInstancesInput) (string, error) {
+	answer, err := w.ec2.RunInstances(ctx, in)
+	if err != nil {
+		return "", err
+	}
+	if *answer.Instances[0].InstanceId == w.first {
+		return "the same", nil
+	}
+	return "another", nil
+}
+
+func (w *world) state(ctx context.Context) (string, error) {
+	answer, err := w.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: []string{w.first}})
+	if err != nil {
+		return "", err
+	}
+	return inShort(answer.Reservations[0].Instances[0].State.Name), nil
+}
+
+// inShort leaves out what takes time, which is no matter of the contract.
+func inShort(state types.InstanceStateName) string {
+	if state == types.InstanceStateNamePending || state == types.InstanceStateNameRunning {
+		return "living"
+	}
+	return string(state)
+}
+
+// startMoto runs moto until the test ends.
+func startMoto(t *testing.T) (endpoint string) {
+	t.Helper()
+	path, err := exec.LookPath("moto_server")
+	if err != nil {
+		t.Skip("moto_server is not on PATH: the stand-in alone was asked")
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil { // moto takes it over
+		t.Fatal(err)
+	}
+	_, port, _ := strings.Cut(address, ":")
+	var output strings.Builder
+	server := exec.Command(path, "-H", "127.0.0.1", "-p", port)
+	server.Env = append(server.Environ(), "MOTO_ENABLE_AMI_VALIDATION=true", "MOTO_EC2_ENABLE_INSTANCE_TYPE_VALIDATION=true")
+	server.Stdout, server.Stderr = &output, &output
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+		if t.Failed() {
+			t.Log(output.String())
+		}
+	})
+	endpoint = "http://" + address
+	NewWithT(t).Eventually(func() error {
+		resp, err := http.Get(endpoint + "/moto-api/")
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		return err
+	}).WithTimeout(2*time.Minute).WithPolling(100*time.Millisecond).Should(Succeed(), "moto answers")
+	return endpoint
+}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/ssm"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// maxPages ends a listing that a broken cloud would never end: far more than any account holds.
+const maxPages = 10_000
+
+// What EC2 takes as MaxResults at most.
+const (
+	instancesPage  = 1000
+	volumesPage    = 500
+	interfacesPage = 1000
+)
+
+type driver struct {
+	identity string
+	ec2      *ec2.Client
+	ssm      *ssm.Client
+	secrets  redactor
+
+	images     memo[image]
+	parameters memo[string]
+	subnets    memo[[]subnet]
+	groups     memo[[]string]
+	types      memo[types.InstanceTypeInfo]
+	leftovers  memo[[]cloud.Resource]
+	deleted    atomic.Int64 // when something was deleted last, in Unix nanoseconds
+	open       openCreates
+}
+
+func newDriver(cfg cloud.Config) (cloud.Driver, error) {
+	if cfg.Account == nil || cfg.Account.AWS == nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe a region of AWS")
+	}
+	account := cfg.Account.AWS
+	if account.Endpoint != "" && cfg.Credentials == nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "an endpoint of one's own needs credentials of one's own")
+	}
+	base := aws.Config{
+		Region:     account.Region,
+		HTTPClient: newClient(cfg.Transport),
+		Retryer:    func() aws.Retryer { return aws.NopRetryer{} },
+		AppID:      "drover",
+	}
+	if account.Endpoint != "" {
+		base.BaseEndpoint = &account.Endpoint
+	}
+	login, err := newLogin(account, cfg.Credentials, base)
+	if err != nil {
+		return nil, err
+	}
+	base.Credentials = login.provider
+	fips, dual := endpointKinds(account)
+	return &driver{
+		identity: strings.Join([]string{"aws", account.Endpoint, account.Region, login.who}, "|"),
+		secrets:  login.secrets,
+		ec2: ec2.NewFromConfig(base, func(o *ec2.Options) {
+			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
+		}),
+		ssm: ssm.NewFromConfig(base, func(o *ssm.Options) {
+			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
+		}),
+		images:     memo[image]{ttl: resolvedTTL},
+		parameters: memo[string]{ttl: resolvedTTL},
+		subnets:    memo[[]subnet]{ttl: resolvedTTL},
+		groups:     memo[[]string]{ttl: resolvedTTL},
+		types:      memo[types.InstanceTypeInfo]{ttl: typeTTL},
+		leftovers:  memo[[]cloud.Resource]{ttl: leftoversTTL},
+	}, nil
+}
+
+func (d *driver) Identity() string { return d.identity }
+
+// Probe asks for the region's zones; local and wavelength zones are no failure domains of their own.
+func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
+	const op = "DescribeAvailabilityZones"
+	answer, err := d.ec2.DescribeAvailabilityZones(ctx, &ec2.DescribeAvailabilityZonesInput{Filters: []types.Filter{
+		filter("state", "available"), filter("zone-type", "availability-zone"),
+	}})
+	if err != nil {
+		return cloud.Info{}, d.secrets.typed(op, err)
+	}
+	var info cloud.Info
+	for _, zone := range answer.AvailabilityZones {
+		if name := aws.ToString(zone.ZoneName); name != "" {
+			info.FailureDomains = append(info.FailureDomains, name)
+		}
+	}
+	slices.Sort(info.FailureDomains)
+	return info, nil
+}
+
+// List reads the instances each time. What was left behind it reads each few minutes, and each time while instances go:
+// that is when something is left.
+func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
+	ours := filter("tag-key", cloud.TagOwnership)
+	all, err := d.instances(ctx, ours)
+	if err != nil {
+		return nil, err
+	}
+	if time.Since(time.Unix(0, d.deleted.Load())) < leftoversTTL {
+		d.leftovers.forget("")
+	}
+	left, err := d.leftovers.get(ctx, "", func(ctx context.Context) ([]cloud.Resource, error) {
+		// What is attached goes with its instance, which is listed.
+		volumes, err := d.volumes(ctx, ours, filter("status", "available", "error"))
+		if err != nil {
+			return nil, err
+		}
+		interfaces, err := d.interfaces(ctx, ours, filter("status", "available"))
+		return append(volumes, interfaces...), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return append(all, left...), nil
+}
+
+// Describe asks by token alone: an instance that a ProviderID names and that carries the Reference's tags carries its
+// token. Volumes and network interfaces are looked for once their instance lives no more: until then they belong to it.
+func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
+	wanted := map[string]bool{}
+	for _, ref := range refs {
+		if ref.Token != "" {
+			wanted[ref.Token] = true
+		}
+	}
+	found, err := d.instances(ctx, tokens(wanted)...)
+	if err != nil {
+		return nil, err
+	}
+	found = only(found, wanted)
+	for _, r := range found {
+		if r.State != cloud.StateTerminated {
+			delete(wanted, r.Token)
+		}
+	}
+	volumes, err := d.volumes(ctx, tokens(wanted)...)
+	if err != nil {
+		return nil, err
+	}
+	interfaces, err := d.interfaces(ctx, tokens(wanted)...)
+	if err != nil {
+		return nil, err
+	}
+	return append(found, only(append(volumes, interfaces...), wanted)...), nil
+}
+
+// tokens is the filter for what carries one of the tokens; none where there is none.
+func tokens(wanted map[string]bool) (filters []types.Filter) {
+	var values []string
+	for token := range wanted {
+		values = append(values, literal(token))
+	}
+	if slices.Sort(values); len(values) > 0 {
+		filters = append(filters, filter("tag:"+cloud.TagToken, values...))
+	}
+	return filters
+}
+
+// only keeps what carries one of the tokens exactly.
+func only(found []cloud.Resource, wanted map[string]bool) []cloud.Resource {
+	return slices.DeleteFunc(found, func(r cloud.Resource) bool { return !wanted[r.Token] })
+}
+
+// filter is one of EC2's.
+func filter(name string, values ...string) types.Filter {
+	return types.Filter{Name: &name, Values: values}
+}
+
+// literal keeps a filter's value from being read as a pattern.
+func literal(value string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`).Replace(value)
+}
+
+// instances reads all pages of those that the filters leave, and nothing without a filter.
+func (d *driver) instances(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
+	return pages(len(filters) > 0, "DescribeInstances", func(next *string) ([]cloud.Resource, *string, error) {
+		answer, err := d.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{
+			Filters: filters, MaxResults: aws.Int32(instancesPage), NextToken: next,
+		})
+		if err != nil {
+			return nil, nil, d.secrets.typed("DescribeInstances", err)
+		}
+		var found []cloud.Resource
+		for _, reservation := range answer.Reservations {
+			for i := range reservation.Instances {
+				found = append(found, toInstance(&reservation.Instances[i]))
+			}
+		}
+		return found, answer.NextToken, nil
+	})
+}
+
+func (d *driver) volumes(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
+	return pages(len(filters) > 0, "DescribeVolumes", func(next *string) ([]cloud.Resource, *string, error) {
+		answer, err := d.ec2.DescribeVolumes(ctx, &ec2.DescribeVolumesInput{
+			Filters: filters, MaxResults: aws.Int32(volumesPage), NextToken: next,
+		})
+		if err != nil {
+			return nil, nil, d.secrets.typed("DescribeVolumes", err)
+		}
+		var found []cloud.Resource
+		for i := range answer.Volumes {
+			if staysBehind(&answer.Volumes[i]) {
+				found = append(found, toVolume(&answer.Volumes[i]))
+			}
+		}
+		return found, answer.NextToken, nil
+	})
+}
+
+func (d *driver) interfaces(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
+	return pages(len(filters) > 0, "DescribeNetworkInterfaces", func(next *string) ([]cloud.Resource, *string, error) {
+		answer, err := d.ec2.DescribeNetworkInterfaces(ctx, &ec2.DescribeNetworkInterfacesInput{
+			Filters: filters, MaxResults: aws.Int32(interfacesPage), NextToken: next,
+		})
+		if err != nil {
+			return nil, nil, d.secrets.typed("DescribeNetworkInterfaces", err)
+		}
+		var found []cloud.Resource
+		for i := range answer.NetworkInterfaces {
+			nic := &answer.NetworkInterfaces[i]
+			if nic.Attachment == nil || !aws.ToBool(nic.Attachment.DeleteOnTermination) {
+				found = append(found, toInterface(nic))
+			}
+		}
+		return found, answer.NextToken, nil
+	})
+}
+
+// pages reads to the end, and keeps what is ours. Only an empty NextToken ends a listing: a short page does not.
+func pages(ask bool, op string, page func(next *string) (found []cloud.Resource, after *string, err error)) ([]cloud.Resource, error) {
+	if !ask {
+		return nil, nil
+	}
+	var all []cloud.Resource
+	seen := map[string]bool{}
+	var next *string
+	for range maxPages {
+		found, after, err := page(next)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range found {
+			if r.ID != "" && r.OwnershipID != "" && !seen[r.ID] {
+				seen[r.ID] = true
+				all = append(all, r)
+			}
+		}
+		if aws.ToString(after) == "" {
+			return all, nil
+		}
+		if next != nil && *after == *next {
+			break
+		}
+		next = after
+	}
+	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", op)
+}
+
+func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
+	d.deleted.Store(time.Now().UnixNano())
+	errs := make([]error, len(resources))
+	var instances []int
+	for i, r := range resources {
+		var err error
+		switch r.Kind {
+		case cloud.KindInstance:
+			instances = append(instances, i)
+			continue
+		case cloud.KindDisk:
+			_, err = d.ec2.DeleteVolume(ctx, &ec2.DeleteVolumeInput{VolumeId: &r.ID})
+			err = d.secrets.typed("DeleteVolume "+r.ID, err)
+		case cloud.KindNIC:
+			_, err = d.ec2.DeleteNetworkInterface(ctx, &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: &r.ID})
+			err = d.secrets.typed("DeleteNetworkInterface "+r.ID, err)
+		default:
+			err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing on AWS", r.Kind, r.ID)
+		}
+		if cloud.CodeOf(err) != cloud.NotFound { // gone already is what was wanted
+			errs[i] = err
+		}
+	}
+	d.terminate(ctx, resources, instances, errs)
+	return errs
+}
+
+// terminate removes the instances that which names by one call. EC2 does all of it or nothing: what it names as the
+// culprits is set apart, and the rest is asked for again; where it names none, the batch is halved.
+func (d *driver) terminate(ctx context.Context, resources []cloud.Resource, which []int, errs []error) {
+	if len(which) == 0 {
+		return
+	}
+	ids := make([]string, len(which))
+	for n, i := range which {
+		ids[n] = resources[i].ID
+	}
+	_, err := d.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: ids})
+	err = d.secrets.typed("TerminateInstances", err)
+	code, words := refused(err)
+	if code != notPermitted && !strings.HasPrefix(code, invalidInstance) {
+		for _, i := range which {
+			errs[i] = err
+		}
+		return
+	}
+	var rest []int
+	for _, i := range which {
+		switch named := len(which) == 1 || strings.Contains(words, resources[i].ID); {
+		case !named:
+			rest = append(rest, i)
+		case cloud.CodeOf(err) != cloud.NotFound:
+			errs[i] = err
+		}
+	}
+	if half := len(rest) / 2; len(rest) == len(which) {
+		d.terminate(ctx, resources, rest[:half], errs)
+		rest = rest[half:]
+	}
+	d.terminate(ctx, resources, rest, errs)
+}
+
+// tagsOf returns the tags that tell whose a resource is.
+func tagsOf(tags []types.Tag) (ownership, token string) {
+	for _, tag := range tags {
+		switch aws.ToString(tag.Key) {
+		case cloud.TagOwnership:
+			ownership = aws.ToString(tag.Value)
+		case cloud.TagToken:
+			token = aws.ToString(tag.Value)
+		}
+	}
+	return ownership, token
+}
+
+// machineOf returns the machine's AWS fields.
+func machineOf(fields *infrav1.CloudMachineFields) (*infrav1.AWSMachine, error) {
+	if fields == nil || fields.AWS == nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a machine of AWS")
+	}
+	return fields.AWS, nil
+}

@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/aws/ec2stub"
+)
+
+// connect makes a driver for the stand-in. edit may change how.
+func connect(t *testing.T, stub *ec2stub.Cloud, edit func(*cloud.Config)) *driver {
+	t.Helper()
+	cfg := cloud.Config{Account: testAccount(stub.URL), Credentials: testCredentials(), Transport: http.DefaultTransport}
+	if edit != nil {
+		edit(&cfg)
+	}
+	d, err := newDriver(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.(*driver)
+}
+
+func request(token string, edit func(*infrav1.AWSMachine)) cloud.Request {
+	return cloud.Request{Token: token, OwnershipID: "owner", Namespace: "ns", Name: "m-" + token,
+		UserData: []byte("#cloud-config\n"), Spec: testMachine(edit), FailureDomain: "us-east-1a"}
+}
+
+func code(err error) cloud.Code { return cloud.CodeOf(err) }
+
+// transport is an http.RoundTripper as a function.
+type transport func(*http.Request) (*http.Response, error)
+
+func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestCallsOfAFleet counts what 300 machines cost: to make, to list while nothing happens for ten minutes, to delete.
+func TestCallsOfAFleet(t *testing.T) {
+	t.Parallel()
+	g, ctx, n := NewWithT(t), t.Context(), 300
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	d := connect(t, stub, nil)
+	var made []cloud.Resource
+	var refs []cloud.Reference
+	for i := range n {
+		r, err := d.Ensure(ctx, request(fmt.Sprintf("token-%03d", i), nil))
+		g.Expect(err).NotTo(HaveOccurred())
+		made, refs = append(made, r), append(refs, cloud.Reference{Token: r.Token, ProviderID: r.ProviderID})
+	}
+	calls := func() (sum int) {
+		for _, n := range stub.Calls() {
+			sum += n
+		}
+		return sum
+	}
+	create := calls()
+	g.Expect(create).To(BeNumerically("<=", n*11/10), "%v", stub.Calls())
+	g.Expect(stub.Calls()["RunInstances"]).To(Equal(n))
+
+	for range 10 { // a listing a minute
+		all, err := d.List(ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(all).To(HaveLen(n))
+	}
+	// The leftovers would be listed a second time within ten minutes; the clock stands still here.
+	idle := calls() - create + 2
+	g.Expect(idle).To(BeNumerically("<=", n/10), "%v", stub.Calls())
+
+	before := calls()
+	for i := 0; i < n; i += maxBatch {
+		end := min(i+maxBatch, n)
+		for _, err := range d.Delete(ctx, made[i:end]) {
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		found, err := d.Describe(ctx, refs[i:end])
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found).To(HaveEach(HaveField("State", cloud.StateTerminated)))
+	}
+	g.Expect(calls()-before).To(BeNumerically("<=", n*5/100), "%v", stub.Calls())
+}
+
+// TestManyAskOnce has fifty machines of one template made at once.
+func TestManyAskOnce(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	d := connect(t, stub, nil)
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			_, err := d.Ensure(t.Context(), request(fmt.Sprintf("token-%03d", i), func(m *infrav1.AWSMachine) {
+				m.Image = infrav1.AWSImage{SSMParameter: "/aws/service/node/image"}
+			}))
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, op := range []string{"GetParameter", "DescribeImages", "DescribeSubnets", "DescribeSecurityGroups"} {
+		g.Expect(stub.Calls()).To(HaveKeyWithValue(op, 1), op)
+	}
+}
+
+// TestResolution tells what an image, a subnet, a group that is named in some way becomes.
+func TestResolution(t *testing.T) {
+	t.Parallel()
+	lookup := func(owner, name, arch string) func(*infrav1.AWSMachine) {
+		return func(m *infrav1.AWSMachine) {
+			m.Image = infrav1.AWSImage{Lookup: &infrav1.AWSImageLookup{Owners: []string{owner}, Name: name, Architecture: arch}}
+		}
+	}
+	for name, test := range map[string]struct {
+		edit          func(*infrav1.AWSMachine)
+		zone          string
+		image, subnet string
+		code          cloud.Code
+	}{
+		"the newest":                {edit: lookup("099720109477", "node-*", ""), image: "ami-0c"},
+		"the newest of a processor": {edit: lookup("099720109477", "node-*", "amd64"), image: "ami-0b"},
+		"of another owner":          {edit: lookup("111111111111", "node-*", ""), code: cloud.NotFound},
+		"by parameter":              {edit: func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/aws/service/node/image"} }, image: "ami-0b"},
+		"no such parameter":         {edit: func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/none"} }, code: cloud.NotFound},
+		"no image in the parameter": {edit: func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/broken"} }, code: cloud.InvalidSpec},
+		"no such image":             {edit: func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }, code: cloud.InvalidSpec},
+		"most free addresses":       {zone: "us-east-1a", subnet: "subnet-0a2"},
+		"of another zone":           {zone: "us-east-1b", subnet: "subnet-0b1"},
+		"of any zone":               {subnet: "subnet-0a2"},
+		"of a zone without":         {zone: "us-east-1f", code: cloud.NoCapacity},
+		"no such tag":               {edit: func(m *infrav1.AWSMachine) { m.Subnets.Tags = map[string]string{"role": "none"} }, code: cloud.NotFound},
+		"any value of a tag":        {edit: func(m *infrav1.AWSMachine) { m.Subnets.Tags = map[string]string{"role": ""} }, subnet: "subnet-0a2"},
+		"a value is no pattern":     {edit: func(m *infrav1.AWSMachine) { m.Subnets.Tags = map[string]string{"role": "n*"} }, code: cloud.NotFound},
+		"no group in the VPC": {edit: func(m *infrav1.AWSMachine) {
+			m.SecurityGroups.Tags = map[string]string{"role": "other"}
+		}, code: cloud.NotFound},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			d := connect(t, ec2stub.New(t, ec2stub.Options{Keys: testKeys()}), nil)
+			req := request("token", test.edit)
+			req.FailureDomain = test.zone
+			p, err := d.plan(t.Context(), req)
+			g.Expect(code(err)).To(Equal(test.code), "%v", err)
+			if test.image != "" {
+				g.Expect(p.image.id).To(Equal(test.image))
+			}
+			if test.subnet != "" {
+				g.Expect(p.subnet.id).To(Equal(test.subnet))
+				g.Expect(p.groups).To(Equal([]string{"sg-01"}))
+			}
+		})
+	}
+}
+
+// TestOneInstanceAlthoughZonesDiffer loses the answer of a create and asks for another zone next: EC2 would make a second
+// instance there.
+func TestOneInstanceAlthoughZonesDiffer(t *testing.T) {
+	t.Parallel()
+	lost := ec2stub.Fault{Operation: "RunInstances", Code: "InternalError", Status: http.StatusInternalServerError}
+	for name, test := range map[string]struct {
+		after bool // the create took effect
+		zone  string
+	}{
+		"it was made":     {after: true, zone: "us-east-1a"},
+		"it was not made": {after: false, zone: "us-east-1b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+			d := connect(t, stub, nil)
+			lost := lost
+			lost.After = test.after
+			undo := stub.Inject(lost)
+			_, err := d.Ensure(t.Context(), request("token", nil))
+			g.Expect(code(err)).To(Equal(cloud.Unavailable))
+			undo()
+
+			stub.SetCapacity("us-east-1a", 0) // which does not keep EC2 from repeating what it did
+			req := request("token", nil)
+			req.FailureDomain = "us-east-1b"
+			made, err := d.Ensure(t.Context(), req)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(made.FailureDomain).To(Equal(test.zone))
+			g.Expect(stub.Left(cloud.TagToken, "token")).To(Equal([]string{made.ID}))
+		})
+	}
+}
+
+// TestNextZone takes the capacity of one zone away: the same token makes the machine in the next.
+func TestNextZone(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	d := connect(t, stub, nil)
+	stub.SetCapacity("us-east-1a", 0)
+	req := request("token", nil)
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(code(err)).To(Equal(cloud.NoCapacity))
+	req.FailureDomain = "us-east-1b"
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(made.FailureDomain).To(Equal("us-east-1b"))
+	g.Expect(made.ProviderID).To(Equal("aws:///us-east-1b/" + made.ID))
+}
+
+// TestMismatch repeats a token with other user data after a create that failed: nothing was made, and the error says what
+// to do.
+func TestMismatch(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	d := connect(t, stub, nil)
+	stub.SetCapacity("us-east-1a", 0)
+	req := request("token", nil)
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(code(err)).To(Equal(cloud.NoCapacity))
+	stub.SetCapacity("us-east-1a", -1)
+	req.UserData = []byte("#cloud-config\nhostname: other\n")
+	_, err = d.Ensure(t.Context(), req)
+	g.Expect(code(err)).To(Equal(cloud.Unavailable))
+	g.Expect(err).To(MatchError(ContainSubstring("delete the Machine")))
+}
+
+// TestSpot has a spot instance taken back: the next listing says so, and why.
+func TestSpot(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	d := connect(t, stub, nil)
+	made, err := d.Ensure(ctx, request("token", func(m *infrav1.AWSMachine) { m.Market = &infrav1.AWSMarket{Type: "spot"} }))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(made.Interruptible).To(BeTrue())
+	stub.Interrupt(made.ID)
+	all, err := d.List(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(all).To(HaveExactElements(And(HaveField("State", cloud.StateTerminated), HaveField("Reason", ContainSubstring("SpotInstanceTermination")))))
+}
+
+// TestTerminateBatch has instances in a batch that can't be deleted: the others are, at few calls.
+func TestTerminateBatch(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	d := connect(t, stub, nil)
+	var batch []cloud.Resource
+	for i := range 20 {
+		made, err := d.Ensure(ctx, request(fmt.Sprintf("token-%02d", i), nil))
+		g.Expect(err).NotTo(HaveOccurred())
+		batch = append(batch, made)
+	}
+	stub.Protect(batch[3].ID)
+	batch[7].ID, batch[11].ID = "i-0dead", "i-0beef" // never there
+	batch[19].ID = "malformed"
+	errs := d.Delete(ctx, batch)
+	g.Expect(errs[3]).To(MatchError(ContainSubstring("disableApiTermination")))
+	g.Expect(code(errs[3])).To(Equal(cloud.Conflict))
+	g.Expect(code(errs[19])).To(Equal(cloud.InvalidSpec))
+	for i, err := range errs {
+		if i != 3 && i != 19 {
+			g.Expect(err).NotTo(HaveOccurred(), "%d", i)
+		}
+	}
+	g.Expect(stub.Calls()["TerminateInstances"]).To(Equal(4)) // each time without the culprits
+	found, err := d.Describe(ctx, []cloud.Reference{{Token: batch[0].Token}, {Token: batch[3].Token}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(ConsistOf(HaveField("State", cloud.StateTerminated), HaveField("State", cloud.StateRunning)))
+}
+
+// TestCredentials connects in every way that a Secret can say, and is refused in EC2's words where it must be.
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	role := func(arn, externalID string) func(*cloud.Config) {
+		return func(c *cloud.Config) {
+			c.Account.AWS.AssumeRole = &infrav1.AWSAssumeRole{ARN: arn, ExternalID: externalID}
+		}
+	}
+	secret := func(keyValues ...string) func(*cloud.Config) {
+		return func(c *cloud.Config) {
+			c.Credentials = map[string][]byte{}
+			for i := 0; i < len(keyValues); i += 2 {
+				c.Credentials[keyValues[i]] = []byte(keyValues[i+1])
+			}
+		}
+	}
+	const ours, foreign = "arn:aws:iam::123456789012:role/drover", "arn:aws:iam::210987654321:role/foreign"
+	for name, test := range map[string]struct {
+		edit  func(*cloud.Config)
+		token string // session token that the stand-in wants
+		code  cloud.Code
+		words string
+	}{
+		"keys":              {},
+		"session token":     {edit: secret(keyAccessKeyID, testKey, keySecretKey, testSecret, keySessionToken, "marked-session"), token: "marked-session"},
+		"no session token":  {token: "marked-session", code: cloud.Unauthorized, words: "AuthFailure"},
+		"wrong secret":      {edit: secret(keyAccessKeyID, testKey, keySecretKey, "marked-wrong"), code: cloud.Unauthorized, words: "SignatureDoesNotMatch"},
+		"unknown key":       {edit: secret(keyAccessKeyID, "AKIAOTHER", keySecretKey, testSecret), code: cloud.Unauthorized, words: "AuthFailure"},
+		"role":              {edit: role(ours, "")},
+		"role, external ID": {edit: role(foreign, "drover-test")},
+		"role, refused":     {edit: role(foreign, "other"), code: cloud.Unauthorized, words: "AccessDenied"},
+		"web identity":      {edit: secret(keyRoleARN, ours, keyIdentity, "identity-token")},
+		"web identity, refused": {edit: secret(keyRoleARN, ours, keyIdentity, "marked-identity"),
+			code: cloud.Unauthorized, words: "InvalidIdentityToken"},
+		"old clock": {edit: func(c *cloud.Config) {
+			c.Transport = transport(func(r *http.Request) (*http.Response, error) {
+				r.Header.Set("X-Amz-Date", "20200101T000000Z")
+				return http.DefaultTransport.RoundTrip(r)
+			})
+		}, code: cloud.Unauthorized, words: "RequestExpired"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), SessionToken: test.token})
+			d := connect(t, stub, test.edit)
+			g.Expect(d.Identity()).NotTo(ContainSubstring("marked"))
+			info, err := d.Probe(t.Context())
+			g.Expect(code(err)).To(Equal(test.code), "%v", err)
+			if test.code != "" {
+				g.Expect(err).To(MatchError(And(ContainSubstring(test.words), Not(ContainSubstring("marked")))))
+				return
+			}
+			g.Expect(info.FailureDomains).To(Equal([]string{"us-east-1a", "us-east-1b", "us-east-1c"}))
+		})
+	}
+}
+
+// TestAmbient: the manager's own credentials never go to an endpoint of a tenant's.
+func TestAmbient(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv("AWS_CA_BUNDLE", "")
+	t.Setenv("AWS_ACCESS_KEY_ID", testKey)
+	t.Setenv("AWS_SECRET_ACCESS_KEY", testSecret)
+	_, err := newDriver(cloud.Config{Account: testAccount("http://127.0.0.1:1"), Transport: http.DefaultTransport})
+	g.Expect(code(err)).To(Equal(cloud.InvalidSpec))
+	account := testAccount("")
+	account.CredentialsRef, account.AWS.DualStack, account.AWS.FIPS = nil, true, true
+	var asked []string
+	d, err := newDriver(cloud.Config{Account: account, Transport: transport(func(r *http.Request) (*http.Response, error) {
+		asked = append(asked, r.URL.Host+" "+r.Header.Get("Authorization")[:32])
+		return nil, context.DeadlineExceeded
+	})})
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = d.Probe(t.Context())
+	g.Expect(code(err)).To(Equal(cloud.Unavailable))
+	g.Expect(asked).To(Equal([]string{"ec2-fips.us-east-1.api.aws AWS4-HMAC-SHA256 Credential=AKIA"}))
+}
+
+// TestPartitions: each region's endpoint is in its own part of AWS.
+func TestPartitions(t *testing.T) {
+	t.Parallel()
+	for region, host := range map[string]string{
+		"eu-central-1":  "ec2.eu-central-1.amazonaws.com",
+		"us-gov-west-1": "ec2.us-gov-west-1.amazonaws.com",
+		"cn-north-1":    "ec2.cn-north-1.amazonaws.com.cn",
+	} {
+		account := testAccount("")
+		account.AWS.Region = region
+		d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Transport: transport(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Host != host {
+				t.Errorf("%s: asked %s", region, r.URL.Host)
+			}
+			return nil, context.DeadlineExceeded
+		})})
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		_, _ = d.Probe(t.Context())
+	}
+}
+
+// TestThrottled has EC2's own buckets run dry: one call, one answer, no retry of the SDK's.
+func TestThrottled(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Throttle: true})
+	d := connect(t, stub, nil)
+	throttled := 0
+	for i := range 20 {
+		if _, err := d.Ensure(t.Context(), request(fmt.Sprintf("token-%02d", i), nil)); code(err) == cloud.Throttled {
+			throttled++
+		}
+	}
+	g.Expect(throttled).To(BeNumerically(">", 0))
+	g.Expect(stub.Calls()["RunInstances"]).To(Equal(20))
+}
+
+// TestOffering looks at what a machine will be.
+func TestOffering(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		edit         func(*infrav1.AWSMachine)
+		want         map[corev1.ResourceName]string
+		architecture string
+	}{
+		"small": {nil, map[corev1.ResourceName]string{"cpu": "2", "memory": "2Gi", "pods": "11", "ephemeral-storage": "8Gi"}, "amd64"},
+		"arm": {func(m *infrav1.AWSMachine) {
+			m.InstanceType, m.Image.ID = "m7g.large", "ami-0c"
+			m.RootVolume = &infrav1.AWSVolume{SizeGiB: 50}
+		}, map[corev1.ResourceName]string{"cpu": "2", "memory": "8Gi", "pods": "29", "ephemeral-storage": "50Gi"}, "arm64"},
+		"GPUs": {func(m *infrav1.AWSMachine) {
+			m.InstanceType = "p4d.24xlarge"
+			m.CPUOptions = &infrav1.AWSCPUOptions{CoreCount: 24, ThreadsPerCore: 1}
+		}, map[corev1.ResourceName]string{"cpu": "24", "memory": "1152Gi", "pods": "110", "nvidia.com/gpu": "8"}, "amd64"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+			d := connect(t, stub, nil)
+			for range 2 {
+				offering, err := d.Offering(t.Context(), testMachine(test.edit))
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(offering.Architecture).To(Equal(test.architecture))
+				g.Expect(offering.OperatingSystem).To(Equal("linux"))
+				for name, want := range test.want {
+					got := offering.Capacity[name]
+					g.Expect(got.String()).To(Equal(want), string(name))
+				}
+			}
+			g.Expect(stub.Calls()).To(HaveKeyWithValue("DescribeInstanceTypes", 1))
+		})
+	}
+}
+
+// TestMemo: an answer ends, an error is not kept, and who waits for another's answer honours its context.
+func TestMemo(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	m := memo[int]{ttl: time.Hour}
+	asked := 0
+	ask := func(context.Context) (int, error) { asked++; return asked, nil }
+	_, err := m.get(ctx, "k", func(context.Context) (int, error) { return 0, cloud.Errorf(cloud.Unknown, "no") })
+	g.Expect(code(err)).To(Equal(cloud.Unknown))
+	for range 2 {
+		g.Expect(m.get(ctx, "k", ask)).To(Equal(1))
+	}
+	m.forget("k")
+	g.Expect(m.get(ctx, "k", ask)).To(Equal(2))
+	m.ttl = 0
+	m.forget("k")
+	g.Expect(m.get(ctx, "k", ask)).To(Equal(3))
+	g.Expect(m.get(ctx, "k", ask)).To(Equal(4))
+
+	ended, cancel := context.WithCancel(ctx)
+	_, err = m.get(ctx, "k", func(context.Context) (int, error) {
+		cancel()
+		_, err := m.get(ended, "k", ask)
+		return 0, err
+	})
+	g.Expect(code(err)).To(Equal(cloud.Unavailable))
+}
+
+// TestForeignAnswers: what is no answer of AWS's is never taken for an empty one, nor repeated.
+func TestForeignAnswers(t *testing.T) {
+	t.Parallel()
+	page := "<html><body>" + testSecret + "</body></html>"
+	for name, test := range map[string]struct {
+		status int
+		body   string
+		code   cloud.Code
+	}{
+		"empty":              {200, "", cloud.Unknown},
+		"a page":             {200, page, cloud.Unknown},
+		"another operation":  {200, "<DescribeImagesResponse></DescribeImagesResponse>", cloud.Unknown},
+		"half":               {200, "<DescribeInstancesResponse><reservationSet>", cloud.Unknown},
+		"a page of a proxy":  {502, page, cloud.Unavailable},
+		"a log-in":           {403, page, cloud.Unauthorized},
+		"nothing, refused":   {400, "", cloud.Unknown},
+		"repeats the secret": {400, "<Response><Errors><Error><Code>AuthFailure</Code><Message>" + testSecret + "</Message></Error></Errors></Response>", cloud.Unauthorized},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			d := connect(t, &ec2stub.Cloud{URL: "http://127.0.0.1:1"}, func(c *cloud.Config) {
+				c.Transport = transport(func(r *http.Request) (*http.Response, error) {
+					return &http.Response{StatusCode: test.status, Body: newBody(test.body), Header: http.Header{}, Request: r}, nil
+				})
+			})
+			found, err := d.List(t.Context())
+			g.Expect(found).To(BeEmpty())
+			g.Expect(code(err)).To(Equal(test.code), "%v", err)
+			g.Expect(err.Error()).NotTo(Or(ContainSubstring(testSecret), ContainSubstring("<html>")))
+		})
+	}
+}
+
+type body struct{ *strings.Reader }
+
+func newBody(s string) body { return body{strings.NewReader(s)} }
+func (body) Close() error   { return nil }

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ec2stub
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The states of an instance, in EC2's words.
+const (
+	pending      = "pending"
+	running      = "running"
+	shuttingDown = "shutting-down"
+	terminated   = "terminated"
+)
+
+type instance struct {
+	id, zone, size, image string
+	spot                  bool
+	made, ended           time.Time // ended: when it was told to terminate
+	reason                string    // why it ended; "" where somebody asked for it
+	tags                  map[string]string
+}
+
+// leftover is a volume or a network interface that no instance takes along.
+type leftover struct {
+	id       string
+	attached string // to this instance
+	made     time.Time
+	tags     map[string]string
+}
+
+// zonalToken is what idempotency goes by where a zone or a subnet is named.
+type zonalToken struct{ token, zone string }
+
+// launch is what became of a request with a token.
+type launch struct {
+	request  [sha256.Size]byte
+	instance string // "" where it failed
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func (c *Cloud) number(prefix string) string {
+	c.made++
+	return fmt.Sprintf("%s%017x", prefix, c.made)
+}
+
+func (c *Cloud) stateOf(i *instance) string {
+	switch {
+	case !i.ended.IsZero() && time.Since(i.ended) >= c.options.Stop:
+		return terminated
+	case !i.ended.IsZero():
+		return shuttingDown
+	case time.Since(i.made) >= c.options.Boot:
+		return running
+	}
+	return pending
+}
+
+// tick lets go of what is attached to instances that are gone.
+func (c *Cloud) tick() {
+	for _, l := range c.leftovers {
+		if i := c.instances[l.attached]; i != nil && c.stateOf(i) == terminated {
+			l.attached = ""
+		}
+	}
+}
+
+func (c *Cloud) newInstance(zone, size, image string, tags map[string]string) *instance {
+	i := &instance{id: c.number("i-"), zone: zone, size: size, image: image, made: time.Now(), tags: tags}
+	c.instances[i.id] = i
+	return i
+}
+
+func (c *Cloud) runInstances(form url.Values) (any, *failure) {
+	subnet, fail := c.checkLaunch(form)
+	if fail != nil {
+		return nil, fail
+	}
+	key := zonalToken{form.Get("ClientToken"), subnet.Zone}
+	request := fingerprint(form)
+	if before, ok := c.tokens[key]; ok {
+		i := c.instances[before.instance]
+		switch {
+		case before.request != request:
+			return nil, refuse("IdempotentParameterMismatch", "Arguments on this idempotent request are inconsistent with arguments used in previous request(s).")
+		case i != nil && c.stateOf(i) == terminated:
+			return nil, refuse("IdempotentInstanceTerminated", "The instance %s of this idempotent request is terminated.", i.id)
+		case i != nil:
+			return runResponse{Instances: []instanceItem{c.item(i)}}, nil
+		}
+	}
+	c.tokens[key] = launch{request: request}
+	if fail := c.checkRoom(subnet.Zone); fail != nil {
+		return nil, fail
+	}
+	tags := map[string]map[string]string{}
+	for _, spec := range tagged(form, "TagSpecification") {
+		of := map[string]string{}
+		for _, tag := range tagged(spec, "Tag") {
+			of[tag.Get("Key")] = tag.Get("Value")
+		}
+		tags[spec.Get("ResourceType")] = of
+	}
+	i := c.newInstance(subnet.Zone, form.Get("InstanceType"), form.Get("ImageId"), tags["instance"])
+	i.spot = form.Get("InstanceMarketOptions.MarketType") == "spot"
+	c.leave(i, form, tags)
+	c.tokens[key] = launch{request: request, instance: i.id}
+	if n, ok := c.capacity[subnet.Zone]; ok {
+		c.capacity[subnet.Zone] = n - 1
+	}
+	return runResponse{Instances: []instanceItem{c.item(i)}}, nil
+}
+
+// leave makes what will outlive the instance: the image's own data volume, and what is not deleted on termination.
+func (c *Cloud) leave(i *instance, form url.Values, tags map[string]map[string]string) {
+	add := func(prefix, kind string) {
+		l := &leftover{id: c.number(prefix), attached: i.id, made: time.Now(), tags: tags[kind]}
+		c.leftovers[l.id] = l
+	}
+	if i.image == keepingImage {
+		add("vol-", "volume")
+	}
+	for _, device := range tagged(form, "BlockDeviceMapping") {
+		if device.Get("Ebs.DeleteOnTermination") != "true" {
+			add("vol-", "volume")
+		}
+	}
+	for _, nic := range tagged(form, "NetworkInterface") {
+		if nic.Get("DeleteOnTermination") != "true" {
+			add("eni-", "network-interface")
+		}
+	}
+}
+
+// checkLaunch refuses what EC2 would never take.
+func (c *Cloud) checkLaunch(form url.Values) (subnetItem, *failure) {
+	size, ok := sizes[form.Get("InstanceType")]
+	if !ok {
+		return subnetItem{}, refuse("InvalidParameterValue", "Invalid value '%s' for InstanceType.", form.Get("InstanceType"))
+	}
+	image, ok := images[form.Get("ImageId")]
+	if !ok {
+		return subnetItem{}, refuse("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", form.Get("ImageId"))
+	}
+	if image.Architecture != size.Architecture {
+		return subnetItem{}, refuse("InvalidParameterValue", "The architecture '%s' of the specified instance type does not match the architecture '%s' of the specified AMI.",
+			size.Architecture, image.Architecture)
+	}
+	interfaces := tagged(form, "NetworkInterface")
+	if len(interfaces) == 0 {
+		return subnetItem{}, refuse("MissingParameter", "this stand-in has no default VPC: name a subnet in NetworkInterface.1")
+	}
+	subnet, fail := findSubnet(interfaces[0].Get("SubnetId"))
+	if fail != nil {
+		return subnetItem{}, fail
+	}
+	if zone := form.Get("Placement.AvailabilityZone"); zone != "" && zone != subnet.Zone {
+		return subnetItem{}, refuse("InvalidParameterValue", "The specified Availability Zone %s is not that of subnet %s.", zone, subnet.ID)
+	}
+	for _, id := range list(interfaces[0], "SecurityGroupId") {
+		if group := findGroup(id); group == nil || group.VPC != subnet.VPC {
+			return subnetItem{}, refuse("InvalidGroup.NotFound", "The security group '%s' does not exist in VPC '%s'", id, subnet.VPC)
+		}
+	}
+	if len(interfaces) > 1 && interfaces[0].Get("AssociatePublicIpAddress") != "" {
+		return subnetItem{}, refuse("InvalidParameterCombination", "The associatePublicIPAddress parameter cannot be specified when launching with multiple network interfaces.")
+	}
+	data, err := base64.StdEncoding.DecodeString(form.Get("UserData"))
+	if err != nil {
+		return subnetItem{}, refuse("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data")
+	}
+	if len(data) > 16384 {
+		return subnetItem{}, refuse("InvalidParameterValue", "User data is limited to 16384 bytes")
+	}
+	return subnet, nil
+}
+
+func (c *Cloud) checkRoom(zone string) *failure {
+	living := 0
+	for _, i := range c.instances {
+		if i.ended.IsZero() {
+			living++
+		}
+	}
+	if c.options.Quota > 0 && living >= c.options.Quota {
+		return refuse("VcpuLimitExceeded", "You have requested more vCPU capacity than your current vCPU limit allows.")
+	}
+	if n, ok := c.capacity[zone]; ok && n <= 0 {
+		return &failure{http.StatusInternalServerError, "InsufficientInstanceCapacity",
+			"We currently do not have sufficient capacity in the Availability Zone you requested (" + zone + ")."}
+	}
+	return nil
+}
+
+func (c *Cloud) terminateInstances(form url.Values) (any, *failure) {
+	ids := list(form, "InstanceId")
+	var missing []string
+	for _, id := range ids {
+		if !strings.HasPrefix(id, "i-") {
+			return nil, refuse("InvalidInstanceID.Malformed", "Invalid id: \"%s\"", id)
+		}
+		if c.instances[id] == nil {
+			missing = append(missing, id)
+		}
+	}
+	if len(missing) == 1 {
+		return nil, refuse("InvalidInstanceID.NotFound", "The instance ID '%s' does not exist", missing[0])
+	}
+	if len(missing) > 1 {
+		return nil, refuse("InvalidInstanceID.NotFound", "The instance IDs '%s' do not exist", strings.Join(missing, ", "))
+	}
+	for _, id := range ids {
+		if c.protected[id] {
+			return nil, refuse("OperationNotPermitted", "The instance '%s' may not be terminated. Modify its 'disableApiTermination' instance attribute and try again.", id)
+		}
+	}
+	var out terminateResponse
+	for _, id := range ids {
+		i := c.instances[id]
+		before := c.stateOf(i)
+		if i.ended.IsZero() {
+			i.ended = time.Now()
+		}
+		out.Instances = append(out.Instances, changeItem{ID: id, Before: stateItem{before}, Now: stateItem{c.stateOf(i)}})
+	}
+	return out, nil
+}
+
+func (c *Cloud) describeInstances(form url.Values) (any, *failure) {
+	var found []*instance
+	for _, id := range slices.Sorted(keys(c.instances)) {
+		if i := c.instances[id]; time.Since(i.made) >= c.options.Lag {
+			found = append(found, i)
+		}
+	}
+	found, next, fail := page(c, form, found, func(i *instance, name string) []string {
+		if name == "instance-state-name" {
+			return []string{c.stateOf(i)}
+		}
+		return tagValues(i.tags, name)
+	})
+	out := instancesResponse{NextToken: next}
+	for _, i := range found {
+		out.Reservations = append(out.Reservations, reservationItem{Instances: []instanceItem{c.item(i)}})
+	}
+	return out, fail
+}
+
+func (c *Cloud) describeVolumes(form url.Values) (any, *failure) {
+	found, next, fail := c.findLeftovers(form, "vol-")
+	out := volumesResponse{NextToken: next}
+	for _, l := range found {
+		out.Volumes = append(out.Volumes, l.volume())
+	}
+	return out, fail
+}
+
+func (c *Cloud) describeNetworkInterfaces(form url.Values) (any, *failure) {
+	found, next, fail := c.findLeftovers(form, "eni-")
+	out := interfacesResponse{NextToken: next}
+	for _, l := range found {
+		out.Interfaces = append(out.Interfaces, l.networkInterface())
+	}
+	return out, fail
+}
+
+func (c *Cloud) findLeftovers(form url.Values, prefix string) ([]*leftover, string, *failure) {
+	c.tick()
+	var found []*leftover
+	for _, id := range slices.Sorted(keys(c.leftovers)) {
+		if l := c.leftovers[id]; strings.HasPrefix(id, prefix) && time.Since(l.made) >= c.options.Lag {
+			found = append(found, l)
+		}
+	}
+	return page(c, form, found, func(l *leftover, name string) []string {
+		if name == "status" {
+			return []string{l.status()}
+		}
+		return tagValues(l.tags, name)
+	})
+}
+
+func (l *leftover) status() string {
+	if l.attached != "" {
+		return "in-use"
+	}
+	return "available"
+}
+
+func (c *Cloud) deleteLeftover(id, code string) (any, *failure) {
+	c.tick()
+	l := c.leftovers[id]
+	switch {
+	case l == nil:
+		return nil, refuse(code+".NotFound", "'%s' does not exist.", id)
+	case l.attached != "":
+		return nil, refuse("VolumeInUse", "%s is attached to %s", id, l.attached)
+	}
+	delete(c.leftovers, id)
+	return doneResponse{Done: true}, nil
+}

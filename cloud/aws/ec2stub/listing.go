@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ec2stub
+
+import (
+	"iter"
+	"maps"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxFilterValues is how many values a filter may have.
+const maxFilterValues = 200
+
+// page applies the filters, and cuts out the page that is asked for. valuesOf returns what an item has for a filter's name.
+func page[T any](c *Cloud, form url.Values, all []T, valuesOf func(T, string) []string) (found []T, next string, fail *failure) {
+	for _, filter := range tagged(form, "Filter") {
+		wanted := list(filter, "Value")
+		if len(wanted) > maxFilterValues {
+			return nil, "", refuse("FilterLimitExceeded", "The maximum number of filter values specified on a single call is %d", maxFilterValues)
+		}
+		all = slices.DeleteFunc(all, func(item T) bool { return !matches(wanted, valuesOf(item, filter.Get("Name"))) })
+	}
+	size := c.options.PageSize
+	if size == 0 {
+		size = 1000
+	}
+	if asked := form.Get("MaxResults"); asked != "" {
+		n, err := strconv.Atoi(asked)
+		if err != nil || n < 5 || n > 1000 {
+			return nil, "", refuse("InvalidParameterValue", "Value ( %s ) for parameter maxResults is invalid. Expecting a value between 5 and 1000.", asked)
+		}
+		size = min(size, n)
+	}
+	from := 0
+	if token := form.Get("NextToken"); token != "" {
+		n, err := strconv.Atoi(strings.TrimPrefix(token, "from-"))
+		if err != nil || n > len(all) {
+			return nil, "", refuse("InvalidNextToken", "The NextToken is not valid")
+		}
+		from = n
+	}
+	if from+size < len(all) {
+		next = "from-" + itoa(from+size)
+	}
+	return all[from:min(from+size, len(all))], next, nil
+}
+
+// matches tells whether one of the values is one of those wanted, in which "*" and "?" stand for anything.
+func matches(wanted, values []string) bool {
+	return slices.ContainsFunc(wanted, func(pattern string) bool {
+		return slices.ContainsFunc(values, func(value string) bool {
+			// A path's "*" stops at a slash, EC2's does not.
+			ok, err := path.Match(strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(value, "/", "\x00"))
+			return ok && err == nil
+		})
+	})
+}
+
+// tagValues answers the filters "tag-key" and "tag:<key>".
+func tagValues(tags map[string]string, name string) []string {
+	if name == "tag-key" {
+		return slices.Collect(keys(tags))
+	}
+	key, ok := strings.CutPrefix(name, "tag:")
+	if value, has := tags[key]; ok && has {
+		return []string{value}
+	}
+	return nil
+}
+
+func keys[V any](m map[string]V) iter.Seq[string] { return maps.Keys(m) }

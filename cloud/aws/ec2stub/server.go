@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ec2stub
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Options are what a cloud is like from its beginning.
+type Options struct {
+	// Keys are the access keys that it accepts, each with its secret.
+	Keys map[string]string
+	// SessionToken must come with those keys; empty: none is needed.
+	SessionToken string
+	// PageSize is how much of a listing one answer holds at most, whatever is asked for. 0: 1,000.
+	PageSize int
+	// Boot and Stop are how long an instance is pending, and shutting down.
+	Boot, Stop time.Duration
+	// Lag is how long reads do not show what was made.
+	Lag time.Duration
+	// Throttle applies the limits that EC2 publishes.
+	Throttle bool
+	// Quota is how many instances may live. 0: any number.
+	Quota int
+}
+
+// Cloud is a region, us-east-1, of one account.
+type Cloud struct {
+	// URL is the endpoint of all its services.
+	URL string
+
+	options Options
+	buckets map[string]*rate.Limiter
+
+	mu        sync.Mutex
+	keys      map[string]string // access keys and their secrets, those handed out by STS among them
+	calls     map[string]int    // by operation
+	faults    []*Fault
+	made      int // to number what is made
+	instances map[string]*instance
+	leftovers map[string]*leftover // volumes and network interfaces, by ID
+	tokens    map[zonalToken]launch
+	capacity  map[string]int // by zone; what is not in it has no bound
+	protected map[string]bool
+}
+
+// Fault makes calls fail.
+type Fault struct {
+	Operation string
+	// Code and Status of the answer. Example: "RequestLimitExceeded", 503.
+	Code   string
+	Status int
+	// After lets the call take its effect first.
+	After bool
+}
+
+// New starts a cloud that ends with the test.
+func New(t interface{ Cleanup(func()) }, options Options) *Cloud {
+	c := &Cloud{
+		options: options,
+		buckets: map[string]*rate.Limiter{
+			// EC2's user guide, "Request throttling for the Amazon EC2 API".
+			"Run": rate.NewLimiter(2, 5), "Describe": rate.NewLimiter(20, 100), "": rate.NewLimiter(5, 100),
+		},
+		keys: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{},
+		leftovers: map[string]*leftover{}, tokens: map[zonalToken]launch{}, capacity: map[string]int{}, protected: map[string]bool{},
+	}
+	for id, secret := range options.Keys {
+		c.keys[id] = secret
+	}
+	server := httptest.NewServer(c)
+	t.Cleanup(server.Close)
+	c.URL = server.URL
+	return c
+}
+
+// failure is an error as AWS answers it.
+type failure struct {
+	status        int
+	code, message string
+}
+
+func refuse(code, format string, args ...any) *failure {
+	return &failure{http.StatusBadRequest, code, fmt.Sprintf(format, args...)}
+}
+
+// call is one request.
+type call struct {
+	op      string
+	service string
+	form    url.Values
+}
+
+// ServeHTTP implements http.Handler.
+func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // the client is gone
+	}
+	in, fail := parse(r, body)
+	if fail == nil {
+		fail = c.authenticate(r, in, body)
+	}
+	var out any
+	if fail == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		out, fail = c.serve(in)
+	}
+	write(w, in, out, fail)
+}
+
+// parse tells the protocols apart: Systems Manager's is JSON, the others are forms.
+func parse(r *http.Request, body []byte) (call, *failure) {
+	if target, ok := strings.CutPrefix(r.Header.Get("X-Amz-Target"), "AmazonSSM."); ok {
+		name, fail := parameterName(body)
+		return call{op: target, service: "ssm", form: url.Values{"Name": {name}}}, fail
+	}
+	form, err := url.ParseQuery(string(body))
+	if err != nil || form.Get("Action") == "" {
+		return call{service: "ec2"}, refuse("MissingAction", "The request must contain the parameter Action")
+	}
+	in := call{op: form.Get("Action"), service: "ec2", form: form}
+	if strings.HasPrefix(in.op, "AssumeRole") {
+		in.service = "sts"
+	}
+	return in, nil
+}
+
+func (c *Cloud) serve(in call) (any, *failure) {
+	c.calls[in.op]++
+	if fail := c.throttle(in); fail != nil {
+		return nil, fail
+	}
+	f := c.faultOf(in.op)
+	if f != nil && !f.After {
+		return nil, &failure{f.Status, f.Code, "as the test wants it"}
+	}
+	handle, ok := map[string]func(url.Values) (any, *failure){
+		"RunInstances":              c.runInstances,
+		"DescribeInstances":         c.describeInstances,
+		"TerminateInstances":        c.terminateInstances,
+		"DescribeVolumes":           c.describeVolumes,
+		"DescribeNetworkInterfaces": c.describeNetworkInterfaces,
+		"DeleteVolume":              func(form url.Values) (any, *failure) { return c.deleteLeftover(form.Get("VolumeId"), "InvalidVolume") },
+		"DeleteNetworkInterface": func(form url.Values) (any, *failure) {
+			return c.deleteLeftover(form.Get("NetworkInterfaceId"), "InvalidNetworkInterfaceID")
+		},
+		"DescribeImages":            c.describeImages,
+		"DescribeInstanceTypes":     c.describeInstanceTypes,
+		"DescribeSubnets":           c.describeSubnets,
+		"DescribeSecurityGroups":    c.describeSecurityGroups,
+		"DescribeAvailabilityZones": c.describeAvailabilityZones,
+		"GetParameter":              c.getParameter,
+		"AssumeRole":                c.assumeRole,
+		"AssumeRoleWithWebIdentity": c.assumeRole,
+	}[in.op]
+	if !ok {
+		return nil, refuse("InvalidAction", "The action %s is not valid for this web service.", in.op)
+	}
+	out, fail := handle(in.form)
+	if f != nil && fail == nil {
+		return nil, &failure{f.Status, f.Code, "as the test wants it"}
+	}
+	return out, fail
+}
+
+func (c *Cloud) throttle(in call) *failure {
+	if !c.options.Throttle || in.service != "ec2" {
+		return nil
+	}
+	bucket := c.buckets[""]
+	for verb, b := range c.buckets {
+		if verb != "" && strings.HasPrefix(in.op, verb) {
+			bucket = b
+		}
+	}
+	if bucket.Allow() {
+		return nil
+	}
+	return &failure{http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded."}
+}
+
+func (c *Cloud) faultOf(op string) *Fault {
+	for _, f := range c.faults {
+		if f.Operation == op {
+			return f
+		}
+	}
+	return nil
+}
+
+// Inject makes calls fail until undo is called.
+func (c *Cloud) Inject(f Fault) (undo func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.faults = append(c.faults, &f)
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for i := range c.faults {
+			if c.faults[i] == &f {
+				c.faults = append(c.faults[:i], c.faults[i+1:]...)
+				return
+			}
+		}
+	}
+}
+
+// SetCapacity is how many instances a zone has left; below 0, without bound.
+func (c *Cloud) SetCapacity(zone string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.capacity[zone] = n; n < 0 {
+		delete(c.capacity, zone)
+	}
+}
+
+// SetQuota is how many instances may live; 0, any number.
+func (c *Cloud) SetQuota(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.Quota = n
+}
+
+// Interrupt takes a spot instance back.
+func (c *Cloud) Interrupt(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.instances[id].ended, c.instances[id].reason = time.Now(), "Server.SpotInstanceTermination: Spot instance termination"
+}
+
+// Protect keeps an instance from being terminated by the API.
+func (c *Cloud) Protect(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.protected[id] = true
+}
+
+// Calls returns how many calls of each operation came.
+func (c *Cloud) Calls() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[string]int{}
+	for op, n := range c.calls {
+		all[op] = n
+	}
+	return all
+}
+
+// Left lists all that exists and has the tag; terminated instances apart.
+func (c *Cloud) Left(key, value string) (ids []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tick()
+	for id, i := range c.instances {
+		if i.tags[key] == value && c.stateOf(i) != terminated {
+			ids = append(ids, id)
+		}
+	}
+	for id, l := range c.leftovers {
+		if l.tags[key] == value {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// Launch makes an instance behind everybody's back.
+func (c *Cloud) Launch(tags map[string]string) (id string, alive func() bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := c.newInstance("us-east-1a", "t3.small", "ami-0a", tags)
+	return i.id, func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.stateOf(i) == running || c.stateOf(i) == pending
+	}
+}
+
+// write answers in the service's words.
+func write(w http.ResponseWriter, in call, out any, fail *failure) {
+	var body bytes.Buffer
+	status := http.StatusOK
+	if fail != nil {
+		status = fail.status
+	}
+	kind := "text/xml;charset=UTF-8"
+	if in.service == "ssm" {
+		kind = "application/x-amz-json-1.1"
+	}
+	encode(&body, in, out, fail)
+	w.Header().Set("Content-Type", kind)
+	w.WriteHeader(status)
+	_, _ = w.Write(body.Bytes()) // the client may be gone
+}

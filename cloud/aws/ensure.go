@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"context"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// Ensure makes the machine by one RunInstances, whose client token is the machine's.
+//
+// A client token is good for one zone: EC2 would make a second instance in another ("Ensuring idempotency in Amazon EC2 API
+// requests", zonal idempotency). So where an earlier create in another zone was left open, that one is asked first, and only
+// a clear refusal leads to the zone that is wanted now. This is known as long as the driver lives; after that the account's
+// inventory finds what was made, and reports what was made twice.
+func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
+	p, err := d.plan(ctx, req)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	if zone := d.open.zone(req.Token); zone != "" && zone != p.subnet.zone {
+		first := p
+		if first.subnet, err = d.subnet(ctx, p.spec.Subnets, zone); err != nil {
+			return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "whether an instance was made in zone %s is open, and it can't be asked again: %v", zone, err)
+		}
+		made, err := d.run(ctx, req, first)
+		if cloud.CodeOf(err) != cloud.NoCapacity {
+			return made, err
+		}
+	}
+	return d.run(ctx, req, p)
+}
+
+// plan resolves what the machine names.
+func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error) {
+	if p.spec, err = machineOf(req.Spec); err != nil {
+		return plan{}, err
+	}
+	if p.userData, err = userData(req.UserData); err != nil {
+		return plan{}, err
+	}
+	if p.image, err = d.image(ctx, p.spec.Image); err != nil {
+		return plan{}, err
+	}
+	if p.subnet, err = d.subnet(ctx, p.spec.Subnets, req.FailureDomain); err != nil {
+		return plan{}, err
+	}
+	p.groups, err = d.securityGroups(ctx, p.spec.SecurityGroups, p.subnet.vpc)
+	return p, err
+}
+
+// run is one attempt in one zone.
+func (d *driver) run(ctx context.Context, req cloud.Request, p plan) (cloud.Resource, error) {
+	made, err := d.runInstances(ctx, req, p)
+	switch cloud.CodeOf(err) {
+	case "":
+		d.open.close(req.Token)
+	case cloud.NoCapacity:
+		d.open.close(req.Token)
+		d.subnets.forget(keyOf(p.spec.Subnets)) // its count of free addresses may be what was wrong
+	case cloud.Unavailable, cloud.Unknown:
+		d.open.note(req.Token, p.subnet.zone)
+	case cloud.NotFound, cloud.InvalidSpec: // which says nothing of an attempt before
+		err = d.doubt(p, err)
+	}
+	return made, err
+}
+
+// doubt forgets what was resolved, for something of it may be gone. An image that was found, and not named, is looked for
+// again: its absence does not condemn the machine.
+func (d *driver) doubt(p plan, err error) error {
+	d.subnets.forget(keyOf(p.spec.Subnets))
+	d.groups.forget(p.subnet.vpc + keyOf(p.spec.SecurityGroups))
+	d.images.forget(keyOf(p.spec.Image))
+	d.parameters.forget(p.spec.Image.SSMParameter)
+	if code, words := refused(err); code == imageNotFound && p.spec.Image.ID == "" {
+		return cloud.Errorf(cloud.NotFound, "RunInstances: %s: %s", code, words)
+	}
+	return err
+}
+
+func (d *driver) runInstances(ctx context.Context, req cloud.Request, p plan) (cloud.Resource, error) {
+	const op = "RunInstances"
+	answer, err := d.ec2.RunInstances(ctx, runInput(req, p))
+	if err = d.secrets.typed(op, err); err != nil {
+		if code, _ := refused(err); code == parameterMismatch || code == instanceTerminated {
+			return d.adopt(ctx, req, code)
+		}
+		return cloud.Resource{}, err
+	}
+	if len(answer.Instances) != 1 {
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: the answer names %d instances, one was asked for", op, len(answer.Instances))
+	}
+	made := toInstance(&answer.Instances[0])
+	if made.ID == "" || made.FailureDomain == "" || made.Token != req.Token {
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "%s: the answer names no instance with the token that was sent", op)
+	}
+	return made, nil
+}
+
+// adopt finds the instance that an earlier request with the same token made, which had other parameters (its user data or
+// image was another) or whose instance is gone.
+func (d *driver) adopt(ctx context.Context, req cloud.Request, why string) (cloud.Resource, error) {
+	found, err := d.instances(ctx, tokens(map[string]bool{req.Token: true})...)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	switch found = only(found, map[string]bool{req.Token: true}); {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		ids := make([]string, len(found))
+		for i := range found {
+			ids[i] = found[i].ID
+		}
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%d instances carry the token %s: %s", len(found), req.Token, strings.Join(ids, ", "))
+	case why == instanceTerminated:
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "RunInstances: %s: the machine's instance was made and is gone: delete the Machine, its successor is another", why)
+	}
+	return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "RunInstances: %s: an earlier request with this machine's token had other parameters, "+
+		"and EC2 shows no instance of it. If this stays for minutes, nothing was made: delete the Machine, its successor has a token of its own", why)
+}
+
+// runInput is the whole machine in one request.
+func runInput(req cloud.Request, p plan) *ec2.RunInstancesInput {
+	spec := p.spec
+	in := &ec2.RunInstancesInput{
+		ClientToken:                      &req.Token,
+		MinCount:                         aws.Int32(1),
+		MaxCount:                         aws.Int32(1),
+		InstanceType:                     types.InstanceType(spec.InstanceType),
+		ImageId:                          &p.image.id,
+		UserData:                         p.userData,
+		KeyName:                          optional(spec.KeyName),
+		IamInstanceProfile:               instanceProfile(spec.InstanceProfile),
+		Placement:                        placement(p),
+		NetworkInterfaces:                networkInterfaces(p),
+		BlockDeviceMappings:              blockDevices(p),
+		MetadataOptions:                  metadataOptions(spec.Metadata),
+		CapacityReservationSpecification: capacityReservation(spec.CapacityReservation),
+		CpuOptions:                       cpuOptions(spec.CPUOptions),
+		InstanceMarketOptions:            marketOptions(spec.Market),
+		TagSpecifications:                tagSpecifications(req, spec),
+	}
+	if spec.DetailedMonitoring {
+		in.Monitoring = &types.RunInstancesMonitoringEnabled{Enabled: aws.Bool(true)}
+	}
+	return in
+}

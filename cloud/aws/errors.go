@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
+	"github.com/aws/smithy-go"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// The codes of AWS's that the driver acts on by itself.
+const (
+	parameterMismatch  = "IdempotentParameterMismatch"
+	instanceTerminated = "IdempotentInstanceTerminated"
+	notPermitted       = "OperationNotPermitted"
+	invalidInstance    = "InvalidInstanceID"
+	imageNotFound      = "InvalidAMIID.NotFound"
+)
+
+// codes maps AWS's codes, from "Error codes for the Amazon EC2 API" in the EC2 API Reference and the common errors of STS and
+// Systems Manager. What is not in it goes by the code's form, see codeOf.
+var codes = map[string]cloud.Code{
+	"RequestLimitExceeded":      cloud.Throttled,
+	"Throttling":                cloud.Throttled,
+	"ThrottlingException":       cloud.Throttled,
+	"RequestThrottled":          cloud.Throttled,
+	"TooManyRequestsException":  cloud.Throttled,
+	"EC2ThrottledException":     cloud.Throttled,
+	"RequestThrottledException": cloud.Throttled,
+
+	"InstanceLimitExceeded":         cloud.QuotaExceeded,
+	"VcpuLimitExceeded":             cloud.QuotaExceeded,
+	"MaxSpotInstanceCountExceeded":  cloud.QuotaExceeded,
+	"VolumeLimitExceeded":           cloud.QuotaExceeded,
+	"MaxIOPSLimitExceeded":          cloud.QuotaExceeded,
+	"NetworkInterfaceLimitExceeded": cloud.QuotaExceeded,
+	"AddressLimitExceeded":          cloud.QuotaExceeded,
+	"HostLimitExceeded":             cloud.QuotaExceeded,
+	"ResourceLimitExceeded":         cloud.QuotaExceeded,
+	"PrivateIpAddressLimitExceeded": cloud.QuotaExceeded,
+
+	"InsufficientInstanceCapacity":         cloud.NoCapacity,
+	"InsufficientCapacity":                 cloud.NoCapacity,
+	"InsufficientHostCapacity":             cloud.NoCapacity,
+	"InsufficientCapacityOnHost":           cloud.NoCapacity,
+	"InsufficientReservedInstanceCapacity": cloud.NoCapacity,
+	"InsufficientVolumeCapacity":           cloud.NoCapacity,
+	"InsufficientFreeAddressesInSubnet":    cloud.NoCapacity,
+	"InsufficientAddressCapacity":          cloud.NoCapacity,
+	"ReservationCapacityExceeded":          cloud.NoCapacity,
+	"UnavailableHostRequirements":          cloud.NoCapacity,
+	"UnfulfillableCapacity":                cloud.NoCapacity,
+	"SpotMaxPriceTooLow":                   cloud.NoCapacity,
+	// The zone does not have this kind of machine. Another one may.
+	"Unsupported": cloud.NoCapacity,
+
+	"AuthFailure":                 cloud.Unauthorized,
+	"UnauthorizedOperation":       cloud.Unauthorized,
+	"SignatureDoesNotMatch":       cloud.Unauthorized,
+	"RequestExpired":              cloud.Unauthorized,
+	"ExpiredToken":                cloud.Unauthorized,
+	"ExpiredTokenException":       cloud.Unauthorized,
+	"InvalidClientTokenId":        cloud.Unauthorized,
+	"UnrecognizedClientException": cloud.Unauthorized,
+	"InvalidSignatureException":   cloud.Unauthorized,
+	"IncompleteSignature":         cloud.Unauthorized,
+	"MissingAuthenticationToken":  cloud.Unauthorized,
+	"AccessDenied":                cloud.Unauthorized,
+	"AccessDeniedException":       cloud.Unauthorized,
+	"InvalidIdentityToken":        cloud.Unauthorized,
+	"IDPRejectedClaim":            cloud.Unauthorized,
+	"RegionDisabledException":     cloud.Unauthorized,
+	"OptInRequired":               cloud.Unauthorized,
+	"PendingVerification":         cloud.Unauthorized,
+	"Blocked":                     cloud.Unauthorized,
+
+	"MissingParameter":                        cloud.InvalidSpec,
+	"UnknownParameter":                        cloud.InvalidSpec,
+	"UnsupportedOperation":                    cloud.InvalidSpec,
+	"UnsupportedTenancy":                      cloud.InvalidSpec,
+	"UnsupportedInstanceAttribute":            cloud.InvalidSpec,
+	"AttachmentLimitExceeded":                 cloud.InvalidSpec,
+	"SecurityGroupsPerInstanceLimitExceeded":  cloud.InvalidSpec,
+	"SecurityGroupsPerInterfaceLimitExceeded": cloud.InvalidSpec,
+	"TagLimitExceeded":                        cloud.InvalidSpec,
+	"VPCIdNotSpecified":                       cloud.InvalidSpec,
+	imageNotFound:                             cloud.InvalidSpec,
+
+	// An image that is still being made, and the like.
+	"InvalidAMIID.Unavailable": cloud.NotFound,
+	"ParameterNotFound":        cloud.NotFound,
+
+	parameterMismatch:               cloud.Conflict,
+	instanceTerminated:              cloud.Conflict,
+	notPermitted:                    cloud.Conflict,
+	"IncorrectInstanceState":        cloud.Conflict,
+	"IncorrectState":                cloud.Conflict,
+	"DependencyViolation":           cloud.Conflict,
+	"VolumeInUse":                   cloud.Conflict,
+	"InvalidNetworkInterface.InUse": cloud.Conflict,
+
+	"InternalError":       cloud.Unavailable,
+	"InternalFailure":     cloud.Unavailable,
+	"InternalServerError": cloud.Unavailable,
+	"ServiceUnavailable":  cloud.Unavailable,
+	"Unavailable":         cloud.Unavailable,
+	"RequestTimeout":      cloud.Unavailable,
+	"ConcurrentTagAccess": cloud.Unavailable,
+}
+
+// codeOf maps a code of AWS's: by the table, else by its form, which EC2 keeps to, else by the status.
+func codeOf(code string, status int) cloud.Code {
+	if c, ok := codes[code]; ok {
+		return c
+	}
+	switch {
+	case strings.HasSuffix(code, ".NotFound"), strings.HasSuffix(code, ".Unknown"):
+		return cloud.NotFound
+	case strings.HasPrefix(code, "Invalid"):
+		return cloud.InvalidSpec
+	case status >= 500:
+		return cloud.Unavailable
+	}
+	return cloud.Unknown
+}
+
+// refusal carries AWS's own code and words as an Error's cause. The words are clean, see redact.
+type refusal struct{ code, words string }
+
+func (r refusal) Error() string { return r.code }
+
+// refused returns AWS's own code and words, or "".
+func refused(err error) (code, words string) {
+	var r refusal
+	if errors.As(err, &r) {
+		return r.code, r.words
+	}
+	return "", ""
+}
+
+// unnamed is what the SDK calls an error in which AWS names no code: something else has answered.
+const unnamed = "UnknownError"
+
+// typed makes every error of the SDK's one of package cloud. What is not AWS's own words is not repeated: it may be
+// anybody's, and hold anything.
+func (r redactor) typed(op string, err error) error {
+	var own *cloud.Error
+	var queued *cloud.Queued
+	var api smithy.APIError
+	var answer *awshttp.ResponseError
+	status := 0
+	if errors.As(err, &answer) {
+		status = answer.HTTPStatusCode()
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &queued):
+		return queued
+	case errors.As(err, &own):
+		return own
+	case errors.Is(err, context.DeadlineExceeded):
+		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": no answer in time", Err: context.DeadlineExceeded}
+	case errors.Is(err, context.Canceled):
+		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": cut off before its answer", Err: context.Canceled}
+	case errors.As(err, &api) && api.ErrorCode() != unnamed:
+		code, words := r.clean(api.ErrorCode(), 64), r.clean(api.ErrorMessage(), 512)
+		return &cloud.Error{Code: codeOf(code, status), Message: op + ": " + code + ": " + words, Err: refusal{code, words}}
+	case status != 0:
+		return strange(op, status)
+	}
+	return cloud.Errorf(cloud.Unavailable, "%s: no answer: %s", op, r.clean(plain(err), 256))
+}
+
+// strange is for an answer in words that are not AWS's.
+func strange(op string, status int) error {
+	code := cloud.Unknown
+	switch {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		code = cloud.Unauthorized
+	case status == http.StatusTooManyRequests:
+		code = cloud.Throttled
+	case status >= 500:
+		code = cloud.Unavailable
+	}
+	return cloud.Errorf(code, "%s: status %d, and not in AWS's words: does the endpoint belong to AWS?", op, status)
+}
+
+// plain drops the request's method and address, which net/http puts before the cause.
+func plain(err error) string {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	return err.Error()
+}
+
+// redactor takes an account's credentials out of texts: an endpoint may repeat what it was sent.
+type redactor struct{ secrets []string }
+
+// clean takes the secrets out before anything is cut off: half of one would not be found, and is half a secret.
+func (r redactor) clean(s string, n int) string {
+	for _, secret := range r.secrets {
+		s = strings.ReplaceAll(s, secret, "[credential]")
+	}
+	return clip(s, n)
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"context"
+	"slices"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// kubeletPods is how many pods a kubelet takes when it is told nothing.
+const kubeletPods = 110
+
+// gpus are the resources under which device plugins advertise GPUs, by the maker as EC2 writes it.
+var gpus = map[string]corev1.ResourceName{
+	"NVIDIA": "nvidia.com/gpu",
+	"AMD":    "amd.com/gpu",
+}
+
+// neuronDevice is AWS's own accelerator, as its device plugin advertises it.
+const neuronDevice corev1.ResourceName = "aws.amazon.com/neuron"
+
+func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
+	spec, err := machineOf(fields)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	size, err := d.instanceType(ctx, spec.InstanceType)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	image, err := d.image(ctx, spec.Image)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	return offering(spec, size, image)
+}
+
+func (d *driver) instanceType(ctx context.Context, name string) (types.InstanceTypeInfo, error) {
+	return d.types.get(ctx, name, func(ctx context.Context) (types.InstanceTypeInfo, error) {
+		answer, err := d.ec2.DescribeInstanceTypes(ctx, &ec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{types.InstanceType(name)}})
+		if err != nil {
+			return types.InstanceTypeInfo{}, d.secrets.typed("DescribeInstanceTypes", err)
+		}
+		i := slices.IndexFunc(answer.InstanceTypes, func(t types.InstanceTypeInfo) bool { return string(t.InstanceType) == name })
+		if i < 0 {
+			return types.InstanceTypeInfo{}, cloud.Errorf(cloud.InvalidSpec, "this region has no instance type %q", name)
+		}
+		return answer.InstanceTypes[i], nil
+	})
+}
+
+func offering(spec *infrav1.AWSMachine, size types.InstanceTypeInfo, image image) (cloud.Offering, error) {
+	if p := size.ProcessorInfo; p != nil && !slices.Contains(p.SupportedArchitectures, types.ArchitectureType(image.architecture)) {
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "image %s is for %s, and instance type %s is not", image.id, image.architecture, spec.InstanceType)
+	}
+	architecture, ok := architectures[image.architecture]
+	if !ok || size.VCpuInfo == nil || size.MemoryInfo == nil {
+		return cloud.Offering{}, cloud.Errorf(cloud.Unknown, "EC2 does not say what instance type %s with image %s (%s) is", spec.InstanceType, image.id, image.architecture)
+	}
+	out := cloud.Offering{Architecture: architecture, OperatingSystem: "linux", Capacity: capacity(size)}
+	if image.windows {
+		out.OperatingSystem = "windows"
+	}
+	if c := spec.CPUOptions; c != nil && c.CoreCount > 0 {
+		out.Capacity[corev1.ResourceCPU] = *resource.NewQuantity(int64(c.CoreCount)*int64(c.ThreadsPerCore), resource.DecimalSI)
+	}
+	disk := image.rootGiB
+	if root := spec.RootVolume; root != nil && root.SizeGiB > 0 {
+		disk = root.SizeGiB
+	}
+	if disk > 0 {
+		out.Capacity[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(int64(disk)<<30, resource.BinarySI)
+	}
+	return out, nil
+}
+
+// capacity is the instance type's.
+func capacity(size types.InstanceTypeInfo) corev1.ResourceList {
+	list := corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewQuantity(int64(aws.ToInt32(size.VCpuInfo.DefaultVCpus)), resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(aws.ToInt64(size.MemoryInfo.SizeInMiB)<<20, resource.BinarySI),
+		corev1.ResourcePods:   *resource.NewQuantity(maxPods(size.NetworkInfo), resource.DecimalSI),
+	}
+	add := func(name corev1.ResourceName, n int32) {
+		sum := list[name]
+		sum.Add(*resource.NewQuantity(int64(n), resource.DecimalSI))
+		list[name] = sum
+	}
+	if size.GpuInfo != nil {
+		for _, gpu := range size.GpuInfo.Gpus {
+			if name, ok := gpus[aws.ToString(gpu.Manufacturer)]; ok {
+				add(name, aws.ToInt32(gpu.Count))
+			}
+		}
+	}
+	if size.NeuronInfo != nil {
+		for _, device := range size.NeuronInfo.NeuronDevices {
+			add(neuronDevice, aws.ToInt32(device.Count))
+		}
+	}
+	return list
+}
+
+// maxPods is what both the kubelet and AWS's network plugin can hold: each pod takes an address of a network interface, whose
+// first is the interface's own, but for two pods that share the host's (the plugin's "eni-max-pods").
+func maxPods(n *types.NetworkInfo) int64 {
+	if n == nil || aws.ToInt32(n.MaximumNetworkInterfaces) == 0 {
+		return kubeletPods
+	}
+	addresses := int64(*n.MaximumNetworkInterfaces) * int64(aws.ToInt32(n.Ipv4AddressesPerInterface)-1)
+	return min(kubeletPods, max(addresses, 0)+2)
+}
+
+// architectures are Go's words for EC2's.
+var architectures = map[types.ArchitectureValues]string{
+	types.ArchitectureValuesX8664: "amd64",
+	types.ArchitectureValuesArm64: "arm64",
+}
+
+// ec2Architecture is EC2's word for Go's.
+func ec2Architecture(name string) string {
+	for theirs, ours := range architectures {
+		if ours == name {
+			return string(theirs)
+		}
+	}
+	return name
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"encoding/json"
+	"flag"
+	"maps"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/aws/ec2stub"
+)
+
+var update = flag.Bool("update", false, "write the policy into docs/clouds/aws.md")
+
+const policyPage = "../../docs/clouds/aws.md"
+
+// TestPolicy has the driver make every call that it can make, and holds the policy in the book to them.
+func TestPolicy(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Stop: time.Millisecond})
+	d := connect(t, stub, func(c *cloud.Config) {
+		c.Transport = transport(func(r *http.Request) (*http.Response, error) {
+			op, _, _ := cloud.OperationOf(r.Context())
+			mu.Lock()
+			defer mu.Unlock()
+			seen[op] = true
+			return http.DefaultTransport.RoundTrip(r)
+		})
+	})
+	_, err := d.Probe(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	for token, image := range map[string]infrav1.AWSImage{"a": {SSMParameter: "/aws/service/node/image"}, "b": {ID: "ami-0ee9"}} {
+		req := request(token, func(m *infrav1.AWSMachine) { m.Image = image })
+		_, err = d.Offering(ctx, req.Spec)
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = d.Ensure(ctx, req)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	// No test of this package's makes a network interface that stays behind.
+	g.Expect(d.Delete(ctx, []cloud.Resource{{Kind: cloud.KindNIC, ID: "eni-0"}})).To(Equal([]error{nil}))
+	g.Eventually(func() []string {
+		all, err := d.List(ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		d.Delete(ctx, all)
+		return stub.Left(cloud.TagOwnership, "owner")
+	}).Should(BeEmpty())
+
+	want, err := json.MarshalIndent(policy(slices.Sorted(maps.Keys(seen))), "", "  ")
+	g.Expect(err).NotTo(HaveOccurred())
+	page, err := os.ReadFile(policyPage)
+	g.Expect(err).NotTo(HaveOccurred())
+	block := regexp.MustCompile("(?s)(<!-- policy: [^\n]*\n```json\n)(.*?)(```)")
+	found := block.FindSubmatch(page)
+	g.Expect(found).NotTo(BeNil(), "%s has no place for the policy", policyPage)
+	if *update {
+		g.Expect(os.WriteFile(policyPage, block.ReplaceAll(page, slices.Concat([]byte("${1}"), want, []byte("\n${3}"))), 0o644)).To(Succeed())
+		return
+	}
+	g.Expect(string(found[2])).To(Equal(string(want)+"\n"), "run: go test ./cloud/aws -run TestPolicy -update")
+}
+
+type statement struct {
+	Sid       string
+	Effect    string
+	Action    []string
+	Resource  string
+	Condition map[string]map[string]string `json:",omitempty"`
+}
+
+// policy allows the operations: to tag, only what is made in the same call; to delete, only what is tagged as Drover's.
+func policy(operations []string) any {
+	read := statement{Sid: "Read", Effect: "Allow", Resource: "*"}
+	create := statement{Sid: "Create", Effect: "Allow", Resource: "*"}
+	tag := statement{Sid: "TagWhatIsCreated", Effect: "Allow", Resource: "*", Action: []string{"ec2:CreateTags"},
+		Condition: map[string]map[string]string{"StringEquals": {"ec2:CreateAction": "RunInstances"}}}
+	remove := statement{Sid: "DeleteWhatIsTagged", Effect: "Allow", Resource: "*",
+		Condition: map[string]map[string]string{"Null": {"aws:ResourceTag/" + cloud.TagOwnership: "false"}}}
+	for _, op := range operations {
+		of, service := &read, "ec2:"
+		switch classOf(op) {
+		case cloud.ClassCreate:
+			of = &create
+		case cloud.ClassDelete:
+			of = &remove
+		}
+		if strings.HasPrefix(op, "GetParameter") {
+			service = "ssm:"
+		}
+		of.Action = append(of.Action, service+op)
+	}
+	return struct {
+		Version   string
+		Statement []statement
+	}{"2012-10-17", []statement{read, create, tag, remove}}
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// ec2UserData is what EC2 takes, in bytes before base64 (EC2's user guide, "Run commands when you launch an EC2 instance").
+const ec2UserData = 16 << 10
+
+// plan is a machine of which all that it names is resolved.
+type plan struct {
+	spec     *infrav1.AWSMachine
+	image    image
+	subnet   subnet
+	groups   []string
+	userData *string
+}
+
+// userData encodes the bootstrap data, and packs it first where it is too long. cloud-init unpacks it; Ignition, whose data is
+// JSON, would not.
+func userData(data []byte) (*string, error) {
+	if len(data) == 0 {
+		return nil, nil
+	}
+	size := len(data)
+	if size > maxUserData {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, the driver takes %d: shorten files and commands", size, maxUserData)
+	}
+	if size > ec2UserData && !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+		data = pack(data)
+	}
+	if len(data) > ec2UserData {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, %d as packed as it may be, and EC2 takes %d: shorten files and commands",
+			size, len(data), ec2UserData)
+	}
+	return aws.String(base64.StdEncoding.EncodeToString(data)), nil
+}
+
+func pack(data []byte) []byte {
+	var out bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // fails for other levels alone
+	_, _ = w.Write(data)                                    // a Buffer takes everything
+	_ = w.Close()
+	return out.Bytes()
+}
+
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+func optionalInt(n int32) *int32 {
+	if n == 0 {
+		return nil
+	}
+	return &n
+}
+
+func instanceProfile(nameOrARN string) *types.IamInstanceProfileSpecification {
+	switch {
+	case nameOrARN == "":
+		return nil
+	case strings.HasPrefix(nameOrARN, "arn:"):
+		return &types.IamInstanceProfileSpecification{Arn: &nameOrARN}
+	}
+	return &types.IamInstanceProfileSpecification{Name: &nameOrARN}
+}
+
+// placement names the zone although the subnet implies it, so that it is beyond doubt for how far the client token is good.
+func placement(p plan) *types.Placement {
+	out := &types.Placement{AvailabilityZone: &p.subnet.zone, Tenancy: types.Tenancy(p.spec.Tenancy), HostId: optional(p.spec.HostID)}
+	if group := p.spec.PlacementGroup; group != nil {
+		out.GroupName, out.PartitionNumber = &group.Name, optionalInt(group.Partition)
+	}
+	return out
+}
+
+// networkInterfaces are the first, which has the addresses, and those that the machine asks for beside it.
+func networkInterfaces(p plan) []types.InstanceNetworkInterfaceSpecification {
+	one := func(device, card int32, kind string) types.InstanceNetworkInterfaceSpecification {
+		nic := types.InstanceNetworkInterfaceSpecification{
+			DeviceIndex: &device, NetworkCardIndex: optionalInt(card), SubnetId: &p.subnet.id, Groups: p.groups, DeleteOnTermination: aws.Bool(true),
+		}
+		if kind != "interface" {
+			nic.InterfaceType = optional(kind)
+		}
+		return nic
+	}
+	first := one(0, 0, "")
+	if p.spec.EFA {
+		first.InterfaceType = aws.String("efa")
+	}
+	first.AssociatePublicIpAddress = p.spec.PublicIP
+	first.Ipv6AddressCount = optionalInt(p.spec.IPv6AddressCount)
+	if p.spec.PrimaryIPv6 {
+		first.PrimaryIpv6 = aws.Bool(true)
+	}
+	all := []types.InstanceNetworkInterfaceSpecification{first}
+	for _, nic := range p.spec.NetworkInterfaces {
+		all = append(all, one(nic.DeviceIndex, nic.NetworkCard, nic.Type))
+	}
+	return all
+}
+
+// blockDevices are the root volume, encrypted where nothing else is said, and further ones. All go with the instance.
+func blockDevices(p plan) (all []types.BlockDeviceMapping) {
+	if p.image.root != "" {
+		root := infrav1.AWSVolume{}
+		if p.spec.RootVolume != nil {
+			root = *p.spec.RootVolume
+		}
+		all = append(all, types.BlockDeviceMapping{DeviceName: &p.image.root, Ebs: blockDevice(root)})
+	}
+	for _, volume := range p.spec.Volumes {
+		ebs := blockDevice(volume.AWSVolume)
+		ebs.SnapshotId = optional(volume.SnapshotID)
+		all = append(all, types.BlockDeviceMapping{DeviceName: &volume.DeviceName, Ebs: ebs})
+	}
+	return all
+}
+
+func blockDevice(v infrav1.AWSVolume) *types.EbsBlockDevice {
+	encrypted := aws.Bool(true)
+	if v.Encrypted != nil && !*v.Encrypted {
+		encrypted = nil // EC2 refuses to take the encryption of a snapshot away
+	}
+	return &types.EbsBlockDevice{
+		DeleteOnTermination: aws.Bool(true),
+		Encrypted:           encrypted,
+		KmsKeyId:            optional(v.KMSKeyID),
+		VolumeSize:          optionalInt(v.SizeGiB),
+		VolumeType:          types.VolumeType(v.Type),
+		Iops:                optionalInt(v.IOPS),
+		Throughput:          optionalInt(v.ThroughputMiBps),
+	}
+}
+
+func metadataOptions(m infrav1.AWSMetadata) *types.InstanceMetadataOptionsRequest {
+	out := &types.InstanceMetadataOptionsRequest{
+		HttpEndpoint:            types.InstanceMetadataEndpointStateEnabled,
+		HttpTokens:              types.HttpTokensStateRequired,
+		HttpPutResponseHopLimit: aws.Int32(max(m.HopLimit, 1)),
+	}
+	if m.Tokens == "optional" {
+		out.HttpTokens = types.HttpTokensStateOptional
+	}
+	if m.IPv6 {
+		out.HttpProtocolIpv6 = types.InstanceMetadataProtocolStateEnabled
+	}
+	if m.InstanceTags {
+		out.InstanceMetadataTags = types.InstanceMetadataTagsStateEnabled
+	}
+	return out
+}
+
+func capacityReservation(r *infrav1.AWSCapacityReservation) *types.CapacityReservationSpecification {
+	switch {
+	case r == nil:
+		return nil
+	case r.Preference != "":
+		return &types.CapacityReservationSpecification{CapacityReservationPreference: types.CapacityReservationPreference(r.Preference)}
+	}
+	return &types.CapacityReservationSpecification{CapacityReservationTarget: &types.CapacityReservationTarget{
+		CapacityReservationId: optional(r.ID), CapacityReservationResourceGroupArn: optional(r.ResourceGroupARN),
+	}}
+}
+
+func cpuOptions(c *infrav1.AWSCPUOptions) *types.CpuOptionsRequest {
+	if c == nil {
+		return nil
+	}
+	out := &types.CpuOptionsRequest{CoreCount: optionalInt(c.CoreCount), ThreadsPerCore: optionalInt(c.ThreadsPerCore)}
+	if c.AMDSEVSNP {
+		out.AmdSevSnp = types.AmdSevSnpSpecificationEnabled
+	}
+	if c.NestedVirtualization {
+		out.NestedVirtualization = types.NestedVirtualizationSpecificationEnabled
+	}
+	return out
+}
+
+// marketOptions ask for a spot instance that is terminated when it is taken back, and not asked for again.
+func marketOptions(m *infrav1.AWSMarket) *types.InstanceMarketOptionsRequest {
+	if m == nil {
+		return nil
+	}
+	out := &types.InstanceMarketOptionsRequest{MarketType: types.MarketType(m.Type)}
+	if out.MarketType == types.MarketTypeSpot {
+		out.SpotOptions = &types.SpotMarketOptions{
+			MaxPrice:                     optional(m.MaxPriceUSD),
+			SpotInstanceType:             types.SpotInstanceTypeOneTime,
+			InstanceInterruptionBehavior: types.InstanceInterruptionBehaviorTerminate,
+		}
+	}
+	return out
+}
+
+// tagSpecifications put the same tags on all that the request makes, in the order of their keys: the same request must be
+// the same bytes.
+func tagSpecifications(req cloud.Request, spec *infrav1.AWSMachine) []types.TagSpecification {
+	all := map[string]string{"Name": clip(req.Name, maxTagValue)}
+	maps.Copy(all, spec.Tags)
+	all[cloud.TagOwnership] = req.OwnershipID
+	all[cloud.TagToken] = req.Token
+	all[cloud.TagMachine] = clip(req.Namespace+"/"+req.Name, maxTagValue)
+	var tags []types.Tag
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		tags = append(tags, types.Tag{Key: aws.String(key), Value: aws.String(all[key])})
+	}
+	kinds := []types.ResourceType{types.ResourceTypeInstance, types.ResourceTypeVolume, types.ResourceTypeNetworkInterface}
+	if spec.Market != nil && spec.Market.Type == "spot" {
+		kinds = append(kinds, types.ResourceTypeSpotInstancesRequest)
+	}
+	var specs []types.TagSpecification
+	for _, kind := range kinds {
+		specs = append(specs, types.TagSpecification{ResourceType: kind, Tags: tags})
+	}
+	return specs
+}

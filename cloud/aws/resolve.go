@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/ssm"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// image is what a create needs to know of an AMI.
+type image struct {
+	id           string
+	root         string // name of the root device; "" where it is not of EBS
+	rootGiB      int32
+	architecture types.ArchitectureValues
+	windows      bool
+}
+
+// subnet is what a create needs to know of a subnet.
+type subnet struct {
+	id, zone, vpc string
+	free          int32 // addresses
+}
+
+// keyOf makes the key of an answer from what was asked.
+func keyOf(question any) string {
+	key, _ := json.Marshal(question) // fields of the API, which came as JSON
+	return string(key)
+}
+
+func (d *driver) image(ctx context.Context, wanted infrav1.AWSImage) (image, error) {
+	if wanted.SSMParameter != "" {
+		id, err := d.parameter(ctx, wanted.SSMParameter)
+		if err != nil {
+			return image{}, err
+		}
+		wanted = infrav1.AWSImage{ID: id}
+	}
+	return d.images.get(ctx, keyOf(wanted), func(ctx context.Context) (image, error) {
+		found, err := d.findImages(ctx, wanted)
+		if err != nil {
+			return image{}, err
+		}
+		newest := slices.MaxFunc(found, func(a, b types.Image) int {
+			return cmp.Or(strings.Compare(aws.ToString(a.CreationDate), aws.ToString(b.CreationDate)), // RFC 3339
+				strings.Compare(aws.ToString(a.ImageId), aws.ToString(b.ImageId)))
+		})
+		return toImage(newest), nil
+	})
+}
+
+// parameter reads the ID that a Systems Manager parameter holds.
+func (d *driver) parameter(ctx context.Context, name string) (string, error) {
+	return d.parameters.get(ctx, name, func(ctx context.Context) (string, error) {
+		answer, err := d.ssm.GetParameter(ctx, &ssm.GetParameterInput{Name: &name})
+		if err != nil {
+			return "", d.secrets.typed("GetParameter "+name, err)
+		}
+		if answer.Parameter == nil {
+			return "", cloud.Errorf(cloud.Unknown, "GetParameter %s: the answer holds no parameter: does the endpoint belong to AWS?", name)
+		}
+		id := aws.ToString(answer.Parameter.Value)
+		if !strings.HasPrefix(id, "ami-") {
+			return "", cloud.Errorf(cloud.InvalidSpec, "parameter %s does not hold the ID of an AMI", name)
+		}
+		return id, nil
+	})
+}
+
+// findImages returns at least one.
+func (d *driver) findImages(ctx context.Context, wanted infrav1.AWSImage) ([]types.Image, error) {
+	in := &ec2.DescribeImagesInput{}
+	missing := cloud.Errorf(cloud.InvalidSpec, "this region shows the account no AMI %s", wanted.ID)
+	if lookup := wanted.Lookup; lookup != nil {
+		in.Owners = lookup.Owners
+		in.Filters = append(tagFilters(lookup.Tags), filter("name", lookup.Name), filter("state", "available"))
+		if lookup.Architecture != "" {
+			in.Filters = append(in.Filters, filter("architecture", ec2Architecture(lookup.Architecture)))
+		}
+		missing = cloud.Errorf(cloud.NotFound, "no AMI of %s that fits name %q, architecture and tags is available",
+			strings.Join(lookup.Owners, ", "), lookup.Name)
+	} else {
+		in.ImageIds = []string{wanted.ID}
+	}
+	answer, err := d.ec2.DescribeImages(ctx, in)
+	if err != nil {
+		return nil, d.secrets.typed("DescribeImages", err)
+	}
+	if len(answer.Images) == 0 {
+		return nil, missing
+	}
+	return answer.Images, nil
+}
+
+func toImage(i types.Image) image {
+	out := image{id: aws.ToString(i.ImageId), architecture: i.Architecture, windows: i.Platform == types.PlatformValuesWindows}
+	if i.RootDeviceType == types.DeviceTypeInstanceStore {
+		return out
+	}
+	out.root = aws.ToString(i.RootDeviceName)
+	for _, device := range i.BlockDeviceMappings {
+		if device.Ebs != nil && aws.ToString(device.DeviceName) == out.root {
+			out.rootGiB = aws.ToInt32(device.Ebs.VolumeSize)
+		}
+	}
+	return out
+}
+
+// tagFilters are EC2's for all of the tags; an empty value takes any.
+func tagFilters(tags map[string]string) (filters []types.Filter) {
+	for _, key := range slices.Sorted(maps.Keys(tags)) {
+		if tags[key] == "" {
+			filters = append(filters, filter("tag-key", literal(key)))
+		} else {
+			filters = append(filters, filter("tag:"+key, literal(tags[key])))
+		}
+	}
+	return filters
+}
+
+// subnet chooses the one with the most free addresses in the zone, or in any zone for "".
+func (d *driver) subnet(ctx context.Context, wanted infrav1.AWSSelector, zone string) (subnet, error) {
+	all, err := d.subnets.get(ctx, keyOf(wanted), func(ctx context.Context) ([]subnet, error) { return d.findSubnets(ctx, wanted) })
+	if err != nil {
+		return subnet{}, err
+	}
+	i := slices.IndexFunc(all, func(s subnet) bool { return zone == "" || s.zone == zone })
+	if i < 0 {
+		// Not InvalidSpec: where the machine may be in any zone, the account goes on to the next.
+		return subnet{}, cloud.Errorf(cloud.NoCapacity, "none of the machine's subnets is in zone %q", zone)
+	}
+	return all[i], nil
+}
+
+// findSubnets returns at least one, those with the most free addresses first.
+func (d *driver) findSubnets(ctx context.Context, wanted infrav1.AWSSelector) ([]subnet, error) {
+	answer, err := d.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{SubnetIds: wanted.IDs, Filters: tagFilters(wanted.Tags)})
+	if err != nil {
+		return nil, d.secrets.typed("DescribeSubnets", err)
+	}
+	var all []subnet
+	for _, s := range answer.Subnets {
+		all = append(all, subnet{
+			id: aws.ToString(s.SubnetId), zone: aws.ToString(s.AvailabilityZone), vpc: aws.ToString(s.VpcId),
+			free: aws.ToInt32(s.AvailableIpAddressCount),
+		})
+	}
+	if len(all) == 0 {
+		return nil, cloud.Errorf(cloud.NotFound, "no subnet has the tags that the machine's subnets are named by")
+	}
+	slices.SortFunc(all, func(a, b subnet) int {
+		return cmp.Or(cmp.Compare(b.free, a.free), strings.Compare(a.id, b.id))
+	})
+	return all, nil
+}
+
+// securityGroups are those that the machine names, or nil for the VPC's default.
+func (d *driver) securityGroups(ctx context.Context, wanted *infrav1.AWSSelector, vpc string) ([]string, error) {
+	if wanted == nil {
+		return nil, nil
+	}
+	if len(wanted.IDs) > 0 {
+		return wanted.IDs, nil
+	}
+	return d.groups.get(ctx, vpc+keyOf(wanted), func(ctx context.Context) ([]string, error) {
+		answer, err := d.ec2.DescribeSecurityGroups(ctx, &ec2.DescribeSecurityGroupsInput{
+			Filters: append(tagFilters(wanted.Tags), filter("vpc-id", vpc)),
+		})
+		if err != nil {
+			return nil, d.secrets.typed("DescribeSecurityGroups", err)
+		}
+		var ids []string
+		for _, group := range answer.SecurityGroups {
+			ids = append(ids, aws.ToString(group.GroupId))
+		}
+		if len(ids) == 0 {
+			return nil, cloud.Errorf(cloud.NotFound, "no security group of %s has the tags that the machine's groups are named by", vpc)
+		}
+		slices.Sort(ids)
+		return ids, nil
+	})
+}

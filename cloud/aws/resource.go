@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"slices"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+func toInstance(i *types.Instance) cloud.Resource {
+	r := cloud.Resource{
+		Kind:          cloud.KindInstance,
+		ID:            aws.ToString(i.InstanceId),
+		CreatedAt:     aws.ToTime(i.LaunchTime),
+		State:         toState(i.State),
+		Addresses:     addresses(i),
+		Interruptible: i.InstanceLifecycle == types.InstanceLifecycleTypeSpot,
+	}
+	r.OwnershipID, r.Token = tagsOf(i.Tags)
+	if i.Placement != nil {
+		r.FailureDomain = aws.ToString(i.Placement.AvailabilityZone)
+	}
+	r.ProviderID = providerID(r.FailureDomain, r.ID)
+	if r.State == cloud.StateStopping || r.State == cloud.StateStopped || r.State == cloud.StateTerminated {
+		r.Reason = aws.ToString(i.StateTransitionReason)
+		if i.StateReason != nil && aws.ToString(i.StateReason.Message) != "" {
+			r.Reason = aws.ToString(i.StateReason.Message)
+		}
+	}
+	return r
+}
+
+// toState maps a state. One that we do not know is Pending: nothing is concluded from it.
+func toState(s *types.InstanceState) cloud.State {
+	if s == nil {
+		return cloud.StatePending
+	}
+	switch s.Name {
+	case types.InstanceStateNameRunning:
+		return cloud.StateRunning
+	case types.InstanceStateNameStopping, types.InstanceStateNameShuttingDown:
+		return cloud.StateStopping
+	case types.InstanceStateNameStopped:
+		return cloud.StateStopped
+	case types.InstanceStateNameTerminated:
+		return cloud.StateTerminated
+	}
+	return cloud.StatePending
+}
+
+// addresses are the instance's in the order, and of the types, in which AWS's cloud controller reports them on the Node.
+func addresses(i *types.Instance) (all []clusterv1.MachineAddress) {
+	add := func(kind clusterv1.MachineAddressType, address *string) {
+		a := clusterv1.MachineAddress{Type: kind, Address: aws.ToString(address)}
+		if a.Address != "" && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	add(clusterv1.MachineInternalIP, i.PrivateIpAddress)
+	for _, nic := range i.NetworkInterfaces {
+		for _, ip := range nic.PrivateIpAddresses {
+			add(clusterv1.MachineInternalIP, ip.PrivateIpAddress)
+		}
+		for _, ip := range nic.Ipv6Addresses {
+			add(clusterv1.MachineInternalIP, ip.Ipv6Address)
+		}
+	}
+	add(clusterv1.MachineExternalIP, i.PublicIpAddress)
+	add(clusterv1.MachineInternalDNS, i.PrivateDnsName)
+	add(clusterv1.MachineHostName, i.PrivateDnsName)
+	add(clusterv1.MachineExternalDNS, i.PublicDnsName)
+	return all
+}
+
+func toVolume(v *types.Volume) cloud.Resource {
+	r := cloud.Resource{Kind: cloud.KindDisk, ID: aws.ToString(v.VolumeId), CreatedAt: aws.ToTime(v.CreateTime)}
+	r.OwnershipID, r.Token = tagsOf(v.Tags)
+	return r
+}
+
+// staysBehind tells whether a volume outlives its instance: it is not on its way out, and no attachment takes it along.
+func staysBehind(v *types.Volume) bool {
+	return v.State != types.VolumeStateDeleting && v.State != types.VolumeStateDeleted &&
+		!slices.ContainsFunc(v.Attachments, func(a types.VolumeAttachment) bool { return aws.ToBool(a.DeleteOnTermination) })
+}
+
+func toInterface(n *types.NetworkInterface) cloud.Resource {
+	r := cloud.Resource{Kind: cloud.KindNIC, ID: aws.ToString(n.NetworkInterfaceId)}
+	r.OwnershipID, r.Token = tagsOf(n.TagSet)
+	return r
+}

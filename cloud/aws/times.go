@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import "time"
+
+// Every duration that the driver goes by, in one place with its reason.
+const (
+	// consistency: EC2 promises no bound for how long a new instance may be missing from its answers. It is seconds as a
+	// rule; two minutes are more than what is told of bad days.
+	consistency = 2 * time.Minute
+
+	// resolvedTTL is how long an answer to "which image, which subnets, which security groups" is believed: long enough that
+	// a thousand machines of one template ask once, short enough that a changed tag is seen while one waits for it.
+	resolvedTTL = 5 * time.Minute
+
+	// typeTTL is how long an instance type's description is believed. It never changes; a day bounds the memory of a
+	// mistake.
+	typeTTL = 24 * time.Hour
+
+	// leftoversTTL is how long a listing of volumes and network interfaces that were left behind serves further listings.
+	// They are an exception that costs little and is confirmed by a live read; listing them each minute would cost two
+	// thirds of an idle account's calls. For as long after a deletion every listing looks for them.
+	leftoversTTL = 5 * time.Minute
+
+	// openTTL is how long a create without an answer is remembered. Whoever made it has given up long before.
+	openTTL = 24 * time.Hour
+
+	// credentialsEarly is how long before their end temporary credentials are renewed: longer than the slowest call.
+	credentialsEarly = 5 * time.Minute
+)
