@@ -200,13 +200,12 @@ type refusal struct{ reason, message string }
 
 // config gathers what the live account is made from, or why it may not be made.
 func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.CloudAccount) (cloud.AccountConfig, *refusal, error) {
-	config := cloud.AccountConfig{Spec: account.Spec, Endpoint: r.SimulatedEndpoint}
-	if account.Spec.CredentialsRef == nil {
-		return config, r.refuseAmbient(account), nil
-	}
-	config.Endpoint = "" // the operator's endpoint is for the operator's credentials, and only a default for others'
+	config := cloud.AccountConfig{Spec: account.Spec}
 	if sim := account.Spec.Simulated; sim != nil && sim.Endpoint == "" {
 		config.Endpoint = r.SimulatedEndpoint
+	}
+	if account.Spec.CredentialsRef == nil {
+		return config, r.refuseAmbient(account), nil
 	}
 	secret := &corev1.Secret{}
 	name := account.Spec.CredentialsRef.Name
@@ -236,7 +235,8 @@ func (r *CloudAccountReconciler) refuseAmbient(account *infrav1.CloudAccount) *r
 		return &refusal{infrav1.NotPermittedReason, fmt.Sprintf("namespace %q may not use the manager's own credentials: "+
 			"set credentialsRef, or ask the operator to list the namespace in --ambient-credentials-namespaces", account.Namespace)}
 	}
-	if sim := account.Spec.Simulated; sim != nil && sim.Endpoint != "" {
+	sim, aws := account.Spec.Simulated, account.Spec.AWS
+	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") {
 		return &refusal{infrav1.NotPermittedReason,
 			"the manager's own credentials are never sent to an endpoint of one's own: set credentialsRef, or leave out endpoint"}
 	}
