@@ -170,6 +170,7 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 //   - NoCapacity with RetryAfter: very short while another allowed failure domain is left to try, else when the first
 //     of them will be asked again,
 //   - Unavailable, without a call, while another create waits for a cloud that has left an earlier one without an answer,
+//     and before the first listing where Cloud.Zonal wants one,
 //   - Conflict when more than one instance has the token, or an instance of another cluster has it, or the machine was
 //     gone or under deletion already.
 func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Resource, error) {
@@ -189,6 +190,10 @@ func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Re
 	shape, err := shapeOf(req.Spec)
 	if err != nil {
 		return Resource{}, err
+	}
+	if a.cloud.Zonal && len(domains) > 1 && !a.inventory.hasListed() {
+		return Resource{}, &Error{Code: Unavailable, RetryAfter: time.Second,
+			Message: "waits for a listing of the account, for a machine that was made in one zone could be made again in another"}
 	}
 	if err := a.silence.enter(); err != nil {
 		return Resource{}, err

@@ -55,6 +55,38 @@ func TestEnsureOnce(t *testing.T) {
 	})
 }
 
+// TestEnsureZonal: where tokens are good for one zone alone, a new process looks at what there is before it asks in any.
+func TestEnsureZonal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.zonal, c.noCapacity["a"] = true, true
+		s := c.begin(t)
+		a := s.account(t)
+		both := []string{"a", "b"}
+		attempt := func() error { _, err := a.Ensure(t.Context(), request("m"), both); return err }
+		if err := attempt(); CodeOf(err) != Unavailable || c.count("run") != 0 {
+			t.Errorf("before the first listing: %v, %d creates", err, c.count("run"))
+		}
+		until(t, time.Second, "listed", func() bool { return !a.Inventory().LastComplete.IsZero() })
+		if err := attempt(); CodeOf(err) != NoCapacity {
+			t.Errorf("zone a: %v", err)
+		}
+		c.setFault(func(string) fault { return fault{cut: true} })
+		if err := attempt(); CodeOf(err) != Unavailable {
+			t.Errorf("zone b, its answer lost: %v", err)
+		}
+		s.end()
+
+		c.setFault(nil)
+		c.with(func() { c.noCapacity["a"] = false })
+		a = c.begin(t).account(t)
+		until(t, 5*time.Second, "made or found", func() bool { return attempt() == nil })
+		if ids := c.alive("m"); len(ids) != 1 {
+			t.Errorf("alive: %v", ids)
+		}
+	})
+}
+
 // TestEnsureConflicts: two instances with one token, or one of another cluster, stop the creation.
 func TestEnsureConflicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

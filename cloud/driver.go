@@ -52,6 +52,11 @@ type Cloud struct {
 	// reads its own writes. Within it, a read that finds nothing is not believed.
 	Consistency time.Duration
 
+	// Zonal says that Ensure is idempotent within one failure domain alone: the same token makes a second instance in
+	// another. Then a machine that may be in several is not made before the account's first complete listing, which shows
+	// what an earlier process has made.
+	Zonal bool
+
 	// MaxUserData is the largest user data in bytes, as Request carries it, before any encoding.
 	MaxUserData int
 

@@ -36,6 +36,7 @@ type testCloud struct {
 	lag          time.Duration // how long reads may miss what changed
 	dependants   int           // NICs of each machine, which outlive it
 	noCapacity   map[string]bool
+	zonal        bool   // a token is good for one zone alone
 	credential   string // the only one that is accepted
 	buckets      map[Class]*plainBucket
 	fault        func(op string) fault // nil: none
@@ -246,11 +247,11 @@ func (c *testCloud) do(op string, in wireRequest) wireAnswer {
 
 func (c *testCloud) run(in wireRequest) wireAnswer {
 	for _, r := range c.resources {
-		if r.Token == in.Token && r.Kind == KindInstance {
+		if r.Token == in.Token && r.Kind == KindInstance && (!c.zonal || r.Zone == in.Zone) {
 			return wireAnswer{Resources: []testResource{*r}}
 		}
 	}
-	if made := c.made[in.Token]; made != nil { // and forgotten since; its token is not
+	if made := c.made[in.Token]; made != nil && !c.zonal { // and forgotten since; its token is not
 		return wireAnswer{Resources: []testResource{*made}}
 	}
 	if c.noCapacity[in.Zone] {

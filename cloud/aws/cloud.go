@@ -40,6 +40,7 @@ func Cloud() cloud.Cloud {
 			Read:   cloud.Limit{PerSecond: 20, Burst: 100},
 		},
 		Consistency: consistency,
+		Zonal:       true,
 		MaxUserData: maxUserData,
 		MaxBatch:    maxBatch,
 		ProviderID: func(*infrav1.CloudMachineSpec) string {
