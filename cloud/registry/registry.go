@@ -7,11 +7,13 @@ package registry
 import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated"
+	"github.com/drover-io/drover/cloud/vsphere"
 )
 
 // Clouds returns a row for each cloud that Drover knows.
 func Clouds() []cloud.Cloud {
 	return []cloud.Cloud{
 		simulated.Cloud(),
+		vsphere.Cloud(),
 	}
 }

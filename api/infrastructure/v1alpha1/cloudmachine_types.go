@@ -9,7 +9,7 @@ import (
 )
 
 // CloudMachineFields are what a user says of a machine. Exactly one cloud must be set, the CloudAccount's.
-// +kubebuilder:validation:XValidation:rule="[has(self.simulated)].filter(x, x).size() == 1",message="exactly one cloud must be set: simulated"
+// +kubebuilder:validation:XValidation:rule="[has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: simulated, vsphere"
 type CloudMachineFields struct {
 	// accountRef names the CloudAccount, in this namespace, that makes the machine.
 	// +required
@@ -18,6 +18,10 @@ type CloudMachineFields struct {
 	// simulated is a machine of the embedded simulated cloud.
 	// +optional
 	Simulated *SimulatedMachine `json:"simulated,omitempty"`
+
+	// vsphere is a VM in a vCenter Server's datacenter.
+	// +optional
+	VSphere *VSphereMachine `json:"vsphere,omitempty"`
 }
 
 // CloudMachineSpec is one machine. It can't be changed, apart from providerID and creationToken, which Drover
@@ -25,7 +29,7 @@ type CloudMachineFields struct {
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)",message="providerID is set once"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.creationToken) || (has(self.creationToken) && self.creationToken == oldSelf.creationToken)",message="creationToken is set once: it is in the tags of the VM"
 // +kubebuilder:validation:XValidation:rule="self.accountRef == oldSelf.accountRef",message="accountRef can't be changed: make a new machine"
-// +kubebuilder:validation:XValidation:rule="has(self.simulated) == has(oldSelf.simulated) && (!has(self.simulated) || self.simulated == oldSelf.simulated)",message="the machine's cloud fields can't be changed: make a new machine"
+// +kubebuilder:validation:XValidation:rule="has(self.simulated) == has(oldSelf.simulated) && (!has(self.simulated) || self.simulated == oldSelf.simulated) && has(self.vsphere) == has(oldSelf.vsphere) && (!has(self.vsphere) || self.vsphere == oldSelf.vsphere)",message="the machine's cloud fields can't be changed: make a new machine"
 type CloudMachineSpec struct {
 	CloudMachineFields `json:",inline"`
 

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/pem"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+const (
+	username = "marked-user@vsphere.local"
+	password = "marked-password"
+)
+
+// vcsim is govmomi's simulator of a vCenter: SOAP over TLS, with a certificate of its own.
+type vcsim struct {
+	*simulator.Service
+	model   *simulator.Model
+	account *infrav1.CloudAccountSpec
+	carrier http.RoundTripper
+	// fault spoils a call; nil: none.
+	mu    sync.Mutex
+	calls map[string]int
+	fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)
+}
+
+func start(t testing.TB) *vcsim {
+	t.Helper()
+	model := simulator.VPX()
+	model.Pool, model.Machine = 1, 1
+	if err := model.Create(); err != nil {
+		t.Fatal(err)
+	}
+	model.Service.TLS = &tls.Config{}
+	model.Service.Listen = &url.URL{User: url.UserPassword(username, password)}
+	server := model.Service.NewServer()
+	t.Cleanup(func() {
+		server.Close()
+		model.Remove()
+	})
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	v := &vcsim{Service: model.Service, model: model, calls: map[string]int{}}
+	v.account = &infrav1.CloudAccountSpec{
+		CredentialsRef: &infrav1.LocalReference{Name: "vcenter"},
+		VSphere: &infrav1.VSphereAccount{
+			Server: strings.Replace(server.URL.Host, "localhost", "127.0.0.1", 1), Datacenter: "DC0", CABundle: string(ca),
+			FailureDomains: []infrav1.VSphereFailureDomain{
+				{Name: "rack-b", ResourcePool: "DC0_C0/Resources/DC0_C0_RP1"},
+				{Name: "rack-a", ResourcePool: "DC0_C0/Resources", Datastore: "LocalDS_0"},
+			},
+		},
+	}
+	row := Cloud()
+	base := &http.Transport{}
+	t.Cleanup(base.CloseIdleConnections)
+	carrier, err := row.Trusting(base, v.account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(carrier.(*http.Transport).CloseIdleConnections)
+	v.carrier = carrier
+	return v
+}
+
+// RoundTrip counts the driver's calls and plays faults.
+func (v *vcsim) RoundTrip(req *http.Request) (*http.Response, error) {
+	operation, _, _ := cloud.OperationOf(req.Context())
+	v.mu.Lock()
+	v.calls[operation]++
+	fault := v.fault
+	v.mu.Unlock()
+	send := func() (*http.Response, error) { return v.carrier.RoundTrip(req) }
+	if fault != nil {
+		return fault(operation, send)
+	}
+	return send()
+}
+
+func (v *vcsim) spoil(fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.fault = fault
+}
+
+// counted returns the calls that f makes.
+func (v *vcsim) counted(f func()) map[string]int {
+	v.mu.Lock()
+	v.calls = map[string]int{}
+	v.mu.Unlock()
+	f()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.calls
+}
+
+// driver makes one, as a new process would.
+func (v *vcsim) driver(t testing.TB) *driver {
+	t.Helper()
+	d, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Transport: v})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.(*driver)
+}
+
+func credentials() map[string][]byte {
+	return map[string][]byte{usernameKey: []byte(username), passwordKey: []byte(password)}
+}
+
+func machine(edit ...func(*infrav1.VSphereMachine)) *infrav1.CloudMachineFields {
+	m := &infrav1.VSphereMachine{
+		Template: "DC0_C0_RP1_VM0", ResourcePool: "DC0_C0/Resources", Datastore: "LocalDS_0", CPUs: 4, MemoryMiB: 8192,
+		// vcsim's guests have no address by themselves.
+		ExtraConfig: []infrav1.VSphereOption{{Key: "SET.guest.ipAddress", Value: "10.0.0.7"}},
+	}
+	for _, e := range edit {
+		e(m)
+	}
+	return &infrav1.CloudMachineFields{VSphere: m}
+}
+
+func request(token string, edit ...func(*infrav1.VSphereMachine)) cloud.Request {
+	return cloud.Request{
+		Token: token, OwnershipID: "blue", Namespace: "team", Name: "m-" + token, UserData: []byte("#cloud-config\n"), Spec: machine(edit...),
+	}
+}
+
+// vms are the VMs behind the driver's back.
+func (v *vcsim) vms() []*simulator.VirtualMachine {
+	var all []*simulator.VirtualMachine
+	for _, e := range v.Context.Map.All("VirtualMachine") {
+		all = append(all, e.(*simulator.VirtualMachine))
+	}
+	return all
+}
+
+// options are a VM's, read under its lock.
+func (v *vcsim) options(m *simulator.VirtualMachine) map[string]string {
+	options := map[string]string{}
+	v.Context.WithLock(m, func() {
+		for _, o := range m.Config.ExtraConfig {
+			options[o.GetOptionValue().Key], _ = o.GetOptionValue().Value.(string)
+		}
+	})
+	return options
+}
+
+// with are the VMs that have the option.
+func (v *vcsim) with(key, value string) []*simulator.VirtualMachine {
+	var found []*simulator.VirtualMachine
+	for _, m := range v.vms() {
+		if v.options(m)[key] == value {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// refuse makes a method fault until undo is called.
+func (v *vcsim) refuse(method string, fault types.BaseMethodFault) (undo func()) {
+	v.AddFaultRule(&simulator.FaultInjectionRule{
+		MethodName: method, ObjectType: "*", ObjectName: "*", Probability: 1, FaultType: simulator.FaultTypeCustom, Fault: fault, Enabled: true,
+	})
+	return v.ClearFaultRules
+}
+
+// slow makes tasks of that name take their time, while which the objects can be read.
+func slow(t testing.TB, task string, delay time.Duration) {
+	simulator.TaskDelay.MethodDelay = map[string]int{task: int(delay.Milliseconds()), "LockHandoff": 0}
+	t.Cleanup(func() { simulator.TaskDelay.MethodDelay = nil })
+}
+
+// eventually asks until ok, for ten seconds.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("not within 10 seconds: %s", what)
+		}
+	}
+}
+
