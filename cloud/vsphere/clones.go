@@ -247,33 +247,31 @@ func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id
 	if err != nil {
 		return nil, err
 	}
-	wanted := map[string]cloud.Reference{id: {Token: req.Token}}
+	p, cloning := pending[id]
+	if cloning && p.State == cloud.StatePending {
+		return &p, nil // what of it is in the inventory already may lack half
+	}
+	wanted := map[string]cloud.Reference{id: {Token: req.Token, OwnershipID: req.OwnershipID}}
 	vms, err := d.machines(ctx, s, wanted, stateProperties())
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range vms {
-		if m.identity() == "" {
-			return nil, cloud.Errorf(cloud.Conflict, "VM %s has the UUID of token %s and is not tagged with it; it is left alone", m.ref.Value, req.Token)
-		}
-		if m.unreadable() && pending[id].ID == "" {
-			return nil, cloud.Errorf(cloud.Unavailable, "VM %s is there, and vCenter can't read its configuration now", m.ref.Value)
-		}
-	}
-	if len(vms) > 1 {
+	switch {
+	case len(vms) == 0 && cloning: // nothing is left of the attempt, and the next one is free to succeed
+		return nil, d.clones.forget(id).failed
+	case len(vms) == 0:
+		return nil, d.clones.suspect(ctx, s, d.page, id)
+	case len(vms) > 1:
 		return nil, cloud.Errorf(cloud.Conflict, "%d VMs carry the token %s: %s", len(vms), req.Token, names(vms))
-	}
-	if p, ok := pending[id]; ok && (len(vms) == 0 || vms[0].unreadable()) {
-		if p.State == cloud.StateFailed { // nothing is left of it
-			return nil, d.clones.forget(id).failed
+	case vms[0].unreadable():
+		return nil, cloud.Errorf(cloud.Unavailable, "VM %s is there, and vCenter can't read its configuration now", vms[0].ref.Value)
+	case vms[0].identity() == "":
+		if err := d.clones.suspect(ctx, s, d.page, id); err != nil {
+			return nil, err
 		}
-		return &p, nil
+		return nil, cloud.Errorf(cloud.Conflict, "VM %s has the UUID of token %s and is not tagged with it; it is left alone", vms[0].ref.Value, req.Token)
 	}
-	if len(vms) == 1 {
-		found := merge(vms, pending)
-		return &found[0], nil
-	}
-	return nil, d.clones.suspect(ctx, s, d.page, id)
+	return &merge(vms, pending)[0], nil
 }
 
 func names(vms []vm) string {

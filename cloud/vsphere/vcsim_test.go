@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,15 +26,20 @@ const (
 	password = "marked-password"
 )
 
-// vcsim is govmomi's simulator of a vCenter: SOAP over TLS, with a certificate of its own.
+// vcsim is govmomi's simulator of a vCenter: SOAP over TLS, with a certificate of its own. Its tasks race with each other
+// and with reads (the race detector says so), so that it is asked one call at a time, and waited for until its tasks have
+// ended, unless a test wants them slow.
 type vcsim struct {
 	*simulator.Service
 	model   *simulator.Model
 	account *infrav1.CloudAccountSpec
 	carrier http.RoundTripper
-	// fault spoils a call; nil: none.
+
+	turn  sync.Mutex // held during a call
 	mu    sync.Mutex
 	calls map[string]int
+	slow  bool
+	// fault spoils a call; nil: none.
 	fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)
 }
 
@@ -77,16 +83,34 @@ func start(t testing.TB) *vcsim {
 
 // RoundTrip counts the driver's calls and plays faults.
 func (v *vcsim) RoundTrip(req *http.Request) (*http.Response, error) {
-	operation, _, _ := cloud.OperationOf(req.Context())
+	operation, class, _ := cloud.OperationOf(req.Context())
 	v.mu.Lock()
 	v.calls[operation]++
-	fault := v.fault
+	fault, slow := v.fault, v.slow
 	v.mu.Unlock()
-	send := func() (*http.Response, error) { return v.carrier.RoundTrip(req) }
+	send := func() (*http.Response, error) {
+		v.turn.Lock()
+		defer v.turn.Unlock()
+		resp, err := v.carrier.RoundTrip(req)
+		if class != cloud.ClassRead && !slow {
+			v.settle()
+		}
+		return resp, err
+	}
 	if fault != nil {
 		return fault(operation, send)
 	}
 	return send()
+}
+
+// settle waits for the latest tasks: a call begins a few, one below the other.
+func (v *vcsim) settle() {
+	var recent []types.ManagedObjectReference
+	manager := v.Context.Map.Get(*v.model.ServiceContent.TaskManager)
+	v.Context.WithLock(manager, func() { recent = slices.Clone(manager.(*simulator.TaskManager).RecentTask) })
+	for _, ref := range recent[max(0, len(recent)-5):] {
+		v.Context.Map.Get(ref).(*simulator.Task).Wait()
+	}
 }
 
 func (v *vcsim) spoil(fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)) {
@@ -177,10 +201,16 @@ func (v *vcsim) refuse(method string, fault types.BaseMethodFault) (undo func())
 	return v.ClearFaultRules
 }
 
-// slow makes tasks of that name take their time, while which the objects can be read.
-func slow(t testing.TB, task string, delay time.Duration) {
-	simulator.TaskDelay.MethodDelay = map[string]int{task: int(delay.Milliseconds()), "LockHandoff": 0}
-	t.Cleanup(func() { simulator.TaskDelay.MethodDelay = nil })
+// delay makes tasks of that name take their time, during which all else can be read.
+func (v *vcsim) delay(t testing.TB, task string, by time.Duration) {
+	v.mu.Lock()
+	v.slow = true
+	v.mu.Unlock()
+	simulator.TaskDelay.MethodDelay = map[string]int{task: int(by.Milliseconds()), "LockHandoff": 0}
+	t.Cleanup(func() {
+		v.settle()
+		simulator.TaskDelay.MethodDelay = nil
+	})
 }
 
 // eventually asks until ok, for ten seconds.
