@@ -82,4 +82,3 @@ func TestConformance(t *testing.T) {
 func (v *vcsim) inject(fault types.BaseMethodFault) func(testing.TB) func() {
 	return func(testing.TB) func() { return v.refuse("CloneVM_Task", fault) }
 }
-

@@ -171,4 +171,3 @@ func notSent(operation string, err error) error {
 
 // gone tells that what an operation was for exists no more.
 func gone(err error) bool { return faulted[*types.ManagedObjectNotFound](err) }
-

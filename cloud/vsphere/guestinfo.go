@@ -140,4 +140,3 @@ func mac(token string, adapter int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d", token, adapter))
 	return fmt.Sprintf("02:%02x:%02x:%02x:%02x:%02x", sum[0], sum[1], sum[2], sum[3], sum[4])
 }
-

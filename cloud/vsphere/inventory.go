@@ -87,7 +87,9 @@ func (m vm) identity() string {
 
 // unreadable tells that vCenter has the VM and can't read what it is: its host or datastore does not answer, or it is just
 // being made.
-func (m vm) unreadable() bool { return m.text("config.instanceUuid") == "" && m.text("config.uuid") == "" }
+func (m vm) unreadable() bool {
+	return m.text("config.instanceUuid") == "" && m.text("config.uuid") == ""
+}
 
 // retrieve reads properties of the objects, all pages of them. What vanished meanwhile is left out; what can't be read
 // for any other reason is an error.

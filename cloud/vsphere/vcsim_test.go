@@ -46,7 +46,7 @@ type vcsim struct {
 func start(t testing.TB) *vcsim {
 	t.Helper()
 	model := simulator.VPX()
-	model.Pool, model.Machine = 1, 1
+	model.Host, model.ClusterHost, model.Pool, model.Machine = 0, 1, 1, 1
 	if err := model.Create(); err != nil {
 		t.Fatal(err)
 	}
@@ -228,4 +228,3 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		}
 	}
 }
-
