@@ -43,10 +43,11 @@ type vcsim struct {
 	fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)
 }
 
-func start(t testing.TB) *vcsim {
+// start runs one with some VMs that are nobody's; 1 if none are asked for.
+func start(t testing.TB, vms ...int) *vcsim {
 	t.Helper()
 	model := simulator.VPX()
-	model.Host, model.ClusterHost, model.Pool, model.Machine = 0, 1, 1, 1
+	model.Host, model.ClusterHost, model.Pool, model.Machine = 0, 1, 1, append(vms, 1)[0]
 	if err := model.Create(); err != nil {
 		t.Fatal(err)
 	}

@@ -217,7 +217,7 @@ func label(name string) string {
 		}
 		return '-'
 	}, name), "-")
-	if fit == name && len(fit) <= most {
+	if fit == name && fit != "" && len(fit) <= most {
 		return fit
 	}
 	sum := sha256.Sum256([]byte(name))
