@@ -38,6 +38,8 @@ func newClusterctl(t *testing.T) clusterctl {
 	const nowhere = "http://127.0.0.1:1"
 	return clusterctl{path: path, config: config, env: []string{
 		"HOME=" + home, "XDG_CONFIG_HOME=" + home, "KUBECONFIG=" + home + "/none", "CLUSTERCTL_DISABLE_VERSIONCHECK=true",
+		"DROVER_VSPHERE_SERVER=vcenter.example.com", "DROVER_VSPHERE_DATACENTER=dc1", `DROVER_VSPHERE_CA_BUNDLE=first\nsecond`,
+		"DROVER_VSPHERE_TEMPLATE=templates/ubuntu", "DROVER_VSPHERE_RESOURCE_POOL=cluster-a/Resources", "DROVER_VSPHERE_DATASTORE=san-a",
 		"HTTP_PROXY=" + nowhere, "HTTPS_PROXY=" + nowhere, "http_proxy=" + nowhere, "https_proxy=" + nowhere,
 	}}
 }
@@ -72,7 +74,7 @@ func TestClusterctl(t *testing.T) {
 		}
 	})
 
-	for _, flavor := range []string{"adopted", ""} {
+	for _, flavor := range []string{"adopted", "vsphere", ""} {
 		t.Run("generate cluster, flavor '"+flavor+"'", func(t *testing.T) {
 			out := ctl.run(t, "generate", "cluster", "blue", "--infrastructure", "drover:"+version, "--flavor", flavor,
 				"--target-namespace", "team-a", "--kubernetes-version", "v1.36.3", "--worker-machine-count", "3")
@@ -104,6 +106,9 @@ func adoptedRules(t *testing.T, out []byte) {
 		if err != nil {
 			t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
 			continue
+		}
+		if a, ok := typed.(*infrav1.CloudAccount); ok && a.Spec.VSphere != nil && a.Spec.VSphere.CABundle != "first\nsecond" {
+			t.Errorf("the CA bundle became %q", a.Spec.VSphere.CABundle)
 		}
 		if md, ok := typed.(*clusterv1.MachineDeployment); ok && (md.Spec.Replicas == nil || *md.Spec.Replicas != 3) {
 			t.Errorf("want 3 replicas, got %v", md.Spec.Replicas)

@@ -171,7 +171,7 @@ type VSphereMachine struct {
 	Networks []VSphereNetwork `json:"networks,omitempty"`
 
 	// extraConfig are further options of the VM. Those of Drover ("drover-…") and those that carry the user data
-	// ("guestinfo.userdata", "guestinfo.metadata" and their encodings) can't be set.
+	// ("guestinfo.userdata", "guestinfo.metadata" and their encodings) can't be set. Default: the template's.
 	// +optional
 	// +listType=map
 	// +listMapKey=key
@@ -251,7 +251,7 @@ type VSphereNetwork struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	SearchDomains []string `json:"searchDomains,omitempty"`
 
-	// routes are static routes over this adapter.
+	// routes are static routes over this adapter. Default: none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
