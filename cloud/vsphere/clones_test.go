@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/vmware/govmomi/simulator"
@@ -43,7 +42,7 @@ func TestCrash(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			v := start(t)
-			v.delay(t, "CloneVm", 500*time.Millisecond)
+			release := v.hold(t)
 			d, req := v.driver(t), request("crash")
 			ref := []cloud.Reference{{Token: req.Token, OwnershipID: req.OwnershipID, ProviderID: providerID(identityOf(req.Token))}}
 
@@ -62,11 +61,9 @@ func TestCrash(t *testing.T) {
 			})
 			g.Expect(calls["CloneVM_Task"]).To(BeZero())
 
-			var made cloud.Resource
-			eventually(t, "the machine is found", func() bool {
-				made, err = d.Ensure(t.Context(), req)
-				return err == nil
-			})
+			release()
+			made, err := d.Ensure(t.Context(), req)
+			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(made.ProviderID).To(Equal(ref[0].ProviderID))
 			g.Expect(v.with(cloud.TagToken, req.Token)).To(HaveLen(1))
 			g.Expect(d.Describe(t.Context(), ref)).To(HaveLen(1))
@@ -74,26 +71,48 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestCloneOfOthers: once no clone of an earlier manager runs, those of others hold nobody up.
+// TestCloneOfOthers: what others clone since this manager has logged in holds nobody up.
 func TestCloneOfOthers(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
 	d := v.driver(t)
-	_, err := d.Ensure(t.Context(), request("first"))
+	_, err := d.Probe(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
-	v.delay(t, "CloneVm", 300*time.Millisecond)
+	v.hold(t)
 	_, err = v.driver(t).Ensure(t.Context(), request("theirs"))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = d.Ensure(t.Context(), request("first"))
 	g.Expect(err).NotTo(HaveOccurred())
 	calls := v.counted(func() { _, err = d.Ensure(t.Context(), request("second")) })
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(calls).To(Equal(map[string]int{"FindAllByUuid": 2, "CloneVM_Task": 1}), "what a machine costs to make")
 }
 
+// TestTogether: of many that ask for one machine at once, one clones.
+func TestTogether(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	d := v.driver(t)
+	calls := v.counted(func() {
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if _, err := d.Ensure(t.Context(), request("one")); err != nil && cloud.CodeOf(err) != cloud.Unavailable {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+	g.Expect(calls["CloneVM_Task"]).To(Equal(1))
+	g.Expect(d.List(t.Context())).To(HaveLen(1))
+}
+
 // TestPending: a clone under way is in every listing, and is switched on where it is a VM already.
 func TestPending(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
-	v.delay(t, "CloneVm", 300*time.Millisecond)
+	release := v.hold(t)
 	d, req := v.driver(t), request("slow")
 	made, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -103,10 +122,10 @@ func TestPending(t *testing.T) {
 	again, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(again).To(Equal(made))
-	eventually(t, "it runs", func() bool {
-		found, err := d.List(t.Context())
-		return err == nil && len(found) == 1 && found[0].State == cloud.StateRunning && found[0].ID == made.ID
-	})
+	release()
+	found, err := d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(ConsistOf(And(HaveField("State", cloud.StateRunning), HaveField("ID", made.ID))))
 	row := Cloud()
 	g.Expect(row.ProviderID(&infrav1.CloudMachineSpec{CreationToken: req.Token})).To(Equal(made.ProviderID))
 	g.Expect(v.with(cloud.TagToken, req.Token)[0].Config.Uuid).To(Equal(identityOf(req.Token)))
@@ -161,9 +180,9 @@ func TestDuplicates(t *testing.T) {
 // TestNameTaken: a foreign VM of the same name stays as it is, and the task's fault is told by every method.
 func TestNameTaken(t *testing.T) {
 	g := NewWithT(t)
-	v := start(t)
+	v := start(t, 2)
 	d, req := v.driver(t), request("taken")
-	theirs := v.vms()[0]
+	theirs := v.named("DC0_C0_RP1_VM1")
 	v.Context.WithLock(theirs, func() { theirs.Name = vmName(req.Name, req.Token) })
 	made, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred(), "the clone's task begins, and fails by itself")

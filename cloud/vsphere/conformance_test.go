@@ -4,7 +4,6 @@ package vsphere
 
 import (
 	"testing"
-	"time"
 
 	"github.com/vmware/govmomi/vim25/types"
 
@@ -15,7 +14,7 @@ import (
 
 // TestConformance runs the suite over SOAP and TLS against vcsim.
 func TestConformance(t *testing.T) {
-	v := start(t)
+	v := start(t, 2)
 	const page = 25
 	row := Cloud()
 	row.Consistency = 0 // vcsim reads its own writes, and is waited for
@@ -50,7 +49,6 @@ func TestConformance(t *testing.T) {
 			"an option of ours": {Machine: machine(func(m *infrav1.VSphereMachine) { m.ExtraConfig[0].Key = "GuestInfo.userdata" }), Code: cloud.InvalidSpec},
 		},
 		Machines: 60,
-		Patience: 20 * time.Second,
 		Calls: conformance.Calls{
 			// A new driver logs in (content, login, datacenter, view) and resolves names before its first clone.
 			Probe: 5, Create: 16, Again: 3, Offering: 6,
@@ -66,7 +64,7 @@ func TestConformance(t *testing.T) {
 			cloud.Unknown:     v.inject(&types.SystemErrorFault{}),
 		},
 		Foreign: func(testing.TB) func() bool {
-			theirs := v.vms()[0]
+			theirs := v.named("DC0_C0_RP1_VM1")
 			return func() bool { return v.Context.Map.Get(theirs.Self) == theirs }
 		},
 		Left: func(_ testing.TB, owner string) []string {

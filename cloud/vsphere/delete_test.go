@@ -124,20 +124,18 @@ func TestDeleteKeepsClaims(t *testing.T) {
 // TestDeleteDuringClone: the clone is called off; what it made nevertheless, as vcsim's does, is found and deleted.
 func TestDeleteDuringClone(t *testing.T) {
 	x := &deleting{WithT: NewWithT(t), t: t, v: start(t)}
-	x.v.delay(t, "CloneVm", 300*time.Millisecond)
+	release := x.v.hold(t)
 	x.d = x.v.driver(t)
 	var err error
 	x.made, err = x.d.Ensure(t.Context(), request("m"))
 	x.Expect(err).NotTo(HaveOccurred())
 	x.Expect(x.step()).To(Equal(one("CancelTask")))
-	x.v.settle()
-	eventually(t, "the VM is there", func() bool { return len(x.v.with(cloud.TagToken, "m")) == 1 })
-	eventually(t, "it is gone", func() bool {
+	release()
+	for range 2 { // off, and gone
 		found, err := x.d.List(t.Context())
 		x.Expect(err).NotTo(HaveOccurred())
-		x.d.Delete(t.Context(), found)
-		return len(found) == 0
-	})
+		x.Expect(x.d.Delete(t.Context(), found)).To(HaveEach(BeNil()))
+	}
 	x.wantGone()
 }
 

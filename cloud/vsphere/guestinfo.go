@@ -41,6 +41,7 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	set(cloud.TagToken, req.Token)
 	set(cloud.TagOwnership, req.OwnershipID)
 	set(cloud.TagMachine, req.Namespace+"/"+req.Name)
+	set(optionHost, label(req.Name))
 	if req.FailureDomain != "" {
 		set(optionDomain, req.FailureDomain)
 	}

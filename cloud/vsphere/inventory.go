@@ -24,9 +24,11 @@ import (
 // VMs of the datacenter is cheaper.
 const fewLookups = 4
 
-// The options of a VM that hold what a machine's own spec can't tell later.
+// The options of a VM that hold what its machine's spec is not there to tell. A guest can't change them: it may set those
+// that begin with "guestinfo." alone.
 const (
 	optionDomain   = "drover-failure-domain"
+	optionHost     = "drover-host-name"
 	optionPowerOff = "drover-power-off"
 )
 
@@ -39,7 +41,7 @@ func identityProperties() []string {
 }
 
 func stateProperties() []string {
-	return append(identityProperties(), "config.createDate", "runtime.powerState", "guest.net", "guest.hostName", option(optionDomain))
+	return append(identityProperties(), "config.createDate", "runtime.powerState", "guest.net", option(optionHost), option(optionDomain))
 }
 
 // vm is a VM as far as it was asked for.
@@ -375,7 +377,8 @@ func stateOf(v types.AnyType) cloud.State {
 	return cloud.StatePending
 }
 
-// addresses are what VMware Tools tell of the VM's own adapters. A node has many more, of its pods, which have no device.
+// addresses are what VMware Tools tell of the VM's own adapters (a node has many more, of its pods, which have no device),
+// and the name that the machine was given: that the guest tells another one gives it no right to a certificate for it.
 func (m vm) addresses() []clusterv1.MachineAddress {
 	var all []clusterv1.MachineAddress
 	nics, _ := m.properties["guest.net"].(types.ArrayOfGuestNicInfo)
@@ -390,7 +393,7 @@ func (m vm) addresses() []clusterv1.MachineAddress {
 			}
 		}
 	}
-	if name := m.text("guest.hostName"); name != "" {
+	if name := m.text(option(optionHost)); name != "" {
 		all = append(all, clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: name})
 	}
 	return all

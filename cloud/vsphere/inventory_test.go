@@ -4,8 +4,10 @@ package vsphere
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/vmware/govmomi/vim25/types"
@@ -73,9 +75,9 @@ func TestUnreadable(t *testing.T) {
 	v := start(t, 6)
 	refs := v.own()
 	d := v.driver(t)
-	// The index goes by what the configuration says, in vcsim; so the answer lacks it instead.
-	g.Expect(vm{indexed: refs[0]}.identity()).To(Equal(identityOf("m-0")))
+	g.Expect(vm{indexed: refs[0]}.identity()).To(Equal(identityOf("m-0")), "what the index named is the machine")
 	g.Expect(vm{}.identity()).To(BeEmpty())
+	// vcsim's index goes by what the configuration says, and names nothing then; vCenter's is apart from it.
 	m := v.with(cloud.TagToken, "m-3")[0]
 	v.Context.WithLock(m, func() { m.Config.InstanceUuid, m.Config.Uuid = "", "" })
 	calls := v.counted(func() {
@@ -90,7 +92,8 @@ func TestUnreadable(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	g := NewWithT(t)
 	m := vm{properties: map[string]types.AnyType{
-		"guest.hostName": "node-1",
+		"guest.hostName":   "kubernetes.default",
+		option(optionHost): types.OptionValue{Key: optionHost, Value: "node-1"},
 		"guest.net": types.ArrayOfGuestNicInfo{GuestNicInfo: []types.GuestNicInfo{
 			{DeviceConfigId: 4000, IpAddress: []string{"192.0.2.10", "2001:db8::10", "fe80::1", "169.254.1.1", "hostile"}},
 			{DeviceConfigId: -1, IpAddress: []string{"10.244.0.1"}},
@@ -124,6 +127,48 @@ func TestFaults(t *testing.T) {
 	e := v.faultError("CloneVM_Task", &types.InvalidArgument{InvalidProperty: "spec.location"}, "user "+username+" may not, with "+password)
 	g.Expect(e.Message).To(Equal("CloneVM_Task: InvalidArgument (spec.location): user [username] may not, with [password]"))
 	g.Expect(v.faultError("CloneVM_Task", nil, "").Code).To(Equal(cloud.Unknown))
+}
+
+// TestBounded: an answer that does not end is given up, and what is not vCenter's answer is not read at all.
+func TestBounded(t *testing.T) {
+	g := NewWithT(t)
+	n, err := io.Copy(io.Discard, &boundedBody{ReadCloser: io.NopCloser(endless{}), left: maxAnswer})
+	g.Expect(err).To(MatchError(errTooLarge))
+	g.Expect(n).To(BeEquivalentTo(maxAnswer))
+	v := start(t)
+	for name, test := range map[string]struct {
+		status int
+		header http.Header
+		code   cloud.Code
+		after  time.Duration
+	}{
+		"throttled":    {status: 429, header: http.Header{"Retry-After": {"7"}}, code: cloud.Throttled, after: 7 * time.Second},
+		"out of order": {status: 503, header: http.Header{"Retry-After": {"never"}}, code: cloud.Unavailable},
+		"a proxy":      {status: 407, code: cloud.Unknown},
+		"forbidden":    {status: 403, code: cloud.Unauthorized},
+	} {
+		v.spoil(func(_ string, send func() (*http.Response, error)) (*http.Response, error) {
+			resp, err := send()
+			if err == nil {
+				err = resp.Body.Close()
+				resp.StatusCode, resp.Header, resp.Body = test.status, test.header, io.NopCloser(endless{})
+			}
+			return resp, err
+		})
+		_, err := v.driver(t).Probe(t.Context())
+		g.Expect(cloud.CodeOf(err)).To(Equal(test.code), name)
+		g.Expect(err).To(HaveField("RetryAfter", test.after), name)
+	}
+}
+
+// endless is spaces, for ever.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
 }
 
 // TestTrust: a server whose certificate the bundle does not vouch for is not spoken to.

@@ -5,6 +5,7 @@ package vsphere
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -314,7 +315,7 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 	err = d.vcenter.with(ctx, func(s *session) error {
 		t, err := d.template(ctx, s, fields.VSphere.Template)
 		if cloud.CodeOf(err) == cloud.NotFound {
-			err = &cloud.Error{Code: cloud.InvalidSpec, Message: err.(*cloud.Error).Message, Err: err}
+			return &cloud.Error{Code: cloud.InvalidSpec, Message: fmt.Sprintf("no offering: %v", err), Err: err}
 		}
 		if err == nil {
 			o = t.offering(fields.VSphere)

@@ -3,7 +3,6 @@
 package vsphere
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/pem"
 	"net/http"
@@ -12,9 +11,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/soap"
 	"github.com/vmware/govmomi/vim25/types"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -28,17 +28,19 @@ const (
 
 // vcsim is govmomi's simulator of a vCenter: SOAP over TLS, with a certificate of its own. Its tasks race with each other
 // and with reads (the race detector says so), so that it is asked one call at a time, and waited for until its tasks have
-// ended, unless a test wants them slow.
+// ended, unless a test holds them.
 type vcsim struct {
 	*simulator.Service
 	model   *simulator.Model
 	account *infrav1.CloudAccountSpec
 	carrier http.RoundTripper
 
-	turn  sync.Mutex // held during a call
-	mu    sync.Mutex
-	calls map[string]int
-	slow  bool
+	turn    sync.Mutex                   // held during a call
+	held    bool                         // clones are
+	settled types.ManagedObjectReference // the last task that was waited for
+	mu      sync.Mutex
+	calls   map[string]int
+	slow    bool
 	// fault spoils a call; nil: none.
 	fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)
 }
@@ -87,14 +89,14 @@ func (v *vcsim) RoundTrip(req *http.Request) (*http.Response, error) {
 	operation, class, _ := cloud.OperationOf(req.Context())
 	v.mu.Lock()
 	v.calls[operation]++
-	fault, slow := v.fault, v.slow
+	fault := v.fault
 	v.mu.Unlock()
 	send := func() (*http.Response, error) {
 		v.turn.Lock()
 		defer v.turn.Unlock()
 		resp, err := v.carrier.RoundTrip(req)
-		if class != cloud.ClassRead && !slow {
-			v.settle()
+		if class != cloud.ClassRead && !v.held {
+			v.wait()
 		}
 		return resp, err
 	}
@@ -104,13 +106,27 @@ func (v *vcsim) RoundTrip(req *http.Request) (*http.Response, error) {
 	return send()
 }
 
-// settle waits for the latest tasks: a call begins a few, one below the other.
+// settle waits for all tasks.
 func (v *vcsim) settle() {
-	var recent []types.ManagedObjectReference
+	v.turn.Lock()
+	defer v.turn.Unlock()
+	v.wait()
+}
+
+// wait waits for all tasks, also those that tasks begin.
+func (v *vcsim) wait() {
 	manager := v.Context.Map.Get(*v.model.ServiceContent.TaskManager)
-	v.Context.WithLock(manager, func() { recent = slices.Clone(manager.(*simulator.TaskManager).RecentTask) })
-	for _, ref := range recent[max(0, len(recent)-5):] {
-		v.Context.Map.Get(ref).(*simulator.Task).Wait()
+	for {
+		var recent []types.ManagedObjectReference
+		v.Context.WithLock(manager, func() { recent = slices.Clone(manager.(*simulator.TaskManager).RecentTask) })
+		last := slices.Index(recent, v.settled) + 1
+		if last == len(recent) {
+			return
+		}
+		for _, ref := range recent[last:] {
+			v.Context.Map.Get(ref).(*simulator.Task).Wait()
+			v.settled = ref
+		}
 	}
 }
 
@@ -167,7 +183,12 @@ func request(token string, edit ...func(*infrav1.VSphereMachine)) cloud.Request 
 func (v *vcsim) vms() []*simulator.VirtualMachine {
 	var all []*simulator.VirtualMachine
 	for _, e := range v.Context.Map.All("VirtualMachine") {
-		all = append(all, e.(*simulator.VirtualMachine))
+		switch m := e.(type) {
+		case *simulator.VirtualMachine:
+			all = append(all, m)
+		case *heldVM:
+			all = append(all, m.VirtualMachine)
+		}
 	}
 	return all
 }
@@ -202,30 +223,51 @@ func (v *vcsim) refuse(method string, fault types.BaseMethodFault) (undo func())
 	return v.ClearFaultRules
 }
 
-// delay makes tasks of that name take their time, during which all else can be read.
-func (v *vcsim) delay(t testing.TB, task string, by time.Duration) {
-	v.mu.Lock()
-	v.slow = true
-	v.mu.Unlock()
-	simulator.TaskDelay.MethodDelay = map[string]int{task: int(by.Milliseconds()), "LockHandoff": 0}
-	t.Cleanup(func() {
-		v.settle()
-		simulator.TaskDelay.MethodDelay = nil
-	})
+// heldVM is a template whose clones begin, and go on when they are released.
+type heldVM struct {
+	*simulator.VirtualMachine
+	released chan struct{}
 }
 
-// eventually asks until ok, for ten seconds.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not within 10 seconds: %s", what)
-		}
-	}
+// CloneVMTask implements the method of vSphere's API, as vcsim calls it.
+func (m *heldVM) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) soap.HasFault {
+	// A task locks what it is for: this one something of its own, so that all else can be read.
+	task := simulator.CreateTask(types.ManagedObjectReference{Type: "Clone", Value: req.Name}, "cloneVm",
+		func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
+			<-m.released
+			made := m.VirtualMachine.CloneVMTask(ctx, req).(*methods.CloneVM_TaskBody)
+			inner := ctx.Map.Get(made.Res.Returnval).(*simulator.Task)
+			inner.Wait()
+			if inner.Info.Error != nil {
+				return nil, inner.Info.Error.Fault
+			}
+			return inner.Info.Result, nil
+		})
+	task.Info.DescriptionId = "VirtualMachine.cloneVm"
+	return &methods.CloneVM_TaskBody{Res: &types.CloneVM_TaskResponse{Returnval: task.Run(ctx)}}
+}
+
+// hold keeps clones between their call and the inventory until release is called.
+func (v *vcsim) hold(t testing.TB) (release func()) {
+	held := &heldVM{VirtualMachine: v.named("DC0_C0_RP1_VM0"), released: make(chan struct{})}
+	v.turn.Lock()
+	defer v.turn.Unlock()
+	v.held = true
+	v.Context.Map.Put(held)
+	release = sync.OnceFunc(func() {
+		v.turn.Lock()
+		defer v.turn.Unlock()
+		close(held.released)
+		v.wait()
+		v.held = false
+		v.Context.Map.Put(held.VirtualMachine)
+	})
+	t.Cleanup(release)
+	return release
+}
+
+// named returns a VM behind the driver's back.
+func (v *vcsim) named(name string) *simulator.VirtualMachine {
+	all := v.vms()
+	return all[slices.IndexFunc(all, func(m *simulator.VirtualMachine) bool { return m.Name == name })]
 }
