@@ -40,7 +40,6 @@ type vcsim struct {
 	settled types.ManagedObjectReference // the last task that was waited for
 	mu      sync.Mutex
 	calls   map[string]int
-	slow    bool
 	// fault spoils a call; nil: none.
 	fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)
 }
