@@ -8,6 +8,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws"
 	"github.com/drover-io/drover/cloud/simulated"
+	"github.com/drover-io/drover/cloud/vsphere"
 )
 
 // Clouds returns a row for each cloud that Drover knows.
@@ -15,5 +16,6 @@ func Clouds() []cloud.Cloud {
 	return []cloud.Cloud{
 		aws.Cloud(),
 		simulated.Cloud(),
+		vsphere.Cloud(),
 	}
 }

@@ -38,6 +38,8 @@ func newClusterctl(t *testing.T) clusterctl {
 	const nowhere = "http://127.0.0.1:1"
 	return clusterctl{path: path, config: config, env: []string{
 		"HOME=" + home, "XDG_CONFIG_HOME=" + home, "KUBECONFIG=" + home + "/none", "CLUSTERCTL_DISABLE_VERSIONCHECK=true",
+		"DROVER_VSPHERE_SERVER=vcenter.example.com", "DROVER_VSPHERE_DATACENTER=dc1", `DROVER_VSPHERE_CA_BUNDLE=first\nsecond`,
+		"DROVER_VSPHERE_TEMPLATE=templates/ubuntu", "DROVER_VSPHERE_RESOURCE_POOL=cluster-a/Resources", "DROVER_VSPHERE_DATASTORE=san-a",
 		"HTTP_PROXY=" + nowhere, "HTTPS_PROXY=" + nowhere, "http_proxy=" + nowhere, "https_proxy=" + nowhere,
 	}}
 }
@@ -74,7 +76,7 @@ func TestClusterctl(t *testing.T) {
 
 	ctl.env = append(ctl.env, "DROVER_AWS_REGION=eu-central-1", "DROVER_AWS_IMAGE_ID=ami-0a1b",
 		"DROVER_AWS_SUBNETS=subnet-0a1b, subnet-0c2d", "DROVER_AWS_SECURITY_GROUPS=sg-0a1b")
-	for _, flavor := range []string{"adopted", "aws", ""} {
+	for _, flavor := range []string{"adopted", "aws", "vsphere", ""} {
 		t.Run("generate cluster, flavor '"+flavor+"'", func(t *testing.T) {
 			out := ctl.run(t, "generate", "cluster", "blue", "--infrastructure", "drover:"+version, "--flavor", flavor,
 				"--target-namespace", "team-a", "--kubernetes-version", "v1.36.3", "--worker-machine-count", "3")
@@ -106,6 +108,9 @@ func adoptedRules(t *testing.T, out []byte) {
 		if err != nil {
 			t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
 			continue
+		}
+		if a, ok := typed.(*infrav1.CloudAccount); ok && a.Spec.VSphere != nil && a.Spec.VSphere.CABundle != "first\nsecond" {
+			t.Errorf("the CA bundle became %q", a.Spec.VSphere.CABundle)
 		}
 		if md, ok := typed.(*clusterv1.MachineDeployment); ok && (md.Spec.Replicas == nil || *md.Spec.Replicas != 3) {
 			t.Errorf("want 3 replicas, got %v", md.Spec.Replicas)

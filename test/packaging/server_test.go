@@ -56,13 +56,15 @@ func TestServerAccepts(t *testing.T) {
 			t.Errorf("the policy is not enforced: a pod without security context is answered with %v", err)
 		}
 	})
-	t.Run("the adopted flavour, strictly", func(t *testing.T) {
-		out := ctl.run(t, "generate", "cluster", "blue", "--infrastructure", "drover:"+version, "--flavor", "adopted",
-			"--target-namespace", "default", "--kubernetes-version", "v1.36.3", "--worker-machine-count", "3")
-		for _, o := range objects(t, out) {
-			accept(t, server, o, client.DryRunAll)
-		}
-	})
+	for _, flavor := range []string{"adopted", "vsphere"} {
+		t.Run("flavour "+flavor+", strictly", func(t *testing.T) {
+			out := ctl.run(t, "generate", "cluster", "blue", "--infrastructure", "drover:"+version, "--flavor", flavor,
+				"--target-namespace", "default", "--kubernetes-version", "v1.36.3", "--worker-machine-count", "3")
+			for _, o := range objects(t, out) {
+				accept(t, server, o, client.DryRunAll)
+			}
+		})
+	}
 	t.Run("the adopted flavour makes machines", func(t *testing.T) { adoptedFlavourWorks(t, ctl, management) })
 }
 

@@ -19,7 +19,7 @@ const (
 
 // CloudAccountSpec describes one place where machines can be made, and how to talk to it.
 // Exactly one cloud must be set.
-// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.simulated)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws or simulated"
+// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, simulated or vsphere"
 type CloudAccountSpec struct {
 	// credentialsRef names the Secret with the credentials, in this namespace. Each cloud says which keys it reads.
 	// A change of the Secret is picked up at once. Without it the manager's own (ambient) credentials are used,
@@ -35,6 +35,10 @@ type CloudAccountSpec struct {
 	// simulated is the embedded simulated cloud: machines that cost nothing, for trying Drover out and for tests.
 	// +optional
 	Simulated *SimulatedAccount `json:"simulated,omitempty"`
+
+	// vsphere is a datacenter of a vCenter Server.
+	// +optional
+	VSphere *VSphereAccount `json:"vsphere,omitempty"`
 
 	// rateLimits bounds the calls to the cloud. The limits belong to the account, region and endpoint, because
 	// that is what clouds throttle: CloudAccounts that share these share the limits of the one seen first.

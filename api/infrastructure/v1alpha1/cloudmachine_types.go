@@ -9,7 +9,7 @@ import (
 )
 
 // CloudMachineFields are what a user says of a machine. Exactly one cloud must be set, the CloudAccount's.
-// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.simulated)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws or simulated"
+// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, simulated or vsphere"
 type CloudMachineFields struct {
 	// accountRef names the CloudAccount, in this namespace, that makes the machine.
 	// +required
@@ -22,6 +22,10 @@ type CloudMachineFields struct {
 	// simulated is a machine of the embedded simulated cloud.
 	// +optional
 	Simulated *SimulatedMachine `json:"simulated,omitempty"`
+
+	// vsphere is a VM in a vCenter Server's datacenter.
+	// +optional
+	VSphere *VSphereMachine `json:"vsphere,omitempty"`
 }
 
 // CloudMachineSpec is one machine. It can't be changed, apart from providerID and creationToken, which Drover
@@ -31,6 +35,7 @@ type CloudMachineFields struct {
 // +kubebuilder:validation:XValidation:rule="self.accountRef == oldSelf.accountRef",message="accountRef can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.aws) == has(oldSelf.aws) && (!has(self.aws) || self.aws == oldSelf.aws)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.simulated) == has(oldSelf.simulated) && (!has(self.simulated) || self.simulated == oldSelf.simulated)",message="the machine's cloud fields can't be changed: make a new machine"
+// +kubebuilder:validation:XValidation:rule="has(self.vsphere) == has(oldSelf.vsphere) && (!has(self.vsphere) || self.vsphere == oldSelf.vsphere)",message="the machine's cloud fields can't be changed: make a new machine"
 type CloudMachineSpec struct {
 	CloudMachineFields `json:",inline"`
 

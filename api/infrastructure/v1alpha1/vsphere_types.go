@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// VSphereAccount is a datacenter of a vCenter Server. Its credentials Secret has the keys "username" and "password"; there
+// are no ambient credentials.
+type VSphereAccount struct {
+	// server is the vCenter's host name or address, with a port if it is not 443. It is spoken to over TLS, and its
+	// certificate is always verified. It can't be changed. Example: "vcenter.example.com".
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="server can't be changed, because the account's machines would look gone: make a new CloudAccount"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=260
+	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
+	Server string `json:"server,omitempty"`
+
+	// caBundle holds the certificates, as PEM, that vCenter's certificate is verified against: its authority's, which
+	// vCenter offers at https://SERVER/certs/download.zip, or its own if that is self-signed. Default: the authorities of
+	// the manager's system.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=65536
+	CABundle string `json:"caBundle,omitempty"`
+
+	// datacenter is the inventory path of the datacenter, in which all names of a machine are looked for. It can't be
+	// changed. Example: "dc1", "europe/dc1".
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="datacenter can't be changed, because the account's machines would look gone: make a new CloudAccount"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
+	Datacenter string `json:"datacenter,omitempty"`
+
+	// failureDomains are parts of the datacenter that fail apart from each other. Left out, each machine says itself where
+	// it goes.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	FailureDomains []VSphereFailureDomain `json:"failureDomains,omitempty"`
+}
+
+// VSphereFailureDomain is a part of a datacenter that fails by itself, such as a compute cluster with its storage.
+type VSphereFailureDomain struct {
+	// name of the failure domain, as a Machine's failureDomain has it. Example: "rack-a".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name,omitempty"`
+
+	// resourcePool that the machines of this domain go to, instead of their own. Example: "cluster-a/Resources".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
+	ResourcePool string `json:"resourcePool,omitempty"`
+
+	// datastore that the machines of this domain go to, instead of their own. Example: "san-a".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
+	Datastore string `json:"datastore,omitempty"`
+}
+
+// VSphereCloneMode says what a clone shares with its template.
+// +kubebuilder:validation:Enum=Full;Linked
+type VSphereCloneMode string
+
+const (
+	// VSphereCloneFull copies the disks.
+	VSphereCloneFull VSphereCloneMode = "Full"
+	// VSphereCloneLinked puts new disks above those of the template's current snapshot.
+	VSphereCloneLinked VSphereCloneMode = "Linked"
+)
+
+// VSpherePowerOffMode says how a machine is switched off before it is deleted.
+// +kubebuilder:validation:Enum=Hard;TrySoft
+type VSpherePowerOffMode string
+
+const (
+	// VSpherePowerOffHard cuts the power.
+	VSpherePowerOffHard VSpherePowerOffMode = "Hard"
+	// VSpherePowerOffTrySoft asks the guest to shut down, and cuts the power when it has not done so in time.
+	VSpherePowerOffTrySoft VSpherePowerOffMode = "TrySoft"
+)
+
+// VSphereMachine is a VM that is cloned from a template. Paths are those of the inventory, below the datacenter's folder
+// for that kind of object; a slash in a name is written as "%2f".
+// +kubebuilder:validation:XValidation:rule="!has(self.cloneMode) || self.cloneMode != 'Linked' || !has(self.diskGiB)",message="a linked clone has its template's disk: leave diskGiB out"
+// +kubebuilder:validation:XValidation:rule="!has(self.coresPerSocket) || (has(self.cpus) && self.cpus % self.coresPerSocket == 0)",message="cpus must be set, and a multiple of coresPerSocket"
+type VSphereMachine struct {
+	// template is the path of the VM or template to clone. It needs VMware Tools, and cloud-init with the VMware data
+	// source. Example: "templates/ubuntu-2404-kube-v1.36.3".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
+	Template string `json:"template,omitempty"`
+
+	// cloneMode is "Full", which copies the template's disks, or "Linked", which is made in seconds and depends on the
+	// template's current snapshot as long as the machine lives. Default: "Full".
+	// +optional
+	// +kubebuilder:default=Full
+	CloneMode VSphereCloneMode `json:"cloneMode,omitempty"`
+
+	// folder to put the VM in. Default: the datacenter's folder for VMs. Example: "clusters/blue".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
+	Folder string `json:"folder,omitempty"`
+
+	// resourcePool to put the VM in. A cluster's own is "CLUSTER/Resources". It may be left out only where the failure
+	// domain has one. Example: "cluster-a/Resources/workers".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
+	ResourcePool string `json:"resourcePool,omitempty"`
+
+	// datastore to put the VM's disks on. Default: the failure domain's, else the template's. Example: "san-a".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
+	Datastore string `json:"datastore,omitempty"`
+
+	// cpus is the number of virtual CPUs. Default: the template's. Example: 4.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=768
+	CPUs int32 `json:"cpus,omitempty"`
+
+	// coresPerSocket is how many of the CPUs share a socket. Default: the template's. Example: 2.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=768
+	CoresPerSocket int32 `json:"coresPerSocket,omitempty"`
+
+	// memoryMiB is the memory in MiB, a multiple of 4. Default: the template's. Example: 8192.
+	// +optional
+	// +kubebuilder:validation:Minimum=128
+	// +kubebuilder:validation:Maximum=25165824
+	// +kubebuilder:validation:MultipleOf=4
+	MemoryMiB int64 `json:"memoryMiB,omitempty"`
+
+	// diskGiB is the size of the first disk in GiB, at least the template's. Default: the template's. Example: 40.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=63488
+	DiskGiB int32 `json:"diskGiB,omitempty"`
+
+	// dataDisksGiB are the sizes of further disks, in GiB, thin. They are deleted with the machine. Example: [100].
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:Minimum=1
+	// +kubebuilder:validation:items:Maximum=63488
+	DataDisksGiB []int32 `json:"dataDisksGiB,omitempty"`
+
+	// networks are the machine's network adapters, in order, in place of the template's. Default: the template's, by
+	// DHCP.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=10
+	Networks []VSphereNetwork `json:"networks,omitempty"`
+
+	// extraConfig are further options of the VM. Those of Drover ("drover-…") and those that carry the user data
+	// ("guestinfo.userdata", "guestinfo.metadata" and their encodings) can't be set. Default: the template's.
+	// +optional
+	// +listType=map
+	// +listMapKey=key
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=50
+	ExtraConfig []VSphereOption `json:"extraConfig,omitempty"`
+
+	// powerOffMode is "Hard", which cuts the power before the VM is deleted, or "TrySoft", which asks the guest to shut
+	// down first. The Node has been drained before. Default: "Hard".
+	// +optional
+	// +kubebuilder:default=Hard
+	PowerOffMode VSpherePowerOffMode `json:"powerOffMode,omitempty"`
+
+	// guestShutdownSeconds is how long the guest has to shut down, in seconds, with powerOffMode "TrySoft". Default: 300.
+	// +optional
+	// +kubebuilder:default=300
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	GuestShutdownSeconds int32 `json:"guestShutdownSeconds,omitempty"`
+}
+
+// VSphereNetwork is one network adapter, and how the guest sets it up (by cloud-init's network configuration, version 2).
+// +kubebuilder:validation:XValidation:rule="!has(self.addresses) || !has(self.dhcp4) || !self.dhcp4 || self.addresses.all(a, a.contains(':'))",message="an adapter with DHCP for IPv4 has no IPv4 addresses of its own"
+type VSphereNetwork struct {
+	// name is the path of the network or distributed port group. Example: "VM Network".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
+	Name string `json:"name,omitempty"`
+
+	// dhcp4 asks for an IPv4 address by DHCP. Default: true, unless addresses are given.
+	// +optional
+	DHCP4 *bool `json:"dhcp4,omitempty"`
+
+	// dhcp6 asks for an IPv6 address by DHCP. Default: false.
+	// +optional
+	DHCP6 *bool `json:"dhcp6,omitempty"`
+
+	// addresses with their prefix lengths. All machines of a template would have the same: they are for a machine that
+	// is alone. Example: ["192.0.2.10/24"].
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	Addresses []string `json:"addresses,omitempty"`
+
+	// gateway4 is the default gateway for IPv4. Example: "192.0.2.1".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Gateway4 string `json:"gateway4,omitempty"`
+
+	// gateway6 is the default gateway for IPv6. Example: "2001:db8::1".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Gateway6 string `json:"gateway6,omitempty"`
+
+	// nameservers are the addresses of DNS servers. Example: ["192.0.2.53"].
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	Nameservers []string `json:"nameservers,omitempty"`
+
+	// searchDomains are what DNS names without a dot are looked for in. Example: ["example.com"].
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	SearchDomains []string `json:"searchDomains,omitempty"`
+
+	// routes are static routes over this adapter. Default: none.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	Routes []VSphereRoute `json:"routes,omitempty"`
+
+	// mtu is the largest packet in bytes. Default: the guest's. Example: 9000.
+	// +optional
+	// +kubebuilder:validation:Minimum=576
+	// +kubebuilder:validation:Maximum=9000
+	MTU int32 `json:"mtu,omitempty"`
+}
+
+// VSphereRoute is a static route.
+type VSphereRoute struct {
+	// to is the destination. Example: "198.51.100.0/24".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	To string `json:"to,omitempty"`
+
+	// via is the gateway's address. Example: "192.0.2.254".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Via string `json:"via,omitempty"`
+
+	// metric orders routes to the same destination; the lowest is taken. Default: the guest's. Example: 100.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Metric int32 `json:"metric,omitempty"`
+}
+
+// VSphereOption is one option of a VM's configuration.
+type VSphereOption struct {
+	// key of the option. Example: "sched.cpu.latencySensitivity".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Key string `json:"key,omitempty"`
+
+	// value of the option. Example: "high".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Value string `json:"value,omitempty"`
+}

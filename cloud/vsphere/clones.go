@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// clones are the machines between the call that clones them and the inventory. A task tells only its template and not
+// what it makes: whose it is, is known to the process that began it. What an earlier process began, and what was begun by a
+// call whose answer was lost, is suspected of being any machine's, until it ends.
+type clones struct {
+	mu     sync.Mutex
+	asking map[string]bool // an Ensure is under way
+	tasks  map[string]*clone
+	// lost are the machines whose clone call got no answer, with the tasks that may be theirs; nil before they were looked for.
+	lost map[string]map[types.ManagedObjectReference]bool
+	// settled is true once no clone of an earlier process runs.
+	settled bool
+}
+
+// clone is a task that makes a machine, by its UUID.
+type clone struct {
+	task     types.ManagedObjectReference
+	resource cloud.Resource
+	failed   *cloud.Error
+}
+
+// begin tells whether this is the only Ensure of the machine.
+func (c *clones) begin(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.asking == nil {
+		c.asking, c.tasks, c.lost = map[string]bool{}, map[string]*clone{}, map[string]map[types.ManagedObjectReference]bool{}
+	}
+	if c.asking[id] {
+		return false
+	}
+	c.asking[id] = true
+	return true
+}
+
+func (c *clones) end(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.asking, id)
+}
+
+// began notes what came of the clone call.
+func (c *clones) began(id string, task types.ManagedObjectReference, r cloud.Resource, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var answered vimFault
+	switch {
+	case err == nil:
+		c.tasks[id] = &clone{task: task, resource: r}
+		delete(c.lost, id)
+	case !errors.As(err, &answered): // a fault says that nothing was begun
+		c.lost[id] = nil
+	}
+}
+
+// forget ends the memory of a machine's clone and returns its task; nil if there is none.
+func (c *clones) forget(id string) *clone {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.tasks[id]
+	delete(c.tasks, id)
+	return k
+}
+
+// task returns the machine's clone; nil if there is none.
+func (c *clones) task(id string) *clone {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tasks[id]
+}
+
+// running are the tasks that are known, of the machines with these UUIDs or, for nil, of all.
+func (c *clones) running(ids []string) map[types.ManagedObjectReference]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	tasks := map[types.ManagedObjectReference]string{}
+	for id, k := range c.tasks {
+		if ids == nil || slices.Contains(ids, id) {
+			tasks[k.task] = id
+		}
+	}
+	return tasks
+}
+
+// ask reads how far the clones are, and returns the machines that are still being made, or could not be.
+func (c *clones) ask(ctx context.Context, s *session, page int32, ids []string) (map[string]cloud.Resource, error) {
+	tasks := c.running(ids)
+	if len(tasks) == 0 {
+		return nil, nil
+	}
+	var refs []types.ManagedObjectReference
+	for ref := range tasks {
+		refs = append(refs, ref)
+	}
+	answers, err := s.these(ctx, page, refs, []string{"info.state", "info.error"})
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pending, told := map[string]cloud.Resource{}, map[string]bool{}
+	for _, task := range answers {
+		id := tasks[task.ref]
+		k := c.tasks[id]
+		if k == nil || k.task != task.ref {
+			continue
+		}
+		told[id] = true
+		switch task.properties["info.state"] {
+		case types.TaskInfoStateSuccess:
+			delete(c.tasks, id)
+			continue
+		case types.TaskInfoStateError:
+			k.failed = s.taskError("CloneVM_Task", task)
+			k.resource.State, k.resource.Reason = cloud.StateFailed, k.failed.Message
+		}
+		pending[id] = k.resource
+	}
+	for _, id := range tasks {
+		if !told[id] { // vCenter forgets a task some minutes after its end
+			delete(c.tasks, id)
+		}
+	}
+	return pending, nil
+}
+
+// taskError is why a task failed.
+func (v *vcenter) taskError(attempted string, task vm) *cloud.Error {
+	f, _ := task.properties["info.error"].(types.LocalizedMethodFault)
+	return v.faultError(attempted, f.Fault, f.LocalizedMessage)
+}
+
+// suspect returns an error as long as a clone runs that may be the machine's.
+func (c *clones) suspect(ctx context.Context, s *session, page int32, id string) error {
+	c.mu.Lock()
+	_, lost := c.lost[id]
+	settled := c.settled
+	c.mu.Unlock()
+	if settled && !lost {
+		return nil
+	}
+	running, err := s.cloning(ctx, page)
+	if err != nil {
+		return err
+	}
+	known := c.running(nil)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	suspects, earlier := 0, 0
+	unknown := map[types.ManagedObjectReference]bool{}
+	for ref, queued := range running {
+		if known[ref] != "" {
+			continue
+		}
+		unknown[ref] = true
+		if queued.Before(s.firstLogin()) {
+			earlier++
+		} else if c.lost[id][ref] {
+			suspects++
+		}
+	}
+	c.settled = c.settled || earlier == 0
+	if lost && c.lost[id] == nil {
+		c.lost[id] = unknown
+		suspects = len(unknown)
+	}
+	if suspects+earlier > 0 {
+		return cloud.Errorf(cloud.Unavailable, "%d clones run of which it is not known whether one of them is this machine; it is tried again when they have ended", suspects+earlier)
+	}
+	delete(c.lost, id)
+	return nil
+}
+
+// cloning are the clone tasks that run or wait, of anybody, with the time at which they were queued.
+func (s *session) cloning(ctx context.Context, page int32) (map[types.ManagedObjectReference]time.Time, error) {
+	tasks, err := s.retrieve(ctx, page, "Task", []types.ObjectSpec{{
+		Obj: *s.content.TaskManager, Skip: ptr.To(true),
+		SelectSet: []types.BaseSelectionSpec{&types.TraversalSpec{Type: "TaskManager", Path: "recentTask"}},
+	}}, []string{"info.state", "info.descriptionId", "info.queueTime"})
+	if err != nil {
+		return nil, err
+	}
+	running := map[types.ManagedObjectReference]time.Time{}
+	for _, task := range tasks {
+		state := task.properties["info.state"]
+		if !strings.HasPrefix(task.text("info.descriptionId"), "VirtualMachine.clone") ||
+			(state != types.TaskInfoStateRunning && state != types.TaskInfoStateQueued) {
+			continue
+		}
+		queued, ok := task.properties["info.queueTime"].(time.Time)
+		if !ok {
+			return nil, cloud.Errorf(cloud.Unknown, "RetrievePropertiesEx: a clone task without a time")
+		}
+		running[task.ref] = queued
+	}
+	return running, nil
+}
+
+// Ensure looks for the machine as a VM, as a clone under way and as one that may be its, and only then clones its template.
+func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Resource, err error) {
+	if req.Spec == nil || req.Spec.VSphere == nil {
+		return made, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a VM of vSphere")
+	}
+	if len(req.UserData) > maxUserData {
+		return made, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, %d at most fit", len(req.UserData), maxUserData)
+	}
+	id := identityOf(req.Token)
+	if !d.clones.begin(id) {
+		return made, cloud.Errorf(cloud.Unavailable, "a create with token %s is under way", req.Token)
+	}
+	defer d.clones.end(id)
+	err = d.vcenter.with(ctx, func(s *session) error {
+		found, err := d.existing(ctx, s, req, id)
+		if err == nil && found == nil {
+			found, err = d.clone(ctx, s, req, id)
+		}
+		if err == nil {
+			made = *found
+		}
+		return err
+	})
+	return made, err
+}
+
+// existing returns the machine if there is one, or one is being made.
+func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id string) (*cloud.Resource, error) {
+	pending, err := d.clones.ask(ctx, s, d.page, []string{id})
+	if err != nil {
+		return nil, err
+	}
+	p, cloning := pending[id]
+	if cloning && p.State == cloud.StatePending {
+		return &p, nil // what of it is in the inventory already may lack half
+	}
+	wanted := map[string]cloud.Reference{id: {Token: req.Token, OwnershipID: req.OwnershipID}}
+	vms, err := d.machines(ctx, s, wanted, stateProperties())
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case len(vms) == 0 && cloning: // nothing is left of the attempt, and the next one is free to succeed
+		return nil, d.clones.forget(id).failed
+	case len(vms) == 0:
+		return nil, d.clones.suspect(ctx, s, d.page, id)
+	case len(vms) > 1:
+		return nil, cloud.Errorf(cloud.Conflict, "%d VMs carry the token %s: %s", len(vms), req.Token, names(vms))
+	case vms[0].unreadable():
+		return nil, cloud.Errorf(cloud.Unavailable, "VM %s is there, and vCenter can't read its configuration now", vms[0].ref.Value)
+	case vms[0].identity() == "":
+		if err := d.clones.suspect(ctx, s, d.page, id); err != nil {
+			return nil, err
+		}
+		return nil, cloud.Errorf(cloud.Conflict, "VM %s has the UUID of token %s and is not tagged with it; it is left alone", vms[0].ref.Value, req.Token)
+	}
+	return &merge(vms, pending)[0], nil
+}
+
+func names(vms []vm) string {
+	var all []string
+	for _, m := range vms {
+		all = append(all, m.ref.Value)
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// clone begins to make the machine. It is complete in one call: its UUIDs, whose it is, its user data, and that it is
+// switched on.
+func (d *driver) clone(ctx context.Context, s *session, req cloud.Request, id string) (*cloud.Resource, error) {
+	p, err := d.plan(ctx, s, req.Spec.VSphere, req.FailureDomain)
+	if err != nil {
+		return nil, err
+	}
+	spec, err := p.cloneSpec(req, id)
+	if err != nil {
+		return nil, err
+	}
+	r := cloud.Resource{
+		Kind: cloud.KindInstance, ID: id, ProviderID: providerID(id), Token: req.Token, OwnershipID: req.OwnershipID,
+		State: cloud.StatePending, FailureDomain: req.FailureDomain,
+	}
+	answer, err := methods.CloneVM_Task(ctx, s, &types.CloneVM_Task{
+		This: p.template.ref, Folder: p.folder, Name: vmName(req.Name, req.Token), Spec: *spec,
+	})
+	if err != nil {
+		d.clones.began(id, types.ManagedObjectReference{}, r, err)
+		d.plans.drop() // a template may have been replaced by one of the same name
+		if gone(err) {
+			return nil, &cloud.Error{Code: cloud.Unavailable, Message: fmt.Sprintf("%v; it is looked for again", err), Err: err}
+		}
+		return nil, err
+	}
+	d.clones.began(id, answer.Returnval, r, nil)
+	return &r, nil
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/types"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// removals remember what a deletion has begun, by the resource's ID. After a restart of the manager a guest has its time to
+// shut down again.
+type removals struct {
+	mu   sync.Mutex
+	byID map[string]removal
+}
+
+type removal struct {
+	task  types.ManagedObjectReference // the latest
+	asked time.Time                    // when the guest was asked to shut down
+}
+
+func (r *removals) of(id string) removal {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byID[id]
+}
+
+func (r *removals) set(id string, to removal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byID == nil {
+		r.byID = map[string]removal{}
+	}
+	r.byID[id] = to
+}
+
+func (r *removals) forget(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.byID, id)
+}
+
+// Delete looks at all the VMs in one read, and moves each one step on: off, without the disks that are not its own, gone. A
+// clone under way is called off.
+func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
+	errs := make([]error, len(resources))
+	if len(resources) == 0 {
+		return errs
+	}
+	err := d.vcenter.with(ctx, func(s *session) error {
+		wanted := map[string]cloud.Reference{}
+		for _, r := range resources {
+			id, _, _ := strings.Cut(r.ID, "/")
+			wanted[id] = cloud.Reference{Token: r.Token, OwnershipID: r.OwnershipID}
+		}
+		vms, err := d.machines(ctx, s, wanted, append(identityProperties(), "runtime.powerState", "config.hardware.device", option(optionPowerOff)))
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(vms, func(a, b vm) int { return strings.Compare(a.ref.Value, b.ref.Value) })
+		failed, err := d.failedRemovals(ctx, s, resources)
+		if err != nil {
+			return err
+		}
+		for i, r := range resources {
+			errs[i] = d.deleteOne(ctx, s, r, vms, failed[r.ID])
+			if faulted[*types.NotAuthenticated](errs[i]) {
+				return errs[i] // all steps may be repeated
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+	}
+	return errs
+}
+
+// failedRemovals reads how the steps ended that were begun before, and returns those that failed, by the resource's ID.
+func (d *driver) failedRemovals(ctx context.Context, s *session, resources []cloud.Resource) (map[string]error, error) {
+	of := map[types.ManagedObjectReference]string{}
+	for _, r := range resources {
+		if task := d.removals.of(r.ID).task; task.Value != "" {
+			of[task] = r.ID
+		}
+	}
+	answers, err := s.these(ctx, d.page, slices.Collect(maps.Keys(of)), []string{"info.state", "info.error", "info.descriptionId"})
+	if err != nil {
+		return nil, err
+	}
+	failed := map[string]error{}
+	for _, task := range answers {
+		if task.properties["info.state"] == types.TaskInfoStateError {
+			failed[of[task.ref]] = s.taskError(task.text("info.descriptionId"), task)
+		}
+	}
+	return failed, nil
+}
+
+// deleteOne finds the resource's VM: the first of its UUID, or the one that its ID names besides.
+func (d *driver) deleteOne(ctx context.Context, s *session, r cloud.Resource, vms []vm, failed error) error {
+	id, ref, further := strings.Cut(r.ID, "/")
+	i := slices.IndexFunc(vms, func(m vm) bool { return m.identity() == id && (!further || m.ref.Value == ref) })
+	if i < 0 {
+		return d.callOff(ctx, s, id)
+	}
+	m := vms[i]
+	if _, owner := m.tags(); owner != r.OwnershipID {
+		return cloud.Errorf(cloud.Conflict, "VM %s belongs to another cluster; it is left alone", m.ref.Value)
+	}
+	was := d.removals.of(r.ID)
+	if failed != nil && !isState(failed) && !gone(failed) {
+		d.removals.set(r.ID, removal{asked: was.asked}) // told once, and tried again the next time
+		return failed
+	}
+	task, err := s.step(ctx, m, &was)
+	if gone(err) || isState(err) {
+		err = nil
+	}
+	d.removals.set(r.ID, removal{task: task, asked: was.asked})
+	return err
+}
+
+// callOff ends a clone that has made no VM yet. What it has made nevertheless carries the machine's tags and is found.
+func (d *driver) callOff(ctx context.Context, s *session, id string) error {
+	k := d.clones.task(id)
+	switch {
+	case k == nil:
+		return nil
+	case k.failed != nil:
+		d.clones.forget(id)
+		return nil
+	}
+	_, err := methods.CancelTask(ctx, s, &types.CancelTask{This: k.task})
+	if gone(err) || cloud.CodeOf(err) == cloud.InvalidSpec || isState(err) {
+		return nil // it has ended, or can't be called off: then its VM is deleted
+	}
+	return err
+}
+
+// isState tells that an operation came too late or too early: what it was for is in another state already.
+func isState(err error) bool {
+	return faulted[types.BaseInvalidState](err) || faulted[*types.TaskInProgress](err)
+}
+
+// step moves one VM's deletion one step on, and returns the task that it began; none for a guest that is asked to shut down.
+func (s *session) step(ctx context.Context, m vm, was *removal) (task types.ManagedObjectReference, err error) {
+	disks := foreignDisks(m)
+	switch {
+	case m.mayShutDown(*was):
+		if was.asked.IsZero() {
+			was.asked = time.Now()
+			_, err = methods.ShutdownGuest(ctx, s, &types.ShutdownGuest{This: m.ref})
+		}
+		if !faulted[*types.ToolsUnavailable](err) { // without VMware Tools nobody hears
+			return task, err
+		}
+		fallthrough
+	case m.properties["runtime.powerState"] != types.VirtualMachinePowerStatePoweredOff:
+		var answer *types.PowerOffVM_TaskResponse
+		if answer, err = methods.PowerOffVM_Task(ctx, s, &types.PowerOffVM_Task{This: m.ref}); err == nil {
+			task = answer.Returnval
+		}
+	case len(disks) > 0:
+		var answer *types.ReconfigVM_TaskResponse
+		answer, err = methods.ReconfigVM_Task(ctx, s, &types.ReconfigVM_Task{This: m.ref, Spec: types.VirtualMachineConfigSpec{DeviceChange: disks}})
+		if err == nil {
+			task = answer.Returnval
+		}
+	default:
+		var answer *types.Destroy_TaskResponse
+		if answer, err = methods.Destroy_Task(ctx, s, &types.Destroy_Task{This: m.ref}); err == nil {
+			task = answer.Returnval
+		}
+	}
+	return task, err
+}
+
+// mayShutDown tells whether the guest still has time to shut down by itself.
+func (m vm) mayShutDown(was removal) bool {
+	patience, err := time.ParseDuration(m.text(option(optionPowerOff)))
+	if err != nil || m.properties["runtime.powerState"] != types.VirtualMachinePowerStatePoweredOn {
+		return false
+	}
+	return was.asked.IsZero() || time.Since(was.asked) < patience
+}
+
+// foreignDisks detaches what a CSI driver attached: first-class disks, which live by themselves, and which vCenter would
+// destroy together with the VM.
+func foreignDisks(m vm) []types.BaseVirtualDeviceConfigSpec {
+	var all []types.BaseVirtualDeviceConfigSpec
+	devices, _ := m.properties["config.hardware.device"].(types.ArrayOfVirtualDevice)
+	for _, device := range devices.VirtualDevice {
+		if disk, ok := device.(*types.VirtualDisk); ok && disk.VDiskId != nil {
+			all = append(all, &types.VirtualDeviceConfigSpec{Operation: types.VirtualDeviceConfigSpecOperationRemove, Device: disk})
+		}
+	}
+	return all
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// deleting is one machine's deletion.
+type deleting struct {
+	*WithT
+	t    *testing.T
+	v    *vcsim
+	d    *driver
+	made cloud.Resource
+}
+
+func newDeleting(t *testing.T, edit ...func(*infrav1.VSphereMachine)) *deleting {
+	x := &deleting{WithT: NewWithT(t), t: t, v: start(t)}
+	x.d = x.v.driver(t)
+	var err error
+	x.made, err = x.d.Ensure(t.Context(), request("m", edit...))
+	x.Expect(err).NotTo(HaveOccurred())
+	return x
+}
+
+// step moves the deletion one step on, and returns the calls that changed something.
+func (x *deleting) step() map[string]int {
+	x.t.Helper()
+	calls := x.v.counted(func() {
+		x.Expect(x.d.Delete(x.t.Context(), []cloud.Resource{x.made})).To(ConsistOf(BeNil()))
+	})
+	for operation := range calls {
+		if classOf(operation) == cloud.ClassRead {
+			delete(calls, operation)
+		}
+	}
+	return calls
+}
+
+func (x *deleting) vm() *simulator.VirtualMachine { return x.v.with(cloud.TagToken, x.made.Token)[0] }
+
+func (x *deleting) wantGone() {
+	x.t.Helper()
+	x.Expect(x.v.with(cloud.TagToken, x.made.Token)).To(BeEmpty())
+	x.Expect(x.d.List(x.t.Context())).To(BeEmpty())
+	x.Expect(x.step()).To(BeEmpty(), "nothing is left to do")
+}
+
+func one(operation string) map[string]int { return map[string]int{operation: 1} }
+
+func trySoft(m *infrav1.VSphereMachine) {
+	m.PowerOffMode, m.GuestShutdownSeconds = infrav1.VSpherePowerOffTrySoft, 300
+}
+
+func TestDeleteHard(t *testing.T) {
+	x := newDeleting(t)
+	x.Expect(x.step()).To(Equal(one("PowerOffVM_Task")))
+	x.Expect(x.step()).To(Equal(one("Destroy_Task")))
+	x.wantGone()
+}
+
+func TestDeleteSoft(t *testing.T) {
+	x := newDeleting(t, trySoft)
+	x.Expect(x.step()).To(Equal(one("ShutdownGuest")))
+	x.Expect(x.step()).To(Equal(one("Destroy_Task")))
+	x.wantGone()
+}
+
+func TestDeleteSoftInVain(t *testing.T) {
+	x := newDeleting(t, trySoft)
+	x.Expect(x.step()).To(Equal(one("ShutdownGuest")))
+	m := x.vm()
+	x.v.Context.WithLock(m, func() { m.Runtime.PowerState = types.VirtualMachinePowerStatePoweredOn }) // it does not shut down
+	x.Expect(x.step()).To(BeEmpty(), "the guest has its time")
+	x.d.removals.set(x.made.ID, removal{asked: time.Now().Add(-301 * time.Second)})
+	x.Expect(x.step()).To(Equal(one("PowerOffVM_Task")))
+	x.Expect(x.step()).To(Equal(one("Destroy_Task")))
+	x.wantGone()
+}
+
+func TestDeleteSoftWithoutTools(t *testing.T) {
+	x := newDeleting(t, trySoft)
+	undo := x.v.refuse("ShutdownGuest", &types.ToolsUnavailable{})
+	x.Expect(x.step()).To(Equal(map[string]int{"ShutdownGuest": 1, "PowerOffVM_Task": 1}), "nobody hears")
+	undo()
+	x.Expect(x.step()).To(Equal(one("Destroy_Task")))
+	x.wantGone()
+}
+
+// TestDeleteKeepsClaims: a first-class disk, which a CSI driver attached, is detached and outlives the VM.
+func TestDeleteKeepsClaims(t *testing.T) {
+	x := newDeleting(t)
+	m := x.vm()
+	root := x.v.Context.Map.Get(m.Datastore[0]).(*simulator.Datastore).Info.GetDatastoreInfo().Url
+	file := filepath.Join(root, "fcd", "claim.vmdk")
+	x.Expect(os.MkdirAll(filepath.Dir(file), 0o700)).To(Succeed())
+	x.Expect(os.WriteFile(file, []byte("data"), 0o600)).To(Succeed())
+	x.v.Context.WithLock(m, func() {
+		m.Config.Hardware.Device = append(m.Config.Hardware.Device, &types.VirtualDisk{
+			VirtualDevice: types.VirtualDevice{Key: 2999, Backing: &types.VirtualDiskFlatVer2BackingInfo{
+				VirtualDeviceFileBackingInfo: types.VirtualDeviceFileBackingInfo{FileName: "[LocalDS_0] fcd/claim.vmdk"},
+			}},
+			VDiskId: &types.ID{Id: "claim"},
+		})
+	})
+	x.Expect(x.step()).To(Equal(one("PowerOffVM_Task")))
+	x.Expect(x.step()).To(Equal(one("ReconfigVM_Task")))
+	x.Expect(x.step()).To(Equal(one("Destroy_Task")))
+	x.wantGone()
+	x.Expect(file).To(BeARegularFile())
+}
+
+// TestDeleteDuringClone: the clone is called off; what it made nevertheless, as vcsim's does, is found and deleted.
+func TestDeleteDuringClone(t *testing.T) {
+	x := &deleting{WithT: NewWithT(t), t: t, v: start(t)}
+	release := x.v.hold(t)
+	x.d = x.v.driver(t)
+	var err error
+	x.made, err = x.d.Ensure(t.Context(), request("m"))
+	x.Expect(err).NotTo(HaveOccurred())
+	x.Expect(x.step()).To(Equal(one("CancelTask")))
+	release()
+	for range 2 { // off, and gone
+		found, err := x.d.List(t.Context())
+		x.Expect(err).NotTo(HaveOccurred())
+		x.Expect(x.d.Delete(t.Context(), found)).To(HaveEach(BeNil()))
+	}
+	x.wantGone()
+}
+
+// TestDeleteFails: what a task's fault says is told by the next step, and then it is tried again.
+func TestDeleteFails(t *testing.T) {
+	x := newDeleting(t)
+	x.step()
+	m := x.vm()
+	x.v.Context.WithLock(m, func() { m.Runtime.PowerState = types.VirtualMachinePowerStatePoweredOff })
+	task := simulator.CreateTask(m, "destroy", func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
+		return nil, &types.NoPermission{PrivilegeId: "VirtualMachine.Inventory.Delete"}
+	})
+	ref := task.Run(x.v.Context)
+	task.Wait()
+	x.d.removals.set(x.made.ID, removal{task: ref})
+	errs := x.d.Delete(t.Context(), []cloud.Resource{x.made})
+	x.Expect(cloud.CodeOf(errs[0])).To(Equal(cloud.Unauthorized))
+	x.Expect(errs[0]).To(MatchError(ContainSubstring("VirtualMachine.Inventory.Delete")))
+	x.Expect(x.step()).To(Equal(one("Destroy_Task")))
+	x.wantGone()
+}
+
+// TestDeleteForeign: a VM of another cluster is left alone, whatever the resource says.
+func TestDeleteForeign(t *testing.T) {
+	x := newDeleting(t)
+	theirs := x.made
+	theirs.OwnershipID = "red"
+	errs := x.d.Delete(t.Context(), []cloud.Resource{theirs})
+	x.Expect(cloud.CodeOf(errs[0])).To(Equal(cloud.Conflict))
+	x.Expect(x.vm().Runtime.PowerState).To(Equal(types.VirtualMachinePowerStatePoweredOn))
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vmware/govmomi/vim25/soap"
+	"github.com/vmware/govmomi/vim25/types"
+	"github.com/vmware/govmomi/vim25/xml"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// codeOf says what a fault means, by the vSphere Web Services API reference. Many faults are kinds of others: an interface
+// here stands for a fault and all its kinds, so the narrow ones come first.
+func codeOf(f types.BaseMethodFault) cloud.Code {
+	switch f.(type) {
+	case types.BaseInvalidLogin, types.BaseNoPermission: // NotAuthenticated and PasswordExpired are kinds of these
+		return cloud.Unauthorized
+	case types.BaseInsufficientResourcesFault, *types.NoDiskSpace, types.BaseNoCompatibleHost, *types.NoActiveHostInCluster:
+		return cloud.NoCapacity
+	case types.BaseNotEnoughLicenses:
+		return cloud.QuotaExceeded
+	case *types.DuplicateName, *types.FileAlreadyExists, *types.AlreadyExists:
+		return cloud.Conflict
+	case *types.ManagedObjectNotFound, *types.FileNotFound, *types.NotFound:
+		return cloud.NotFound
+	case *types.TaskInProgress, *types.ConcurrentAccess, types.BaseInvalidState, types.BaseHostCommunication, types.BaseHostConnectFault,
+		*types.InaccessibleDatastore, types.BaseTimedout, types.BaseFileFault, *types.RequestCanceled:
+		return cloud.Unavailable
+	case types.BaseInvalidArgument, *types.InvalidName, types.BaseVmConfigFault, types.BaseInvalidDatastore, types.BaseInvalidFolder,
+		types.BaseMigrationFault, types.BaseNotSupported:
+		return cloud.InvalidSpec
+	}
+	return cloud.Unknown
+}
+
+// vimFault carries vCenter's own fault as an Error's cause.
+type vimFault struct{ types.BaseMethodFault }
+
+func (f vimFault) Error() string { return nameOf(f.BaseMethodFault) }
+
+// nameOf is the fault's name in the API reference.
+func nameOf(f types.BaseMethodFault) string {
+	return reflect.Indirect(reflect.ValueOf(f)).Type().Name()
+}
+
+// faulted tells whether vCenter answered with this fault, or for an interface with one of its kinds.
+func faulted[T any](err error) bool {
+	var f vimFault
+	if !errors.As(err, &f) {
+		return false
+	}
+	_, ok := f.BaseMethodFault.(T)
+	return ok
+}
+
+// faultError types a fault, of a call or of a task, with vCenter's words for it.
+func (v *vcenter) faultError(attempted string, f types.BaseMethodFault, words string) *cloud.Error {
+	if f == nil {
+		return cloud.Errorf(cloud.Unknown, "%s: failed, and vCenter does not say why", attempted)
+	}
+	e := &cloud.Error{Code: codeOf(f), Message: attempted + ": " + nameOf(f), Err: vimFault{f}}
+	switch f := f.(type) {
+	case types.BaseInvalidArgument:
+		if property := f.GetInvalidArgument().InvalidProperty; property != "" {
+			e.Message += " (" + v.safe(property) + ")"
+		}
+	case types.BaseInvalidVmConfig:
+		if property := f.GetInvalidVmConfig().Property; property != "" {
+			e.Message += " (" + v.safe(property) + ")"
+		}
+	case types.BaseNoPermission:
+		if privilege := f.GetNoPermission().PrivilegeId; privilege != "" {
+			e.Message += " (" + v.safe(privilege) + ")"
+		}
+	}
+	if words = strings.TrimPrefix(words, "*types."); words != "" && words != nameOf(f) {
+		e.Message += ": " + v.safe(words)
+	}
+	return e
+}
+
+// safe makes vCenter's words fit to be shown: bounded, and without the credentials that it may repeat. They are looked for
+// before anything is cut off: half of one would not be found.
+func (v *vcenter) safe(words string) string {
+	words = strings.NewReplacer(v.password, "[password]", v.username, "[username]").Replace(words)
+	return clip(words, 512)
+}
+
+// callError types what came of a call that was not answered as asked. Of an answer that is not vCenter's nothing is shown:
+// it may be anybody's, and hold anything.
+func (s *session) callError(operation string, err error) error {
+	var own *cloud.Error
+	var queued *cloud.Queued
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &queued):
+		return queued
+	case soap.IsSoapFault(err):
+		f := soap.ToSoapFault(err)
+		return s.faultError(operation, pointed(f.VimFault()), f.String)
+	}
+	var syntax *xml.SyntaxError
+	var network net.Error
+	switch {
+	case errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
+		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": no answer, or half of one: " + plain(err), Err: err}
+	case errors.As(err, &syntax):
+		return cloud.Errorf(cloud.Unavailable, "%s: the answer is not whole XML", operation)
+	}
+	return cloud.Errorf(cloud.Unknown, "%s: the answer is none of vCenter's", operation)
+}
+
+// statusError is for an answer that is neither a result nor a fault; nil for one that is.
+func statusError(operation string, resp *http.Response) error {
+	status := resp.StatusCode
+	code := cloud.Unknown
+	switch {
+	case status == http.StatusOK, status == http.StatusInternalServerError: // a fault comes with 500
+		return nil
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		code = cloud.Unauthorized
+	case status == http.StatusTooManyRequests:
+		code = cloud.Throttled
+	case status > 500:
+		code = cloud.Unavailable
+	}
+	e := cloud.Errorf(code, "%s: status %d instead of vCenter's own words", operation, status)
+	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
+	if err == nil && seconds > 0 && seconds <= 3600 && (code == cloud.Throttled || code == cloud.Unavailable) {
+		e.RetryAfter = time.Duration(seconds) * time.Second
+	}
+	return e
+}
+
+// pointed returns the fault that a decoder made as a value.
+func pointed(v types.AnyType) types.BaseMethodFault {
+	if f, ok := v.(types.BaseMethodFault); ok || v == nil {
+		return f
+	}
+	p := reflect.New(reflect.TypeOf(v))
+	p.Elem().Set(reflect.ValueOf(v))
+	f, _ := p.Interface().(types.BaseMethodFault)
+	return f
+}
+
+// plain drops the request's method and address, which net/http puts before the cause.
+func plain(err error) string {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	return err.Error()
+}
+
+func notSent(operation string, err error) error {
+	return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": not sent: " + err.Error(), Err: err}
+}
+
+// gone tells that what an operation was for exists no more.
+func gone(err error) bool { return faulted[*types.ManagedObjectNotFound](err) }

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/vmware/govmomi/vim25/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// reserved tells whether a VM's option is Drover's own: options are compared without case, as vSphere does.
+func reserved(key string) bool {
+	key = strings.ToLower(key)
+	return strings.HasPrefix(key, "drover-") || strings.HasPrefix(key, "guestinfo.userdata") || strings.HasPrefix(key, "guestinfo.metadata")
+}
+
+// options are a machine's: whose it is, what its deletion must know, and the variables of cloud-init's VMware data source.
+func options(req cloud.Request) ([]types.BaseOptionValue, error) {
+	spec := req.Spec.VSphere
+	metadata, err := metadata(req)
+	if err != nil {
+		return nil, err
+	}
+	var all []types.BaseOptionValue
+	set := func(key, value string) { all = append(all, &types.OptionValue{Key: key, Value: value}) }
+	for _, o := range spec.ExtraConfig {
+		if reserved(o.Key) {
+			return nil, cloud.Errorf(cloud.InvalidSpec, "extraConfig: %q is Drover's own", clip(o.Key, 256))
+		}
+		set(o.Key, o.Value)
+	}
+	set(cloud.TagToken, req.Token)
+	set(cloud.TagOwnership, req.OwnershipID)
+	set(cloud.TagMachine, req.Namespace+"/"+req.Name)
+	set(optionHost, label(req.Name))
+	if req.FailureDomain != "" {
+		set(optionDomain, req.FailureDomain)
+	}
+	if spec.PowerOffMode == infrav1.VSpherePowerOffTrySoft {
+		set(optionPowerOff, fmt.Sprintf("%ds", max(spec.GuestShutdownSeconds, 1)))
+	}
+	for name, data := range map[string][]byte{"userdata": req.UserData, "metadata": metadata} {
+		text, err := packed(data)
+		if err != nil {
+			return nil, err
+		}
+		set("guestinfo."+name, text)
+		set("guestinfo."+name+".encoding", "gzip+base64")
+	}
+	return all, nil
+}
+
+// packed is gzip+base64.
+func packed(data []byte) (string, error) {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, err := w.Write(data)
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		return "", &cloud.Error{Code: cloud.InvalidSpec, Message: "the user data can't be packed", Err: err}
+	}
+	return base64.StdEncoding.EncodeToString(b.Bytes()), nil
+}
+
+// metadata is the data source's: who the machine is, and its network. JSON, which is YAML too.
+func metadata(req cloud.Request) ([]byte, error) {
+	data := map[string]any{"instance-id": req.Token, "local-hostname": label(req.Name)}
+	if networks := req.Spec.VSphere.Networks; len(networks) > 0 {
+		ethernets := map[string]any{}
+		for i, n := range networks {
+			match := map[string]any{"name": "e*"}
+			if len(networks) > 1 {
+				match = map[string]any{"macaddress": mac(req.Token, i)}
+			}
+			ethernets[fmt.Sprintf("nic%d", i)] = ethernet(n, match)
+		}
+		data["network"] = map[string]any{"version": 2, "ethernets": ethernets}
+	}
+	text, err := json.Marshal(data)
+	if err != nil {
+		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be written as JSON", Err: err}
+	}
+	return text, nil
+}
+
+// ethernet is one adapter in cloud-init's network configuration, version 2.
+func ethernet(n infrav1.VSphereNetwork, match map[string]any) map[string]any {
+	dhcp4 := len(n.Addresses) == 0
+	if n.DHCP4 != nil {
+		dhcp4 = *n.DHCP4
+	}
+	e := map[string]any{"match": match, "dhcp4": dhcp4, "dhcp6": n.DHCP6 != nil && *n.DHCP6}
+	if len(n.Addresses) > 0 {
+		e["addresses"] = n.Addresses
+	}
+	if n.MTU > 0 {
+		e["mtu"] = n.MTU
+	}
+	nameservers := map[string]any{}
+	if len(n.Nameservers) > 0 {
+		nameservers["addresses"] = n.Nameservers
+	}
+	if len(n.SearchDomains) > 0 {
+		nameservers["search"] = n.SearchDomains
+	}
+	if len(nameservers) > 0 {
+		e["nameservers"] = nameservers
+	}
+	var routes []map[string]any
+	for to, via := range map[string]string{"0.0.0.0/0": n.Gateway4, "::/0": n.Gateway6} {
+		if via != "" {
+			routes = append(routes, map[string]any{"to": to, "via": via})
+		}
+	}
+	for _, r := range n.Routes {
+		route := map[string]any{"to": r.To, "via": r.Via}
+		if r.Metric > 0 {
+			route["metric"] = r.Metric
+		}
+		routes = append(routes, route)
+	}
+	if len(routes) > 0 {
+		e["routes"] = routes
+	}
+	return e
+}
+
+// mac is an adapter's address, derived from the token so that user data and VM agree: of those that nobody assigns.
+func mac(token string, adapter int) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d", token, adapter))
+	return fmt.Sprintf("02:%02x:%02x:%02x:%02x:%02x", sum[0], sum[1], sum[2], sum[3], sum[4])
+}

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vmware/govmomi/vim25"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// fewLookups is up to how many machines are looked up one by one, in vCenter's index of UUIDs. For more, one look at all
+// VMs of the datacenter is cheaper.
+const fewLookups = 4
+
+// The options of a VM that hold what its machine's spec is not there to tell. A guest can't change them: it may set those
+// that begin with "guestinfo." alone.
+const (
+	optionDomain   = "drover-failure-domain"
+	optionHost     = "drover-host-name"
+	optionPowerOff = "drover-power-off"
+)
+
+// option is the property path of one option of a VM. All options would bring the user data of every VM along.
+func option(key string) string { return fmt.Sprintf("config.extraConfig[%q]", key) }
+
+// identity is what tells of a VM whose it is; addresses and state come for those that are ours alone.
+func identityProperties() []string {
+	return []string{"config.instanceUuid", "config.uuid", option(cloud.TagToken), option(cloud.TagOwnership)}
+}
+
+func stateProperties() []string {
+	return append(identityProperties(), "config.createDate", "runtime.powerState", "guest.net", option(optionHost), option(optionDomain))
+}
+
+// vm is a VM as far as it was asked for.
+type vm struct {
+	ref        types.ManagedObjectReference
+	properties map[string]types.AnyType
+	// indexed is the machine by whose UUID vCenter's index named the VM, where the VM itself can't be read.
+	indexed cloud.Reference
+}
+
+func (m vm) text(path string) string {
+	switch v := m.properties[path].(type) {
+	case string:
+		return v
+	case types.OptionValue:
+		text, _ := v.Value.(string)
+		return text
+	}
+	return ""
+}
+
+// tags are the token and the ownership ID.
+func (m vm) tags() (token, owner string) {
+	if m.unreadable() {
+		return m.indexed.Token, m.indexed.OwnershipID
+	}
+	return m.text(option(cloud.TagToken)), m.text(option(cloud.TagOwnership))
+}
+
+// identity is the UUID of the machine that the VM is, or "": a VM without our options is not ours, and one with them and with
+// UUIDs of its own is somebody's copy.
+func (m vm) identity() string {
+	token, owner := m.tags()
+	switch id := identityOf(token); {
+	case token == "":
+		return ""
+	case m.unreadable():
+		return id
+	case owner == "" || (m.text("config.instanceUuid") != id && m.text("config.uuid") != id):
+		return ""
+	default:
+		return id
+	}
+}
+
+// unreadable tells that vCenter has the VM and can't read what it is: its host or datastore does not answer, or it is just
+// being made.
+func (m vm) unreadable() bool {
+	return m.text("config.instanceUuid") == "" && m.text("config.uuid") == ""
+}
+
+// retrieve reads properties of the objects, all pages of them. What vanished meanwhile is left out; what can't be read
+// for any other reason is an error.
+func (s *session) retrieve(ctx context.Context, page int32, kind string, objects []types.ObjectSpec, paths []string) ([]vm, error) {
+	answer, err := methods.RetrievePropertiesEx(ctx, s, &types.RetrievePropertiesEx{
+		This: s.content.PropertyCollector,
+		SpecSet: []types.PropertyFilterSpec{{
+			ObjectSet: objects, PropSet: []types.PropertySpec{{Type: kind, PathSet: paths}}, ReportMissingObjectsInResults: ptr.To(true),
+		}},
+		Options: types.RetrieveOptions{MaxObjects: page},
+	})
+	if err != nil {
+		return nil, err
+	}
+	var all []vm
+	for result := answer.Returnval; result != nil; {
+		for _, content := range result.Objects {
+			m, err := s.read(content)
+			if err != nil {
+				return nil, err
+			}
+			if m != nil {
+				all = append(all, *m)
+			}
+		}
+		if result.Token == "" {
+			break
+		}
+		next, err := methods.ContinueRetrievePropertiesEx(ctx, s, &types.ContinueRetrievePropertiesEx{This: s.content.PropertyCollector, Token: result.Token})
+		if err != nil {
+			return nil, err
+		}
+		if len(next.Returnval.Objects) == 0 {
+			return nil, cloud.Errorf(cloud.Unknown, "ContinueRetrievePropertiesEx: the listing does not end")
+		}
+		result = &next.Returnval
+	}
+	return all, nil
+}
+
+// read takes one object's properties; nil for one that is gone.
+func (s *session) read(content types.ObjectContent) (*vm, error) {
+	m := &vm{ref: content.Obj, properties: map[string]types.AnyType{}}
+	for _, p := range content.MissingSet {
+		switch p.Fault.Fault.(type) {
+		case *types.ManagedObjectNotFound:
+			return nil, nil
+		case *types.InvalidProperty: // no such option
+		default:
+			return nil, s.faultError("RetrievePropertiesEx "+content.Obj.Value, p.Fault.Fault, p.Fault.LocalizedMessage)
+		}
+	}
+	for _, p := range content.PropSet {
+		m.properties[p.Name] = p.Val
+	}
+	return m, nil
+}
+
+// scan reads properties of all VMs of the datacenter that the account's user may see.
+func (s *session) scan(ctx context.Context, page int32, paths []string) ([]vm, error) {
+	return s.retrieve(ctx, page, "VirtualMachine", []types.ObjectSpec{{
+		Obj: s.view, Skip: ptr.To(true),
+		SelectSet: []types.BaseSelectionSpec{&types.TraversalSpec{Type: "ContainerView", Path: "view"}},
+	}}, paths)
+}
+
+// these reads properties of the objects, which are of one kind.
+func (s *session) these(ctx context.Context, page int32, refs []types.ManagedObjectReference, paths []string) ([]vm, error) {
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	var objects []types.ObjectSpec
+	for _, ref := range refs {
+		objects = append(objects, types.ObjectSpec{Obj: ref})
+	}
+	return s.retrieve(ctx, page, refs[0].Type, objects, paths)
+}
+
+// located is a VM that was found for a machine's UUID.
+type located struct {
+	id  string
+	ref types.ManagedObjectReference
+}
+
+// locate finds the VMs of the machines with these UUIDs.
+func (d *driver) locate(ctx context.Context, s *session, ids []string) ([]located, error) {
+	if len(ids) <= fewLookups {
+		return s.lookUp(ctx, ids)
+	}
+	all, err := s.scan(ctx, d.page, identityProperties())
+	if err != nil {
+		return nil, err
+	}
+	var found []located
+	seen, unreadable := map[string]bool{}, false
+	for _, m := range all {
+		unreadable = unreadable || m.unreadable()
+		if id := m.identity(); slices.Contains(ids, id) {
+			seen[id] = true
+			found = append(found, located{id, m.ref})
+		}
+	}
+	if unreadable { // the index knows what the configuration does not tell now
+		unseen := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return seen[id] })
+		more, err := s.lookUp(ctx, unseen)
+		return append(found, more...), err
+	}
+	return found, nil
+}
+
+// lookUp asks the index: for the instance UUID, and where vCenter had to replace that, for the BIOS UUID.
+func (s *session) lookUp(ctx context.Context, ids []string) ([]located, error) {
+	var found []located
+	for _, id := range ids {
+		for _, instance := range []bool{true, false} {
+			answer, err := methods.FindAllByUuid(ctx, s, &types.FindAllByUuid{
+				This: *s.content.SearchIndex, Uuid: id, VmSearch: true, InstanceUuid: &instance, Datacenter: &s.datacenter,
+			})
+			if err != nil {
+				return nil, err
+			}
+			for _, ref := range answer.Returnval {
+				found = append(found, located{id, ref})
+			}
+			if len(answer.Returnval) > 0 {
+				break
+			}
+		}
+	}
+	return found, nil
+}
+
+// machines reads the VMs of the machines that are wanted, by UUID.
+func (d *driver) machines(ctx context.Context, s *session, wanted map[string]cloud.Reference, paths []string) ([]vm, error) {
+	found, err := d.locate(ctx, s, slices.Sorted(maps.Keys(wanted)))
+	if err != nil {
+		return nil, err
+	}
+	byRef := map[types.ManagedObjectReference]string{}
+	for _, f := range found {
+		byRef[f.ref] = f.id
+	}
+	vms, err := s.these(ctx, d.page, slices.Collect(maps.Keys(byRef)), paths)
+	for i := range vms {
+		vms[i].indexed = wanted[byRef[vms[i].ref]]
+	}
+	return vms, err
+}
+
+// Probe reads what only a session may.
+func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
+	err := d.vcenter.with(ctx, func(s *session) error {
+		_, err := methods.CurrentTime(ctx, s, &types.CurrentTime{This: vim25.ServiceInstance})
+		return err
+	})
+	if err != nil {
+		return cloud.Info{}, err
+	}
+	var names []string
+	for _, f := range d.domains {
+		names = append(names, f.Name)
+	}
+	slices.Sort(names)
+	return cloud.Info{FailureDomains: names}, nil
+}
+
+// List looks at all VMs of the datacenter, and then closer at its own; clones under way are looked for before, so that none
+// falls in between.
+func (d *driver) List(ctx context.Context) (all []cloud.Resource, err error) {
+	err = d.vcenter.with(ctx, func(s *session) error {
+		pending, err := d.clones.ask(ctx, s, d.page, nil)
+		if err != nil {
+			return err
+		}
+		vms, err := s.scan(ctx, d.page, identityProperties())
+		if err != nil {
+			return err
+		}
+		var refs []types.ManagedObjectReference
+		for _, m := range vms {
+			if m.identity() != "" {
+				refs = append(refs, m.ref)
+			}
+		}
+		if vms, err = s.these(ctx, d.page, refs, stateProperties()); err != nil {
+			return err
+		}
+		all = merge(vms, pending)
+		return nil
+	})
+	return all, err
+}
+
+// Describe returns an error where a machine has no VM yet and a clone runs of which nobody knows whose it is.
+func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cloud.Resource, err error) {
+	wanted := map[string]cloud.Reference{}
+	for _, ref := range refs {
+		if ref.Token != "" {
+			wanted[identityOf(ref.Token)] = ref
+		}
+	}
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	err = d.vcenter.with(ctx, func(s *session) error {
+		pending, err := d.clones.ask(ctx, s, d.page, slices.Collect(maps.Keys(wanted)))
+		if err != nil {
+			return err
+		}
+		vms, err := d.machines(ctx, s, wanted, stateProperties())
+		if err != nil {
+			return err
+		}
+		there := map[string]bool{}
+		found := merge(vms, pending)
+		for _, r := range found {
+			there[identityOf(r.Token)] = true
+		}
+		for id := range wanted {
+			if there[id] {
+				continue
+			}
+			if err := d.clones.suspect(ctx, s, d.page, id); err != nil {
+				return err
+			}
+			d.removals.forget(id)
+		}
+		all = slices.DeleteFunc(found, func(r cloud.Resource) bool { return wanted[identityOf(r.Token)].Token == "" })
+		return nil
+	})
+	return all, err
+}
+
+// merge returns the VMs, and of the clones those that are none yet. Two VMs of one machine get two IDs.
+func merge(vms []vm, pending map[string]cloud.Resource) []cloud.Resource {
+	vms = slices.SortedFunc(slices.Values(vms), func(a, b vm) int { return strings.Compare(a.ref.Value, b.ref.Value) })
+	var all []cloud.Resource
+	seen := map[string]bool{}
+	for _, m := range vms {
+		id := m.identity()
+		if id == "" {
+			continue
+		}
+		r := m.resource(id)
+		if p, ok := pending[id]; ok && (p.State == cloud.StateFailed || r.State == cloud.StateStopped) {
+			r.State, r.Reason = p.State, p.Reason // a clone is switched on in the end, or could not be
+		}
+		if seen[id] {
+			r.ID = id + "/" + m.ref.Value
+		}
+		seen[id] = true
+		all = append(all, r)
+	}
+	for id, r := range pending {
+		if !seen[id] {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// resource is the VM as Drover sees it.
+func (m vm) resource(id string) cloud.Resource {
+	r := cloud.Resource{
+		Kind: cloud.KindInstance, ID: id, ProviderID: providerID(id),
+		FailureDomain: m.text(option(optionDomain)),
+		State:         stateOf(m.properties["runtime.powerState"]),
+		Addresses:     m.addresses(),
+	}
+	r.Token, r.OwnershipID = m.tags()
+	r.CreatedAt, _ = m.properties["config.createDate"].(time.Time)
+	return r
+}
+
+// stateOf maps a power state. One that is not known is Pending: nothing is concluded from it.
+func stateOf(v types.AnyType) cloud.State {
+	switch v {
+	case types.VirtualMachinePowerStatePoweredOn:
+		return cloud.StateRunning
+	case types.VirtualMachinePowerStatePoweredOff, types.VirtualMachinePowerStateSuspended:
+		return cloud.StateStopped
+	}
+	return cloud.StatePending
+}
+
+// addresses are what VMware Tools tell of the VM's own adapters (a node has many more, of its pods, which have no device),
+// and the name that the machine was given: that the guest tells another one gives it no right to a certificate for it.
+func (m vm) addresses() []clusterv1.MachineAddress {
+	var all []clusterv1.MachineAddress
+	nics, _ := m.properties["guest.net"].(types.ArrayOfGuestNicInfo)
+	for _, nic := range nics.GuestNicInfo {
+		if nic.DeviceConfigId < 0 {
+			continue
+		}
+		for _, text := range nic.IpAddress {
+			a, err := netip.ParseAddr(text)
+			if err == nil && !a.IsLinkLocalUnicast() && !a.IsLoopback() {
+				all = append(all, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: a.WithZone("").String()})
+			}
+		}
+	}
+	if name := m.text(option(optionHost)); name != "" {
+		all = append(all, clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: name})
+	}
+	return all
+}

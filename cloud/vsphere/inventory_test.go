@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/vmware/govmomi/vim25/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// own makes all VMs of the simulator machines, and returns their references.
+func (v *vcsim) own() []cloud.Reference {
+	var refs []cloud.Reference
+	for i, m := range v.vms() {
+		token := fmt.Sprintf("m-%d", i)
+		v.Context.WithLock(m, func() {
+			m.Config.InstanceUuid = identityOf(token)
+			m.Config.ExtraConfig = append(m.Config.ExtraConfig,
+				&types.OptionValue{Key: cloud.TagToken, Value: token}, &types.OptionValue{Key: cloud.TagOwnership, Value: "blue"})
+		})
+		refs = append(refs, cloud.Reference{Token: token, OwnershipID: "blue"})
+	}
+	return refs
+}
+
+// TestPages reads more machines than one answer holds, all or none.
+func TestPages(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t, 210)
+	refs := v.own()
+	d := v.driver(t)
+	d.page = 50
+	g.Expect(d.Probe(t.Context())).To(HaveField("FailureDomains", []string{"rack-a", "rack-b"}))
+	var found []cloud.Resource
+	var err error
+	calls := v.counted(func() { found, err = d.List(t.Context()) })
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(HaveLen(210))
+	g.Expect(calls).To(Equal(map[string]int{"RetrievePropertiesEx": 2, "ContinueRetrievePropertiesEx": 8}), "five pages to find them, five to read them")
+
+	calls = v.counted(func() { found, err = d.Describe(t.Context(), refs[:maxBatch]) })
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(HaveLen(maxBatch))
+	g.Expect(calls).To(Equal(map[string]int{"RetrievePropertiesEx": 2, "ContinueRetrievePropertiesEx": 4}), "many are found by one look")
+	calls = v.counted(func() { found, err = d.Describe(t.Context(), refs[:2]) })
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(HaveLen(2))
+	g.Expect(calls).To(Equal(map[string]int{"FindAllByUuid": 2, "RetrievePropertiesEx": 1}), "few by the index")
+
+	for _, spoilt := range []int{0, 4, 5, 9} { // the first and the last page of either read
+		n := 0
+		v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
+			if n++; n == spoilt+1 {
+				return nil, http.ErrHandlerTimeout
+			}
+			return send()
+		})
+		found, err = d.List(t.Context())
+		g.Expect(cloud.CodeOf(err)).To(BeElementOf(cloud.Unavailable, cloud.Unknown), "page %d", spoilt+1)
+		g.Expect(found).To(BeEmpty())
+	}
+}
+
+// TestUnreadable: a VM that vCenter has and can't read is there, by the index of UUIDs; it is not taken for absent.
+func TestUnreadable(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t, 6)
+	refs := v.own()
+	d := v.driver(t)
+	g.Expect(vm{indexed: refs[0]}.identity()).To(Equal(identityOf("m-0")), "what the index named is the machine")
+	g.Expect(vm{}.identity()).To(BeEmpty())
+	// vcsim's index goes by what the configuration says, and names nothing then; vCenter's is apart from it.
+	m := v.with(cloud.TagToken, "m-3")[0]
+	v.Context.WithLock(m, func() { m.Config.InstanceUuid, m.Config.Uuid = "", "" })
+	calls := v.counted(func() {
+		found, err := d.Describe(t.Context(), refs)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found).To(HaveLen(5))
+	})
+	g.Expect(calls["FindAllByUuid"]).To(Equal(2), "the index is asked for the one that could not be read, by both of its UUIDs")
+}
+
+// TestAddresses: the VM's own adapters count, those of its pods and of the link alone do not.
+func TestAddresses(t *testing.T) {
+	g := NewWithT(t)
+	m := vm{properties: map[string]types.AnyType{
+		"guest.hostName":   "kubernetes.default",
+		option(optionHost): types.OptionValue{Key: optionHost, Value: "node-1"},
+		"guest.net": types.ArrayOfGuestNicInfo{GuestNicInfo: []types.GuestNicInfo{
+			{DeviceConfigId: 4000, IpAddress: []string{"192.0.2.10", "2001:db8::10", "fe80::1", "169.254.1.1", "hostile"}},
+			{DeviceConfigId: -1, IpAddress: []string{"10.244.0.1"}},
+		}},
+	}}
+	g.Expect(m.addresses()).To(Equal([]clusterv1.MachineAddress{
+		{Type: clusterv1.MachineInternalIP, Address: "192.0.2.10"},
+		{Type: clusterv1.MachineInternalIP, Address: "2001:db8::10"},
+		{Type: clusterv1.MachineInternalDNS, Address: "node-1"},
+	}))
+}
+
+func TestFaults(t *testing.T) {
+	g := NewWithT(t)
+	v := &vcenter{username: username, password: password}
+	for code, faults := range map[cloud.Code][]types.BaseMethodFault{
+		cloud.Unauthorized:  {&types.InvalidLogin{}, &types.NotAuthenticated{}, &types.NoPermission{}, &types.PasswordExpired{}},
+		cloud.NoCapacity:    {&types.InsufficientResourcesFault{}, &types.InsufficientMemoryResourcesFault{}, &types.NoDiskSpace{}, &types.NoCompatibleHost{}},
+		cloud.QuotaExceeded: {&types.NotEnoughLicenses{}, &types.LicenseRestricted{}},
+		cloud.Conflict:      {&types.DuplicateName{}, &types.FileAlreadyExists{}},
+		cloud.NotFound:      {&types.ManagedObjectNotFound{}, &types.FileNotFound{}},
+		cloud.InvalidSpec:   {&types.InvalidArgument{}, &types.InvalidVmConfig{}, &types.InvalidDeviceSpec{}, &types.DatacenterMismatch{}, &types.InvalidName{}, &types.InvalidDatastore{}, &types.NotSupported{}},
+		cloud.Unavailable: {&types.TaskInProgress{}, &types.ConcurrentAccess{}, &types.HostNotConnected{}, &types.HostNotReachable{}, &types.InvalidHostState{},
+			&types.InvalidPowerState{}, &types.Timedout{}, &types.RequestCanceled{}, &types.InaccessibleDatastore{}, &types.FileLocked{}},
+		cloud.Unknown: {&types.SystemErrorFault{}, &types.MethodNotFound{}},
+	} {
+		for _, f := range faults {
+			g.Expect(v.faultError("CloneVM_Task", f, "").Code).To(Equal(code), "%T", f)
+		}
+	}
+	e := v.faultError("CloneVM_Task", &types.InvalidArgument{InvalidProperty: "spec.location"}, "user "+username+" may not, with "+password)
+	g.Expect(e.Message).To(Equal("CloneVM_Task: InvalidArgument (spec.location): user [username] may not, with [password]"))
+	g.Expect(v.faultError("CloneVM_Task", nil, "").Code).To(Equal(cloud.Unknown))
+}
+
+// TestBounded: an answer that does not end is given up, and what is not vCenter's answer is not read at all.
+func TestBounded(t *testing.T) {
+	g := NewWithT(t)
+	n, err := io.Copy(io.Discard, &boundedBody{ReadCloser: io.NopCloser(endless{}), left: maxAnswer})
+	g.Expect(err).To(MatchError(errTooLarge))
+	g.Expect(n).To(BeEquivalentTo(maxAnswer))
+	v := start(t)
+	for name, test := range map[string]struct {
+		status int
+		header http.Header
+		code   cloud.Code
+		after  time.Duration
+	}{
+		"throttled":    {status: 429, header: http.Header{"Retry-After": {"7"}}, code: cloud.Throttled, after: 7 * time.Second},
+		"out of order": {status: 503, header: http.Header{"Retry-After": {"never"}}, code: cloud.Unavailable},
+		"a proxy":      {status: 407, code: cloud.Unknown},
+		"forbidden":    {status: 403, code: cloud.Unauthorized},
+	} {
+		v.spoil(func(_ string, send func() (*http.Response, error)) (*http.Response, error) {
+			resp, err := send()
+			if err == nil {
+				err = resp.Body.Close()
+				resp.StatusCode, resp.Header, resp.Body = test.status, test.header, io.NopCloser(endless{})
+			}
+			return resp, err
+		})
+		_, err := v.driver(t).Probe(t.Context())
+		g.Expect(cloud.CodeOf(err)).To(Equal(test.code), name)
+		g.Expect(err).To(HaveField("RetryAfter", test.after), name)
+	}
+}
+
+// endless is spaces, for ever.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+// TestTrust: a server whose certificate the bundle does not vouch for is not spoken to.
+func TestTrust(t *testing.T) {
+	g := NewWithT(t)
+	v, other := start(t), start(t)
+	account := v.account.DeepCopy()
+	account.VSphere.Server = other.account.VSphere.Server
+	row := Cloud()
+	ask := func() error {
+		carrier, err := row.Trusting(&http.Transport{}, account)
+		g.Expect(err).NotTo(HaveOccurred())
+		t.Cleanup(carrier.(*http.Transport).CloseIdleConnections)
+		d, err := newDriver(cloud.Config{Account: account, Credentials: credentials(), Transport: carrier})
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = d.Probe(t.Context())
+		return err
+	}
+	g.Expect(ask()).To(Succeed(), "both simulators have httptest's certificate")
+	account.VSphere.CABundle = strangersCA
+	err := ask()
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+	g.Expect(err).To(MatchError(ContainSubstring("certificate signed by unknown authority")))
+}
+
+// strangersCA is an authority that vouched for nobody here.
+const strangersCA = `-----BEGIN CERTIFICATE-----
+MIIBgDCCASWgAwIBAgIUOOMkl26rdMKT1bhIT6zb2oq1B1IwCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJc3RyYW5nZXJzMCAXDTI2MTEyMTE5NTgwN1oYDzIxMjYxMDI4
+MTk1ODA3WjAUMRIwEAYDVQQDDAlzdHJhbmdlcnMwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAARhG9YeJuTAHpQZxKMtvXo30ryOKd9gejd0eqLuTCtwQqhDlTA7BP5b
+6PPV0KEOsPFwkvsYS+6H/HagB+1P+tHOo1MwUTAdBgNVHQ4EFgQUYHZ6GRb67+5n
+/WBltEegQgy6qHkwHwYDVR0jBBgwFoAUYHZ6GRb67+5n/WBltEegQgy6qHkwDwYD
+VR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNJADBGAiEAgfXUZncjmfT7kgMnJSPA
+dYDHPjRIbZgY+6tLJ9PuAVkCIQDILxd37tEtII9NlA3MBYKoNyZoWM8GNkqP00Z/
+LgG0AA==
+-----END CERTIFICATE-----
+`

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/mo"
+	"github.com/vmware/govmomi/vim25/types"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// unpacked is what cloud-init makes of gzip+base64.
+func unpacked(t testing.TB, text string) []byte {
+	t.Helper()
+	packed, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// TestMachine makes one with all that it can have, and looks at the VM that came of it.
+func TestMachine(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	d := v.driver(t)
+	req := request("full", func(m *infrav1.VSphereMachine) {
+		m.DiskGiB, m.DataDisksGiB, m.CoresPerSocket = 40, []int32{100, 5}, 2
+		m.Networks = []infrav1.VSphereNetwork{
+			{Name: "DC0_DVPG0", MTU: 9000},
+			{Name: "VM Network", DHCP6: ptr.To(true), Addresses: []string{"192.0.2.10/24"}, Gateway4: "192.0.2.1", Nameservers: []string{"192.0.2.53"},
+				SearchDomains: []string{"example.com"}, Routes: []infrav1.VSphereRoute{{To: "198.51.100.0/24", Via: "192.0.2.254", Metric: 100}}},
+		}
+	})
+	req.FailureDomain = "rack-b"
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	m := v.with(cloud.TagToken, "full")[0]
+
+	g.Expect(m.Config.Hardware.NumCPU).To(BeEquivalentTo(4))
+	g.Expect(m.Config.Hardware.MemoryMB).To(BeEquivalentTo(8192))
+	var sizes []int64
+	var macs []string
+	for _, device := range m.Config.Hardware.Device {
+		switch device := device.(type) {
+		case *types.VirtualDisk:
+			sizes = append(sizes, device.CapacityInKB>>20)
+		case types.BaseVirtualEthernetCard:
+			macs = append(macs, device.GetVirtualEthernetCard().MacAddress)
+		}
+	}
+	g.Expect(sizes).To(Equal([]int64{40, 100, 5}))
+	g.Expect(macs).To(Equal([]string{mac("full", 0), mac("full", 1)}))
+	pool := v.Context.Map.Get(*m.ResourcePool).(mo.Entity).Entity()
+	g.Expect(pool.Name).To(Equal("DC0_C0_RP1"), "the failure domain's, instead of the machine's own")
+
+	options := v.options(m)
+	g.Expect(options).To(HaveKeyWithValue(cloud.TagOwnership, "blue"))
+	g.Expect(options).To(HaveKeyWithValue(cloud.TagMachine, "team/m-full"))
+	g.Expect(options).To(HaveKeyWithValue("guestinfo.userdata.encoding", "gzip+base64"))
+	g.Expect(options).To(HaveKeyWithValue("guestinfo.metadata.encoding", "gzip+base64"))
+	g.Expect(unpacked(t, options["guestinfo.userdata"])).To(BeEquivalentTo("#cloud-config\n"))
+	g.Expect(unpacked(t, options["guestinfo.metadata"])).To(MatchJSON(`{
+		"instance-id": "full", "local-hostname": "m-full",
+		"network": {"version": 2, "ethernets": {
+			"nic0": {"match": {"macaddress": "` + macs[0] + `"}, "dhcp4": true, "dhcp6": false, "mtu": 9000},
+			"nic1": {"match": {"macaddress": "` + macs[1] + `"}, "dhcp4": false, "dhcp6": true, "addresses": ["192.0.2.10/24"],
+				"nameservers": {"addresses": ["192.0.2.53"], "search": ["example.com"]},
+				"routes": [{"to": "0.0.0.0/0", "via": "192.0.2.1"}, {"to": "198.51.100.0/24", "via": "192.0.2.254", "metric": 100}]}
+		}}}`))
+
+	found, err := d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(HaveLen(1))
+	g.Expect(found[0].FailureDomain).To(Equal("rack-b"))
+}
+
+// TestLinkedClone needs a snapshot, and shares its disks.
+func TestLinkedClone(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	d := v.driver(t)
+	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+		ref, err := s.child(t.Context(), "template", "vm", "DC0_C0_RP1_VM0", "VirtualMachine")
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = methods.CreateSnapshot_Task(t.Context(), s, &types.CreateSnapshot_Task{This: ref, Name: "base"})
+		v.settle()
+		return err
+	})).To(Succeed())
+	req := request("linked", func(m *infrav1.VSphereMachine) { m.CloneMode = infrav1.VSphereCloneLinked })
+	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+		p, err := d.plan(t.Context(), s, req.Spec.VSphere, "")
+		g.Expect(err).NotTo(HaveOccurred())
+		spec, err := p.cloneSpec(req, identityOf(req.Token))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(spec.Snapshot).NotTo(BeNil())
+		g.Expect(spec.Location.DiskMoveType).To(Equal("createNewChildDiskBacking"))
+		return nil
+	})).To(Succeed())
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+func TestOffering(t *testing.T) {
+	g := NewWithT(t)
+	own := template{cpus: 2, memoryMiB: 4096, guest: "ubuntu64Guest", devices: []types.BaseVirtualDevice{&types.VirtualDisk{CapacityInKB: 20 << 20}}}
+	o := own.offering(&infrav1.VSphereMachine{})
+	g.Expect(o.Architecture + "/" + o.OperatingSystem).To(Equal("amd64/linux"))
+	g.Expect(o.Capacity.Cpu().Value()).To(BeEquivalentTo(2))
+	g.Expect(o.Capacity.Memory().Value()).To(BeEquivalentTo(4 << 30))
+	g.Expect(o.Capacity.StorageEphemeral().Value()).To(BeEquivalentTo(20 << 30))
+	o = own.offering(&infrav1.VSphereMachine{CPUs: 8, MemoryMiB: 16384, DiskGiB: 40})
+	g.Expect(o.Capacity).To(HaveKeyWithValue(corev1.ResourceCPU, HaveField("String()", "8")))
+	g.Expect(o.Capacity.Memory().Value()).To(BeEquivalentTo(16 << 30))
+	g.Expect(o.Capacity.StorageEphemeral().Value()).To(BeEquivalentTo(40 << 30))
+	own.guest = "windows2022srvNext_64Guest"
+	g.Expect(own.offering(&infrav1.VSphereMachine{}).OperatingSystem).To(Equal("windows"))
+}
+
+// TestFullController: disks are put where there is room, and refused where there is none.
+func TestFullController(t *testing.T) {
+	g := NewWithT(t)
+	own := template{devices: []types.BaseVirtualDevice{&types.VirtualDisk{VirtualDevice: types.VirtualDevice{ControllerKey: 1000, UnitNumber: ptr.To[int32](6)}}}}
+	changes, err := own.changes(&infrav1.VSphereMachine{DataDisksGiB: make([]int32, 14)}, nil, "t")
+	g.Expect(err).NotTo(HaveOccurred())
+	units := map[int32]bool{6: true, 7: true}
+	for _, c := range changes {
+		unit := *c.GetVirtualDeviceConfigSpec().Device.GetVirtualDevice().UnitNumber
+		g.Expect(units).NotTo(HaveKey(unit))
+		units[unit] = true
+	}
+	g.Expect(units).To(HaveLen(16))
+	_, err = own.changes(&infrav1.VSphereMachine{DataDisksGiB: make([]int32, 15)}, nil, "t")
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
+	_, err = template{}.changes(&infrav1.VSphereMachine{DiskGiB: 1}, nil, "t")
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
+}
+
+func TestValidate(t *testing.T) {
+	g := NewWithT(t)
+	account := &infrav1.CloudAccountSpec{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com", Datacenter: "dc1", CABundle: "no PEM"}}
+	g.Expect(validateAccount(account, field.NewPath("spec"))).To(ConsistOf(
+		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.vsphere.caBundle")))
+	_, err := newDriver(cloud.Config{Account: account, Credentials: map[string][]byte{usernameKey: []byte("u")}})
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	account.VSphere.Server = "host/path"
+	_, err = newDriver(cloud.Config{Account: account, Credentials: credentials()})
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
+
+	bad := machine(func(m *infrav1.VSphereMachine) {
+		m.ExtraConfig[0].Key = "Drover-Creation-Token"
+		m.Networks = []infrav1.VSphereNetwork{{
+			Addresses: []string{"192.0.2.1"}, Nameservers: []string{"dns"}, Gateway4: "::1", Gateway6: "192.0.2.1",
+			Routes: []infrav1.VSphereRoute{{To: "default", Via: "nowhere"}},
+		}}
+	})
+	var fields []string
+	for _, e := range validateMachine(bad, field.NewPath("spec")) {
+		fields = append(fields, strings.TrimPrefix(e.Field, "spec.vsphere."))
+	}
+	g.Expect(fields).To(ConsistOf("extraConfig[0].key", "networks[0].addresses[0]", "networks[0].nameservers[0]",
+		"networks[0].gateway4", "networks[0].gateway6", "networks[0].routes[0].to", "networks[0].routes[0].via"))
+}
+
+var vmNames = regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,62}$`)
+
+// FuzzNames: whatever a machine is called, its host name is one, and its VM's name has nothing that an inventory path would
+// read otherwise.
+func FuzzNames(f *testing.F) {
+	for _, name := range []string{"m", "", "../../etc", "a/b", "a%2fb", "x' or 'x", "<b>", "ü", strings.Repeat("a", 300), "-", "A.b.C", "\x00"} {
+		f.Add(name, "token")
+	}
+	f.Fuzz(func(t *testing.T, name, token string) {
+		if fault := validation.IsDNS1123Label(label(name)); len(fault) > 0 {
+			t.Errorf("%q became host name %q: %v", name, label(name), fault)
+		}
+		if !vmNames.MatchString(vmName(name, token)) {
+			t.Errorf("%q became VM %q", name, vmName(name, token))
+		}
+		if other := name + "x"; label(other) == label(name) {
+			t.Errorf("%q and %q became one host name", name, other)
+		}
+	})
+}
+
+// FuzzMetadata: whatever the fields hold, the metadata is JSON that says the same.
+func FuzzMetadata(f *testing.F) {
+	f.Add("token", "name", "192.0.2.1/24", "a\": 1}\n")
+	f.Fuzz(func(t *testing.T, token, name, address, search string) {
+		req := request(token, func(m *infrav1.VSphereMachine) {
+			m.Networks = []infrav1.VSphereNetwork{{Addresses: []string{address}, SearchDomains: []string{search}}}
+		})
+		req.Name = name
+		text, err := metadata(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var data struct {
+			ID      string `json:"instance-id"`
+			Host    string `json:"local-hostname"`
+			Network struct {
+				Ethernets map[string]struct{ Addresses []string }
+			}
+		}
+		if err := json.Unmarshal(text, &data); err != nil {
+			t.Fatal(err)
+		}
+		got := []string{data.ID, data.Host, data.Network.Ethernets["nic0"].Addresses[0]}
+		for i, want := range []string{token, label(name), address} {
+			if got[i] != strings.ToValidUTF8(want, "\ufffd") && got[i] != want && strings.ToValidUTF8(want, "") == want {
+				t.Errorf("wrote %q, read %q", want, got[i])
+			}
+		}
+	})
+}

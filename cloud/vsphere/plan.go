@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vmware/govmomi/vim25/types"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/ptr"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// planMemory is how long it is believed where names lead and what a template is: long enough for a pool's machines to share
+// the look-ups, short enough for a template that was changed. What is wrong with it shows when a clone fails, and ends it.
+const planMemory = 5 * time.Minute
+
+// plans are where machines of one kind go.
+type plans struct {
+	mu     sync.Mutex
+	byKind map[string]*plan
+}
+
+// plan is what the names in a machine's fields lead to.
+type plan struct {
+	template template
+	folder   types.ManagedObjectReference
+	pool     types.ManagedObjectReference
+	store    *types.ManagedObjectReference
+	networks []types.BaseVirtualDeviceBackingInfo
+	until    time.Time
+}
+
+// template is what a clone begins as.
+type template struct {
+	ref       types.ManagedObjectReference
+	cpus      int32
+	memoryMiB int32
+	guest     string
+	devices   []types.BaseVirtualDevice
+	snapshot  *types.ManagedObjectReference
+}
+
+func (p *plans) drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.byKind = nil
+}
+
+// plan resolves the names, or remembers what they led to.
+func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMachine, domain string) (*plan, error) {
+	where, err := d.domain(domain)
+	if err != nil {
+		return nil, err
+	}
+	kind, err := json.Marshal([]any{spec.Template, spec.Folder, spec.ResourcePool, spec.Datastore, spec.Networks, where})
+	if err != nil {
+		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be read", Err: err}
+	}
+	d.plans.mu.Lock()
+	known := d.plans.byKind[string(kind)]
+	d.plans.mu.Unlock()
+	if known != nil && time.Now().Before(known.until) {
+		return known, nil
+	}
+	if where.ResourcePool != "" {
+		spec = spec.DeepCopy()
+		spec.ResourcePool = where.ResourcePool
+		if where.Datastore != "" {
+			spec.Datastore = where.Datastore
+		}
+	}
+	made, err := d.resolve(ctx, s, spec)
+	if err != nil {
+		return nil, err
+	}
+	d.plans.mu.Lock()
+	defer d.plans.mu.Unlock()
+	if d.plans.byKind == nil || len(d.plans.byKind) >= 1000 {
+		d.plans.byKind = map[string]*plan{}
+	}
+	d.plans.byKind[string(kind)] = made
+	return made, nil
+}
+
+func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereMachine) (*plan, error) {
+	if spec.ResourcePool == "" {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "resourcePool is missing, and no failure domain has one")
+	}
+	p := &plan{until: time.Now().Add(planMemory)}
+	var err error
+	if p.template, err = d.template(ctx, s, spec.Template); err != nil {
+		return nil, err
+	}
+	if p.pool, err = s.child(ctx, "resource pool", "host", spec.ResourcePool, "ResourcePool", "VirtualApp"); err != nil {
+		return nil, err
+	}
+	if p.folder, err = s.child(ctx, "folder", "vm", spec.Folder, "Folder"); err != nil {
+		return nil, err
+	}
+	if spec.Datastore != "" {
+		store, err := s.child(ctx, "datastore", "datastore", spec.Datastore, "Datastore")
+		if err != nil {
+			return nil, err
+		}
+		p.store = &store
+	}
+	for _, n := range spec.Networks {
+		backing, err := d.network(ctx, s, n.Name)
+		if err != nil {
+			return nil, err
+		}
+		p.networks = append(p.networks, backing)
+	}
+	return p, nil
+}
+
+// child finds what a machine's field names, below the datacenter's folder for such things.
+func (s *session) child(ctx context.Context, what, folder, name string, kinds ...string) (types.ManagedObjectReference, error) {
+	ref, err := s.find(ctx, what, path.Join(s.vcenter.datacenter, folder)+strings.TrimSuffix("/"+name, "/"))
+	if err == nil && !slices.Contains(kinds, ref.Type) {
+		return ref, cloud.Errorf(cloud.InvalidSpec, "%q is a %s and no %s", clip(name, 512), ref.Type, what)
+	}
+	return ref, err
+}
+
+func (d *driver) template(ctx context.Context, s *session, name string) (template, error) {
+	ref, err := s.child(ctx, "template", "vm", name, "VirtualMachine")
+	if err != nil {
+		return template{}, err
+	}
+	found, err := s.these(ctx, d.page, []types.ManagedObjectReference{ref}, []string{"config.hardware", "config.guestId", "snapshot"})
+	if err != nil {
+		return template{}, err
+	}
+	if len(found) == 0 {
+		return template{}, cloud.Errorf(cloud.NotFound, "template %q has just been removed", clip(name, 512))
+	}
+	hardware, ok := found[0].properties["config.hardware"].(types.VirtualHardware)
+	if !ok {
+		return template{}, cloud.Errorf(cloud.Unavailable, "vCenter can't read the configuration of template %q now", clip(name, 512))
+	}
+	snapshots, _ := found[0].properties["snapshot"].(types.VirtualMachineSnapshotInfo)
+	return template{
+		ref: ref, cpus: hardware.NumCPU, memoryMiB: hardware.MemoryMB, guest: found[0].text("config.guestId"),
+		devices: hardware.Device, snapshot: snapshots.CurrentSnapshot,
+	}, nil
+}
+
+// network returns the backing of an adapter in a network.
+func (d *driver) network(ctx context.Context, s *session, name string) (types.BaseVirtualDeviceBackingInfo, error) {
+	ref, err := s.child(ctx, "network", "network", name, "Network", "DistributedVirtualPortgroup", "OpaqueNetwork")
+	if err != nil {
+		return nil, err
+	}
+	read := func(ref types.ManagedObjectReference, paths ...string) (vm, error) {
+		found, err := s.these(ctx, d.page, []types.ManagedObjectReference{ref}, paths)
+		if err == nil && len(found) == 0 {
+			err = cloud.Errorf(cloud.NotFound, "network %q has just been removed", clip(name, 512))
+		}
+		return append(found, vm{})[0], err
+	}
+	switch ref.Type {
+	case "DistributedVirtualPortgroup":
+		group, err := read(ref, "key", "config.distributedVirtualSwitch")
+		if err != nil {
+			return nil, err
+		}
+		above, ok := group.properties["config.distributedVirtualSwitch"].(types.ManagedObjectReference)
+		if !ok {
+			return nil, cloud.Errorf(cloud.InvalidSpec, "port group %q has no switch, or the account's user may not see it", clip(name, 512))
+		}
+		dvs, err := read(above, "uuid")
+		if err != nil {
+			return nil, err
+		}
+		return &types.VirtualEthernetCardDistributedVirtualPortBackingInfo{Port: types.DistributedVirtualSwitchPortConnection{
+			SwitchUuid: dvs.text("uuid"), PortgroupKey: group.text("key"),
+		}}, nil
+	case "OpaqueNetwork":
+		opaque, err := read(ref, "summary")
+		summary, _ := opaque.properties["summary"].(types.OpaqueNetworkSummary)
+		return &types.VirtualEthernetCardOpaqueNetworkBackingInfo{
+			OpaqueNetworkId: summary.OpaqueNetworkId, OpaqueNetworkType: summary.OpaqueNetworkType,
+		}, err
+	}
+	return &types.VirtualEthernetCardNetworkBackingInfo{
+		VirtualDeviceDeviceBackingInfo: types.VirtualDeviceDeviceBackingInfo{DeviceName: path.Base(name)}, Network: &ref,
+	}, nil
+}
+
+// cloneSpec is the whole machine.
+func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineCloneSpec, error) {
+	spec := req.Spec.VSphere
+	options, err := options(req)
+	if err != nil {
+		return nil, err
+	}
+	devices, err := p.template.changes(spec, p.networks, req.Token)
+	if err != nil {
+		return nil, err
+	}
+	clone := &types.VirtualMachineCloneSpec{
+		PowerOn:  true,
+		Location: types.VirtualMachineRelocateSpec{Folder: &p.folder, Pool: &p.pool, Datastore: p.store},
+		Config: &types.VirtualMachineConfigSpec{
+			InstanceUuid: id, Uuid: id,
+			NumCPUs: spec.CPUs, MemoryMB: spec.MemoryMiB,
+			Flags:        &types.VirtualMachineFlagInfo{DiskUuidEnabled: ptr.To(true)}, // CSI drivers find disks by their UUID
+			DeviceChange: devices,
+			ExtraConfig:  options,
+		},
+	}
+	if spec.CoresPerSocket > 0 {
+		clone.Config.NumCoresPerSocket = &spec.CoresPerSocket
+	}
+	if spec.CloneMode == infrav1.VSphereCloneLinked {
+		if p.template.snapshot == nil {
+			return nil, cloud.Errorf(cloud.InvalidSpec, "template %q has no snapshot, which a linked clone needs", clip(spec.Template, 512))
+		}
+		clone.Snapshot = p.template.snapshot
+		clone.Location.DiskMoveType = string(types.VirtualMachineRelocateDiskMoveOptionsCreateNewChildDiskBacking)
+	}
+	return clone, nil
+}
+
+// changes are what the machine's devices have in other ways than its template's.
+func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVirtualDeviceBackingInfo, token string) ([]types.BaseVirtualDeviceConfigSpec, error) {
+	var all []types.BaseVirtualDeviceConfigSpec
+	change := func(how types.VirtualDeviceConfigSpecOperation, device types.BaseVirtualDevice, file types.VirtualDeviceConfigSpecFileOperation) {
+		all = append(all, &types.VirtualDeviceConfigSpec{Operation: how, Device: device, FileOperation: file})
+	}
+	key := int32(0)
+	newKey := func() int32 { key--; return key } // what is new has a negative key of the client's choice
+	root, units := t.disks()
+	if root == nil && (spec.DiskGiB > 0 || len(spec.DataDisksGiB) > 0) {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "template %q has no disk", clip(spec.Template, 512))
+	}
+	if spec.DiskGiB > 0 {
+		if root.CapacityInKB > int64(spec.DiskGiB)<<20 {
+			return nil, cloud.Errorf(cloud.InvalidSpec, "diskGiB is %d, and template %q has %d: disks don't shrink", spec.DiskGiB, clip(spec.Template, 512), root.CapacityInKB>>20)
+		}
+		larger := *root
+		larger.CapacityInKB, larger.CapacityInBytes = int64(spec.DiskGiB)<<20, int64(spec.DiskGiB)<<30
+		change(types.VirtualDeviceConfigSpecOperationEdit, &larger, "")
+	}
+	for _, size := range spec.DataDisksGiB {
+		unit := int32(0)
+		for units[unit] || unit == 7 { // 7 is the SCSI controller's own
+			unit++
+		}
+		if unit > 15 {
+			return nil, cloud.Errorf(cloud.InvalidSpec, "the controller of template %q has no room for %d further disks", clip(spec.Template, 512), len(spec.DataDisksGiB))
+		}
+		units[unit] = true
+		change(types.VirtualDeviceConfigSpecOperationAdd, &types.VirtualDisk{
+			VirtualDevice: types.VirtualDevice{
+				Key: newKey(), ControllerKey: root.ControllerKey, UnitNumber: &unit,
+				Backing: &types.VirtualDiskFlatVer2BackingInfo{DiskMode: string(types.VirtualDiskModePersistent), ThinProvisioned: ptr.To(true)},
+			},
+			CapacityInKB: int64(size) << 20,
+		}, types.VirtualDeviceConfigSpecFileOperationCreate)
+	}
+	if len(networks) == 0 {
+		return all, nil
+	}
+	for _, device := range t.devices {
+		if card, ok := device.(types.BaseVirtualEthernetCard); ok {
+			change(types.VirtualDeviceConfigSpecOperationRemove, card.(types.BaseVirtualDevice), "")
+		}
+	}
+	for i, backing := range networks {
+		card := types.VirtualEthernetCard{VirtualDevice: types.VirtualDevice{
+			Key: newKey(), Backing: backing, Connectable: &types.VirtualDeviceConnectInfo{StartConnected: true, AllowGuestControl: true, Connected: true},
+		}}
+		if len(networks) > 1 { // the guest tells them apart by their addresses, which must be known before
+			card.AddressType, card.MacAddress = string(types.VirtualEthernetCardMacTypeManual), mac(token, i)
+		}
+		change(types.VirtualDeviceConfigSpecOperationAdd, &types.VirtualVmxnet3{VirtualVmxnet: types.VirtualVmxnet{VirtualEthernetCard: card}}, "")
+	}
+	return all, nil
+}
+
+// disks returns the first disk and the unit numbers that are taken on its controller.
+func (t template) disks() (root *types.VirtualDisk, units map[int32]bool) {
+	units = map[int32]bool{}
+	for _, device := range t.devices {
+		if disk, ok := device.(*types.VirtualDisk); ok && root == nil {
+			root = disk
+		}
+	}
+	for _, device := range t.devices {
+		if v := device.GetVirtualDevice(); root != nil && v.ControllerKey == root.ControllerKey && v.UnitNumber != nil {
+			units[*v.UnitNumber] = true
+		}
+	}
+	return root, units
+}
+
+// Offering is by the template, and what the machine's own fields change of it.
+func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (o cloud.Offering, err error) {
+	if fields == nil || fields.VSphere == nil {
+		return o, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a VM of vSphere")
+	}
+	err = d.vcenter.with(ctx, func(s *session) error {
+		t, err := d.template(ctx, s, fields.VSphere.Template)
+		if cloud.CodeOf(err) == cloud.NotFound {
+			return &cloud.Error{Code: cloud.InvalidSpec, Message: fmt.Sprintf("no offering: %v", err), Err: err}
+		}
+		if err == nil {
+			o = t.offering(fields.VSphere)
+		}
+		return err
+	})
+	return o, err
+}
+
+func (t template) offering(spec *infrav1.VSphereMachine) cloud.Offering {
+	cpus, memory, disk := int64(t.cpus), int64(t.memoryMiB), int64(0)
+	if spec.CPUs > 0 {
+		cpus = int64(spec.CPUs)
+	}
+	if spec.MemoryMiB > 0 {
+		memory = spec.MemoryMiB
+	}
+	if root, _ := t.disks(); root != nil {
+		disk = max(root.CapacityInKB<<10, int64(spec.DiskGiB)<<30)
+	}
+	o := cloud.Offering{Architecture: "amd64", OperatingSystem: "linux", Capacity: corev1.ResourceList{
+		corev1.ResourceCPU:              *resource.NewQuantity(cpus, resource.DecimalSI),
+		corev1.ResourceMemory:           *resource.NewQuantity(memory<<20, resource.BinarySI),
+		corev1.ResourceEphemeralStorage: *resource.NewQuantity(disk, resource.BinarySI),
+		corev1.ResourcePods:             *resource.NewQuantity(110, resource.DecimalSI),
+	}}
+	guest := strings.ToLower(t.guest)
+	if strings.Contains(guest, "arm") {
+		o.Architecture = "arm64"
+	}
+	if strings.HasPrefix(guest, "win") {
+		o.OperatingSystem = "windows"
+	}
+	return o
+}

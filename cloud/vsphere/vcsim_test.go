@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"crypto/tls"
+	"encoding/pem"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/soap"
+	"github.com/vmware/govmomi/vim25/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+const (
+	username = "marked-user@vsphere.local"
+	password = "marked-password"
+)
+
+// vcsim is govmomi's simulator of a vCenter: SOAP over TLS, with a certificate of its own. Its tasks race with each other
+// and with reads (the race detector says so), so that it is asked one call at a time, and waited for until its tasks have
+// ended, unless a test holds them.
+type vcsim struct {
+	*simulator.Service
+	model   *simulator.Model
+	account *infrav1.CloudAccountSpec
+	carrier http.RoundTripper
+
+	turn    sync.Mutex                   // held during a call
+	held    bool                         // clones are
+	settled types.ManagedObjectReference // the last task that was waited for
+	mu      sync.Mutex
+	calls   map[string]int
+	// fault spoils a call; nil: none.
+	fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)
+}
+
+// start runs one with some VMs that are nobody's; 1 if none are asked for.
+func start(t testing.TB, vms ...int) *vcsim {
+	t.Helper()
+	model := simulator.VPX()
+	model.Host, model.ClusterHost, model.Pool, model.Machine = 0, 1, 1, append(vms, 1)[0]
+	if err := model.Create(); err != nil {
+		t.Fatal(err)
+	}
+	model.Service.TLS = &tls.Config{}
+	model.Service.Listen = &url.URL{User: url.UserPassword(username, password)}
+	server := model.Service.NewServer()
+	t.Cleanup(func() {
+		server.Close()
+		model.Remove()
+	})
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	v := &vcsim{Service: model.Service, model: model, calls: map[string]int{}}
+	v.account = &infrav1.CloudAccountSpec{
+		CredentialsRef: &infrav1.LocalReference{Name: "vcenter"},
+		VSphere: &infrav1.VSphereAccount{
+			Server: strings.Replace(server.URL.Host, "localhost", "127.0.0.1", 1), Datacenter: "DC0", CABundle: string(ca),
+			FailureDomains: []infrav1.VSphereFailureDomain{
+				{Name: "rack-b", ResourcePool: "DC0_C0/Resources/DC0_C0_RP1"},
+				{Name: "rack-a", ResourcePool: "DC0_C0/Resources", Datastore: "LocalDS_0"},
+			},
+		},
+	}
+	row := Cloud()
+	base := &http.Transport{}
+	t.Cleanup(base.CloseIdleConnections)
+	carrier, err := row.Trusting(base, v.account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(carrier.(*http.Transport).CloseIdleConnections)
+	v.carrier = carrier
+	return v
+}
+
+// RoundTrip counts the driver's calls and plays faults.
+func (v *vcsim) RoundTrip(req *http.Request) (*http.Response, error) {
+	operation, class, _ := cloud.OperationOf(req.Context())
+	v.mu.Lock()
+	v.calls[operation]++
+	fault := v.fault
+	v.mu.Unlock()
+	send := func() (*http.Response, error) {
+		v.turn.Lock()
+		defer v.turn.Unlock()
+		resp, err := v.carrier.RoundTrip(req)
+		if class != cloud.ClassRead && !v.held {
+			v.wait()
+		}
+		return resp, err
+	}
+	if fault != nil {
+		return fault(operation, send)
+	}
+	return send()
+}
+
+// settle waits for all tasks.
+func (v *vcsim) settle() {
+	v.turn.Lock()
+	defer v.turn.Unlock()
+	v.wait()
+}
+
+// wait waits for all tasks, also those that tasks begin.
+func (v *vcsim) wait() {
+	manager := v.Context.Map.Get(*v.model.ServiceContent.TaskManager)
+	for {
+		var recent []types.ManagedObjectReference
+		v.Context.WithLock(manager, func() { recent = slices.Clone(manager.(*simulator.TaskManager).RecentTask) })
+		last := slices.Index(recent, v.settled) + 1
+		if last == len(recent) {
+			return
+		}
+		for _, ref := range recent[last:] {
+			v.Context.Map.Get(ref).(*simulator.Task).Wait()
+			v.settled = ref
+		}
+	}
+}
+
+func (v *vcsim) spoil(fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.fault = fault
+}
+
+// counted returns the calls that f makes.
+func (v *vcsim) counted(f func()) map[string]int {
+	v.mu.Lock()
+	v.calls = map[string]int{}
+	v.mu.Unlock()
+	f()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.calls
+}
+
+// driver makes one, as a new process would.
+func (v *vcsim) driver(t testing.TB) *driver {
+	t.Helper()
+	d, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Transport: v})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.(*driver)
+}
+
+func credentials() map[string][]byte {
+	return map[string][]byte{usernameKey: []byte(username), passwordKey: []byte(password)}
+}
+
+func machine(edit ...func(*infrav1.VSphereMachine)) *infrav1.CloudMachineFields {
+	m := &infrav1.VSphereMachine{
+		Template: "DC0_C0_RP1_VM0", ResourcePool: "DC0_C0/Resources", Datastore: "LocalDS_0", CPUs: 4, MemoryMiB: 8192,
+		// vcsim's guests have no address by themselves.
+		ExtraConfig: []infrav1.VSphereOption{{Key: "SET.guest.ipAddress", Value: "10.0.0.7"}},
+	}
+	for _, e := range edit {
+		e(m)
+	}
+	return &infrav1.CloudMachineFields{VSphere: m}
+}
+
+func request(token string, edit ...func(*infrav1.VSphereMachine)) cloud.Request {
+	return cloud.Request{
+		Token: token, OwnershipID: "blue", Namespace: "team", Name: "m-" + token, UserData: []byte("#cloud-config\n"), Spec: machine(edit...),
+	}
+}
+
+// vms are the VMs behind the driver's back.
+func (v *vcsim) vms() []*simulator.VirtualMachine {
+	var all []*simulator.VirtualMachine
+	for _, e := range v.Context.Map.All("VirtualMachine") {
+		switch m := e.(type) {
+		case *simulator.VirtualMachine:
+			all = append(all, m)
+		case *heldVM:
+			all = append(all, m.VirtualMachine)
+		}
+	}
+	return all
+}
+
+// options are a VM's, read under its lock.
+func (v *vcsim) options(m *simulator.VirtualMachine) map[string]string {
+	options := map[string]string{}
+	v.Context.WithLock(m, func() {
+		for _, o := range m.Config.ExtraConfig {
+			options[o.GetOptionValue().Key], _ = o.GetOptionValue().Value.(string)
+		}
+	})
+	return options
+}
+
+// with are the VMs that have the option.
+func (v *vcsim) with(key, value string) []*simulator.VirtualMachine {
+	var found []*simulator.VirtualMachine
+	for _, m := range v.vms() {
+		if v.options(m)[key] == value {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// refuse makes a method fault until undo is called.
+func (v *vcsim) refuse(method string, fault types.BaseMethodFault) (undo func()) {
+	v.AddFaultRule(&simulator.FaultInjectionRule{
+		MethodName: method, ObjectType: "*", ObjectName: "*", Probability: 1, FaultType: simulator.FaultTypeCustom, Fault: fault, Enabled: true,
+	})
+	return v.ClearFaultRules
+}
+
+// heldVM is a template whose clones begin, and go on when they are released.
+type heldVM struct {
+	*simulator.VirtualMachine
+	released chan struct{}
+}
+
+// CloneVMTask implements the method of vSphere's API, as vcsim calls it.
+func (m *heldVM) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) soap.HasFault {
+	// A task locks what it is for: this one something of its own, so that all else can be read.
+	task := simulator.CreateTask(types.ManagedObjectReference{Type: "Clone", Value: req.Name}, "cloneVm",
+		func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
+			<-m.released
+			made := m.VirtualMachine.CloneVMTask(ctx, req).(*methods.CloneVM_TaskBody)
+			inner := ctx.Map.Get(made.Res.Returnval).(*simulator.Task)
+			inner.Wait()
+			if inner.Info.Error != nil {
+				return nil, inner.Info.Error.Fault
+			}
+			return inner.Info.Result, nil
+		})
+	task.Info.DescriptionId = "VirtualMachine.cloneVm"
+	return &methods.CloneVM_TaskBody{Res: &types.CloneVM_TaskResponse{Returnval: task.Run(ctx)}}
+}
+
+// hold keeps clones between their call and the inventory until release is called.
+func (v *vcsim) hold(t testing.TB) (release func()) {
+	held := &heldVM{VirtualMachine: v.named("DC0_C0_RP1_VM0"), released: make(chan struct{})}
+	v.turn.Lock()
+	defer v.turn.Unlock()
+	v.held = true
+	v.Context.Map.Put(held)
+	release = sync.OnceFunc(func() {
+		v.turn.Lock()
+		defer v.turn.Unlock()
+		close(held.released)
+		v.wait()
+		v.held = false
+		v.Context.Map.Put(held.VirtualMachine)
+	})
+	t.Cleanup(release)
+	return release
+}
+
+// named returns a VM behind the driver's back.
+func (v *vcsim) named(name string) *simulator.VirtualMachine {
+	all := v.vms()
+	return all[slices.IndexFunc(all, func(m *simulator.VirtualMachine) bool { return m.Name == name })]
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package vsphere is the driver of VMware vSphere: it turns requests into SOAP calls of a vCenter Server and answers into
+// resources, by govmomi's types. It waits for no task. It knows no Kubernetes client and no other driver.
+package vsphere
+
+import (
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+const (
+	// usernameKey and passwordKey are the credentials Secret's keys.
+	usernameKey = "username"
+	passwordKey = "password"
+	// maxUserData keeps a guestinfo variable below 64 KiB, which is what VMware Tools carry in one message, also when
+	// gzip can't make the data smaller and base64 adds its third.
+	maxUserData = 47 << 10
+	// maxBatch keeps one step's calls within the time of one call, at the rate below.
+	maxBatch = 50
+	// pageSize is how many objects vCenter is asked for in one answer: at about 1 KiB each, well below a MiB.
+	pageSize = 500
+)
+
+// Cloud is vSphere's row in the registry.
+func Cloud() cloud.Cloud {
+	return cloud.Cloud{
+		Name:            "vsphere",
+		InAccount:       func(a *infrav1.CloudAccountSpec) bool { return a.VSphere != nil },
+		InMachine:       func(m *infrav1.CloudMachineFields) bool { return m.VSphere != nil },
+		ValidateAccount: validateAccount,
+		ValidateMachine: validateMachine,
+		New:             newDriver,
+		Roots:           roots,
+		// Prudent guesses: vCenter documents no limits of rate. It queues what goes beyond 8 clones on one host and 128
+		// on one datastore ("Limits on Simultaneous Migrations", vCenter Server and Host Management).
+		Limits: cloud.Limits{
+			Create: cloud.Limit{PerSecond: 2, Burst: 20},
+			Delete: cloud.Limit{PerSecond: 10, Burst: 50},
+			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
+		},
+		// A prudent guess: vCenter reads its own writes, but a clone's task and its VM are two things to ask for.
+		Consistency: 10 * time.Second,
+		MaxUserData: maxUserData,
+		MaxBatch:    maxBatch,
+		ProviderID: func(m *infrav1.CloudMachineSpec) string {
+			if m.CreationToken == "" {
+				return ""
+			}
+			return providerID(identityOf(m.CreationToken))
+		},
+	}
+}
+
+// identityOf derives a machine's UUID from its token. It becomes the VM's instance UUID, by which it is found, and its BIOS
+// UUID, which is its name for Kubernetes.
+func identityOf(token string) string {
+	namespace := uuid.NewSHA1(uuid.NameSpaceDNS, []byte("vsphere.drover.infrastructure.cluster.x-k8s.io"))
+	return uuid.NewSHA1(namespace, []byte(token)).String()
+}
+
+// providerID is as vSphere's cloud controller manager writes it.
+func providerID(biosUUID string) string { return "vsphere://" + strings.ToLower(biosUUID) }
+
+func roots(a *infrav1.CloudAccountSpec) (*x509.CertPool, error) {
+	if a.VSphere == nil || a.VSphere.CABundle == "" {
+		return nil, nil
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(a.VSphere.CABundle)) {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "caBundle holds no certificate in PEM")
+	}
+	return pool, nil
+}
+
+func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
+	if a.VSphere == nil {
+		return nil
+	}
+	var all field.ErrorList
+	if a.CredentialsRef == nil {
+		all = append(all, field.Required(path.Child("credentialsRef"), "vSphere has no ambient credentials: name a Secret with username and password"))
+	}
+	if _, err := roots(a); err != nil {
+		all = append(all, field.Invalid(path.Child("vsphere", "caBundle"), "", "must hold certificates in PEM"))
+	}
+	return all
+}
+
+func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) field.ErrorList {
+	if m.VSphere == nil {
+		return nil
+	}
+	var all field.ErrorList
+	path = path.Child("vsphere")
+	for i, option := range m.VSphere.ExtraConfig {
+		if reserved(option.Key) {
+			all = append(all, field.Forbidden(path.Child("extraConfig").Index(i).Child("key"), "is Drover's own"))
+		}
+	}
+	for i, network := range m.VSphere.Networks {
+		all = append(all, validateNetwork(network, path.Child("networks").Index(i))...)
+	}
+	return all
+}
+
+func validateNetwork(n infrav1.VSphereNetwork, path *field.Path) field.ErrorList {
+	var all field.ErrorList
+	for i, text := range n.Addresses {
+		if _, err := netip.ParsePrefix(text); err != nil {
+			all = append(all, field.Invalid(path.Child("addresses").Index(i), text, "must be an address with its prefix length"))
+		}
+	}
+	for i, text := range n.Nameservers {
+		if _, err := netip.ParseAddr(text); err != nil {
+			all = append(all, field.Invalid(path.Child("nameservers").Index(i), text, "must be an address"))
+		}
+	}
+	if a, err := netip.ParseAddr(n.Gateway4); n.Gateway4 != "" && (err != nil || !a.Is4()) {
+		all = append(all, field.Invalid(path.Child("gateway4"), n.Gateway4, "must be an IPv4 address"))
+	}
+	if a, err := netip.ParseAddr(n.Gateway6); n.Gateway6 != "" && (err != nil || !a.Is6()) {
+		all = append(all, field.Invalid(path.Child("gateway6"), n.Gateway6, "must be an IPv6 address"))
+	}
+	for i, route := range n.Routes {
+		if _, err := netip.ParsePrefix(route.To); err != nil {
+			all = append(all, field.Invalid(path.Child("routes").Index(i).Child("to"), route.To, "must be an address with its prefix length"))
+		}
+		if _, err := netip.ParseAddr(route.Via); err != nil {
+			all = append(all, field.Invalid(path.Child("routes").Index(i).Child("via"), route.Via, "must be an address"))
+		}
+	}
+	return all
+}
+
+// driver is one account's.
+type driver struct {
+	vcenter  *vcenter
+	domains  []infrav1.VSphereFailureDomain
+	page     int32
+	identity string
+	clones   clones
+	removals removals
+	plans    plans
+}
+
+func newDriver(cfg cloud.Config) (cloud.Driver, error) {
+	if cfg.Account == nil || cfg.Account.VSphere == nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe a vCenter")
+	}
+	account := cfg.Account.VSphere
+	username, password := string(cfg.Credentials[usernameKey]), string(cfg.Credentials[passwordKey])
+	for key, value := range map[string]string{usernameKey: username, passwordKey: password} {
+		if value == "" {
+			return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q is missing or empty", key)
+		}
+	}
+	v, err := newVCenter(account, username, password, cfg.Transport)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256([]byte(username)) // a name may tell more than a log should hold
+	return &driver{
+		vcenter: v,
+		domains: slices.Clone(account.FailureDomains),
+		page:    pageSize,
+		identity: strings.Join([]string{"vsphere", account.Server, account.Datacenter,
+			hex.EncodeToString(sum[:6])}, "|"),
+	}, nil
+}
+
+// Identity holds the datacenter too: vCenter names no limit that its datacenters share.
+func (d *driver) Identity() string { return d.identity }
+
+// domain returns the failure domain of that name.
+func (d *driver) domain(name string) (infrav1.VSphereFailureDomain, error) {
+	i := slices.IndexFunc(d.domains, func(f infrav1.VSphereFailureDomain) bool { return f.Name == name })
+	switch {
+	case name == "":
+		return infrav1.VSphereFailureDomain{}, nil
+	case i < 0:
+		return infrav1.VSphereFailureDomain{}, cloud.Errorf(cloud.InvalidSpec, "the account has no failure domain %q", clip(name, 63))
+	}
+	return d.domains[i], nil
+}
+
+// clip cuts s to at most n bytes, and never inside a character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}
+
+// label makes a host name of a name, up to 54 characters, so that a suffix still fits. A name that had to be changed
+// gets a digest of the whole, so that two names never become one.
+func label(name string) string {
+	const most = 54
+	fit := strings.Trim(strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return '-'
+	}, name), "-")
+	if fit == name && fit != "" && len(fit) <= most {
+		return fit
+	}
+	sum := sha256.Sum256([]byte(name))
+	fit = strings.Trim(clip(fit, most-9), "-")
+	return strings.TrimLeft(fmt.Sprintf("%s-%x", fit, sum[:4]), "-")
+}
+
+// vmName is what people see, and vCenter's own guard against doubles: names are unique in a folder, also among the
+// clones under way, and this one belongs to the token.
+func vmName(name, token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return fmt.Sprintf("%s-%x", label(name), sum[:4])
+}
