@@ -3,6 +3,8 @@
 package aws
 
 import (
+	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -36,12 +38,16 @@ func TestAccountFindsTheZone(t *testing.T) {
 			accounts := cloud.NewAccounts(cloud.Options{Clouds: []cloud.Cloud{Cloud()}, Times: cloud.TimesFor(cloud.DefaultCall)})
 			account, err := accounts.Set(types.NamespacedName{Name: "a"}, cloud.AccountConfig{Spec: *testAccount(stub.URL), Credentials: testCredentials()})
 			g.Expect(err).NotTo(HaveOccurred())
+			var running sync.WaitGroup
+			ctx, stop := context.WithCancel(t.Context())
+			running.Go(func() { _ = accounts.Start(ctx) }) // makes the listing that comes before the first create
+			t.Cleanup(func() { stop(); running.Wait() })
 			req := request("token", func(m *infrav1.AWSMachine) { m.Subnets = test.subnets })
 			var made cloud.Resource
 			g.Eventually(func() (err error) {
 				made, err = account.Ensure(t.Context(), req, []string{"us-east-1a", "us-east-1b"})
 				return err
-			}).WithPolling(20 * time.Millisecond).Should(Succeed())
+			}).WithTimeout(20 * time.Second).WithPolling(20 * time.Millisecond).Should(Succeed())
 			g.Expect(made.FailureDomain).To(Equal("us-east-1b"))
 			g.Expect(stub.Calls()["RunInstances"]).To(Equal(test.runs))
 		})
