@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -98,13 +97,4 @@ func readyMessage(machine *infrav1.CloudMachine) string {
 		return c.Message
 	}
 	return ""
-}
-
-// setNodeProblem tells in NodeLinked why the Node can't be told apart; "" takes the condition away.
-func setNodeProblem(machine *infrav1.CloudMachine, message string) {
-	if message == "" {
-		conditions.Delete(machine, infrav1.MachineNodeLinkedCondition)
-		return
-	}
-	setCondition(machine, infrav1.MachineNodeLinkedCondition, metav1.ConditionFalse, infrav1.DuplicateNodesReason, message)
 }
