@@ -40,8 +40,12 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 		return reconcile.Result{}, nil
 	case seen.Gone:
 		s.Status.InstanceState = stateGone
+		why := ""
+		if seen.Instance != nil && seen.Instance.Reason != "" {
+			why = " (" + seen.Instance.Reason + ")"
+		}
 		setNotReady(s.CloudMachine, infrav1.InstanceGoneReason, fmt.Sprintf(
-			"VM %s is gone from the cloud; delete the Machine, or let a MachineHealthCheck replace it", s.Spec.ProviderID))
+			"VM %s is gone from the cloud%s; delete the Machine, or let a MachineHealthCheck replace it", s.Spec.ProviderID, why))
 		return r.removeNode(ctx, s)
 	case seen.Instance == nil:
 		if !isProvisioned(s.CloudMachine) {
