@@ -69,6 +69,7 @@ type options struct {
 	ambient         []string
 	simulated       string
 	probeInterval   time.Duration
+	nodeLate        time.Duration
 	shutdownTimeout time.Duration
 	part            string
 	safety          safetyOptions
@@ -126,6 +127,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.StringSliceVar(&o.ambient, "ambient-credentials-namespaces", nil, "Namespaces whose CloudAccounts may use the manager's own credentials. Default: none.")
 	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Default: none.")
 	f.DurationVar(&o.cloudCall, "cloud-call-timeout", cloud.DefaultCall, "How long one call to a cloud may take. A machine whose creation was not recorded is believed to be absent after twice this time.")
+	f.DurationVar(&o.nodeLate, "node-late-after", 5*time.Minute, "How long a VM may run before its CloudMachine says why it is not a ready Node. Nothing else follows from it.")
 	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Time between two probes of an adopted control plane.")
 	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 45*time.Second, "How long calls in flight may take to end when the manager is asked to stop.")
 	f.StringVar(&o.part, "run", runAll, "What this process does: all; machines, without what watches over them; or safety, which is that alone, and lists each account by itself.")
@@ -267,7 +269,18 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	machines := &controllers.CloudMachineReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: clusterCache,
 		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Identity: identity, Changed: machinesChanged, WatchFilterValue: o.watchFilter,
+		LateAfter: o.nodeLate,
 	}
+	configs := &bootstrap.ConfigReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: clusterCache,
+		Recorder: mgr.GetEventRecorder("drover-cloudinitconfig"), WatchFilterValue: o.watchFilter,
+		ProviderID: providerIDs(mgr.GetClient(), clouds),
+	}
+	requests := &bootstrap.CSRReconciler{
+		Client: mgr.GetClient(), ClusterCache: clusterCache,
+		Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.watchFilter,
+	}
+	machines.Progress = bootstrap.Joining{Configs: configs, Requests: requests}.Progress // neither room knows the other
 	accounts := cloud.NewAccounts(cloud.Options{
 		Clouds:  clouds,
 		Times:   cloud.TimesFor(o.cloudCall),
@@ -295,15 +308,8 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 		(&controllers.AdoptedControlPlaneReconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ProbeInterval: o.probeInterval, WatchFilterValue: o.watchFilter,
 		}).SetupWithManager(mgr, few),
-		(&bootstrap.ConfigReconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: clusterCache,
-			Recorder: mgr.GetEventRecorder("drover-cloudinitconfig"), WatchFilterValue: o.watchFilter,
-			ProviderID: providerIDs(mgr.GetClient(), clouds),
-		}).SetupWithManager(ctx, mgr, many),
-		(&bootstrap.CSRReconciler{
-			Client: mgr.GetClient(), ClusterCache: clusterCache,
-			Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.watchFilter,
-		}).SetupWithManager(ctx, mgr, controllerOptions[bootstrap.CSRRequest](o.machines)),
+		configs.SetupWithManager(ctx, mgr, many),
+		requests.SetupWithManager(ctx, mgr, controllerOptions[bootstrap.CSRRequest](o.machines)),
 		o.watchOver(mgr, accounts, clusterCache, identity),
 		o.webhooks(mgr, clouds),
 		o.checks(mgr),

@@ -65,7 +65,13 @@ type CSRReconciler struct {
 	WatchFilterValue string
 
 	controller controller.TypedController[CSRRequest]
-	reported   sync.Map // CSRRequest → reason: one Event for each
+	reported   sync.Map // CSRRequest → report: one Event for each
+}
+
+// report is what was said of a request that is left alone.
+type report struct {
+	why     string
+	machine client.ObjectKey // empty where the Machine is not known
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
@@ -265,12 +271,13 @@ func (r *CSRReconciler) leave(cluster *clusterv1.Cluster, req CSRRequest, csr *c
 	if v.patient {
 		result.RequeueAfter = csrLater
 	}
-	if _, again := r.reported.LoadOrStore(req, v.why); again {
-		return result
-	}
+	said := report{why: v.why}
 	var regarding client.Object = cluster
 	if v.machine != nil {
-		regarding = v.machine
+		regarding, said.machine = v.machine, client.ObjectKeyFromObject(v.machine)
+	}
+	if _, again := r.reported.Swap(req, said); again {
+		return result
 	}
 	r.Recorder.Eventf(regarding, nil, corev1.EventTypeWarning, "CertificateNotApproved", "ApproveCertificate",
 		"The certificate request %s in the workload cluster is left alone: %s", csr.Name, v.why)

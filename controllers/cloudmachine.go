@@ -14,6 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,7 +41,12 @@ type CloudMachineReconciler struct {
 	// Identity is the beginning of each creation token: 8 hexadecimal digits that tell which management cluster made a VM.
 	Identity string
 	// Changed brings the machines whose instance or account changed.
-	Changed          *Trigger
+	Changed *Trigger
+	// LateAfter is how long a VM may run before NodeLinked says why it is not a ready Node.
+	LateAfter time.Duration
+	// Progress tells how far a machine without a Node came, as a reason and the end of a sentence about its VM; both
+	// are empty where the bootstrap provider is not known.
+	Progress         func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (reason, message string, err error)
 	WatchFilterValue string
 
 	controller controller.Controller
@@ -239,6 +245,10 @@ func waitsFor(s *machineScope) (reason, message string) {
 
 // eventOnChange tells people of the changes that matter to them, once each.
 func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachine) {
+	if problem := conditions.Get(after, infrav1.MachineNodeLinkedCondition); problem != nil &&
+		problem.Reason != conditions.GetReason(before, infrav1.MachineNodeLinkedCondition) {
+		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, problem.Reason, "Link", "%s", problem.Message)
+	}
 	was, is := readyReason(before), readyReason(after)
 	if was == is {
 		return
@@ -246,7 +256,7 @@ func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachi
 	switch is {
 	case infrav1.ReadyReason:
 		r.Recorder.Eventf(after, nil, corev1.EventTypeNormal, "InstanceRunning", "Observe", "VM %s runs", after.Spec.ProviderID)
-	case infrav1.InstanceGoneReason, infrav1.InstanceStoppedReason, infrav1.DuplicateInstancesReason, infrav1.DuplicateNodesReason,
+	case infrav1.InstanceGoneReason, infrav1.InstanceStoppedReason, infrav1.DuplicateInstancesReason,
 		infrav1.QuotaExceededReason, infrav1.NoCapacityReason, infrav1.UnauthorizedReason, infrav1.InvalidSpecReason,
 		infrav1.NotFoundReason, infrav1.ConflictReason, infrav1.UnknownReason, infrav1.SecretInvalidReason:
 		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, is, "Reconcile", "%s", readyMessage(after))

@@ -43,41 +43,52 @@ func NodeIndexes() []clustercache.CacheOptionsIndex {
 
 // link sees to it that exactly one Node carries the machine's provider ID. Nearly always the kubelet has set it, and there
 // is nothing to do; where it could not, the Node is found by the VM's own addresses and given the ID. Cluster API then
-// matches Machine and Node.
+// matches Machine and Node. What stands in the way, NodeLinked says.
 func (r *CloudMachineReconciler) link(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	if !isProvisioned(s.CloudMachine) || s.cluster == nil || s.owner == nil {
 		return reconcile.Result{}, nil
 	}
-	nodes, err := r.nodes(ctx, s)
+	problem, again, err := r.findNode(ctx, s)
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
 		return reconcile.Result{}, nil // the connection comes as an event
 	}
+	if err == nil || problem.reason != "" {
+		setNodeProblem(s.CloudMachine, problem)
+	}
+	return reconcile.Result{RequeueAfter: again}, err
+}
+
+// findNode returns what stands between the machine and its Node, and when to look again, 0 for never.
+func (r *CloudMachineReconciler) findNode(ctx context.Context, s *machineScope) (nodeProblem, time.Duration, error) {
+	nodes, err := r.nodes(ctx, s)
 	if err != nil {
-		return reconcile.Result{}, err
+		return nodeProblem{}, 0, err
 	}
 	linked := &corev1.NodeList{}
 	if err := nodes.List(ctx, linked, client.MatchingFields{index.NodeProviderIDField: s.Spec.ProviderID}); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing the Nodes of the machine: %w", err)
+		return nodeProblem{}, 0, fmt.Errorf("listing the Nodes of the machine: %w", err)
 	}
-	if len(linked.Items) > 1 {
-		setNodeProblem(s.CloudMachine, fmt.Sprintf("Nodes %q and %q both carry provider ID %s: delete the one that is not this machine's",
-			linked.Items[0].Name, linked.Items[1].Name, s.Spec.ProviderID))
-		return reconcile.Result{}, nil
+	switch len(linked.Items) {
+	case 0:
+		return r.setProviderID(ctx, s, nodes)
+	case 1:
+		return r.late(ctx, s, true)
 	}
-	setNodeProblem(s.CloudMachine, "")
-	if len(linked.Items) == 1 {
-		return reconcile.Result{}, nil
-	}
-	return r.setProviderID(ctx, s, nodes)
+	return duplicateNodes("Nodes %q and %q both carry provider ID %s: delete the one that is not this machine's",
+		linked.Items[0].Name, linked.Items[1].Name, s.Spec.ProviderID), 0, nil
+}
+
+func duplicateNodes(format string, args ...any) nodeProblem {
+	return nodeProblem{infrav1.DuplicateNodesReason, fmt.Sprintf(format, args...)}
 }
 
 // setProviderID gives the machine's provider ID to the one Node that has none and answers at one of the VM's addresses.
 // Two clouds may give the same private address to two machines of one cluster: then it tells nothing, and the kubelet has
 // to know its provider ID.
-func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (reconcile.Result, error) {
+func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (nodeProblem, time.Duration, error) {
 	unlinked := &corev1.NodeList{}
 	if err := nodes.List(ctx, unlinked, client.MatchingFields{nodeByMissingID: "true"}); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing the Nodes without provider ID: %w", err)
+		return nodeProblem{}, 0, fmt.Errorf("listing the Nodes without provider ID: %w", err)
 	}
 	var match []*corev1.Node
 	var address string
@@ -88,32 +99,29 @@ func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineSc
 	}
 	switch len(match) {
 	case 0:
-		return reconcile.Result{}, nil // the Node comes as an event
+		return r.late(ctx, s, false) // the Node comes as an event
 	case 1:
 	default:
-		setNodeProblem(s.CloudMachine, fmt.Sprintf("Nodes %q and %q both have an address of this VM: delete the one that is not this machine's",
-			match[0].Name, match[1].Name))
-		return reconcile.Result{}, nil
+		return duplicateNodes("Nodes %q and %q both have an address of this VM: delete the one that is not this machine's",
+			match[0].Name, match[1].Name), 0, nil
 	}
 	same := &infrav1.CloudMachineList{}
 	err := r.Client.List(ctx, same, client.InNamespace(s.Namespace), client.MatchingFields{machineByAddress: address},
 		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name})
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing the machines at %s: %w", address, err)
+		return nodeProblem{}, 0, fmt.Errorf("listing the machines at %s: %w", address, err)
 	}
 	if i := slices.IndexFunc(same.Items, func(m infrav1.CloudMachine) bool { return m.Name != s.Name }); i >= 0 {
-		setNodeProblem(s.CloudMachine, fmt.Sprintf(
-			"Node %q may be this machine's or CloudMachine %q's, which has the same address %s: give this machine's kubelet --provider-id=%s",
-			match[0].Name, same.Items[i].Name, address, s.Spec.ProviderID))
-		return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil // the other machine's end is no event for this one
+		return duplicateNodes("Node %q may be this machine's or CloudMachine %q's, which has the same address %s: give this machine's kubelet --provider-id=%s",
+			match[0].Name, same.Items[i].Name, address, s.Spec.ProviderID), jitter(deleteCheck), nil // the other machine's end is no event for this one
 	}
 	node := match[0].DeepCopy()
 	node.Spec.ProviderID = s.Spec.ProviderID
 	patch := client.MergeFromWithOptions(match[0], client.MergeFromWithOptimisticLock{})
 	if err := nodes.Patch(ctx, node, patch); err != nil {
-		return reconcile.Result{}, fmt.Errorf("setting the provider ID of Node %q: %w", node.Name, err)
+		return nodeProblem{}, 0, fmt.Errorf("setting the provider ID of Node %q: %w", node.Name, err)
 	}
-	return reconcile.Result{}, nil
+	return r.late(ctx, s, true)
 }
 
 // sharedIP is an IP address of the Node that the cloud gave to the VM, or "".

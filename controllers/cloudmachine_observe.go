@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -41,8 +40,12 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 		return reconcile.Result{}, nil
 	case seen.Gone:
 		s.Status.InstanceState = stateGone
+		why := ""
+		if seen.Instance != nil && seen.Instance.Reason != "" {
+			why = " (" + seen.Instance.Reason + ")"
+		}
 		setNotReady(s.CloudMachine, infrav1.InstanceGoneReason, fmt.Sprintf(
-			"VM %s is gone from the cloud; delete the Machine, or let a MachineHealthCheck replace it", s.Spec.ProviderID))
+			"VM %s is gone from the cloud%s; delete the Machine, or let a MachineHealthCheck replace it", s.Spec.ProviderID, why))
 		return r.removeNode(ctx, s)
 	case seen.Instance == nil:
 		if !isProvisioned(s.CloudMachine) {
@@ -98,13 +101,4 @@ func readyMessage(machine *infrav1.CloudMachine) string {
 		return c.Message
 	}
 	return ""
-}
-
-// setNodeProblem tells in NodeLinked why the Node can't be told apart; "" takes the condition away.
-func setNodeProblem(machine *infrav1.CloudMachine, message string) {
-	if message == "" {
-		conditions.Delete(machine, infrav1.MachineNodeLinkedCondition)
-		return
-	}
-	setCondition(machine, infrav1.MachineNodeLinkedCondition, metav1.ConditionFalse, infrav1.DuplicateNodesReason, message)
 }

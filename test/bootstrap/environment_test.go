@@ -60,6 +60,8 @@ type environment struct {
 	client.Client
 	scheme *runtime.Scheme
 	audit  string
+	// joining is the running manager's.
+	joining bootstrap.Joining
 }
 
 func newEnvironment(t *testing.T) *environment {
@@ -118,13 +120,15 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 	})
 	g.Expect(ok).To(BeTrue())
 	forTests.SetConnectionCreationRetryInterval(time.Second)
-	g.Expect((&bootstrap.ConfigReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: cache, Recorder: mgr.GetEventRecorder("config"),
-		ProviderID: func(_ context.Context, m *clusterv1.Machine) (string, error) { return "simulated:///" + m.Name, nil },
-	}).SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: 4})).To(Succeed())
-	g.Expect((&bootstrap.CSRReconciler{
-		Client: mgr.GetClient(), ClusterCache: cache, Recorder: mgr.GetEventRecorder("csr"),
-	}).SetupWithManager(ctx, mgr, controller.TypedOptions[bootstrap.CSRRequest]{MaxConcurrentReconciles: 4})).To(Succeed())
+	e.joining = bootstrap.Joining{
+		Configs: &bootstrap.ConfigReconciler{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: cache, Recorder: mgr.GetEventRecorder("config"),
+			ProviderID: func(_ context.Context, m *clusterv1.Machine) (string, error) { return "simulated:///" + m.Name, nil },
+		},
+		Requests: &bootstrap.CSRReconciler{Client: mgr.GetClient(), ClusterCache: cache, Recorder: mgr.GetEventRecorder("csr")},
+	}
+	g.Expect(e.joining.Configs.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: 4})).To(Succeed())
+	g.Expect(e.joining.Requests.SetupWithManager(ctx, mgr, controller.TypedOptions[bootstrap.CSRRequest]{MaxConcurrentReconciles: 4})).To(Succeed())
 
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()

@@ -139,64 +139,6 @@ func TestJoin(t *testing.T) {
 	t.Run("Secrets are waited for", func(t *testing.T) { e.secrets(t, cluster) })
 }
 
-// TestStolenToken: whoever has a machine's token can become that machine's Node and nothing else.
-func TestStolenToken(t *testing.T) {
-	e := newEnvironment(t)
-	e.manager(t)
-	cluster := e.cluster(t, "theft", nil)
-	a, configA := e.machine(t, cluster, "theft-a")
-	b, configB := e.machine(t, cluster, "theft-b")
-	thief := kubeletFrom(t, e.data(t, configA), "theft-a")
-	e.data(t, configB)
-
-	t.Run("another machine's certificate", func(t *testing.T) {
-		g := NewWithT(t)
-		name, _ := thief.ask(t, clientSigner, "theft-b", nil)
-		g.Eventually(func(g Gomega) { g.Expect(e.events(g, a)).To(ContainElement(ContainSubstring(name))) }, patience).Should(Succeed())
-		g.Consistently(func(g Gomega) { e.leftAlone(g, name) }, quiet).Should(Succeed())
-		g.Expect(e.events(g, a)).To(HaveLen(1))
-		g.Expect(e.events(g, b)).To(BeEmpty())
-	})
-	t.Run("a Node that was there before", func(t *testing.T) {
-		g := NewWithT(t)
-		g.Expect(e.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theft-a"}, Spec: corev1.NodeSpec{ProviderID: "other:///1"}})).To(Succeed())
-		name, _ := thief.ask(t, clientSigner, "theft-a", nil)
-		g.Consistently(func(g Gomega) { e.leftAlone(g, name) }, quiet).Should(Succeed())
-		g.Expect(e.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "theft-a"}})).To(Succeed())
-		e.certificate(t, name)
-	})
-	t.Run("Secrets, Nodes and more tokens", func(t *testing.T) {
-		g := NewWithT(t)
-		ctx := t.Context()
-		_, err := thief.client.CoreV1().Secrets(cluster.Namespace).Get(ctx, "theft-b", metav1.GetOptions{})
-		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
-		_, err = thief.client.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
-		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
-		_, err = thief.client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-aaaaaa"}}, metav1.CreateOptions{})
-		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
-		_, err = thief.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
-	})
-	t.Run("a Machine under deletion", func(t *testing.T) {
-		g := NewWithT(t)
-		e.patch(g, a, func() { a.Finalizers = []string{"test/hold"} })
-		g.Expect(e.Delete(t.Context(), a)).To(Succeed())
-		e.eventuallyGone(g, tokenOf(e.data(t, configA)))
-		e.eventually(g, a, func(Gomega) {})
-		e.patch(g, a, func() { a.Finalizers = nil })
-	})
-	t.Run("a token of someone else's", func(t *testing.T) {
-		g := NewWithT(t)
-		data := e.data(t, configB)
-		token := tokenOf(data)
-		g.Expect(e.Get(t.Context(), clientKey(token), token)).To(Succeed())
-		e.patch(g, token, func() { token.Annotations[bootstrap.TokenClusterAnnotation] = "theft/other" })
-		name, _ := kubeletFrom(t, data, "theft-b").ask(t, clientSigner, "theft-b", nil)
-		g.Eventually(func(g Gomega) { g.Expect(e.events(g, cluster)).To(ContainElement(ContainSubstring(name))) }, patience).Should(Succeed())
-		e.leftAlone(g, name)
-	})
-}
-
 // TestCrash: what was written by a manager that ended is carried on by the next, step for step.
 func TestCrash(t *testing.T) {
 	e := newEnvironment(t)

@@ -114,7 +114,7 @@ func startDrover(ctx context.Context, args ...string) (*playground.Process, erro
 		Args: append([]string{
 			"--leader-elect=false", "--cloud-call-timeout=10s", "--ambient-credentials-namespaces=operator", "--simulated-endpoint=" + env.cloud.URL, "-v=2",
 			"--machine-safety-orphan-vms-period=" + orphanPeriod.String(), "--machine-safety-orphan-vms-grace=" + orphanGrace.String(),
-			"--machine-safety-overshooting-period=1s",
+			"--machine-safety-overshooting-period=1s", "--node-late-after=15s",
 		}, args...),
 		Env: []string{"DROVER_SIMULATED_TOKEN=" + env.cloud.Token}, // the operator's own credentials
 	})

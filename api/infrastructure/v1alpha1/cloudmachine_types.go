@@ -68,7 +68,7 @@ type CloudMachineInitialization struct {
 // +kubebuilder:validation:MinProperties=1
 type CloudMachineStatus struct {
 	// conditions: Ready says whether the VM runs, and else what it waits for; Paused; NodeLinked appears when the
-	// Node can't be told apart. docs/conditions.md lists every reason and its remedy.
+	// Node can't be told apart or does not come. docs/conditions.md lists every reason and its remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -101,7 +101,8 @@ type CloudMachineStatus struct {
 	InstanceState string `json:"instanceState,omitempty"`
 }
 
-// MachineNodeLinkedCondition is False when the machine's Node can't be told apart; absent otherwise.
+// MachineNodeLinkedCondition is False when the machine's Node can't be told apart, or is late, with how far it came; absent
+// otherwise. It is apart from Ready, which speaks of the VM: a MachineHealthCheck counts a Node's time from there.
 const MachineNodeLinkedCondition = "NodeLinked"
 
 // CloudMachine is one VM, on any cloud.
@@ -114,7 +115,7 @@ const MachineNodeLinkedCondition = "NodeLinked"
 // +kubebuilder:printcolumn:name="State",type="string",JSONPath=".status.instanceState",description="The VM's state"
 // +kubebuilder:printcolumn:name="Zone",type="string",JSONPath=".status.failureDomain",description="The zone it is in"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
-// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready"
+// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.message!=\"\")].message",description="What keeps it from being ready, or from being a Node"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:printcolumn:name="ProviderID",type="string",JSONPath=".spec.providerID",priority=1
 type CloudMachine struct {

@@ -64,6 +64,14 @@ const (
 	// DuplicateNodesReason says that more than one Node carries this machine's provider ID or address, or that another
 	// machine has the same address.
 	DuplicateNodesReason = "DuplicateNodes"
+	// NoCertificateRequestReason says that the VM has run for long, and no kubelet on it has asked for a certificate.
+	NoCertificateRequestReason = "NoCertificateRequest"
+	// CertificateNotApprovedReason says that the machine's kubelet has asked for a certificate and does not get it.
+	CertificateNotApprovedReason = "CertificateNotApproved"
+	// NodeMissingReason says that the VM has run for long, and no Node is known to be its own.
+	NodeMissingReason = "NodeMissing"
+	// NodeNotReadyReason says that the machine's Node has been there for long, and was never ready.
+	NodeNotReadyReason = "NodeNotReady"
 	// NotPermittedReason says that the operator has not allowed what is asked for.
 	NotPermittedReason = "NotPermitted"
 	// SecretInvalidReason says that a referenced Secret is missing or lacks a key.

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// lateCheck is how often a machine that is late is looked at again: not all that may become of it comes as an event.
+const lateCheck = time.Minute
+
+// nodeProblem is what NodeLinked says; the zero value takes the condition away.
+type nodeProblem struct{ reason, message string }
+
+// late tells why the VM of a machine, which has run for longer than LateAfter, is not a ready Node, and when to look again.
+// A machine that has been one is none of its business: that is a MachineHealthCheck's. hasNode says that a Node carries
+// the machine's provider ID, whether or not Cluster API has seen it.
+func (r *CloudMachineReconciler) late(ctx context.Context, s *machineScope, hasNode bool) (nodeProblem, time.Duration, error) {
+	running := conditions.Get(s.CloudMachine, clusterv1.ReadyCondition)
+	if running == nil || running.Status != metav1.ConditionTrue || !s.owner.DeletionTimestamp.IsZero() {
+		return nodeProblem{}, 0, nil
+	}
+	since := running.LastTransitionTime.UTC()
+	due := since.Add(r.LateAfter)
+	if s.owner.Status.NodeRef.IsDefined() {
+		return lateToBeReady(s, since, due)
+	}
+	if left := time.Until(due); left > 0 {
+		return nodeProblem{}, left, nil
+	}
+	if hasNode {
+		return nodeProblem{}, jitter(lateCheck), nil // Cluster API is about to see it
+	}
+	reason, message, err := r.Progress(ctx, s.cluster, s.owner)
+	if reason == "" {
+		reason, message = infrav1.NodeMissingReason, "no Node has its provider ID or one of its addresses: look at the machine itself"
+	}
+	return nodeProblem{reason, fmt.Sprintf("VM runs since %s, and %s", since.Format(time.RFC3339), message)}, jitter(lateCheck), err
+}
+
+// lateToBeReady is late for a machine whose Node Cluster API has seen. The Node's own condition is in the Machine, which saves
+// holding those of all Nodes. One that has not changed since the machine was due was never True in time.
+func lateToBeReady(s *machineScope, since, due time.Time) (nodeProblem, time.Duration, error) {
+	ready := conditions.Get(s.owner, clusterv1.MachineNodeReadyCondition)
+	told := conditions.GetReason(s.CloudMachine, infrav1.MachineNodeLinkedCondition) == infrav1.NodeNotReadyReason
+	switch {
+	case ready == nil || ready.Status == metav1.ConditionTrue:
+		return nodeProblem{}, 0, nil
+	case time.Now().Before(due):
+		return nodeProblem{}, time.Until(due), nil
+	case ready.LastTransitionTime.After(due) && !told:
+		return nodeProblem{}, 0, nil
+	}
+	message := fmt.Sprintf("VM runs since %s, and Node %q is not ready", since.Format(time.RFC3339), s.owner.Status.NodeRef.Name)
+	if why := oneLine(strings.TrimPrefix(ready.Message, "* Node.Ready: ")); why != "" {
+		message += ": " + why
+	}
+	return nodeProblem{infrav1.NodeNotReadyReason, message}, jitter(lateCheck), nil
+}
+
+// oneLine makes what a kubelet wrote fit for a column: without line breaks and control characters.
+func oneLine(s string) string {
+	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
+}
+
+// setNodeProblem says in NodeLinked why the machine's Node can't be told apart, or is late.
+func setNodeProblem(machine *infrav1.CloudMachine, problem nodeProblem) {
+	if problem.reason == "" {
+		conditions.Delete(machine, infrav1.MachineNodeLinkedCondition)
+		return
+	}
+	setCondition(machine, infrav1.MachineNodeLinkedCondition, metav1.ConditionFalse, problem.reason, problem.message)
+}
