@@ -3,6 +3,7 @@ module github.com/drover-io/drover
 go 1.26.0
 
 require (
+	github.com/gophercloud/gophercloud/v2 v2.15.0
 	github.com/onsi/gomega v1.44.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/spf13/cobra v1.10.2

@@ -188,7 +188,11 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		meter:     &meter{metrics: s.metrics, cloud: c.Name, account: key.String()},
 		offerings: map[[sha256.Size]byte]offering{},
 	}
-	carrier := &transport{base: s.options.Transport, times: a.times, meter: a.meter}
+	base, err := c.Trusting(s.options.Transport, &cfg.Spec)
+	if err != nil {
+		return nil, typed("connect", err)
+	}
+	carrier := &transport{base: base, times: a.times, meter: a.meter}
 	a.driver, err = c.New(Config{Account: &a.config.Spec, Credentials: a.config.Credentials, Endpoint: cfg.Endpoint, Transport: carrier})
 	if err != nil {
 		return nil, typed("connect", err)

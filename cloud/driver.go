@@ -8,6 +8,7 @@ package cloud
 
 import (
 	"context"
+	"crypto/x509"
 	"net/http"
 	"time"
 
@@ -44,6 +45,10 @@ type Cloud struct {
 	// New makes the account's driver. It makes no call. Errors are InvalidSpec or Unauthorized (a Secret that
 	// lacks a key).
 	New func(Config) (Driver, error)
+
+	// Roots returns the authorities that the account's endpoint is verified against, for a cloud whose accounts bring
+	// their own. nil, or a nil answer: the system's. It makes no call. Errors are InvalidSpec.
+	Roots func(*infrav1.CloudAccountSpec) (*x509.CertPool, error)
 
 	// Limits are the rate limits that the cloud documents, or a prudent guess where it documents none.
 	Limits Limits

@@ -4,12 +4,15 @@ package cloud
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
 // newHTTPTransport carries the calls of all accounts where none is given. Connections are few, because the rate
@@ -20,6 +23,25 @@ func newHTTPTransport() *http.Transport {
 	t.MaxIdleConnsPerHost = 8
 	t.IdleConnTimeout = 90 * time.Second
 	return t
+}
+
+// Trusting returns what carries an account's calls: base, or where the account brings its own authorities, connections of
+// its own, which trust no others. Errors are InvalidSpec.
+func (c *Cloud) Trusting(base http.RoundTripper, account *infrav1.CloudAccountSpec) (http.RoundTripper, error) {
+	if c.Roots == nil {
+		return base, nil
+	}
+	roots, err := c.Roots(account)
+	if roots == nil || err != nil {
+		return base, err
+	}
+	shared, ok := base.(*http.Transport)
+	if !ok {
+		return nil, Errorf(InvalidSpec, "the account brings its own authorities, and a %T can't be told of them", base)
+	}
+	own := shared.Clone()
+	own.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	return own, nil
 }
 
 // transport carries one account's calls: it makes them wait for their turn, bounds them in time and counts them.

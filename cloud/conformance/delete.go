@@ -104,7 +104,7 @@ func (s *suite) foreign() {
 
 // context ends before and during each method: no call is begun after its end, and the method returns soon.
 func (s *suite) context() {
-	made := s.ensure(s.request(s.token()))
+	made, doomed := s.ensure(s.request(s.token())), s.ensure(s.request(s.token()))
 	methods := map[string]func(ctx context.Context) error{
 		"Probe":  func(ctx context.Context) error { _, err := s.driver.Probe(ctx); return err },
 		"Ensure": func(ctx context.Context) error { _, err := s.driver.Ensure(ctx, s.request(s.token())); return err },
@@ -113,7 +113,7 @@ func (s *suite) context() {
 			_, err := s.driver.Describe(ctx, []cloud.Reference{s.reference(made)})
 			return err
 		},
-		"Delete":   func(ctx context.Context) error { return s.driver.Delete(ctx, []cloud.Resource{made})[0] },
+		"Delete":   func(ctx context.Context) error { return s.driver.Delete(ctx, []cloud.Resource{doomed})[0] },
 		"Offering": func(ctx context.Context) error { _, err := s.driver.Offering(ctx, s.Machine); return err },
 	}
 	for name, method := range methods {

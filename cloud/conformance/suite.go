@@ -30,6 +30,11 @@ func Run(t *testing.T, target Target) {
 		t.Cleanup(transport.CloseIdleConnections)
 		target.Transport = transport
 	}
+	trusting, err := target.Cloud.Trusting(target.Transport, target.Account)
+	if err != nil {
+		t.Fatalf("the account's authorities: %v", err)
+	}
+	target.Transport = trusting
 	for _, test := range []struct {
 		name string
 		run  func(*suite)

@@ -6,12 +6,14 @@ package registry
 
 import (
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/openstack"
 	"github.com/drover-io/drover/cloud/simulated"
 )
 
 // Clouds returns a row for each cloud that Drover knows.
 func Clouds() []cloud.Cloud {
 	return []cloud.Cloud{
+		openstack.Cloud(),
 		simulated.Cloud(),
 	}
 }

@@ -19,7 +19,7 @@ const (
 
 // CloudAccountSpec describes one place where machines can be made, and how to talk to it.
 // Exactly one cloud must be set.
-// +kubebuilder:validation:XValidation:rule="[has(self.simulated)].filter(x, x).size() == 1",message="exactly one cloud must be set: simulated"
+// +kubebuilder:validation:XValidation:rule="[has(self.openstack), has(self.simulated)].filter(x, x).size() == 1",message="exactly one cloud must be set: openstack or simulated"
 type CloudAccountSpec struct {
 	// credentialsRef names the Secret with the credentials, in this namespace. Each cloud says which keys it reads.
 	// A change of the Secret is picked up at once. Without it the manager's own (ambient) credentials are used,
@@ -27,6 +27,10 @@ type CloudAccountSpec struct {
 	// and never together with an endpoint of one's own.
 	// +optional
 	CredentialsRef *LocalReference `json:"credentialsRef,omitempty"`
+
+	// openstack is a project in a region of an OpenStack cloud.
+	// +optional
+	OpenStack *OpenStackAccount `json:"openstack,omitempty"`
 
 	// simulated is the embedded simulated cloud: machines that cost nothing, for trying Drover out and for tests.
 	// +optional

@@ -9,11 +9,15 @@ import (
 )
 
 // CloudMachineFields are what a user says of a machine. Exactly one cloud must be set, the CloudAccount's.
-// +kubebuilder:validation:XValidation:rule="[has(self.simulated)].filter(x, x).size() == 1",message="exactly one cloud must be set: simulated"
+// +kubebuilder:validation:XValidation:rule="[has(self.openstack), has(self.simulated)].filter(x, x).size() == 1",message="exactly one cloud must be set: openstack or simulated"
 type CloudMachineFields struct {
 	// accountRef names the CloudAccount, in this namespace, that makes the machine.
 	// +required
 	AccountRef LocalReference `json:"accountRef"`
+
+	// openstack is a server of Nova's.
+	// +optional
+	OpenStack *OpenStackMachine `json:"openstack,omitempty"`
 
 	// simulated is a machine of the embedded simulated cloud.
 	// +optional
@@ -25,6 +29,7 @@ type CloudMachineFields struct {
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)",message="providerID is set once"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.creationToken) || (has(self.creationToken) && self.creationToken == oldSelf.creationToken)",message="creationToken is set once: it is in the tags of the VM"
 // +kubebuilder:validation:XValidation:rule="self.accountRef == oldSelf.accountRef",message="accountRef can't be changed: make a new machine"
+// +kubebuilder:validation:XValidation:rule="has(self.openstack) == has(oldSelf.openstack) && (!has(self.openstack) || self.openstack == oldSelf.openstack)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.simulated) == has(oldSelf.simulated) && (!has(self.simulated) || self.simulated == oldSelf.simulated)",message="the machine's cloud fields can't be changed: make a new machine"
 type CloudMachineSpec struct {
 	CloudMachineFields `json:",inline"`
