@@ -100,7 +100,10 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 		return nil, err
 	}
 	ports, err := d.ports(ctx, url.Values{})
-	return append(servers, nics(ports)...), err
+	if err != nil {
+		return nil, err
+	}
+	return append(servers, nics(ports)...), nil
 }
 
 // Describe asks by token alone: a server that a ProviderID names and that carries the Reference's tags carries its token.
@@ -121,7 +124,10 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 		return nil, err
 	}
 	ports, err := d.ports(ctx, portsOf(tokens))
-	return only(append(servers, nics(ports)...), func(token string) bool { return wanted[token] }), err
+	if err != nil {
+		return nil, err
+	}
+	return only(append(servers, nics(ports)...), func(token string) bool { return wanted[token] }), nil
 }
 
 // only keeps what carries a token that is wanted.

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
 	. "github.com/onsi/gomega"
-
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -352,7 +352,7 @@ func TestOffering(t *testing.T) {
 	_, err = d.Offering(t.Context(), requested(func(m *infrav1.OpenStackMachine) {
 		m.Image = infrav1.OpenStackImage{ID: "00000000-0000-4000-8000-000000000000"}
 	}).Spec)
-	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec), "Glance's refusal is HTML: %v", err)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec), "Glance's refusal has a form of its own: %v", err)
 }
 
 // TestUserData: the most that Nova takes, and a byte more, of which Nova hears nothing.
@@ -420,6 +420,27 @@ func TestProject(t *testing.T) {
 	_, err := d.Probe(t.Context())
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
 	g.Expect(p.ops()).To(Equal([]string{"CreateToken"}))
+}
+
+// TestCatalogue: where the catalogue leaves a choice or has nothing, no endpoint is guessed.
+func TestCatalogue(t *testing.T) {
+	endpoint := func(kind, region, url string) tokens.Endpoint {
+		return tokens.Endpoint{Interface: kind, Region: region, URL: url}
+	}
+	catalogue := &tokens.ServiceCatalog{Entries: []tokens.CatalogEntry{
+		{Type: compute, Endpoints: []tokens.Endpoint{endpoint("public", "r1", "https://one"), endpoint("internal", "r1", "https://inner"), endpoint("public", "r2", "https://two")}},
+		{Type: network, Endpoints: []tokens.Endpoint{endpoint("public", "r2", "https://net")}},
+	}}
+	for _, test := range []struct{ service, region, kind, want string }{
+		{compute, "r1", "", "https://one/"}, {compute, "r2", "public", "https://two/"}, {compute, "", "internal", "https://inner/"},
+		{compute, "", "public", ""}, {compute, "r2", "internal", ""}, {network, "r1", "public", ""}, {image, "r1", "public", ""},
+	} {
+		g := NewWithT(t)
+		s := sessions{account: &infrav1.OpenStackAccount{Region: test.region, Interface: test.kind}}
+		url, err := s.endpoint(catalogue, test.service)
+		g.Expect(url).To(Equal(test.want), "%+v", test)
+		g.Expect(cloud.CodeOf(err)).To(Equal(map[bool]cloud.Code{true: cloud.InvalidSpec}[test.want == ""]))
+	}
 }
 
 func TestEndedContext(t *testing.T) {

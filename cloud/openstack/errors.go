@@ -3,6 +3,7 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,28 +28,21 @@ type refusal struct {
 func (r refusal) Error() string { return strconv.Itoa(r.status) + " " + r.kind }
 
 // refusalOf reads an answer. ok is false for one that no service of OpenStack's has written: a proxy's page. They answer in JSON
-// with one member, and mark every answer with a request ID, also where, as Glance, they write HTML.
+// with one member, which holds a message, and mark every answer with a request ID: Glance's form, which is another, is known
+// by that.
 func refusalOf(status int, header http.Header, body []byte) (r refusal, ok bool) {
 	r.status = status
-	ok = header.Get("X-Openstack-Request-Id") != ""
-	var members map[string]json.RawMessage
-	if json.Unmarshal(body, &members) != nil || len(members) != 1 {
-		return r, ok
+	type fault struct {
+		Type    string `json:"type"`
+		Message string `json:"message"`
 	}
-	for name, member := range members {
-		var fault struct {
-			Type    string `json:"type"`
-			Message string `json:"message"`
-		}
-		if json.Unmarshal(member, &fault) != nil || fault.Message == "" {
-			return r, ok
-		}
-		r.kind, r.words = name, fault.Message
-		if fault.Type != "" {
-			r.kind = fault.Type
+	var members map[string]fault
+	if json.Unmarshal(body, &members) == nil && len(members) == 1 {
+		for name, said := range members {
+			r.kind, r.words = cmp.Or(said.Type, name), said.Message
 		}
 	}
-	return r, true
+	return r, r.words != "" || header.Get("X-Openstack-Request-Id") != ""
 }
 
 // code is what a refusal means. The statuses are those of the API references: "Faults" in Nova's API guide, "General API

@@ -3,14 +3,16 @@
 package openstack
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
-	"github.com/gophercloud/gophercloud/v2/openstack"
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -111,31 +113,22 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 	return made, nil
 }
 
-// endpoint finds the service in the catalogue, in the account's region.
+// endpoint finds the service in the catalogue, in the account's region. Endpoints are not asked for their versions.
 func (s *sessions) endpoint(catalogue *tokens.ServiceCatalog, service string) (string, error) {
-	options := gophercloud.EndpointOpts{Region: s.account.Region, Availability: gophercloud.Availability(s.account.Interface)}
-	if options.Availability == "" {
-		options.Availability = gophercloud.AvailabilityPublic
-	}
-	options.ApplyDefaults(service)
-	if options.Region == "" && regions(catalogue) > 1 {
-		return "", cloud.Errorf(cloud.InvalidSpec, "the service catalogue has several regions: say which by spec.openstack.region")
-	}
-	url, err := openstack.V3EndpointURL(catalogue, options)
-	if err != nil {
-		return "", cloud.Errorf(cloud.InvalidSpec, "the service catalogue has no %s endpoint of the service %s in region %q", options.Availability, service, options.Region)
-	}
-	return url, nil
-}
-
-func regions(catalogue *tokens.ServiceCatalog) int {
-	seen := map[string]bool{}
+	kind := cmp.Or(s.account.Interface, "public")
+	found := map[string]string{} // by region
 	for _, entry := range catalogue.Entries {
 		for _, endpoint := range entry.Endpoints {
-			seen[endpoint.Region] = true
+			if entry.Type == service && endpoint.Interface == kind && (s.account.Region == "" || endpoint.Region == s.account.Region) {
+				found[endpoint.Region] = endpoint.URL
+			}
 		}
 	}
-	return len(seen)
+	if len(found) != 1 {
+		return "", cloud.Errorf(cloud.InvalidSpec, "the service catalogue has %d %s endpoints of the service %s in region %q: see spec.openstack.region and interface",
+			len(found), kind, service, s.account.Region)
+	}
+	return gophercloud.NormalizeURL(slices.Collect(maps.Values(found))[0]), nil
 }
 
 // operation is a call of a service's, for the rate limit and for people.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
 	"testing"
 
@@ -71,11 +72,11 @@ func TestRecord(t *testing.T) {
 		_, err := d.Ensure(t.Context(), request(owner, token, machine(change)))
 		g.Expect(cloud.CodeOf(err)).To(Equal(code), "%v", err)
 	}
-	describe := func(token string, state cloud.State) {
+	describe := func(token string, state cloud.State, reason string) {
 		until(t, "it is "+string(state), func() bool {
 			found, err := d.Describe(t.Context(), []cloud.Reference{{Token: token}})
 			g.Expect(err).NotTo(HaveOccurred())
-			return len(found) > 0 && found[0].State == state
+			return len(found) > 0 && found[0].State == state && strings.Contains(found[0].Reason, reason)
 		})
 	}
 
@@ -89,14 +90,14 @@ func TestRecord(t *testing.T) {
 		"ListNetworks": "networks", "CreateServer": "server-made"} {
 		keep(op, name)
 	}
-	describe("recorded-token-0001", cloud.StateRunning)
+	describe("recorded-token-0001", cloud.StateRunning, "")
 	keep("ListServers", "servers")
 
 	ensure("recorded-token-0002", func(m *infrav1.OpenStackMachine) { withPorts(m); m.Flavor = "huge" }, "")
 	keep("ListPorts", "ports-none")
 	keep("CreatePorts", "ports-made")
 	keep("ListSecurityGroups", "groups")
-	describe("recorded-token-0002", cloud.StateFailed)
+	describe("recorded-token-0002", cloud.StateFailed, "No valid host")
 	keep("ListServers", "server-failed")
 	keep("ListPorts", "ports")
 

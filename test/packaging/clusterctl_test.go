@@ -72,7 +72,9 @@ func TestClusterctl(t *testing.T) {
 		}
 	})
 
-	for _, flavor := range []string{"adopted", ""} {
+	ctl.env = append(ctl.env, "DROVER_OPENSTACK_AUTH_URL=https://keystone.example.com/v3", "DROVER_OPENSTACK_PROJECT_ID=8fe3a5a1c1f04e0b",
+		"DROVER_OPENSTACK_FLAVOR=m1.large", "DROVER_OPENSTACK_IMAGE=ubuntu-24.04", "DROVER_OPENSTACK_NETWORKS=nodes, storage")
+	for _, flavor := range []string{"adopted", "openstack", ""} {
 		t.Run("generate cluster, flavor '"+flavor+"'", func(t *testing.T) {
 			out := ctl.run(t, "generate", "cluster", "blue", "--infrastructure", "drover:"+version, "--flavor", flavor,
 				"--target-namespace", "team-a", "--kubernetes-version", "v1.36.3", "--worker-machine-count", "3")

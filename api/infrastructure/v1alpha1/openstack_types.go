@@ -86,7 +86,7 @@ type OpenStackMachine struct {
 	SecurityGroups []string `json:"securityGroups,omitempty"`
 
 	// ports that are made for the machine and deleted after it, in the order of its interfaces: for whatever networks can't
-	// say. All of a machine's are made by one call.
+	// say. All of a machine's are made by one call. Default: none. Example: [{"network": "nodes", "portSecurity": false}].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
