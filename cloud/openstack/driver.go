@@ -30,6 +30,7 @@ type driver struct {
 	flavors memo[[]flavor]
 	images  memo[glanceImage]
 	ids     memo[string]
+	faults  memo[string] // of servers in ERROR
 
 	creating    creations
 	serverLooks *shared[cloud.Resource]
@@ -186,11 +187,35 @@ func (d *driver) servers(ctx context.Context, query url.Values) ([]cloud.Resourc
 	}, func(s server) string { return s.ID })
 	var all []cloud.Resource
 	for i := range found {
-		if s := &found[i]; s.Metadata[cloud.TagOwnership] != "" {
-			all = append(all, s.resource())
+		s := &found[i]
+		if s.Metadata[cloud.TagOwnership] == "" {
+			continue
 		}
+		if s.Status == "ERROR" && s.Fault.Message == "" {
+			s.Fault.Message = d.fault(ctx, s.ID)
+		}
+		all = append(all, s.resource())
 	}
 	return all, err
+}
+
+// fault asks for what is wrong with one server: Nova's listings leave out the faults of those that no host was found for. It is
+// for people, so that it can't be learnt now is no error: the next listing asks again.
+func (d *driver) fault(ctx context.Context, id string) string {
+	words, _ := d.faults.get(ctx, id, func(ctx context.Context) (string, error) {
+		op := operation{"GetServer", cloud.ClassRead, compute, http.MethodGet}
+		var answer struct {
+			Server server `json:"server"`
+		}
+		if err := d.call(ctx, op, "servers/"+url.PathEscape(id), nil, &answer); err != nil {
+			return "", err
+		}
+		if answer.Server.Fault.Message == "" {
+			return "", foreign(op)
+		}
+		return answer.Server.Fault.Message, nil
+	})
+	return words
 }
 
 // ports reads all pages of the project's ports that the query leaves, and keeps what is Drover's.

@@ -270,24 +270,37 @@ func TestListing(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
 	p.play("ListServers", recorded(t, "server-failed"))
+	p.play("GetServer", lost, recorded(t, "server-fault"))
 	p.play("ListPorts", recorded(t, "ports"))
 	d := connected(t, p)
-	found, err := d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0002"}, {}, {Token: "recorded-token-0002"}})
+	found, err := d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0002"}})
+	g.Expect(err).NotTo(HaveOccurred(), "without its fault, too")
+	g.Expect(found[0].Reason).To(ContainSubstring("does not say why"))
+	found, err = d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0002"}, {}, {Token: "recorded-token-0002"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(HaveLen(3))
 	g.Expect(found[0]).To(And(HaveField("State", cloud.StateFailed), HaveField("Reason", HavePrefix("NoCapacity: No valid host was found"))))
 	g.Expect(found).To(HaveEach(HaveField("Token", "recorded-token-0002")))
 	g.Expect(found[1:]).To(HaveEach(And(HaveField("Kind", cloud.KindNIC), HaveField("CreatedAt.IsZero()", false))))
 
+	_, err = d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(p.count("GetServer")).To(Equal(2), "a fault is asked for once")
+
 	p.play("ListServers", listing(g, "servers", []server{{ID: "theirs", Status: "ACTIVE"}}, false))
 	p.play("ListPorts", listing(g, "ports", []port{{ID: "theirs", Name: "drover-creation-token=x"}}, false))
 	g.Expect(d.List(t.Context())).To(BeEmpty())
 }
 
-// TestDelete: what is gone is deleted; what can't be, is told.
+// TestDelete: what is gone is deleted; what can't be, is told; and a box that answers for Nova is not believed.
 func TestDelete(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
+	one := []cloud.Resource{{Kind: cloud.KindInstance, ID: "one"}}
+	p.play("DeleteServer", madeUp(http.StatusNoContent, http.Header{"X-Openstack-Request-Id": {"req-1"}}, ""), madeUp(http.StatusNoContent, nil, ""))
+	d := connected(t, p)
+	g.Expect(d.Delete(t.Context(), one)[0]).NotTo(HaveOccurred())
+	g.Expect(cloud.CodeOf(d.Delete(t.Context(), one)[0])).To(Equal(cloud.Unknown))
 	p.play("DeleteServer", recorded(t, "server-gone"), madeUp(http.StatusConflict, nil, `{"conflictingRequest": {"code": 409, "message": "Instance is locked"}}`))
 	errs := connected(t, p).Delete(t.Context(), []cloud.Resource{
 		{Kind: cloud.KindInstance, ID: "gone"}, {Kind: cloud.KindInstance, ID: "locked"}, {Kind: cloud.KindNIC, ID: "gone"}, {Kind: cloud.KindDisk, ID: "strange"},

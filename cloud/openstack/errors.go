@@ -42,8 +42,11 @@ func refusalOf(status int, header http.Header, body []byte) (r refusal, ok bool)
 			r.kind, r.words = cmp.Or(said.Type, name), said.Message
 		}
 	}
-	return r, r.words != "" || header.Get("X-Openstack-Request-Id") != ""
+	return r, r.words != "" || marked(header)
 }
+
+// marked tells whether an answer has the request ID that all services give it.
+func marked(header http.Header) bool { return header.Get("X-Openstack-Request-Id") != "" }
 
 // code is what a refusal means. The statuses are those of the API references: "Faults" in Nova's API guide, "General API
 // information" of Neutron's.

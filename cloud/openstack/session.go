@@ -161,10 +161,13 @@ func (d *driver) send(ctx context.Context, s *session, op operation, path string
 		return secrets.typed(op.name, op.class, err)
 	}
 	service := s.services[op.service]
-	_, err := service.Request(cloud.WithOperation(ctx, op.name, op.class), op.method, service.Endpoint+path,
+	resp, err := service.Request(cloud.WithOperation(ctx, op.name, op.class), op.method, service.Endpoint+path,
 		&gophercloud.RequestOpts{JSONBody: body, JSONResponse: answer})
-	if err != nil && ctx.Err() != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		err = ctx.Err()
+	case err == nil && answer == nil && !marked(resp.Header):
+		err = foreign(op) // an answer without content has nothing else by which it is known
 	}
 	return secrets.typed(op.name, op.class, err)
 }

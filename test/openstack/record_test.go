@@ -99,6 +99,7 @@ func TestRecord(t *testing.T) {
 	keep("ListSecurityGroups", "groups")
 	describe("recorded-token-0002", cloud.StateFailed, "No valid host")
 	keep("ListServers", "server-failed")
+	keep("GetServer", "server-fault")
 	keep("ListPorts", "ports")
 
 	undo := setQuota(t, admin, demo.project, "instances", 0)
