@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -277,4 +278,16 @@ func pages[T any](op operation, page func(marker string) (items []T, more bool, 
 		marker = next
 	}
 	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", op.name)
+}
+
+// page are the parameters of one page of a listing.
+func (d *driver) page(marker string, query url.Values) url.Values {
+	all := url.Values{"limit": {strconv.Itoa(d.pageSize)}}
+	for key, values := range query {
+		all[key] = values
+	}
+	if marker != "" {
+		all.Set("marker", marker)
+	}
+	return all
 }

@@ -366,6 +366,12 @@ func TestOffering(t *testing.T) {
 		m.Image = infrav1.OpenStackImage{ID: "00000000-0000-4000-8000-000000000000"}
 	}).Spec)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec), "Glance's refusal has a form of its own: %v", err)
+
+	for range 2 {
+		_, err = d.Offering(t.Context(), requested(func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }).Spec)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
+	}
+	g.Expect(p.count("ListFlavors")).To(Equal(2), "a flavor that was not there is looked for again")
 }
 
 // TestUserData: the most that Nova takes, and a byte more, of which Nova hears nothing.

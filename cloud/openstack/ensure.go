@@ -9,7 +9,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,7 +60,11 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		return cloud.Resource{}, &cloud.Error{Code: cloud.Unavailable, RetryAfter: openTTL - since,
 			Message: "the answer to a create was lost, and whether something comes of it is open"}
 	}
-	return d.create(ctx, req, machine, mine)
+	made, err = d.create(ctx, req, machine, mine)
+	if code := cloud.CodeOf(err); code == cloud.InvalidSpec || code == cloud.NotFound {
+		d.forget() // something that was resolved may be gone
+	}
+	return made, err
 }
 
 // adopt finds the server that carries the token. None is no error.
@@ -109,9 +112,8 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 	switch cloud.CodeOf(err) {
 	case "", cloud.Unavailable, cloud.Unknown:
 		return made, err
-	case cloud.InvalidSpec, cloud.NotFound:
-		d.forget() // something that was resolved may be gone
-		if machine.Image.ID == "" && strings.Contains(err.Error(), from.ID) {
+	case cloud.InvalidSpec:
+		if machine.Image.ID == "" && strings.Contains(err.Error(), from.ID) { // looked up again, it will be another
 			err = cloud.Errorf(cloud.NotFound, "the image %s was found, and is refused: %v", from.ID, err)
 		}
 	}
@@ -326,16 +328,4 @@ func (d *driver) portBody(ctx context.Context, req cloud.Request, index int, wan
 		body.AllowedAddressPairs = append(body.AllowedAddressPairs, pair{address})
 	}
 	return body, nil
-}
-
-// page are the parameters of one page of a listing.
-func (d *driver) page(marker string, query url.Values) url.Values {
-	all := url.Values{"limit": {strconv.Itoa(d.pageSize)}}
-	for key, values := range query {
-		all[key] = values
-	}
-	if marker != "" {
-		all.Set("marker", marker)
-	}
-	return all
 }

@@ -58,6 +58,7 @@ func (d *driver) flavor(ctx context.Context, wanted string) (flavor, error) {
 			return all[i], nil
 		}
 	}
+	d.flavors.forget() // it may be made meanwhile
 	return flavor{}, cloud.Errorf(cloud.InvalidSpec, "the project has no flavor %q", wanted)
 }
 
