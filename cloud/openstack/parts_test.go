@@ -103,6 +103,8 @@ func TestClouds(t *testing.T) {
 	}{
 		"password":               {file: "clouds: {a: {auth: {auth_url: 'https://keystone.example.com/', username: u, password: p, user_domain_name: Default}}}"},
 		"application credential": {file: "clouds: {a: {auth_type: v3applicationcredential, auth: {application_credential_id: i, application_credential_secret: s}}}"},
+		"credential and user":    {file: "clouds: {a: {auth: {application_credential_id: i, application_credential_secret: s, username: u, user_domain_id: d}}}"},
+		"named credential":       {file: "clouds: {a: {auth: {application_credential_name: n, application_credential_secret: s, username: u, user_domain_id: d}}}"},
 		"token":                  {file: "clouds: {a: {auth_type: token, auth: {token: t}}}"},
 		"the right one of two":   {file: two, cloud: "b"},
 		"which of two":           {file: two, want: cloud.InvalidSpec, says: "spec.openstack.cloud"},
@@ -133,6 +135,9 @@ func TestClouds(t *testing.T) {
 			body, err := made.options.ToTokenV3CreateMap(nil)
 			g.Expect(err).NotTo(HaveOccurred(), "Keystone's client takes it")
 			g.Expect(body).To(HaveKey("auth"))
+			if made.options.ApplicationCredentialID != "" {
+				g.Expect(made.options.Username+made.options.DomainID).To(BeEmpty(), "its ID says whose it is")
+			}
 			g.Expect(made.secrets.secrets).To(HaveLen(1))
 		})
 	}
@@ -179,6 +184,54 @@ func TestShared(t *testing.T) {
 	g.Expect(thirdErr).NotTo(HaveOccurred())
 	g.Expect(second).To(Equal([]string{"b", "c"}))
 	g.Expect(third).To(Equal(second))
+}
+
+// TestSharedLeader: of two who share a question, the one who asks it gives up; the other asks again. Which one asks is chance.
+func TestSharedLeader(t *testing.T) {
+	g := NewWithT(t)
+	for range 20 {
+		began, goOn := make(chan []string), make(chan struct{})
+		s := newShared(func(ctx context.Context, keys []string) ([]string, error) {
+			began <- keys
+			select {
+			case <-goOn:
+				return keys, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		})
+		var wg sync.WaitGroup
+		leaves, leave := context.WithCancel(t.Context())
+		wg.Go(func() { _, _ = s.get(t.Context(), "first") })
+		g.Expect(<-began).To(HaveLen(1))
+		var found []string
+		var err error
+		wg.Go(func() { _, _ = s.get(leaves, "leaves") })
+		wg.Go(func() { found, err = s.get(t.Context(), "stays") })
+		g.Eventually(func() int {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.next == nil {
+				return 0
+			}
+			return len(s.next.keys)
+		}).Should(Equal(2))
+		goOn <- struct{}{}
+		g.Expect(<-began).To(HaveLen(2))
+		leave()
+		ended := make(chan struct{})
+		go func() { wg.Wait(); close(ended) }()
+		select {
+		case keys := <-began: // whoever left had asked
+			g.Expect(keys).To(Equal([]string{"stays"}))
+			goOn <- struct{}{}
+		case goOn <- struct{}{}:
+		case <-ended:
+		}
+		<-ended
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found).To(ContainElement("stays"))
+	}
 }
 
 // TestCreations: one create of a token goes on at a time.

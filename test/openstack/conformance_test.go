@@ -33,8 +33,8 @@ func TestConformance(t *testing.T) {
 			"unknown key":     {Machine: machine(func(m *infrav1.OpenStackMachine) { m.KeyName = "nothing" }), Code: cloud.InvalidSpec},
 			"no such group":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.SecurityGroups = []string{"nothing"} }), Code: cloud.InvalidSpec},
 		},
-		Machines: 60, // Nova makes about two in a second here
-		Patience: 2 * time.Minute,
+		Machines: 60, // with which the suite takes 10 minutes on two busy cores
+		Patience: 5 * time.Minute,
 		Calls: conformance.Calls{
 			Probe:    2, // with the token
 			Create:   6, // the token, the look, flavor, image, network, the server
