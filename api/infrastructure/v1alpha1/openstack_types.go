@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// OpenStackAccount is a project in a region of an OpenStack cloud. Its credentials Secret has the key "clouds.yaml"; there are
+// no ambient credentials.
+// +kubebuilder:validation:XValidation:rule="has(self.region) == has(oldSelf.region) && (!has(self.region) || self.region == oldSelf.region)",message="region can't be changed, because the account's machines would look gone: make a new CloudAccount"
+type OpenStackAccount struct {
+	// authURL is Keystone's address, in version 3. A clouds.yaml that names another one is refused. It can't be changed.
+	// Example: "https://keystone.example.com/v3".
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="authURL can't be changed, because the account's machines would look gone: make a new CloudAccount"
+	// +kubebuilder:validation:MinLength=8
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[^\s?#@]+$`
+	AuthURL string `json:"authURL,omitempty"`
+
+	// projectID is the ID of the project in which machines are made. Credentials for another one are refused. It can't be
+	// changed. Example: "8fe3a5a1c1f04e0b8c8b6f1d2d7f9a10".
+	// +required
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="projectID can't be changed, because the account's machines would look gone: make a new CloudAccount"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_-]+$`
+	ProjectID string `json:"projectID,omitempty"`
+
+	// region whose services are used. It can't be changed. Default: the only one that the service catalogue has.
+	// Example: "RegionOne".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Region string `json:"region,omitempty"`
+
+	// interface is the kind of the services' endpoints that are used. Default: "public".
+	// +optional
+	// +kubebuilder:default=public
+	// +kubebuilder:validation:Enum=public;internal;admin
+	Interface string `json:"interface,omitempty"`
+
+	// cloud is the name of the entry in clouds.yaml. Default: the only one. Example: "openstack".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Cloud string `json:"cloud,omitempty"`
+
+	// caBundle holds the certificates, as PEM, of the authorities that the services' certificates are verified against.
+	// Default: the authorities of the manager's system.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=65536
+	CABundle string `json:"caBundle,omitempty"`
+}
+
+// OpenStackMachine is a server of Nova's. Its network interfaces are described by networks, by ports, or not at all: then Nova
+// takes the project's only network, or the one that Neutron makes for it.
+// +kubebuilder:validation:XValidation:rule="!has(self.networks) || !has(self.ports)",message="say networks, or ports"
+// +kubebuilder:validation:XValidation:rule="!has(self.securityGroups) || !has(self.ports)",message="with ports, each port says its own securityGroups"
+type OpenStackMachine struct {
+	// flavor is the size, by ID or by name. Example: "m1.large".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Flavor string `json:"flavor,omitempty"`
+
+	// image to boot.
+	// +required
+	Image OpenStackImage `json:"image,omitzero"`
+
+	// networks that the machine is in, in the order of its interfaces, by ID or by name. Nova makes a port in each, and
+	// deletes it with the machine: this is what costs the fewest calls. Example: ["nodes"].
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	Networks []string `json:"networks,omitempty"`
+
+	// securityGroups of the ports that Nova makes, by ID or by name. Default: the project's group "default".
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	SecurityGroups []string `json:"securityGroups,omitempty"`
+
+	// ports that are made for the machine and deleted after it, in the order of its interfaces: for whatever networks can't
+	// say. All of a machine's are made by one call. Default: none. Example: [{"network": "nodes", "portSecurity": false}].
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Ports []OpenStackPort `json:"ports,omitempty"`
+
+	// availabilityZone to put the machine in. Default: the Machine's failure domain, or else one of the account's zones,
+	// and another one when that has no capacity. Example: "nova".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	AvailabilityZone string `json:"availabilityZone,omitempty"`
+
+	// serverGroupID is the ID of the server group that the machine joins. Default: none.
+	// Example: "616fb98f-46ca-475e-917e-2563e5a8cd19".
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	ServerGroupID string `json:"serverGroupID,omitempty"`
+
+	// schedulerHints are further hints for Nova's scheduler, as text. Example: {"build_near_host_ip": "192.0.2.1"}.
+	// +optional
+	// +kubebuilder:validation:MinProperties=1
+	// +kubebuilder:validation:MaxProperties=16
+	// +kubebuilder:validation:XValidation:rule="!('group' in self)",message="the hint group is serverGroupID's"
+	SchedulerHints map[string]string `json:"schedulerHints,omitempty"`
+
+	// keyName names the key pair, of the user whose credentials these are, whose public key is let in. Default: none.
+	// Example: "operators".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	KeyName string `json:"keyName,omitempty"`
+
+	// configDrive gives the machine its metadata and user data as a disk, too: for networks without a metadata service.
+	// Default: as the cloud has it.
+	// +optional
+	ConfigDrive *bool `json:"configDrive,omitempty"`
+
+	// metadata of the server. Keys that begin with "drover-" are Drover's. Default: none. Example: {"cost-center": "4711"}.
+	// +optional
+	// +kubebuilder:validation:MinProperties=1
+	// +kubebuilder:validation:MaxProperties=64
+	Metadata map[string]string `json:"metadata,omitempty"`
+
+	// tags of the server. Those that begin with "drover" are Drover's. Default: none. Example: ["worker"].
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=48
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=60
+	// +kubebuilder:validation:items:Pattern=`^[^,/]+$`
+	Tags []string `json:"tags,omitempty"`
+}
+
+// OpenStackImage is an image of Glance's: by its ID, or the newest of the active ones that have the name and all the tags.
+// +kubebuilder:validation:XValidation:rule="has(self.id) != (has(self.name) || has(self.tags))",message="an image is named by its id, or by name and tags"
+type OpenStackImage struct {
+	// id of the image. Example: "155d900f-4e14-4e4c-a73d-069cbf4541e6".
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	ID string `json:"id,omitempty"`
+
+	// name of the image, exactly. Example: "ubuntu-24.04-v1.36.3".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Name string `json:"name,omitempty"`
+
+	// tags that the image has, all of them. Example: ["kubernetes-v1.36.3"].
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	Tags []string `json:"tags,omitempty"`
+}
+
+// OpenStackPort is a port of Neutron's.
+// +kubebuilder:validation:XValidation:rule="!has(self.portSecurity) || self.portSecurity || (!has(self.securityGroups) && !has(self.allowedAddressPairs))",message="a port without port security has neither securityGroups nor allowedAddressPairs"
+type OpenStackPort struct {
+	// network that the port is in, by ID or by name. Example: "nodes".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Network string `json:"network,omitempty"`
+
+	// subnetIDs are subnets of the network, in each of which the port gets an address. Default: as Neutron chooses.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=5
+	// +kubebuilder:validation:items:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
+	SubnetIDs []string `json:"subnetIDs,omitempty"`
+
+	// securityGroups of the port, by ID or by name. Default: the project's group "default".
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	SecurityGroups []string `json:"securityGroups,omitempty"`
+
+	// allowedAddressPairs are addresses or networks that the port may send from beside its own, such as those of pods.
+	// Example: ["10.244.0.0/16"].
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=10
+	// +kubebuilder:validation:items:MinLength=2
+	// +kubebuilder:validation:items:MaxLength=49
+	AllowedAddressPairs []string `json:"allowedAddressPairs,omitempty"`
+
+	// vnicType is how the port is bound to the host, such as "direct" for SR-IOV. Default: "normal".
+	// +optional
+	// +kubebuilder:validation:Enum=normal;macvtap;direct;direct-physical;baremetal;virtio-forwarder;vdpa;remote-managed
+	VNICType string `json:"vnicType,omitempty"`
+
+	// portSecurity filters what the port sends and gets, by security groups and against forged addresses. Default: as the
+	// network has it.
+	// +optional
+	PortSecurity *bool `json:"portSecurity,omitempty"`
+}

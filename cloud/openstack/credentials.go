@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
+	"sigs.k8s.io/yaml"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// cloudsKey is the credentials Secret's key.
+const cloudsKey = "clouds.yaml"
+
+// cloudEntry is one cloud of a clouds.yaml ("Configuration" in the OpenStack SDK's documentation), as far as it is read. What
+// would name a file is refused: a Secret is data.
+type cloudEntry struct {
+	Auth       authEntry `json:"auth"`
+	AuthType   string    `json:"auth_type"`
+	RegionName string    `json:"region_name"`
+	Verify     *bool     `json:"verify"`
+	CACert     string    `json:"cacert"`
+	Cert       string    `json:"cert"`
+	Key        string    `json:"key"`
+}
+
+type authEntry struct {
+	AuthURL string `json:"auth_url"`
+
+	Username       string `json:"username"`
+	UserID         string `json:"user_id"`
+	Password       string `json:"password"`
+	UserDomainID   string `json:"user_domain_id"`
+	UserDomainName string `json:"user_domain_name"`
+	DomainID       string `json:"domain_id"`
+	DomainName     string `json:"domain_name"`
+
+	ProjectID string `json:"project_id"`
+
+	ApplicationCredentialID     string `json:"application_credential_id"`
+	ApplicationCredentialName   string `json:"application_credential_name"`
+	ApplicationCredentialSecret string `json:"application_credential_secret"`
+
+	Token string `json:"token"`
+}
+
+// login is how the account logs in: Keystone's options, and the secrets that no text may hold.
+type login struct {
+	options tokens.AuthOptions
+	secrets redactor
+}
+
+// newLogin reads the Secret. Errors are InvalidSpec or Unauthorized.
+func newLogin(account *infrav1.OpenStackAccount, credentials map[string][]byte) (login, error) {
+	if len(credentials[cloudsKey]) == 0 {
+		return login{}, cloud.Errorf(cloud.Unauthorized, "the credentials Secret has no key %q", cloudsKey)
+	}
+	entry, err := entryOf(credentials[cloudsKey], account.Cloud)
+	if err != nil {
+		return login{}, err
+	}
+	if err := entry.check(account); err != nil {
+		return login{}, err
+	}
+	options, err := entry.options(account.ProjectID)
+	if err != nil {
+		return login{}, err
+	}
+	secrets := slices.DeleteFunc([]string{options.Password, options.ApplicationCredentialSecret, options.TokenID}, func(s string) bool { return s == "" })
+	return login{options: options, secrets: redactor{secrets}}, nil
+}
+
+// entryOf finds the entry of that name, or the only one. The parser's words are not repeated: they may quote the file.
+func entryOf(file []byte, name string) (cloudEntry, error) {
+	var content struct {
+		Clouds map[string]cloudEntry `json:"clouds"`
+	}
+	if err := yaml.Unmarshal(file, &content); err != nil {
+		return cloudEntry{}, cloud.Errorf(cloud.InvalidSpec, "the credentials Secret's %s is not YAML of the known form", cloudsKey)
+	}
+	if entry, ok := content.Clouds[name]; ok {
+		return entry, nil
+	}
+	if name == "" && len(content.Clouds) == 1 {
+		for _, entry := range content.Clouds {
+			return entry, nil
+		}
+	}
+	return cloudEntry{}, cloud.Errorf(cloud.InvalidSpec, "%s describes %d clouds, and none is named %q: say which by spec.openstack.cloud",
+		cloudsKey, len(content.Clouds), name)
+}
+
+// check refuses what would lead elsewhere than the account says, or weaken what is verified.
+func (e *cloudEntry) check(account *infrav1.OpenStackAccount) error {
+	refuse := func(format string, args ...any) error {
+		return cloud.Errorf(cloud.InvalidSpec, "%s: %s", cloudsKey, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case e.Verify != nil && !*e.Verify:
+		return refuse("verify: false would send the credentials to whoever answers: put the authority's certificate into spec.openstack.caBundle")
+	case e.CACert != "":
+		return refuse("cacert names a file, and none is read: put its content into spec.openstack.caBundle")
+	case e.Cert != "" || e.Key != "":
+		return refuse("cert and key name files, and none is read: client certificates are not supported")
+	case e.Auth.AuthURL != "" && identityURL(e.Auth.AuthURL) != identityURL(account.AuthURL):
+		return refuse("auth_url is not the account's %s", account.AuthURL)
+	case e.RegionName != "" && account.Region != "" && e.RegionName != account.Region:
+		return refuse("region_name is not the account's %s", account.Region)
+	case e.Auth.ProjectID != "" && e.Auth.ProjectID != account.ProjectID:
+		return refuse("project_id is not the account's %s", account.ProjectID)
+	}
+	return nil
+}
+
+// options are Keystone's, by what the entry has.
+func (e *cloudEntry) options(project string) (tokens.AuthOptions, error) {
+	a, kind := e.Auth, strings.TrimPrefix(e.AuthType, "v3")
+	options := tokens.AuthOptions{Username: a.Username, UserID: a.UserID}
+	if a.UserID == "" {
+		options.DomainID, options.DomainName = a.UserDomainID, a.UserDomainName
+		if options.DomainID == "" && options.DomainName == "" {
+			options.DomainID, options.DomainName = a.DomainID, a.DomainName
+		}
+		if options.DomainID != "" {
+			options.DomainName = ""
+		}
+	} else {
+		options.Username = ""
+	}
+	missing := func(what string) error {
+		return cloud.Errorf(cloud.Unauthorized, "%s lacks %s", cloudsKey, what)
+	}
+	switch {
+	case kind == "applicationcredential" || kind == "" && a.ApplicationCredentialSecret != "":
+		options.ApplicationCredentialID, options.ApplicationCredentialSecret = a.ApplicationCredentialID, a.ApplicationCredentialSecret
+		if a.ApplicationCredentialID != "" { // which says whose it is
+			options.Username, options.UserID, options.DomainID, options.DomainName = "", "", "", ""
+		} else {
+			options.ApplicationCredentialName = a.ApplicationCredentialName
+		}
+		if a.ApplicationCredentialSecret == "" || a.ApplicationCredentialID == "" && a.ApplicationCredentialName == "" {
+			return options, missing("the application credential's ID and secret")
+		}
+		return options, nil // it has a project of its own
+	case kind == "token" || kind == "" && a.Token != "":
+		if a.Token == "" {
+			return options, missing("the token")
+		}
+		options = tokens.AuthOptions{TokenID: a.Token}
+	case kind == "password" || kind == "":
+		if a.Password == "" || a.Username == "" && a.UserID == "" {
+			return options, missing("username and password")
+		}
+		options.Password = a.Password
+	default:
+		return options, cloud.Errorf(cloud.InvalidSpec, "%s: auth_type %q is none of password, v3applicationcredential and token", cloudsKey, clip(e.AuthType, 64))
+	}
+	options.Scope.ProjectID = project
+	return options, nil
+}
+
+// identityURL is Keystone's address in version 3, as people write it or not.
+func identityURL(url string) string {
+	return strings.TrimSuffix(strings.TrimRight(url, "/"), "/v3") + "/v3/"
+}

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+const (
+	// pageSize is how many servers or ports are asked for in one answer: what Nova gives at most where its operator did not
+	// say otherwise.
+	pageSize = 1000
+	// maxPages ends a listing that a broken cloud would never end: far more than any project holds.
+	maxPages = 10_000
+)
+
+type driver struct {
+	account  *infrav1.OpenStackAccount
+	sessions *sessions
+	pageSize int
+
+	flavors memo[[]flavor]
+	images  memo[glanceImage]
+	ids     memo[string]
+	faults  memo[string] // of servers in ERROR
+
+	creating    creations
+	serverLooks *shared[cloud.Resource]
+	portLooks   *shared[port]
+}
+
+func newDriver(cfg cloud.Config) (cloud.Driver, error) {
+	if cfg.Account == nil || cfg.Account.OpenStack == nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe a project of OpenStack")
+	}
+	account := cfg.Account.OpenStack
+	login, err := newLogin(account, cfg.Credentials)
+	if err != nil {
+		return nil, err
+	}
+	d := &driver{account: account, sessions: newSessions(account, login, cfg.Transport), pageSize: pageSize}
+	d.serverLooks = newShared(func(ctx context.Context, tokens []string) ([]cloud.Resource, error) {
+		return d.servers(ctx, serversOf(tokens))
+	})
+	d.portLooks = newShared(func(ctx context.Context, tokens []string) ([]port, error) {
+		return d.ports(ctx, portsOf(tokens))
+	})
+	return d, nil
+}
+
+func (d *driver) Identity() string {
+	return strings.Join([]string{"openstack", identityURL(d.account.AuthURL), d.account.Region, d.account.ProjectID}, "|")
+}
+
+// forget drops all that was resolved.
+func (d *driver) forget() {
+	d.flavors.forget()
+	d.images.forget()
+	d.ids.forget()
+}
+
+// Probe asks for Nova's availability zones.
+func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
+	op := operation{"ListAvailabilityZones", cloud.ClassRead, compute, http.MethodGet}
+	var answer struct {
+		Zones *[]struct {
+			Name  string `json:"zoneName"`
+			State struct {
+				Available bool `json:"available"`
+			} `json:"zoneState"`
+		} `json:"availabilityZoneInfo"`
+	}
+	if err := d.call(ctx, op, "os-availability-zone", nil, &answer); err != nil {
+		return cloud.Info{}, err
+	}
+	if answer.Zones == nil {
+		return cloud.Info{}, foreign(op)
+	}
+	var info cloud.Info
+	for _, zone := range *answer.Zones {
+		if zone.Name != "" && zone.State.Available {
+			info.FailureDomains = append(info.FailureDomains, zone.Name)
+		}
+	}
+	slices.Sort(info.FailureDomains)
+	return info, nil
+}
+
+// List reads the servers with Drover's tag, and of all the project's ports those whose description says that they are Drover's.
+func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
+	servers, err := d.servers(ctx, url.Values{"tags": {markerTag}})
+	if err != nil {
+		return nil, err
+	}
+	ports, err := d.ports(ctx, url.Values{})
+	if err != nil {
+		return nil, err
+	}
+	return append(servers, nics(ports)...), nil
+}
+
+// Describe asks by token alone: a server that a ProviderID names and that carries the Reference's tags carries its token.
+func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
+	wanted := map[string]bool{}
+	var tokens []string
+	for _, ref := range refs {
+		if ref.Token != "" && !wanted[ref.Token] {
+			wanted[ref.Token] = true
+			tokens = append(tokens, ref.Token)
+		}
+	}
+	if len(tokens) == 0 {
+		return nil, nil
+	}
+	servers, err := d.servers(ctx, serversOf(tokens))
+	if err != nil {
+		return nil, err
+	}
+	ports, err := d.ports(ctx, portsOf(tokens))
+	if err != nil {
+		return nil, err
+	}
+	return only(append(servers, nics(ports)...), func(token string) bool { return wanted[token] }), nil
+}
+
+// only keeps what carries a token that is wanted.
+func only(found []cloud.Resource, wanted func(token string) bool) []cloud.Resource {
+	return slices.DeleteFunc(slices.Clone(found), func(r cloud.Resource) bool { return !wanted(r.Token) })
+}
+
+// Delete removes servers and ports one by one: Nova and Neutron have no batch.
+func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
+	errs := make([]error, len(resources))
+	for i, r := range resources {
+		var err error
+		switch r.Kind {
+		case cloud.KindInstance:
+			err = d.call(ctx, operation{"DeleteServer", cloud.ClassDelete, compute, http.MethodDelete}, "servers/"+url.PathEscape(r.ID), nil, nil)
+		case cloud.KindNIC:
+			err = d.call(ctx, operation{"DeletePort", cloud.ClassDelete, network, http.MethodDelete}, "ports/"+url.PathEscape(r.ID), nil, nil)
+		default:
+			err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing on OpenStack", r.Kind, r.ID)
+		}
+		if cloud.CodeOf(err) != cloud.NotFound { // gone already is what was wanted
+			errs[i] = err
+		}
+	}
+	return errs
+}
+
+func serversOf(tokens []string) url.Values {
+	tags := make([]string, len(tokens))
+	for i, token := range tokens {
+		tags[i] = tokenTag(token)
+	}
+	return url.Values{"tags-any": {strings.Join(tags, ",")}}
+}
+
+func portsOf(tokens []string) url.Values {
+	names := make([]string, len(tokens))
+	for i, token := range tokens {
+		names[i] = portName(token)
+	}
+	return url.Values{"name": names}
+}
+
+// servers reads all pages of those that the query leaves, and keeps what is Drover's.
+func (d *driver) servers(ctx context.Context, query url.Values) ([]cloud.Resource, error) {
+	op := operation{"ListServers", cloud.ClassRead, compute, http.MethodGet}
+	found, err := pages(op, func(marker string) ([]server, bool, error) {
+		var page struct {
+			Servers *[]server `json:"servers"`
+			Links   []link    `json:"servers_links"`
+		}
+		if err := d.call(ctx, op, "servers/detail?"+d.page(marker, query).Encode(), nil, &page); err != nil {
+			return nil, false, err
+		}
+		return whole(op, page.Servers, page.Links)
+	}, func(s server) string { return s.ID })
+	var all []cloud.Resource
+	for i := range found {
+		s := &found[i]
+		if s.Metadata[cloud.TagOwnership] == "" {
+			continue
+		}
+		if s.Status == "ERROR" && s.Fault.Message == "" {
+			s.Fault.Message = d.fault(ctx, s.ID)
+		}
+		all = append(all, s.resource())
+	}
+	return all, err
+}
+
+// fault asks for what is wrong with one server: Nova's listings leave out the faults of those that no host was found for. It is
+// for people, so that it can't be learnt now is no error: the next listing asks again.
+func (d *driver) fault(ctx context.Context, id string) string {
+	words, _ := d.faults.get(ctx, id, func(ctx context.Context) (string, error) {
+		op := operation{"GetServer", cloud.ClassRead, compute, http.MethodGet}
+		var answer struct {
+			Server server `json:"server"`
+		}
+		if err := d.call(ctx, op, "servers/"+url.PathEscape(id), nil, &answer); err != nil {
+			return "", err
+		}
+		if answer.Server.Fault.Message == "" {
+			return "", foreign(op)
+		}
+		return answer.Server.Fault.Message, nil
+	})
+	return words
+}
+
+// ports reads all pages of the project's ports that the query leaves, and keeps what is Drover's.
+func (d *driver) ports(ctx context.Context, query url.Values) ([]port, error) {
+	op := operation{"ListPorts", cloud.ClassRead, network, http.MethodGet}
+	query.Set("project_id", d.account.ProjectID)
+	query["fields"] = []string{"id", "name", "description", "created_at"}
+	found, err := pages(op, func(marker string) ([]port, bool, error) {
+		var page struct {
+			Ports *[]port `json:"ports"`
+			Links []link  `json:"ports_links"`
+		}
+		if err := d.call(ctx, op, "ports?"+d.page(marker, query).Encode(), nil, &page); err != nil {
+			return nil, false, err
+		}
+		return whole(op, page.Ports, page.Links)
+	}, func(p port) string { return p.ID })
+	return slices.DeleteFunc(found, func(p port) bool { return p.ownership() == "" }), err
+}
+
+// link is one of an answer's.
+type link struct {
+	Rel string `json:"rel"`
+}
+
+// whole tells whether an answer is a page, and whether more come after it. The link itself is not followed: it may lead
+// elsewhere than the catalogue does.
+func whole[T any](op operation, items *[]T, links []link) ([]T, bool, error) {
+	if items == nil {
+		return nil, false, foreign(op)
+	}
+	more := slices.ContainsFunc(links, func(l link) bool { return l.Rel == "next" })
+	return *items, more && len(*items) > 0, nil
+}
+
+// pages reads to the end. What is moved between two pages comes once.
+func pages[T any](op operation, page func(marker string) (items []T, more bool, err error), id func(T) string) ([]T, error) {
+	var all []T
+	seen := map[string]bool{}
+	marker := ""
+	for range maxPages {
+		items, more, err := page(marker)
+		if err != nil {
+			return nil, err
+		}
+		for _, item := range items {
+			if !seen[id(item)] {
+				seen[id(item)] = true
+				all = append(all, item)
+			}
+		}
+		if !more {
+			return all, nil
+		}
+		next := id(items[len(items)-1])
+		if cmp.Or(next, marker) == marker {
+			break
+		}
+		marker = next
+	}
+	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", op.name)
+}
+
+// page are the parameters of one page of a listing.
+func (d *driver) page(marker string, query url.Values) url.Values {
+	all := url.Values{"limit": {strconv.Itoa(d.pageSize)}}
+	for key, values := range query {
+		all[key] = values
+	}
+	if marker != "" {
+		all.Set("marker", marker)
+	}
+	return all
+}

@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// TestCreate: the whole machine goes in one request, and what was resolved is asked for once.
+func TestCreate(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	on := true
+	req := requested(func(m *infrav1.OpenStackMachine) {
+		m.SecurityGroups, m.KeyName, m.ConfigDrive = []string{"default"}, "operators", &on
+		m.ServerGroupID, m.SchedulerHints = "616fb98f-46ca-475e-917e-2563e5a8cd19", map[string]string{"near": "x"}
+		m.Metadata, m.Tags = map[string]string{"cost-center": "4711"}, []string{"worker"}
+	})
+	req.FailureDomain = "az-2"
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(p.ops()).To(Equal([]string{"CreateToken", "ListServers", "ListFlavors", "ListImages", "ListNetworks", "CreateServer"}))
+	g.Expect(made.ProviderID).To(Equal("openstack:///" + made.ID))
+	g.Expect(made).To(And(HaveField("State", cloud.StatePending), HaveField("FailureDomain", "az-2"), HaveField("Token", req.Token)))
+
+	var sent struct {
+		Server map[string]any    `json:"server"`
+		Hints  map[string]string `json:"OS-SCH-HNT:scheduler_hints"`
+	}
+	p.sent("CreateServer", &sent)
+	g.Expect(sent.Server).To(And(
+		HaveKeyWithValue("name", "blue-1"),
+		HaveKeyWithValue("availability_zone", "az-2"),
+		HaveKeyWithValue("key_name", "operators"),
+		HaveKeyWithValue("config_drive", true),
+		HaveKeyWithValue("user_data", "I2Nsb3VkLWNvbmZpZwo="),
+		HaveKeyWithValue("tags", ConsistOf("drover", "drover-creation-token=recorded-token-0001", "worker")),
+		HaveKeyWithValue("metadata", Equal(map[string]any{
+			"drover-ownership-id": "owner-1", "drover-creation-token": "recorded-token-0001", "drover-machine": "team-a/blue-1", "cost-center": "4711",
+		})),
+		HaveKeyWithValue("networks", HaveExactElements(HaveKey("uuid"))),
+	))
+	g.Expect(sent.Hints).To(Equal(map[string]string{"group": "616fb98f-46ca-475e-917e-2563e5a8cd19", "near": "x"}))
+
+	before := len(p.ops())
+	_, err = d.Ensure(t.Context(), requested(nil))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(p.ops()[before:]).To(Equal([]string{"ListServers", "CreateServer"}), "two calls for each further machine")
+}
+
+// TestAdopt: what carries the token is the machine, whatever it was made as; of two, none.
+func TestAdopt(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	p.play("ListServers", recorded(t, "servers"))
+	d := connected(t, p)
+	req := requested(func(m *infrav1.OpenStackMachine) { m.Flavor = "gone-since" })
+	found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(HaveLen(1))
+	req.OwnershipID = found[0].OwnershipID
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(made).To(Equal(found[0]))
+	g.Expect(p.count("CreateServer")).To(BeZero())
+
+	req.OwnershipID = "another"
+	_, err = d.Ensure(t.Context(), req)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict))
+
+	twin := server{ID: "twin", Status: "ACTIVE", Metadata: map[string]string{cloud.TagToken: req.Token, cloud.TagOwnership: "owner-1"}}
+	other := twin
+	other.ID = "other"
+	p.play("ListServers", listing(g, "servers", []server{twin, other}, false))
+	_, err = d.Ensure(t.Context(), requested(nil))
+	g.Expect(err).To(MatchError(ContainSubstring("twin, other")))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict))
+	g.Expect(p.count("CreateServer")).To(BeZero())
+}
+
+// listing is a page as Nova and Neutron write it.
+func listing(g Gomega, kind string, items any, more bool) func() (*http.Response, error) {
+	page := map[string]any{kind: items}
+	if more {
+		page[kind+"_links"] = []map[string]string{{"rel": "next", "href": "http://elsewhere.example/"}}
+	}
+	body, err := json.Marshal(page)
+	g.Expect(err).NotTo(HaveOccurred())
+	return madeUp(http.StatusOK, nil, string(body))
+}
+
+// TestLostCreate: after a create whose answer was lost no other is sent, as long as the first may take effect.
+func TestLostCreate(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	p.play("CreateServer", lost)
+	d := connected(t, p)
+	for range 3 {
+		_, err := d.Ensure(t.Context(), requested(nil))
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+	}
+	g.Expect(p.count("CreateServer")).To(Equal(1))
+	g.Expect(p.count("ListServers")).To(Equal(3), "each time it is looked for")
+
+	other := requested(nil)
+	other.Token = "recorded-token-0002"
+	p.play("CreateServer", recorded(t, "server-made"))
+	_, err := d.Ensure(t.Context(), other)
+	g.Expect(err).NotTo(HaveOccurred(), "no other machine waits")
+	d.creating.turns["recorded-token-0001"].open = time.Now().Add(-openTTL)
+	_, err = d.Ensure(t.Context(), requested(nil))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(d.creating.turns).To(BeEmpty(), "what has ended is forgotten")
+}
+
+// TestRefusedCreate: what a create with ports is refused for is told, and its ports go.
+func TestRefusedCreate(t *testing.T) {
+	for name, want := range map[string]struct {
+		code cloud.Code
+		text string
+	}{
+		"server-over-quota": {cloud.QuotaExceeded, "Quota exceeded for instances"},
+		"server-refused":    {cloud.InvalidSpec, "00000000-0000-4000-8000-000000000000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			p := ordinary(t)
+			p.play("CreateServer", recorded(t, name))
+			_, err := connected(t, p).Ensure(t.Context(), requested(ownPorts))
+			g.Expect(cloud.CodeOf(err)).To(Equal(want.code))
+			g.Expect(err).To(MatchError(ContainSubstring(want.text)))
+			g.Expect(p.count("CreatePorts")).To(Equal(1))
+			g.Expect(p.count("DeletePort")).To(Equal(2))
+		})
+	}
+}
+
+func ownPorts(m *infrav1.OpenStackMachine) {
+	off := false
+	m.Networks = nil
+	m.Ports = []infrav1.OpenStackPort{
+		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []string{"10.244.0.0/16"}, VNICType: "normal"},
+		{Network: "nodes", PortSecurity: &off, SubnetIDs: []string{"616fb98f-46ca-475e-917e-2563e5a8cd19"}},
+	}
+}
+
+// TestPorts: all ports carry the machine's token and cluster from their first moment; those that are there are taken, and only
+// what is missing is made.
+func TestPorts(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	_, err := d.Ensure(t.Context(), requested(ownPorts))
+	g.Expect(err).NotTo(HaveOccurred())
+	var sent struct {
+		Ports []map[string]any `json:"ports"`
+	}
+	p.sent("CreatePorts", &sent)
+	g.Expect(sent.Ports).To(HaveLen(2))
+	g.Expect(sent.Ports[0]).To(And(
+		HaveKeyWithValue("name", "drover-creation-token=recorded-token-0001"),
+		HaveKeyWithValue("description", "drover-ownership-id=owner-1 drover-port=0 drover-machine=team-a/blue-1"),
+		HaveKeyWithValue("allowed_address_pairs", ConsistOf(HaveKeyWithValue("ip_address", "10.244.0.0/16"))),
+		HaveKeyWithValue("security_groups", HaveLen(1)),
+		HaveKeyWithValue("binding:vnic_type", "normal"),
+		Not(HaveKey("port_security_enabled")),
+	))
+	g.Expect(sent.Ports[1]).To(And(HaveKeyWithValue("port_security_enabled", false), HaveKey("fixed_ips"), Not(HaveKey("security_groups"))))
+
+	there := port{ID: "second", Name: portName("recorded-token-0001"), Description: portDescription(requested(nil), 1)}
+	p.play("ListPorts", listing(g, "ports", []port{there}, false))
+	first := port{ID: "first", Name: there.Name, Description: portDescription(requested(nil), 0)}
+	p.play("CreatePorts", func() (*http.Response, error) {
+		body, err := json.Marshal(map[string]any{"ports": []port{first}})
+		g.Expect(err).NotTo(HaveOccurred())
+		return madeUp(http.StatusCreated, nil, string(body))()
+	})
+	_, err = d.Ensure(t.Context(), requested(ownPorts))
+	g.Expect(err).NotTo(HaveOccurred())
+	p.sent("CreatePorts", &sent)
+	g.Expect(sent.Ports).To(ConsistOf(HaveKeyWithValue("description", first.Description)))
+	var server struct {
+		Server struct{ Networks []networkRef }
+	}
+	p.sent("CreateServer", &server)
+	g.Expect(server.Server.Networks).To(Equal([]networkRef{{Port: "first"}, {Port: "second"}}))
+
+	twin := there
+	twin.ID = "twin"
+	p.play("ListPorts", listing(g, "ports", []port{there, twin}, false))
+	_, err = d.Ensure(t.Context(), requested(ownPorts))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict))
+
+	p.play("ListPorts", recorded(t, "ports-none"))
+	p.play("CreatePorts", recorded(t, "ports-over-quota"))
+	_, err = d.Ensure(t.Context(), requested(ownPorts))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded))
+}
+
+// TestReplacedImage: that an image which was looked up is gone does not condemn the machine: it is looked up again.
+func TestReplacedImage(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	found, err := d.image(t.Context(), infrav1.OpenStackImage{Name: "node-image"})
+	g.Expect(err).NotTo(HaveOccurred())
+	p.play("CreateServer", madeUp(http.StatusBadRequest, nil, fmt.Sprintf(`{"badRequest": {"code": 400, "message": "Image %s could not be found."}}`, found.ID)))
+	_, err = d.Ensure(t.Context(), requested(nil))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
+	_, err = d.Ensure(t.Context(), requested(nil))
+	g.Expect(err).To(HaveOccurred())
+	g.Expect(p.count("ListImages")).To(Equal(2))
+}
+
+// TestPages: a listing has all pages in their order, asks for no other address than the catalogue's, and is an error where a page
+// is not one or no end comes.
+func TestPages(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	d.pageSize = 20
+	var answers []func() (*http.Response, error)
+	for page := range 5 {
+		servers := make([]server, 20)
+		for i := range servers {
+			servers[i] = server{ID: fmt.Sprintf("s-%03d", 20*page+i), Status: "ACTIVE", Metadata: map[string]string{cloud.TagOwnership: "owner-1"}}
+		}
+		answers = append(answers, listing(g, "servers", servers, page < 4))
+	}
+	p.play("ListServers", answers...)
+	found, err := d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(HaveLen(100))
+	var markers []string
+	for _, c := range p.calls {
+		if c.op == "ListServers" {
+			g.Expect(c.req.URL.Host).To(Equal("127.0.0.1:25004"))
+			g.Expect(c.req.URL.Query().Get("limit")).To(Equal("20"))
+			markers = append(markers, c.req.URL.Query().Get("marker"))
+		}
+	}
+	g.Expect(markers).To(Equal([]string{"", "s-019", "s-039", "s-059", "s-079"}))
+
+	p.play("ListServers", answers[0], madeUp(http.StatusOK, nil, "{}"))
+	_, err = d.List(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown), "a page without servers is no page")
+	p.play("ListServers", answers[0])
+	before := p.count("ListServers")
+	_, err = d.List(t.Context())
+	g.Expect(p.count("ListServers")-before).To(Equal(2))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown), "the same page again and again")
+	g.Expect(err).To(MatchError(ContainSubstring("does not end")))
+}
+
+// TestListing: servers and ports are told with their tokens; what is not Drover's is not told.
+func TestListing(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	p.play("ListServers", recorded(t, "server-failed"))
+	p.play("GetServer", lost, recorded(t, "server-fault"))
+	p.play("ListPorts", recorded(t, "ports"))
+	d := connected(t, p)
+	found, err := d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0002"}})
+	g.Expect(err).NotTo(HaveOccurred(), "without its fault, too")
+	g.Expect(found[0].Reason).To(ContainSubstring("does not say why"))
+	found, err = d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0002"}, {}, {Token: "recorded-token-0002"}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(HaveLen(3))
+	g.Expect(found[0]).To(And(HaveField("State", cloud.StateFailed), HaveField("Reason", HavePrefix("NoCapacity: No valid host was found"))))
+	g.Expect(found).To(HaveEach(HaveField("Token", "recorded-token-0002")))
+	g.Expect(found[1:]).To(HaveEach(And(HaveField("Kind", cloud.KindNIC), HaveField("CreatedAt.IsZero()", false))))
+
+	_, err = d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(p.count("GetServer")).To(Equal(2), "a fault is asked for once")
+
+	p.play("ListServers", listing(g, "servers", []server{{ID: "theirs", Status: "ACTIVE"}}, false))
+	p.play("ListPorts", listing(g, "ports", []port{{ID: "theirs", Name: "drover-creation-token=x"}}, false))
+	g.Expect(d.List(t.Context())).To(BeEmpty())
+}
+
+// TestDelete: what is gone is deleted; what can't be, is told; and a box that answers for Nova is not believed.
+func TestDelete(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	one := []cloud.Resource{{Kind: cloud.KindInstance, ID: "one"}}
+	p.play("DeleteServer", madeUp(http.StatusNoContent, http.Header{"X-Openstack-Request-Id": {"req-1"}}, ""), madeUp(http.StatusNoContent, nil, ""))
+	d := connected(t, p)
+	g.Expect(d.Delete(t.Context(), one)[0]).NotTo(HaveOccurred())
+	g.Expect(cloud.CodeOf(d.Delete(t.Context(), one)[0])).To(Equal(cloud.Unknown))
+	p.play("DeleteServer", recorded(t, "server-gone"), madeUp(http.StatusConflict, nil, `{"conflictingRequest": {"code": 409, "message": "Instance is locked"}}`))
+	errs := connected(t, p).Delete(t.Context(), []cloud.Resource{
+		{Kind: cloud.KindInstance, ID: "gone"}, {Kind: cloud.KindInstance, ID: "locked"}, {Kind: cloud.KindNIC, ID: "gone"}, {Kind: cloud.KindDisk, ID: "strange"},
+	})
+	g.Expect(errs).To(HaveLen(4))
+	g.Expect(errs[0]).NotTo(HaveOccurred())
+	g.Expect(cloud.CodeOf(errs[1])).To(Equal(cloud.Conflict))
+	g.Expect(errs[2]).NotTo(HaveOccurred())
+	g.Expect(cloud.CodeOf(errs[3])).To(Equal(cloud.InvalidSpec))
+}
+
+// TestState: every status of Nova's, and the two ways into ERROR.
+func TestState(t *testing.T) {
+	for _, test := range []struct {
+		status, task, launched string
+		want                   cloud.State
+	}{
+		{"BUILD", "spawning", "", cloud.StatePending},
+		{"ACTIVE", "", "x", cloud.StateRunning},
+		{"ACTIVE", "deleting", "x", cloud.StateStopping},
+		{"ERROR", "deleting", "", cloud.StateStopping},
+		{"REBOOT", "", "x", cloud.StateRunning},
+		{"MIGRATING", "", "x", cloud.StateRunning},
+		{"ERROR", "", "", cloud.StateFailed},
+		{"ERROR", "", "x", cloud.StateStopped},
+		{"SHUTOFF", "", "x", cloud.StateStopped},
+		{"SHELVED_OFFLOADED", "", "x", cloud.StateStopped},
+		{"SOFT_DELETED", "", "x", cloud.StateTerminated},
+		{"DELETED", "deleting", "x", cloud.StateTerminated},
+	} {
+		s := server{Status: test.status, Task: test.task, Launched: test.launched}
+		state, _ := s.state()
+		NewWithT(t).Expect(state).To(Equal(test.want), "%+v", test)
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	s := server{Name: "blue-1", AccessIPv4: "192.0.2.7", Addresses: map[string][]address{
+		"storage": {{"10.1.0.5", "fixed"}},
+		"nodes":   {{"2001:db8::5", "fixed"}, {"10.0.0.5", "fixed"}, {"192.0.2.7", "floating"}},
+	}}
+	NewWithT(t).Expect(s.addresses()).To(Equal([]clusterv1.MachineAddress{
+		{Type: clusterv1.MachineHostName, Address: "blue-1"},
+		{Type: clusterv1.MachineInternalIP, Address: "10.0.0.5"},
+		{Type: clusterv1.MachineExternalIP, Address: "192.0.2.7"},
+		{Type: clusterv1.MachineInternalIP, Address: "2001:db8::5"},
+		{Type: clusterv1.MachineInternalIP, Address: "10.1.0.5"},
+	}))
+}
+
+func TestOffering(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	offering, err := d.Offering(t.Context(), requested(nil).Spec)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(offering.Architecture + "/" + offering.OperatingSystem).To(Equal("amd64/linux"))
+	for name, want := range map[corev1.ResourceName]string{"cpu": "1", "memory": "512Mi", "ephemeral-storage": "1Gi", "pods": "110"} {
+		have := offering.Capacity[name]
+		g.Expect(have.String()).To(Equal(want), "%s", name)
+	}
+	_, err = d.Offering(t.Context(), requested(func(m *infrav1.OpenStackMachine) {
+		m.Image = infrav1.OpenStackImage{ID: "00000000-0000-4000-8000-000000000000"}
+	}).Spec)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec), "Glance's refusal has a form of its own: %v", err)
+
+	for range 2 {
+		_, err = d.Offering(t.Context(), requested(func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }).Spec)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
+	}
+	g.Expect(p.count("ListFlavors")).To(Equal(2), "a flavor that was not there is looked for again")
+}
+
+// TestUserData: the most that Nova takes, and a byte more, of which Nova hears nothing.
+func TestUserData(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	req := requested(nil)
+	req.UserData = []byte(strings.Repeat("a", maxUserData))
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	var sent struct {
+		Server struct {
+			UserData string `json:"user_data"`
+		}
+	}
+	p.sent("CreateServer", &sent)
+	g.Expect(len(sent.Server.UserData)).To(BeNumerically("<=", 65535))
+	req.UserData = append(req.UserData, 'a')
+	_, err = d.Ensure(t.Context(), req)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
+	g.Expect(p.count("CreateServer")).To(Equal(1))
+}
+
+// TestToken: a token that is refused is replaced once; then the credentials are what is wrong.
+func TestToken(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	p.play("ListAvailabilityZones", recorded(t, "zones"), recorded(t, "token-refused"), recorded(t, "zones"), recorded(t, "token-refused"))
+	d := connected(t, p)
+	for range 2 {
+		info, err := d.Probe(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(info.FailureDomains).To(Equal([]string{"az-1", "az-2"}))
+	}
+	g.Expect(p.count("CreateToken")).To(Equal(2))
+	_, err := d.Probe(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	g.Expect(p.count("CreateToken")).To(Equal(3))
+
+	p.play("CreateToken", recorded(t, "login-refused"))
+	_, err = connected(t, p).Probe(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	g.Expect(err).NotTo(MatchError(ContainSubstring("very-secret")))
+
+	// A token that nears its end is renewed before.
+	p = ordinary(t)
+	d = connected(t, p)
+	for range 2 {
+		_, err = d.Probe(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		now := *d.sessions.current
+		now.until = time.Now().Add(tokenEarly / 2)
+		d.sessions.current = &now
+	}
+	g.Expect(p.count("CreateToken")).To(Equal(2))
+}
+
+// TestProject: credentials for another project are not used.
+func TestProject(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	d.account.ProjectID = "another"
+	_, err := d.Probe(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	g.Expect(p.ops()).To(Equal([]string{"CreateToken"}))
+}
+
+// TestCatalogue: where the catalogue leaves a choice or has nothing, no endpoint is guessed.
+func TestCatalogue(t *testing.T) {
+	endpoint := func(kind, region, url string) tokens.Endpoint {
+		return tokens.Endpoint{Interface: kind, Region: region, URL: url}
+	}
+	catalogue := &tokens.ServiceCatalog{Entries: []tokens.CatalogEntry{
+		{Type: compute, Endpoints: []tokens.Endpoint{endpoint("public", "r1", "https://one"), endpoint("internal", "r1", "https://inner"), endpoint("public", "r2", "https://two")}},
+		{Type: network, Endpoints: []tokens.Endpoint{endpoint("public", "r2", "https://net")}},
+	}}
+	for _, test := range []struct{ service, region, kind, want string }{
+		{compute, "r1", "", "https://one/"}, {compute, "r2", "public", "https://two/"}, {compute, "", "internal", "https://inner/"},
+		{compute, "", "public", ""}, {compute, "r2", "internal", ""}, {network, "r1", "public", ""}, {image, "r1", "public", ""},
+	} {
+		g := NewWithT(t)
+		s := sessions{account: &infrav1.OpenStackAccount{Region: test.region, Interface: test.kind}}
+		url, err := s.endpoint(catalogue, test.service)
+		g.Expect(url).To(Equal(test.want), "%+v", test)
+		g.Expect(cloud.CodeOf(err)).To(Equal(map[bool]cloud.Code{true: cloud.InvalidSpec}[test.want == ""]))
+	}
+}
+
+func TestEndedContext(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := d.Ensure(ctx, requested(nil))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+	g.Expect(p.ops()).To(BeEmpty())
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// markerTag is on every server of Drover's: Nova lists servers by tags, and never by metadata.
+const markerTag = "drover"
+
+// tokenTag is the tag by which a machine's server is found. What proves whose it is, is in its metadata.
+func tokenTag(token string) string {
+	tag := cloud.TagToken + "=" + token
+	if len(tag) > maxTag {
+		sum := sha256.Sum256([]byte(token))
+		tag = "drover-creation-digest=" + hex.EncodeToString(sum[:16])
+	}
+	return tag
+}
+
+// portName is the name of all ports of a machine. Neutron takes no tags in a create; it finds ports by their names.
+func portName(token string) string { return cloud.TagToken + "=" + token }
+
+// portDescription says whose port it is, which one of its machine's, and for people which machine.
+func portDescription(req cloud.Request, index int) string {
+	return clip(cloud.TagOwnership+"="+req.OwnershipID+" drover-port="+strconv.Itoa(index)+" "+cloud.TagMachine+"="+req.Namespace+"/"+req.Name, maxText)
+}
+
+// Ensure looks for the machine's server by its tag, and makes it where there is none. Nova has no client token, so a look that
+// finds nothing decides; one create of a token goes on at a time, and after one whose answer was lost, a look that finds
+// nothing is not believed until it can't take effect any more.
+func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
+	machine, err := machineOf(req.Spec)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	mine, release, err := d.creating.begin(ctx, req.Token)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	defer release()
+	made, err := d.adopt(ctx, req)
+	if err != nil || made.ID != "" {
+		return made, err
+	}
+	if since := time.Since(mine.open); since < openTTL {
+		return cloud.Resource{}, &cloud.Error{Code: cloud.Unavailable, RetryAfter: openTTL - since,
+			Message: "the answer to a create was lost, and whether something comes of it is open"}
+	}
+	made, err = d.create(ctx, req, machine, mine)
+	if code := cloud.CodeOf(err); code == cloud.InvalidSpec || code == cloud.NotFound {
+		d.forget() // something that was resolved may be gone
+	}
+	return made, err
+}
+
+// adopt finds the server that carries the token. None is no error.
+func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
+	found, err := d.serverLooks.get(ctx, req.Token)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	found = only(found, func(token string) bool { return token == req.Token })
+	switch {
+	case len(found) == 0:
+		return cloud.Resource{}, nil
+	case len(found) > 1:
+		ids := make([]string, len(found))
+		for i := range found {
+			ids[i] = found[i].ID
+		}
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%d servers carry the token %s: %s", len(found), req.Token, strings.Join(ids, ", "))
+	case found[0].OwnershipID != req.OwnershipID:
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "the server %s carries the token %s, and is another cluster's", found[0].ID, req.Token)
+	}
+	return found[0], nil
+}
+
+// create resolves what the machine names, makes its ports where it asks for any, and then the server. What it made is removed
+// again where the server was surely refused.
+func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, mine *creation) (cloud.Resource, error) {
+	if len(req.UserData) > maxUserData {
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, and Nova takes at most %d", len(req.UserData), maxUserData)
+	}
+	size, err := d.flavor(ctx, machine.Flavor)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	from, err := d.image(ctx, machine.Image)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	interfaces, ports, err := d.interfaces(ctx, req, machine, mine)
+	if err != nil {
+		return cloud.Resource{}, err
+	}
+	made, err := d.createServer(ctx, req, serverBody(req, machine, size.ID, from.ID, interfaces))
+	mine.note(err)
+	switch cloud.CodeOf(err) {
+	case "", cloud.Unavailable, cloud.Unknown:
+		return made, err
+	case cloud.InvalidSpec:
+		if machine.Image.ID == "" && strings.Contains(err.Error(), from.ID) { // looked up again, it will be another
+			err = cloud.Errorf(cloud.NotFound, "the image %s was found, and is refused: %v", from.ID, err)
+		}
+	}
+	d.Delete(ctx, ports) // what this leaves, the deletion of the machine finds by the token
+	return made, err
+}
+
+func (d *driver) createServer(ctx context.Context, req cloud.Request, body any) (cloud.Resource, error) {
+	op := operation{"CreateServer", cloud.ClassCreate, compute, http.MethodPost}
+	var answer struct {
+		Server struct {
+			ID string `json:"id"`
+		} `json:"server"`
+	}
+	if err := d.call(ctx, op, "servers", body, &answer); err != nil {
+		return cloud.Resource{}, err
+	}
+	if answer.Server.ID == "" {
+		return cloud.Resource{}, foreign(op)
+	}
+	return cloud.Resource{
+		Kind: cloud.KindInstance, ID: answer.Server.ID, Token: req.Token, OwnershipID: req.OwnershipID,
+		ProviderID: providerID(answer.Server.ID), State: cloud.StatePending, FailureDomain: zoneOf(req),
+	}, nil
+}
+
+// zoneOf is the availability zone to ask for, or "".
+func zoneOf(req cloud.Request) string {
+	return cmp.Or(req.FailureDomain, req.Spec.OpenStack.AvailabilityZone)
+}
+
+// networkRef is one interface of a server: a network in which Nova makes a port, or a port.
+type networkRef struct {
+	UUID string `json:"uuid,omitempty"`
+	Port string `json:"port,omitempty"`
+}
+
+type nameRef struct {
+	Name string `json:"name"`
+}
+
+type newServer struct {
+	Name             string            `json:"name"`
+	FlavorRef        string            `json:"flavorRef"`
+	ImageRef         string            `json:"imageRef"`
+	Networks         any               `json:"networks"`
+	SecurityGroups   []nameRef         `json:"security_groups,omitempty"`
+	AvailabilityZone string            `json:"availability_zone,omitempty"`
+	KeyName          string            `json:"key_name,omitempty"`
+	ConfigDrive      *bool             `json:"config_drive,omitempty"`
+	UserData         string            `json:"user_data,omitempty"`
+	Metadata         map[string]string `json:"metadata"`
+	Tags             []string          `json:"tags"`
+}
+
+// serverBody is the whole machine in one request: "Create Server" in Nova's API reference.
+func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, image string, interfaces []networkRef) any {
+	server := newServer{
+		Name:             clip(req.Name, maxText),
+		FlavorRef:        flavor,
+		ImageRef:         image,
+		Networks:         "auto",
+		AvailabilityZone: zoneOf(req),
+		KeyName:          machine.KeyName,
+		ConfigDrive:      machine.ConfigDrive,
+		UserData:         base64.StdEncoding.EncodeToString(req.UserData),
+		Metadata: map[string]string{
+			cloud.TagOwnership: req.OwnershipID,
+			cloud.TagToken:     req.Token,
+			cloud.TagMachine:   clip(req.Namespace+"/"+req.Name, maxText),
+		},
+		Tags: append([]string{markerTag, tokenTag(req.Token)}, machine.Tags...),
+	}
+	if len(interfaces) > 0 {
+		server.Networks = interfaces
+	}
+	for _, group := range machine.SecurityGroups {
+		server.SecurityGroups = append(server.SecurityGroups, nameRef{group})
+	}
+	for key, value := range machine.Metadata {
+		server.Metadata[key] = value
+	}
+	hints := map[string]string{}
+	for key, value := range machine.SchedulerHints {
+		hints[key] = value
+	}
+	if machine.ServerGroupID != "" {
+		hints["group"] = machine.ServerGroupID
+	}
+	body := map[string]any{"server": server}
+	if len(hints) > 0 {
+		body["OS-SCH-HNT:scheduler_hints"] = hints
+	}
+	return body
+}
+
+// interfaces are the server's, and the ports among them that are this machine's own.
+func (d *driver) interfaces(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, mine *creation) (refs []networkRef, own []cloud.Resource, err error) {
+	for _, name := range machine.Networks {
+		id, err := d.networkID(ctx, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		refs = append(refs, networkRef{UUID: id})
+	}
+	if len(machine.Ports) == 0 {
+		return refs, nil, nil
+	}
+	ports, err := d.ensurePorts(ctx, req, machine.Ports, mine)
+	for _, p := range ports {
+		refs = append(refs, networkRef{Port: p.ID})
+		own = append(own, cloud.Resource{Kind: cloud.KindNIC, ID: p.ID})
+	}
+	return refs, own, err
+}
+
+// ensurePorts adopts the machine's ports, and makes those that are missing by one call, which makes all of them or none.
+func (d *driver) ensurePorts(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, mine *creation) ([]port, error) {
+	found, err := d.portLooks.get(ctx, req.Token)
+	if err != nil {
+		return nil, err
+	}
+	ports := make([]port, len(wanted))
+	for _, p := range found {
+		index := p.index()
+		if p.token() != req.Token || p.ownership() != req.OwnershipID || index < 0 || index >= len(ports) {
+			continue
+		}
+		if ports[index].ID != "" {
+			return nil, cloud.Errorf(cloud.Conflict, "the ports %s and %s are both the machine's number %d", ports[index].ID, p.ID, index)
+		}
+		ports[index] = p
+	}
+	var bodies []newPort
+	for i := range wanted {
+		if ports[i].ID == "" {
+			body, err := d.portBody(ctx, req, i, &wanted[i])
+			if err != nil {
+				return nil, err
+			}
+			bodies = append(bodies, body)
+		}
+	}
+	if len(bodies) == 0 {
+		return ports, nil
+	}
+	err = d.createPorts(ctx, bodies, ports)
+	mine.note(err)
+	return ports, err
+}
+
+// createPorts puts what it makes into its places in ports.
+func (d *driver) createPorts(ctx context.Context, bodies []newPort, ports []port) error {
+	op := operation{"CreatePorts", cloud.ClassCreate, network, http.MethodPost}
+	var answer struct {
+		Ports []port `json:"ports"`
+	}
+	if err := d.call(ctx, op, "ports", map[string]any{"ports": bodies}, &answer); err != nil {
+		return err
+	}
+	for _, p := range answer.Ports {
+		if index := p.index(); index >= 0 && index < len(ports) {
+			ports[index] = p
+		}
+	}
+	if len(answer.Ports) != len(bodies) || slices.ContainsFunc(ports, func(p port) bool { return p.ID == "" }) {
+		return foreign(op)
+	}
+	return nil
+}
+
+type newPort struct {
+	Name                string      `json:"name"`
+	Description         string      `json:"description"`
+	NetworkID           string      `json:"network_id"`
+	FixedIPs            []subnetRef `json:"fixed_ips,omitempty"`
+	SecurityGroups      []string    `json:"security_groups,omitempty"`
+	AllowedAddressPairs []pair      `json:"allowed_address_pairs,omitempty"`
+	VNICType            string      `json:"binding:vnic_type,omitempty"`
+	PortSecurity        *bool       `json:"port_security_enabled,omitempty"`
+}
+
+type subnetRef struct {
+	SubnetID string `json:"subnet_id"`
+}
+
+type pair struct {
+	Address string `json:"ip_address"`
+}
+
+// portBody is one of "Bulk create ports" in Neutron's API reference.
+func (d *driver) portBody(ctx context.Context, req cloud.Request, index int, wanted *infrav1.OpenStackPort) (newPort, error) {
+	in, err := d.networkID(ctx, wanted.Network)
+	if err != nil {
+		return newPort{}, err
+	}
+	body := newPort{
+		Name: portName(req.Token), Description: portDescription(req, index), NetworkID: in,
+		VNICType: wanted.VNICType, PortSecurity: wanted.PortSecurity,
+	}
+	for _, id := range wanted.SubnetIDs {
+		body.FixedIPs = append(body.FixedIPs, subnetRef{id})
+	}
+	for _, name := range wanted.SecurityGroups {
+		id, err := d.groupID(ctx, name)
+		if err != nil {
+			return newPort{}, err
+		}
+		body.SecurityGroups = append(body.SecurityGroups, id)
+	}
+	for _, address := range wanted.AllowedAddressPairs {
+		body.AllowedAddressPairs = append(body.AllowedAddressPairs, pair{address})
+	}
+	return body, nil
+}

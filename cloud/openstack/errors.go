@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// refusal is a service's own answer that it did not do what was asked. kind is Nova's name of the fault ("forbidden") or
+// Neutron's type ("OverQuota"), "" where the answer has none. The words are clean, see redactor.
+type refusal struct {
+	status      int
+	kind, words string
+}
+
+func (r refusal) Error() string { return strconv.Itoa(r.status) + " " + r.kind }
+
+// refusalOf reads an answer. ok is false for one that no service of OpenStack's has written: a proxy's page. They answer in JSON
+// with one member, which holds a message, and mark every answer with a request ID: Glance's form, which is another, is known
+// by that.
+func refusalOf(status int, header http.Header, body []byte) (r refusal, ok bool) {
+	r.status = status
+	type fault struct {
+		Type    string `json:"type"`
+		Message string `json:"message"`
+	}
+	var members map[string]fault
+	if json.Unmarshal(body, &members) == nil && len(members) == 1 {
+		for name, said := range members {
+			r.kind, r.words = cmp.Or(said.Type, name), said.Message
+		}
+	}
+	return r, r.words != "" || marked(header)
+}
+
+// marked tells whether an answer has the request ID that all services give it.
+func marked(header http.Header) bool { return header.Get("X-Openstack-Request-Id") != "" }
+
+// code is what a refusal means. The statuses are those of the API references: "Faults" in Nova's API guide, "General API
+// information" of Neutron's.
+func (r refusal) code(class cloud.Class) cloud.Code {
+	switch r.status {
+	case http.StatusBadRequest:
+		if class == cloud.ClassCreate {
+			return cloud.InvalidSpec
+		}
+	case http.StatusUnauthorized:
+		return cloud.Unauthorized
+	case http.StatusForbidden:
+		// Nova refuses what exceeds a quota as it refuses what is forbidden; only its words differ.
+		if strings.HasPrefix(r.words, "Quota exceeded") || strings.HasPrefix(r.words, "Maximum number of ") {
+			return cloud.QuotaExceeded
+		}
+		return cloud.Unauthorized
+	case http.StatusNotFound:
+		return cloud.NotFound
+	case http.StatusNotAcceptable:
+		return cloud.InvalidSpec // Nova does not know the microversion
+	case http.StatusConflict:
+		switch r.kind {
+		case "OverQuota":
+			return cloud.QuotaExceeded
+		case "IpAddressGenerationFailure":
+			return cloud.NoCapacity
+		}
+		return cloud.Conflict
+	case http.StatusRequestEntityTooLarge:
+		if r.kind == "overLimit" {
+			return cloud.Throttled
+		}
+	case http.StatusTooManyRequests:
+		return cloud.Throttled
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return cloud.Unavailable
+	}
+	return cloud.Unknown
+}
+
+// strange is for an answer that no service of OpenStack's has written.
+func strange(status int) cloud.Code {
+	switch {
+	case status == http.StatusTooManyRequests:
+		return cloud.Throttled
+	case status >= 500:
+		return cloud.Unavailable
+	}
+	return cloud.Unknown
+}
+
+// redactor takes an account's secrets out of texts: an endpoint may repeat what it was sent.
+type redactor struct{ secrets []string }
+
+// clean takes the secrets out before anything is cut off: half of one would not be found, and is half a secret.
+func (r redactor) clean(s string) string {
+	for _, secret := range r.secrets {
+		s = strings.ReplaceAll(s, secret, "[credential]")
+	}
+	return clip(s, 512)
+}
+
+// typed makes every error of gophercloud's one of package cloud. What is not a service's own words is not repeated: it may be
+// anybody's, and hold anything.
+func (r redactor) typed(op string, class cloud.Class, err error) error {
+	var own *cloud.Error
+	var queued *cloud.Queued
+	var answer gophercloud.ErrUnexpectedResponseCode
+	var broken *json.SyntaxError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &queued):
+		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": " + queued.Error(), Err: queued}
+	case errors.As(err, &answer):
+		return r.answered(op, class, answer)
+	case errors.Is(err, context.DeadlineExceeded):
+		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": no answer in time", Err: context.DeadlineExceeded}
+	case errors.Is(err, context.Canceled):
+		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": cut off before its answer", Err: context.Canceled}
+	case errors.As(err, &broken):
+		return cloud.Errorf(cloud.Unknown, "%s: the answer is not JSON: does the endpoint belong to OpenStack?", op)
+	}
+	return cloud.Errorf(cloud.Unavailable, "%s: no answer: %s", op, r.clean(plain(err)))
+}
+
+func (r redactor) answered(op string, class cloud.Class, answer gophercloud.ErrUnexpectedResponseCode) error {
+	said, ok := refusalOf(answer.Actual, answer.ResponseHeader, answer.Body)
+	if !ok {
+		return &cloud.Error{
+			Code:       strange(answer.Actual),
+			Message:    op + ": status " + strconv.Itoa(answer.Actual) + ", and not in OpenStack's words",
+			RetryAfter: retryAfter(strange(answer.Actual), answer.ResponseHeader),
+		}
+	}
+	said.words = r.clean(said.words)
+	code := said.code(class)
+	message := op + ": " + strconv.Itoa(said.status)
+	if said.words != "" {
+		message += ": " + said.words
+	}
+	return &cloud.Error{Code: code, Message: message, RetryAfter: retryAfter(code, answer.ResponseHeader), Err: said}
+}
+
+// retryAfter reads the header in its form of seconds.
+func retryAfter(code cloud.Code, header http.Header) time.Duration {
+	seconds, err := strconv.Atoi(header.Get("Retry-After"))
+	if code != cloud.Throttled && code != cloud.Unavailable || err != nil || seconds < 0 {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// plain drops the request's method and address, which net/http puts before the cause.
+func plain(err error) string {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	return err.Error()
+}

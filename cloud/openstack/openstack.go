@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package openstack is the driver of OpenStack: it turns requests into calls of Keystone, Nova, Neutron and Glance and answers
+// into resources, over gophercloud's clients. It knows no Kubernetes client and no other driver, and all its traffic goes
+// through the account's transport.
+package openstack
+
+import (
+	"crypto/x509"
+	"net/netip"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+const (
+	// microversion is Nova's that all calls are made in: 2.61, of the release Rocky. It has tags in the create (2.52), the
+	// flavor's extra specs (2.61), and is the last that this driver would gain from.
+	microversion = "2.61"
+	// maxUserData is what fits into the 65,535 bytes that Nova takes, as base64.
+	maxUserData = 65535 / 4 * 3
+	// maxBatch keeps a listing by tokens in one line of 4 KiB, and one step's deletes within a minute at the rate below.
+	maxBatch = 50
+	// maxText is how long a name, a value of metadata and a description may be.
+	maxText = 255
+	// maxTag is how long a server's tag may be.
+	maxTag = 60
+)
+
+// Cloud is OpenStack's row in the registry.
+func Cloud() cloud.Cloud {
+	return cloud.Cloud{
+		Name:            "openstack",
+		InAccount:       func(a *infrav1.CloudAccountSpec) bool { return a.OpenStack != nil },
+		InMachine:       func(m *infrav1.CloudMachineFields) bool { return m.OpenStack != nil },
+		ValidateAccount: validateAccount,
+		ValidateMachine: validateMachine,
+		New:             newDriver,
+		Roots:           roots,
+		// Prudent guesses: Nova and Neutron have no limits of rate themselves; what stands before them may.
+		Limits: cloud.Limits{
+			Create: cloud.Limit{PerSecond: 5, Burst: 20},
+			Delete: cloud.Limit{PerSecond: 5, Burst: 20},
+			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
+		},
+		Consistency: consistency,
+		MaxUserData: maxUserData,
+		MaxBatch:    maxBatch,
+		ProviderID:  func(*infrav1.CloudMachineSpec) string { return providerID("{{ v1.instance_id }}") },
+		Zone: func(m *infrav1.CloudMachineFields) string {
+			if m.OpenStack == nil {
+				return ""
+			}
+			return m.OpenStack.AvailabilityZone
+		},
+	}
+}
+
+// providerID is the server's as OpenStack's cloud controller writes it, where it serves one region.
+func providerID(id string) string { return "openstack:///" + id }
+
+func roots(a *infrav1.CloudAccountSpec) (*x509.CertPool, error) {
+	if a.OpenStack == nil || a.OpenStack.CABundle == "" {
+		return nil, nil
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(a.OpenStack.CABundle)) {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "caBundle holds no certificate in PEM")
+	}
+	return pool, nil
+}
+
+func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
+	if a.OpenStack == nil {
+		return nil
+	}
+	if a.CredentialsRef == nil {
+		all = append(all, field.Required(path.Child("credentialsRef"), "OpenStack has no ambient credentials: name a Secret with clouds.yaml"))
+	}
+	if _, err := roots(a); err != nil {
+		all = append(all, field.Invalid(path.Child("openstack", "caBundle"), "", "must hold certificates in PEM"))
+	}
+	return all
+}
+
+func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) (all field.ErrorList) {
+	if m.OpenStack == nil {
+		return nil
+	}
+	path = path.Child("openstack")
+	for key, value := range m.OpenStack.Metadata {
+		at := path.Child("metadata").Key(clip(key, maxText))
+		switch {
+		case strings.HasPrefix(key, "drover-"):
+			all = append(all, field.Forbidden(at, `keys that begin with "drover-" are Drover's`))
+		case key == "" || len(key) > maxText || len(value) > maxText:
+			all = append(all, field.Invalid(at, clip(value, maxText), "Nova takes keys of 1 to 255 bytes, and values of at most 255"))
+		}
+	}
+	for i, tag := range m.OpenStack.Tags {
+		if strings.HasPrefix(tag, "drover") {
+			all = append(all, field.Forbidden(path.Child("tags").Index(i), `tags that begin with "drover" are Drover's`))
+		}
+	}
+	for i, port := range m.OpenStack.Ports {
+		for j, text := range port.AllowedAddressPairs {
+			if !isAddress(text) {
+				all = append(all, field.Invalid(path.Child("ports").Index(i).Child("allowedAddressPairs").Index(j), text, "must be an address, or a network such as 10.244.0.0/16"))
+			}
+		}
+	}
+	return all
+}
+
+func isAddress(text string) bool {
+	if _, err := netip.ParsePrefix(text); err == nil {
+		return true
+	}
+	_, err := netip.ParseAddr(text)
+	return err == nil
+}
+
+// machineOf returns the machine's OpenStack fields.
+func machineOf(fields *infrav1.CloudMachineFields) (*infrav1.OpenStackMachine, error) {
+	if fields == nil || fields.OpenStack == nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a machine of OpenStack")
+	}
+	return fields.OpenStack, nil
+}
+
+// clip cuts s to at most n bytes, and never inside a character.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
+}

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// TestRefusals: answers that the real services can't be brought to give here, and what is no service's.
+func TestRefusals(t *testing.T) {
+	const page = "<html><body>Welcome to the hotel</body></html>"
+	header := func(pairs ...string) http.Header {
+		h := http.Header{}
+		for i := 1; i < len(pairs); i += 2 {
+			h.Set(pairs[i-1], pairs[i])
+		}
+		return h
+	}
+	for _, test := range []struct {
+		status int
+		header http.Header
+		body   string
+		class  cloud.Class
+		want   cloud.Code
+		after  time.Duration
+	}{
+		{413, header("Retry-After", "7"), `{"overLimit": {"code": 413, "message": "This request was rate-limited."}}`, cloud.ClassCreate, cloud.Throttled, 7 * time.Second},
+		{429, header("Retry-After", "3"), page, cloud.ClassRead, cloud.Throttled, 3 * time.Second},
+		{429, header("Retry-After", "-3"), page, cloud.ClassRead, cloud.Throttled, 0},
+		{413, nil, page, cloud.ClassCreate, cloud.Unknown, 0},
+		{403, nil, `{"forbidden": {"code": 403, "message": "Policy doesn't allow os_compute_api:servers:create to be performed."}}`, cloud.ClassCreate, cloud.Unauthorized, 0},
+		{403, nil, `{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 4, but already used 8 of 10 cores"}}`, cloud.ClassCreate, cloud.QuotaExceeded, 0},
+		{403, nil, `{"forbidden": {"code": 403, "message": "Maximum number of ports exceeded"}}`, cloud.ClassCreate, cloud.QuotaExceeded, 0},
+		{403, nil, page, cloud.ClassCreate, cloud.Unknown, 0},
+		{409, nil, `{"NeutronError": {"type": "IpAddressGenerationFailure", "message": "No more IP addresses available on network n.", "detail": ""}}`, cloud.ClassCreate, cloud.NoCapacity, 0},
+		{409, nil, `{"NeutronError": {"type": "PortInUse", "message": "in use", "detail": ""}}`, cloud.ClassDelete, cloud.Conflict, 0},
+		{404, nil, page, cloud.ClassDelete, cloud.Unknown, 0},
+		{404, nil, `{"NeutronError": {"type": "NetworkNotFound", "message": "no network", "detail": ""}}`, cloud.ClassCreate, cloud.NotFound, 0},
+		{400, nil, `{"badRequest": {"code": 400, "message": "marker [x] not found"}}`, cloud.ClassRead, cloud.Unknown, 0},
+		{406, header("X-Openstack-Request-Id", "req-1"), `{"computeFault": {"code": 406, "message": "Version 2.61 is not supported by the API."}}`, cloud.ClassRead, cloud.InvalidSpec, 0},
+		{500, nil, `{"computeFault": {"code": 500, "message": "Unexpected API Error."}}`, cloud.ClassCreate, cloud.Unknown, 0},
+		{503, header("Retry-After", "5"), page, cloud.ClassCreate, cloud.Unavailable, 5 * time.Second},
+		{504, nil, page, cloud.ClassCreate, cloud.Unavailable, 0},
+		{200, nil, page, cloud.ClassCreate, cloud.Unknown, 0},
+	} {
+		g := NewWithT(t)
+		err := redactor{}.typed("Op", test.class, gophercloud.ErrUnexpectedResponseCode{Actual: test.status, ResponseHeader: test.header, Body: []byte(test.body)})
+		var own *cloud.Error
+		g.Expect(errors.As(err, &own)).To(BeTrue())
+		g.Expect(own.Code).To(Equal(test.want), "%d %s", test.status, test.body)
+		g.Expect(own.RetryAfter).To(Equal(test.after), "%d %s", test.status, test.body)
+		g.Expect(own.Message).NotTo(ContainSubstring("hotel"))
+	}
+}
+
+// TestQueued: that a turn comes too late stays in the chain, and is not a create whose end is open.
+func TestQueued(t *testing.T) {
+	g := NewWithT(t)
+	err := redactor{}.typed("Op", cloud.ClassCreate, &cloud.Queued{After: time.Second})
+	var queued *cloud.Queued
+	g.Expect(errors.As(err, &queued)).To(BeTrue())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+	var mine creation
+	mine.note(err)
+	g.Expect(mine.open.IsZero()).To(BeTrue())
+	mine.note(cloud.Errorf(cloud.QuotaExceeded, "refused"))
+	g.Expect(mine.open.IsZero()).To(BeTrue())
+	mine.note(cloud.Errorf(cloud.Unknown, "lost"))
+	g.Expect(mine.open.IsZero()).To(BeFalse())
+}
+
+// TestRedactor: an endpoint that repeats a secret gives nothing away, also at the place where a text is cut.
+func TestRedactor(t *testing.T) {
+	g := NewWithT(t)
+	r := redactor{[]string{"very-secret"}}
+	err := r.typed("Op", cloud.ClassRead, gophercloud.ErrUnexpectedResponseCode{
+		Actual: 401, Body: []byte(`{"error": {"code": 401, "message": "` + strings.Repeat("x", 505) + `very-secret", "title": "Unauthorized"}}`)})
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	g.Expect(err.Error()).NotTo(ContainSubstring("very"))
+}
+
+// TestClouds: what a clouds.yaml may say, and what it is refused for.
+func TestClouds(t *testing.T) {
+	account := &infrav1.OpenStackAccount{AuthURL: "https://keystone.example.com/v3", ProjectID: "p1", Region: "r1"}
+	two := "clouds: {a: {auth: {username: u, password: p}}, b: {auth: {token: t}}}"
+	for name, test := range map[string]struct {
+		file, cloud string
+		want        cloud.Code
+		says        string
+	}{
+		"password":               {file: "clouds: {a: {auth: {auth_url: 'https://keystone.example.com/', username: u, password: p, user_domain_name: Default}}}"},
+		"application credential": {file: "clouds: {a: {auth_type: v3applicationcredential, auth: {application_credential_id: i, application_credential_secret: s}}}"},
+		"credential and user":    {file: "clouds: {a: {auth: {application_credential_id: i, application_credential_secret: s, username: u, user_domain_id: d}}}"},
+		"named credential":       {file: "clouds: {a: {auth: {application_credential_name: n, application_credential_secret: s, username: u, user_domain_id: d}}}"},
+		"token":                  {file: "clouds: {a: {auth_type: token, auth: {token: t}}}"},
+		"the right one of two":   {file: two, cloud: "b"},
+		"which of two":           {file: two, want: cloud.InvalidSpec, says: "spec.openstack.cloud"},
+		"none of that name":      {file: two, cloud: "c", want: cloud.InvalidSpec},
+		"no file":                {want: cloud.Unauthorized, says: "no key"},
+		"no YAML":                {file: "a: [", want: cloud.InvalidSpec},
+		"no password":            {file: "clouds: {a: {auth: {username: u}}}", want: cloud.Unauthorized},
+		"no secret":              {file: "clouds: {a: {auth_type: v3applicationcredential, auth: {application_credential_id: i}}}", want: cloud.Unauthorized},
+		"no token":               {file: "clouds: {a: {auth_type: v3token, auth: {}}}", want: cloud.Unauthorized},
+		"another way":            {file: "clouds: {a: {auth_type: v3oidcpassword, auth: {password: p}}}", want: cloud.InvalidSpec, says: "v3oidcpassword"},
+		"not verified":           {file: "clouds: {a: {verify: false, auth: {username: u, password: p}}}", want: cloud.InvalidSpec, says: "caBundle"},
+		"a file":                 {file: "clouds: {a: {cacert: /etc/passwd, auth: {username: u, password: p}}}", want: cloud.InvalidSpec, says: "caBundle"},
+		"a key's file":           {file: "clouds: {a: {key: /etc/passwd, auth: {username: u, password: p}}}", want: cloud.InvalidSpec},
+		"another Keystone":       {file: "clouds: {a: {auth: {auth_url: 'https://elsewhere.example.com', username: u, password: p}}}", want: cloud.InvalidSpec, says: "auth_url"},
+		"another region":         {file: "clouds: {a: {region_name: r2, auth: {username: u, password: p}}}", want: cloud.InvalidSpec, says: "region_name"},
+		"another project":        {file: "clouds: {a: {auth: {project_id: p2, username: u, password: p}}}", want: cloud.InvalidSpec, says: "project_id"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			account := account.DeepCopy()
+			account.Cloud = test.cloud
+			made, err := newLogin(account, map[string][]byte{cloudsKey: []byte(test.file)})
+			g.Expect(cloud.CodeOf(err)).To(Equal(test.want), "%v", err)
+			if err != nil {
+				g.Expect(err.Error()).To(And(ContainSubstring(test.says), Not(ContainSubstring("/etc/passwd"))))
+				return
+			}
+			body, err := made.options.ToTokenV3CreateMap(nil)
+			g.Expect(err).NotTo(HaveOccurred(), "Keystone's client takes it")
+			g.Expect(body).To(HaveKey("auth"))
+			if made.options.ApplicationCredentialID != "" {
+				g.Expect(made.options.Username+made.options.DomainID).To(BeEmpty(), "its ID says whose it is")
+			}
+			g.Expect(made.secrets.secrets).To(HaveLen(1))
+		})
+	}
+}
+
+// TestShared: who comes while a question is under way shares the next; one who gives up takes nobody along.
+func TestShared(t *testing.T) {
+	g := NewWithT(t)
+	began, goOn := make(chan []string), make(chan error)
+	s := newShared(func(ctx context.Context, keys []string) ([]string, error) {
+		began <- keys
+		select {
+		case err := <-goOn:
+			return keys, err
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	})
+	var wg sync.WaitGroup
+	ask := func(ctx context.Context, key string, found *[]string, err *error) {
+		wg.Go(func() { *found, *err = s.get(ctx, key) })
+	}
+	var first, second, third []string
+	var firstErr, secondErr, thirdErr error
+	leaves, leave := context.WithCancel(t.Context())
+	ask(leaves, "a", &first, &firstErr)
+	g.Expect(<-began).To(Equal([]string{"a"}))
+	ask(t.Context(), "b", &second, &secondErr)
+	ask(t.Context(), "c", &third, &thirdErr)
+	g.Eventually(func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.next == nil {
+			return 0
+		}
+		return len(s.next.keys)
+	}).Should(Equal(2))
+	leave()
+	g.Expect(<-began).To(Equal([]string{"b", "c"}))
+	goOn <- nil
+	wg.Wait()
+	g.Expect(firstErr).To(MatchError(context.Canceled))
+	g.Expect(secondErr).NotTo(HaveOccurred())
+	g.Expect(thirdErr).NotTo(HaveOccurred())
+	g.Expect(second).To(Equal([]string{"b", "c"}))
+	g.Expect(third).To(Equal(second))
+}
+
+// TestSharedLeader: of two who share a question, the one who asks it gives up; the other asks again. Which one asks is chance.
+func TestSharedLeader(t *testing.T) {
+	g := NewWithT(t)
+	for range 20 {
+		began, goOn := make(chan []string), make(chan struct{})
+		s := newShared(func(ctx context.Context, keys []string) ([]string, error) {
+			began <- keys
+			select {
+			case <-goOn:
+				return keys, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		})
+		var wg sync.WaitGroup
+		leaves, leave := context.WithCancel(t.Context())
+		wg.Go(func() { _, _ = s.get(t.Context(), "first") })
+		g.Expect(<-began).To(HaveLen(1))
+		var found []string
+		var err error
+		wg.Go(func() { _, _ = s.get(leaves, "leaves") })
+		wg.Go(func() { found, err = s.get(t.Context(), "stays") })
+		g.Eventually(func() int {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.next == nil {
+				return 0
+			}
+			return len(s.next.keys)
+		}).Should(Equal(2))
+		goOn <- struct{}{}
+		g.Expect(<-began).To(HaveLen(2))
+		leave()
+		ended := make(chan struct{})
+		go func() { wg.Wait(); close(ended) }()
+		select {
+		case keys := <-began: // whoever left had asked
+			g.Expect(keys).To(Equal([]string{"stays"}))
+			goOn <- struct{}{}
+		case goOn <- struct{}{}:
+		case <-ended:
+		}
+		<-ended
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found).To(ContainElement("stays"))
+	}
+}
+
+// TestCreations: one create of a token goes on at a time.
+func TestCreations(t *testing.T) {
+	g := NewWithT(t)
+	var c creations
+	_, release, err := c.begin(t.Context(), "a")
+	g.Expect(err).NotTo(HaveOccurred())
+	_, other, err := c.begin(t.Context(), "b")
+	g.Expect(err).NotTo(HaveOccurred())
+	other()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, err = c.begin(ctx, "a")
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+	release()
+	g.Expect(c.turns).To(BeEmpty())
+}
+
+func TestTokenTag(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(tokenTag("abc")).To(Equal("drover-creation-token=abc"))
+	long := tokenTag(strings.Repeat("a", 63))
+	g.Expect(len(long)).To(BeNumerically("<=", maxTag))
+	g.Expect(long).NotTo(Equal(tokenTag(strings.Repeat("a", 62) + "b")))
+}
+
+func TestValidate(t *testing.T) {
+	g := NewWithT(t)
+	path := field.NewPath("spec")
+	g.Expect(validateMachine(requested(ownPorts).Spec, path)).To(BeEmpty())
+	g.Expect(validateMachine(requested(func(m *infrav1.OpenStackMachine) {
+		m.Metadata = map[string]string{"drover-ownership-id": "x", "": "x", "long": strings.Repeat("x", 256)}
+		m.Tags = []string{"drover-creation-token=x", "fine"}
+		m.Ports = []infrav1.OpenStackPort{{Network: "n", AllowedAddressPairs: []string{"10.0.0.1", "fd00::/8", "ten"}}}
+	}).Spec, path)).To(ConsistOf(
+		HaveField("Field", `spec.openstack.metadata[drover-ownership-id]`), HaveField("Field", `spec.openstack.metadata[]`),
+		HaveField("Field", `spec.openstack.metadata[long]`), HaveField("Field", "spec.openstack.tags[0]"),
+		HaveField("Field", "spec.openstack.ports[0].allowedAddressPairs[2]"),
+	))
+	account := &infrav1.CloudAccountSpec{OpenStack: &infrav1.OpenStackAccount{CABundle: "none"}}
+	g.Expect(validateAccount(account, path)).To(ConsistOf(
+		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.openstack.caBundle")))
+}
+
+// FuzzRefusal: no answer, whatever its body, is both a service's own and unreadable, and no text grows without bound.
+func FuzzRefusal(f *testing.F) {
+	f.Add(403, `{"forbidden": {"code": 403, "message": "Quota exceeded for cores"}}`)
+	f.Add(409, `{"NeutronError": {"type": "OverQuota", "message": "m", "detail": ""}}`)
+	f.Add(404, `{"NeutronError": "text"}`)
+	f.Add(500, `<html>`)
+	f.Fuzz(func(t *testing.T, status int, body string) {
+		err := redactor{[]string{"secret"}}.typed("Op", cloud.ClassCreate, gophercloud.ErrUnexpectedResponseCode{Actual: status, Body: []byte(body)})
+		var own *cloud.Error
+		if !errors.As(err, &own) || len(own.Message) > 600 || strings.Contains(own.Message, "secret") {
+			t.Errorf("%d %q: %v", status, body, err)
+		}
+	})
+}
+
+// FuzzPort: what a port is written with is read back, whatever else is in its description.
+func FuzzPort(f *testing.F) {
+	f.Add("owner-1", 3, "team-a", "blue-1")
+	f.Fuzz(func(t *testing.T, owner string, index int, namespace, name string) {
+		if strings.ContainsFunc(owner, func(r rune) bool { return r <= ' ' || r > '~' }) || len(owner) > 63 || owner == "" || index < 0 || index > 15 {
+			t.Skip("no ownership ID, or no index")
+		}
+		p := port{Description: portDescription(cloud.Request{OwnershipID: owner, Namespace: namespace, Name: name}, index)}
+		if p.ownership() != owner || p.index() != index || len(p.Description) > maxText {
+			t.Errorf("%q: %q %d", p.Description, p.ownership(), p.index())
+		}
+	})
+}
+
+// FuzzClouds: any Secret is read or refused, and its text is not repeated.
+func FuzzClouds(f *testing.F) {
+	f.Add("clouds: {a: {auth: {username: u, password: hidden-word}}}")
+	f.Add("hidden-word: [")
+	f.Fuzz(func(t *testing.T, file string) {
+		_, err := newLogin(&infrav1.OpenStackAccount{AuthURL: "https://k/v3", ProjectID: "p"}, map[string][]byte{cloudsKey: []byte(file)})
+		if err != nil && strings.Contains(err.Error(), "hidden-word") && !strings.Contains(file, "auth_type") {
+			t.Errorf("%q: %v", file, err)
+		}
+	})
+}

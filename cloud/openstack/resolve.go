@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// uuidForm is an ID's. Nova's flavors may have others.
+var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+type flavor struct {
+	ID    string `json:"id"`
+	Name  string `json:"name"`
+	VCPUs int64  `json:"vcpus"`
+	// RAM in MiB, Disk in GiB; 0 where the disk is as large as the image asks for.
+	RAM  int64 `json:"ram"`
+	Disk int64 `json:"disk"`
+}
+
+type glanceImage struct {
+	ID           string    `json:"id"`
+	Status       string    `json:"status"`
+	CreatedAt    time.Time `json:"created_at"`
+	Architecture string    `json:"architecture"`
+	OSType       string    `json:"os_type"`
+}
+
+// named is anything of Neutron's that has a name.
+type named struct {
+	ID string `json:"id"`
+}
+
+// flavor finds a flavor by its ID, or else by its name. One listing serves all.
+func (d *driver) flavor(ctx context.Context, wanted string) (flavor, error) {
+	all, err := d.flavors.get(ctx, "", d.listFlavors)
+	if err != nil {
+		return flavor{}, err
+	}
+	for _, is := range []func(flavor) bool{
+		func(f flavor) bool { return f.ID == wanted },
+		func(f flavor) bool { return f.Name == wanted },
+	} {
+		if i := slices.IndexFunc(all, is); i >= 0 {
+			return all[i], nil
+		}
+	}
+	d.flavors.forget() // it may be made meanwhile
+	return flavor{}, cloud.Errorf(cloud.InvalidSpec, "the project has no flavor %q", wanted)
+}
+
+func (d *driver) listFlavors(ctx context.Context) ([]flavor, error) {
+	op := operation{"ListFlavors", cloud.ClassRead, compute, http.MethodGet}
+	return pages(op, func(marker string) ([]flavor, bool, error) {
+		var page struct {
+			Flavors *[]flavor `json:"flavors"`
+			Links   []link    `json:"flavors_links"`
+		}
+		if err := d.call(ctx, op, "flavors/detail?"+d.page(marker, nil).Encode(), nil, &page); err != nil {
+			return nil, false, err
+		}
+		return whole(op, page.Flavors, page.Links)
+	}, func(f flavor) string { return f.ID })
+}
+
+// image finds the image that the machine names.
+func (d *driver) image(ctx context.Context, wanted infrav1.OpenStackImage) (glanceImage, error) {
+	if wanted.ID != "" {
+		return d.images.get(ctx, wanted.ID, func(ctx context.Context) (glanceImage, error) { return d.getImage(ctx, wanted.ID) })
+	}
+	query := url.Values{"status": {"active"}, "sort": {"created_at:desc"}, "limit": {"1"}}
+	if wanted.Name != "" {
+		query.Set("name", wanted.Name)
+	}
+	for _, tag := range wanted.Tags {
+		query.Add("tag", tag)
+	}
+	return d.images.get(ctx, "?"+query.Encode(), func(ctx context.Context) (glanceImage, error) { return d.findImage(ctx, query) })
+}
+
+func (d *driver) getImage(ctx context.Context, id string) (glanceImage, error) {
+	op := operation{"GetImage", cloud.ClassRead, image, http.MethodGet}
+	var found glanceImage
+	err := d.call(ctx, op, "images/"+id, nil, &found)
+	switch {
+	case cloud.CodeOf(err) == cloud.NotFound:
+		return found, cloud.Errorf(cloud.InvalidSpec, "the project has no image %s", id)
+	case err != nil:
+		return found, err
+	case found.ID != id:
+		return found, foreign(op)
+	case found.Status != "active":
+		return found, cloud.Errorf(cloud.NotFound, "the image %s is %s, and not active", id, clip(found.Status, 64))
+	}
+	return found, nil
+}
+
+func (d *driver) findImage(ctx context.Context, query url.Values) (glanceImage, error) {
+	op := operation{"ListImages", cloud.ClassRead, image, http.MethodGet}
+	var page struct {
+		Images *[]glanceImage `json:"images"`
+	}
+	if err := d.call(ctx, op, "images?"+query.Encode(), nil, &page); err != nil {
+		return glanceImage{}, err
+	}
+	if page.Images == nil {
+		return glanceImage{}, foreign(op)
+	}
+	if len(*page.Images) == 0 {
+		return glanceImage{}, cloud.Errorf(cloud.NotFound, "no active image has the name %q and the tags %q", query.Get("name"), query["tag"])
+	}
+	return (*page.Images)[0], nil
+}
+
+// networkID and groupID find one of Neutron's by its name, in this project or shared with it.
+func (d *driver) networkID(ctx context.Context, wanted string) (string, error) {
+	return d.neutronID(ctx, "networks", wanted, url.Values{"name": {wanted}})
+}
+
+func (d *driver) groupID(ctx context.Context, wanted string) (string, error) {
+	return d.neutronID(ctx, "security-groups", wanted, url.Values{"name": {wanted}, "project_id": {d.account.ProjectID}})
+}
+
+func (d *driver) neutronID(ctx context.Context, kind, wanted string, query url.Values) (string, error) {
+	if uuidForm.MatchString(wanted) {
+		return wanted, nil
+	}
+	return d.ids.get(ctx, kind+"/"+wanted, func(ctx context.Context) (string, error) {
+		op := operation{map[string]string{"networks": "ListNetworks", "security-groups": "ListSecurityGroups"}[kind], cloud.ClassRead, network, http.MethodGet}
+		query.Set("fields", "id")
+		var page map[string]*[]named
+		if err := d.call(ctx, op, kind+"?"+query.Encode(), nil, &page); err != nil {
+			return "", err
+		}
+		found := page[strings.ReplaceAll(kind, "-", "_")]
+		switch {
+		case found == nil:
+			return "", foreign(op)
+		case len(*found) == 0:
+			return "", cloud.Errorf(cloud.NotFound, "%s: none has the name %q", kind, wanted)
+		case len(*found) > 1:
+			return "", cloud.Errorf(cloud.Conflict, "%s: %d have the name %q: say an ID", kind, len(*found), wanted)
+		}
+		return (*found)[0].ID, nil
+	})
+}
+
+// foreign is for an answer without what was asked for.
+func foreign(op operation) error {
+	return cloud.Errorf(cloud.Unknown, "%s: the answer does not hold what was asked for: does the endpoint belong to OpenStack?", op.name)
+}
+
+// Offering goes by the flavor, and for the architecture by the image.
+func (d *driver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
+	machine, err := machineOf(spec)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	size, err := d.flavor(ctx, machine.Flavor)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	from, err := d.image(ctx, machine.Image)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewQuantity(size.VCPUs, resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(size.RAM<<20, resource.BinarySI),
+		corev1.ResourcePods:   *resource.NewQuantity(defaultPods, resource.DecimalSI),
+	}
+	if size.Disk > 0 {
+		capacity[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(size.Disk<<30, resource.BinarySI)
+	}
+	return cloud.Offering{
+		Capacity:        capacity,
+		Architecture:    architecture(from.Architecture),
+		OperatingSystem: cmp.Or(strings.ToLower(from.OSType), "linux"),
+	}, nil
+}
+
+// defaultPods is the kubelet's.
+const defaultPods = 110
+
+// architecture says Glance's names in Go's words. An image that names none is taken for the most common.
+func architecture(glance string) string {
+	switch glance {
+	case "", "x86_64":
+		return "amd64"
+	case "aarch64":
+		return "arm64"
+	}
+	return glance
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// server is Nova's, as far as it is read: "List Servers Detailed" in its API reference.
+type server struct {
+	ID         string               `json:"id"`
+	Name       string               `json:"name"`
+	Status     string               `json:"status"`
+	Task       string               `json:"OS-EXT-STS:task_state"`
+	Zone       string               `json:"OS-EXT-AZ:availability_zone"`
+	Created    time.Time            `json:"created"`
+	Launched   string               `json:"OS-SRV-USG:launched_at"`
+	Metadata   map[string]string    `json:"metadata"`
+	Addresses  map[string][]address `json:"addresses"`
+	AccessIPv4 string               `json:"accessIPv4"`
+	AccessIPv6 string               `json:"accessIPv6"`
+	Fault      struct {
+		Message string `json:"message"`
+	} `json:"fault"`
+}
+
+type address struct {
+	Address string `json:"addr"`
+	Type    string `json:"OS-EXT-IPS:type"`
+}
+
+func (s *server) resource() cloud.Resource {
+	state, reason := s.state()
+	return cloud.Resource{
+		Kind: cloud.KindInstance, ID: s.ID, ProviderID: providerID(s.ID),
+		Token: s.Metadata[cloud.TagToken], OwnershipID: s.Metadata[cloud.TagOwnership],
+		CreatedAt: s.Created, State: state, Reason: reason, FailureDomain: s.Zone, Addresses: s.addresses(),
+	}
+}
+
+// state follows "Server status" in Nova's API reference. A server is in ERROR that never came to be, and also one that an
+// action failed on, a migration for one: the latter may be brought back by its operator.
+func (s *server) state() (state cloud.State, reason string) {
+	switch s.Status {
+	case "DELETED", "SOFT_DELETED":
+		return cloud.StateTerminated, ""
+	}
+	if s.Task == "deleting" || s.Task == "soft-deleting" {
+		return cloud.StateStopping, ""
+	}
+	switch s.Status {
+	case "BUILD":
+		return cloud.StatePending, ""
+	case "ERROR":
+		if s.Launched == "" {
+			return cloud.StateFailed, faultReason(s.Fault.Message)
+		}
+		return cloud.StateStopped, faultReason(s.Fault.Message)
+	case "SHUTOFF", "SUSPENDED", "PAUSED", "SHELVED", "SHELVED_OFFLOADED":
+		return cloud.StateStopped, s.Status
+	}
+	return cloud.StateRunning, ""
+}
+
+// faultReason is Nova's own word for it. That its scheduler found no host is a lack of capacity, or a request that no host can
+// serve.
+func faultReason(fault string) string {
+	fault = cmp.Or(clip(fault, 512), "the server is in ERROR, and Nova does not say why")
+	if strings.HasPrefix(fault, "No valid host was found") {
+		return string(cloud.NoCapacity) + ": " + fault
+	}
+	return fault
+}
+
+// addresses are those that OpenStack's cloud controller gives the Node: fixed ones are internal, floating and access ones
+// external. IPv4 comes before IPv6 where the server has both in one network.
+func (s *server) addresses() []clusterv1.MachineAddress {
+	var all []clusterv1.MachineAddress
+	add := func(kind clusterv1.MachineAddressType, value string) {
+		a := clusterv1.MachineAddress{Type: kind, Address: value}
+		if value != "" && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	add(clusterv1.MachineHostName, s.Name)
+	for _, name := range slices.Sorted(maps.Keys(s.Addresses)) {
+		in := slices.Clone(s.Addresses[name])
+		slices.SortStableFunc(in, func(a, b address) int { return cmp.Compare(family(a.Address), family(b.Address)) })
+		for _, a := range in {
+			if a.Type == "floating" {
+				add(clusterv1.MachineExternalIP, a.Address)
+			} else {
+				add(clusterv1.MachineInternalIP, a.Address)
+			}
+		}
+	}
+	add(clusterv1.MachineExternalIP, s.AccessIPv4)
+	add(clusterv1.MachineExternalIP, s.AccessIPv6)
+	return all
+}
+
+func family(text string) int {
+	if a, err := netip.ParseAddr(text); err == nil && a.Is4() {
+		return 4
+	}
+	return 6
+}
+
+// port is Neutron's, as far as it is read. Its name carries the token, its description the rest: see portDescription.
+type port struct {
+	ID          string    `json:"id"`
+	Name        string    `json:"name"`
+	Description string    `json:"description"`
+	CreatedAt   time.Time `json:"created_at"`
+}
+
+func (p *port) token() string {
+	token, ok := strings.CutPrefix(p.Name, portName(""))
+	if !ok {
+		return ""
+	}
+	return token
+}
+
+func (p *port) ownership() string { return p.word(cloud.TagOwnership) }
+
+// index is the port's place among its machine's, or -1.
+func (p *port) index() int {
+	index, err := strconv.Atoi(p.word("drover-port"))
+	if err != nil {
+		return -1
+	}
+	return index
+}
+
+func (p *port) word(key string) string {
+	for word := range strings.FieldsSeq(p.Description) {
+		if value, ok := strings.CutPrefix(word, key+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+func nics(ports []port) (all []cloud.Resource) {
+	for _, p := range ports {
+		all = append(all, cloud.Resource{Kind: cloud.KindNIC, ID: p.ID, Token: p.token(), OwnershipID: p.ownership(), CreatedAt: p.CreatedAt})
+	}
+	return all
+}

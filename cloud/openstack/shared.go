@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// memoKept bounds the answers that a memo keeps.
+const memoKept = 1000
+
+// memo keeps answers for resolvedTTL. Of many who want the same one, the first asks and the others wait for it. An error
+// is not kept: whoever comes next asks again.
+type memo[T any] struct {
+	mu      sync.Mutex
+	answers map[string]*answer[T]
+}
+
+type answer[T any] struct {
+	turn  chan struct{} // has room for whoever may look and ask
+	value T
+	until time.Time
+}
+
+func (m *memo[T]) get(ctx context.Context, key string, ask func(context.Context) (T, error)) (none T, err error) {
+	a := m.of(key)
+	select {
+	case a.turn <- struct{}{}:
+		defer func() { <-a.turn }()
+	case <-ctx.Done():
+		return none, waited(ctx)
+	}
+	if time.Now().Before(a.until) {
+		return a.value, nil
+	}
+	value, err := ask(ctx)
+	if err != nil {
+		return none, err
+	}
+	a.value, a.until = value, time.Now().Add(resolvedTTL)
+	return value, nil
+}
+
+func (m *memo[T]) of(key string) *answer[T] {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a := m.answers[key]; a != nil {
+		return a
+	}
+	if m.answers == nil || len(m.answers) >= memoKept {
+		m.answers = map[string]*answer[T]{}
+	}
+	a := &answer[T]{turn: make(chan struct{}, 1)}
+	m.answers[key] = a
+	return a
+}
+
+// forget drops all answers, one of which has proved wrong.
+func (m *memo[T]) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.answers = nil
+}
+
+func waited(ctx context.Context) error {
+	return &cloud.Error{Code: cloud.Unavailable, Message: "waited for another call until the time was up", Err: ctx.Err()}
+}
+
+// shared asks one question for many: who comes while a question is under way shares the next one. Each gets an answer to a
+// question that began after it came, so that it sees what was there then.
+type shared[T any] struct {
+	// ask answers for all keys together.
+	ask func(ctx context.Context, keys []string) ([]T, error)
+
+	turn chan struct{} // has room for whoever asks
+	mu   sync.Mutex
+	next *round[T]
+}
+
+type round[T any] struct {
+	keys  map[string]bool
+	done  chan struct{}
+	found []T
+	err   error
+	ended bool // with the context of whoever asked, which says nothing of the answer
+}
+
+func newShared[T any](ask func(context.Context, []string) ([]T, error)) *shared[T] {
+	return &shared[T]{ask: ask, turn: make(chan struct{}, 1)}
+}
+
+// get returns what was found for the key and for others that were asked for together with it.
+func (s *shared[T]) get(ctx context.Context, key string) ([]T, error) {
+	for {
+		r := s.join(key)
+		select {
+		case <-r.done:
+		case s.turn <- struct{}{}:
+			s.answer(ctx, r)
+			<-s.turn
+		case <-ctx.Done():
+			return nil, waited(ctx)
+		}
+		if !r.ended || ctx.Err() != nil {
+			return r.found, r.err
+		}
+	}
+}
+
+func (s *shared[T]) join(key string) *round[T] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil || len(s.next.keys) >= maxBatch {
+		s.next = &round[T]{keys: map[string]bool{}, done: make(chan struct{})}
+	}
+	s.next.keys[key] = true
+	return s.next
+}
+
+// answer asks the round's question, unless that was done meanwhile.
+func (s *shared[T]) answer(ctx context.Context, r *round[T]) {
+	s.mu.Lock()
+	if s.next == r {
+		s.next = nil // who comes from now on shares the next
+	}
+	keys := slices.Sorted(maps.Keys(r.keys))
+	s.mu.Unlock()
+	select {
+	case <-r.done:
+		return
+	default:
+	}
+	r.found, r.err = s.ask(ctx, keys)
+	r.ended = r.err != nil && ctx.Err() != nil
+	close(r.done)
+}
+
+// creations lets one create at a time go on for a token, and remembers those whose end is open.
+type creations struct {
+	mu    sync.Mutex
+	turns map[string]*creation
+}
+
+type creation struct {
+	turn  chan struct{}
+	users int
+	// open is when a create was sent whose answer never came; zero where there is none.
+	open time.Time
+}
+
+// note remembers that a create which was sent has ended so that its effect is open.
+func (c *creation) note(err error) {
+	var queued *cloud.Queued // was not sent
+	if code := cloud.CodeOf(err); (code == cloud.Unavailable || code == cloud.Unknown) && !errors.As(err, &queued) {
+		c.open = time.Now()
+	}
+}
+
+// begin waits for the token's turn. It is held until release.
+func (c *creations) begin(ctx context.Context, token string) (mine *creation, release func(), err error) {
+	c.mu.Lock()
+	mine = c.turns[token]
+	if mine == nil {
+		if c.turns == nil {
+			c.turns = map[string]*creation{}
+		}
+		mine = &creation{turn: make(chan struct{}, 1)}
+		c.turns[token] = mine
+	}
+	mine.users++
+	c.mu.Unlock()
+	leave := func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		mine.users--
+		for token, one := range c.turns {
+			if one.users == 0 && time.Since(one.open) > openTTL {
+				delete(c.turns, token)
+			}
+		}
+	}
+	select {
+	case mine.turn <- struct{}{}:
+		return mine, func() { <-mine.turn; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, nil, waited(ctx)
+	}
+}

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fills a new OpenStack: "services" registers the services with Keystone, "contents" makes what a tenant finds there.
+
+The tenant is the user demo (password demo) of the project demo. Its cloud has the zones az-1 and az-2, the flavors
+small (1 CPU, 512 MiB) and huge (more memory than any host has), the image node-image, and the networks nodes and storage.
+"""
+
+import json
+import sys
+import urllib.request
+
+KEYSTONE, PLACEMENT, GLANCE, NOVA, NEUTRON = (f"http://127.0.0.1:{port}" for port in range(25001, 25006))
+
+
+class Session:
+    def __init__(self, user, password, project):
+        self.token = None
+        domain = {"id": "default"}
+        headers, _ = self.send("POST", KEYSTONE + "/v3/auth/tokens", {"auth": {
+            "identity": {"methods": ["password"], "password": {"user": {"name": user, "password": password, "domain": domain}}},
+            "scope": {"project": {"name": project, "domain": domain}}}})
+        self.token = headers["X-Subject-Token"]
+
+    def send(self, method, url, body=None, kind="application/json"):
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        headers = {"Content-Type": kind}
+        if self.token:
+            headers["X-Auth-Token"] = self.token
+        with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method)) as answer:
+            text = answer.read()
+            return answer.headers, json.loads(text) if text else {}
+
+    def call(self, *args, **more):
+        return self.send(*args, **more)[1]
+
+
+def services():
+    admin = Session("admin", "admin", "admin")
+    v3 = KEYSTONE + "/v3"
+
+    def make(kind, **fields):
+        return admin.call("POST", f"{v3}/{kind}s", {kind: fields})[kind]["id"]
+
+    roles = {role["name"]: role["id"] for role in admin.call("GET", v3 + "/roles")["roles"]}
+    if "service" not in roles:
+        roles["service"] = make("role", name="service")
+
+    def user(name, password, project, *granted):
+        account = make("user", name=name, password=password, domain_id="default")
+        for role in granted:
+            admin.call("PUT", f"{v3}/projects/{project}/users/{account}/roles/{roles[role]}")
+
+    project = make("project", name="service", domain_id="default")
+    for name in ("placement", "glance", "nova", "neutron"):
+        user(name, "service", project, "admin", "service")
+    user("demo", "demo", make("project", name="demo", domain_id="default"), "member")
+    for kind, name, url in (("placement", "placement", PLACEMENT), ("image", "glance", GLANCE),
+                            ("compute", "nova", NOVA + "/v2.1"), ("network", "neutron", NEUTRON)):
+        service = make("service", type=kind, name=name)
+        for interface in ("public", "internal"):
+            make("endpoint", service_id=service, interface=interface, url=url, region_id="RegionOne")
+
+
+def contents():
+    admin, demo = Session("admin", "admin", "admin"), Session("demo", "demo", "demo")
+    nova = NOVA + "/v2.1"
+    for number in ("1", "2"):
+        aggregate = admin.call("POST", nova + "/os-aggregates", {"aggregate": {"name": "az-" + number, "availability_zone": "az-" + number}})
+        admin.call("POST", f"{nova}/os-aggregates/{aggregate['aggregate']['id']}/action", {"add_host": {"host": "compute-" + number}})
+    for name, cpus, memory in (("small", 1, 512), ("huge", 4, 16 << 20)):
+        admin.call("POST", nova + "/flavors", {"flavor": {"name": name, "vcpus": cpus, "ram": memory, "disk": 1}})
+    image = admin.call("POST", GLANCE + "/v2/images", {
+        "name": "node-image", "disk_format": "raw", "container_format": "bare", "visibility": "public",
+        "architecture": "x86_64", "os_type": "linux", "tags": ["node"]})["id"]
+    admin.call("PUT", f"{GLANCE}/v2/images/{image}/file", b"no hypervisor reads this", kind="application/octet-stream")
+    for number, name in enumerate(("nodes", "storage")):
+        network = demo.call("POST", NEUTRON + "/v2.0/networks", {"network": {"name": name}})["network"]["id"]
+        demo.call("POST", NEUTRON + "/v2.0/subnets", {"subnet": {
+            "name": name, "network_id": network, "ip_version": 4, "cidr": f"10.{number}.0.0/16"}})
+
+
+{"services": services, "contents": contents}[sys.argv[1]]()

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack"
+	. "github.com/onsi/gomega"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	driver "github.com/drover-io/drover/cloud/openstack"
+)
+
+const keystone = "http://127.0.0.1:25001/v3"
+
+func TestMain(m *testing.M) {
+	if resp, err := http.Get(keystone); err != nil {
+		fmt.Fprintln(os.Stderr, "no OpenStack runs here: use 'make test-openstack', or start one by hack/openstack/start")
+		os.Exit(1)
+	} else {
+		resp.Body.Close()
+	}
+	os.Exit(m.Run())
+}
+
+// tenant speaks to OpenStack behind the driver's back.
+type tenant struct {
+	t        testing.TB
+	provider *gophercloud.ProviderClient
+	compute  *gophercloud.ServiceClient
+	network  *gophercloud.ServiceClient
+	identity *gophercloud.ServiceClient
+	project  string
+}
+
+func logIn(t testing.TB, name string) *tenant {
+	t.Helper()
+	g := NewWithT(t)
+	provider, err := openstack.AuthenticatedClient(t.Context(), gophercloud.AuthOptions{
+		IdentityEndpoint: keystone, Username: name, Password: name, TenantName: name, DomainID: "default",
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	who := &tenant{t: t, provider: provider}
+	for client, of := range map[**gophercloud.ServiceClient]func(*gophercloud.ProviderClient, gophercloud.EndpointOpts) (*gophercloud.ServiceClient, error){
+		&who.compute: openstack.NewComputeV2, &who.network: openstack.NewNetworkV2, &who.identity: openstack.NewIdentityV3,
+	} {
+		*client, err = of(provider, gophercloud.EndpointOpts{})
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	who.compute.Microversion = "2.61"
+	var answer struct{ Projects []struct{ ID string } }
+	who.do(who.identity, http.MethodGet, "auth/projects", nil, &answer)
+	g.Expect(answer.Projects).To(HaveLen(1))
+	who.project = answer.Projects[0].ID
+	return who
+}
+
+// do makes a call that must succeed, with headers as pairs.
+func (w *tenant) do(service *gophercloud.ServiceClient, method, path string, body, answer any, headers ...string) {
+	w.t.Helper()
+	more := map[string]string{}
+	for i := 1; i < len(headers); i += 2 {
+		more[headers[i-1]] = headers[i]
+	}
+	_, err := service.Request(withoutEnd(w.t), method, service.ResourceBaseURL()+path, &gophercloud.RequestOpts{
+		JSONBody: body, JSONResponse: answer, MoreHeaders: more, OkCodes: []int{200, 201, 202, 204},
+	})
+	if err != nil {
+		w.t.Fatalf("%s %s: %v", method, path, err)
+	}
+}
+
+// left lists the servers and ports that carry the ownership ID, or all but foreign ones for "".
+func (w *tenant) left(ownership string) (found []string) {
+	w.t.Helper()
+	var servers struct {
+		Servers []struct {
+			ID, Status string
+			Metadata   map[string]string
+		}
+	}
+	w.do(w.compute, http.MethodGet, "servers/detail", nil, &servers)
+	for _, s := range servers.Servers {
+		if id := s.Metadata[cloud.TagOwnership]; id != "" && (ownership == "" || id == ownership) {
+			found = append(found, "server "+s.ID+" "+s.Status)
+		}
+	}
+	var ports struct {
+		Ports []struct {
+			ID, Description string
+			Owner           string `json:"device_owner"`
+		}
+	}
+	w.do(w.network, http.MethodGet, "ports", nil, &ports)
+	for _, p := range ports.Ports {
+		if strings.Contains(p.Description, cloud.TagOwnership+"="+ownership) || ownership == "" && strings.HasPrefix(p.Owner, "compute:") {
+			found = append(found, "port "+p.ID)
+		}
+	}
+	return found
+}
+
+// setQuota changes the demo project's quota, as the cloud's operator, until the test is over or undo is called.
+func setQuota(t testing.TB, admin *tenant, project, name string, value int) (undo func()) {
+	path := "os-quota-sets/" + project
+	set := func(value int) {
+		admin.do(admin.compute, http.MethodPut, path, map[string]any{"quota_set": map[string]any{name: value, "force": true}}, nil)
+	}
+	set(value)
+	undo = sync.OnceFunc(func() { set(1000) })
+	t.Cleanup(undo)
+	return undo
+}
+
+func account(project string) *infrav1.CloudAccountSpec {
+	return &infrav1.CloudAccountSpec{
+		CredentialsRef: &infrav1.LocalReference{Name: "openstack"},
+		OpenStack:      &infrav1.OpenStackAccount{AuthURL: keystone, ProjectID: project, Region: "RegionOne", Interface: "public"},
+	}
+}
+
+func clouds(auth map[string]string) map[string][]byte {
+	file, err := json.Marshal(map[string]any{"clouds": map[string]any{"demo": map[string]any{"auth": auth}}})
+	if err != nil {
+		panic(err)
+	}
+	return map[string][]byte{"clouds.yaml": file}
+}
+
+func password(secret string) map[string][]byte {
+	return clouds(map[string]string{"auth_url": keystone, "username": "demo", "password": secret, "user_domain_id": "default"})
+}
+
+func machine(change func(*infrav1.OpenStackMachine)) *infrav1.CloudMachineFields {
+	m := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Networks: []string{"nodes"}}
+	if change != nil {
+		change(m)
+	}
+	return &infrav1.CloudMachineFields{OpenStack: m}
+}
+
+// counted counts the calls that go through it, by their names, and may stand in the way of one.
+type counted struct {
+	mu     sync.Mutex
+	calls  map[string]int
+	before func(op string, req *http.Request) error
+	after  func(op string) error
+}
+
+func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
+	op, _, _ := cloud.OperationOf(req.Context())
+	c.mu.Lock()
+	if c.calls == nil {
+		c.calls = map[string]int{}
+	}
+	c.calls[op]++
+	before, after := c.before, c.after
+	c.mu.Unlock()
+	if before != nil {
+		if err := before(op, req); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err == nil && after != nil {
+		if err = after(op); err != nil {
+			resp.Body.Close()
+		}
+	}
+	return resp, err
+}
+
+func (c *counted) total() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, calls := range c.calls {
+		n += calls
+	}
+	return n
+}
+
+func (c *counted) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls = nil
+}
+
+func connect(t testing.TB, demo *tenant, carrier http.RoundTripper) cloud.Driver {
+	t.Helper()
+	d, err := driver.Cloud().New(cloud.Config{Account: account(demo.project), Credentials: password("demo"), Transport: carrier})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return d
+}
+
+func request(owner, token string, spec *infrav1.CloudMachineFields) cloud.Request {
+	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[len(token)-8:], UserData: []byte("#cloud-config\n"), Spec: spec}
+}
+
+// until asks as long as it takes to come true. The bound is for what never comes: on a busy computer a server takes a minute.
+func until(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	NewWithT(t).Eventually(ok, 10*time.Minute, 500*time.Millisecond).Should(BeTrue(), what)
+}
+
+// image is the ID of node-image.
+func (w *tenant) image() string {
+	w.t.Helper()
+	g := NewWithT(w.t)
+	glance, err := openstack.NewImageV2(w.provider, gophercloud.EndpointOpts{})
+	g.Expect(err).NotTo(HaveOccurred())
+	var answer struct{ Images []struct{ ID string } }
+	w.do(glance, http.MethodGet, "images?name=node-image", nil, &answer)
+	g.Expect(answer.Images).To(HaveLen(1))
+	return answer.Images[0].ID
+}
+
+// withoutEnd is for cleanups, which come after the test's context has ended.
+func withoutEnd(t testing.TB) context.Context { return context.WithoutCancel(t.Context()) }

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package openstack_test holds the OpenStack driver to a real OpenStack: Keystone, Nova, Neutron, Glance and Placement, with a
+// hypervisor that boots nothing. "make test-openstack" installs it and starts it. It may not import controllers.
+package openstack_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
+	driver "github.com/drover-io/drover/cloud/openstack"
+)
+
+func TestConformance(t *testing.T) {
+	demo, admin := logIn(t, "demo"), logIn(t, "admin")
+	conformance.Run(t, conformance.Target{
+		Cloud:          driver.Cloud(),
+		Account:        account(demo.project),
+		Credentials:    password("demo"),
+		BadCredentials: password("wrong-password"),
+		Machine:        machine(nil),
+		Refused: map[string]conformance.Refused{
+			"unknown flavor":  {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }), Code: cloud.InvalidSpec, OfferingToo: true},
+			"unknown image":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Image = infrav1.OpenStackImage{ID: unknownID} }), Code: cloud.InvalidSpec, OfferingToo: true},
+			"no such image":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Image.Name = "nothing" }), Code: cloud.NotFound},
+			"unknown network": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Networks = []string{unknownID} }), Code: cloud.InvalidSpec},
+			"no such network": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Networks = []string{"nothing"} }), Code: cloud.NotFound},
+			"unknown zone":    {Machine: machine(nil), FailureDomain: "az-9", Code: cloud.InvalidSpec},
+			"unknown key":     {Machine: machine(func(m *infrav1.OpenStackMachine) { m.KeyName = "nothing" }), Code: cloud.InvalidSpec},
+			"no such group":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.SecurityGroups = []string{"nothing"} }), Code: cloud.InvalidSpec},
+		},
+		Machines: 60, // with which the suite takes 10 minutes on two busy cores
+		Patience: 5 * time.Minute,
+		Calls: conformance.Calls{
+			Probe:    2, // with the token
+			Create:   6, // the token, the look, flavor, image, network, the server
+			Offering: 3, // with the token
+			List:     2, // servers and ports
+			Describe: 2,
+			Delete:   5, // Nova has no batch
+		},
+		Inject: map[cloud.Code]func(testing.TB) func(){
+			cloud.QuotaExceeded: func(t testing.TB) func() { return setQuota(t, admin, demo.project, "instances", 0) },
+		},
+		Foreign: func(t testing.TB) func() bool {
+			var made struct{ Server struct{ ID string } }
+			demo.do(demo.compute, http.MethodPost, "servers", map[string]any{"server": foreignServer(demo, "foreign")}, &made)
+			t.Cleanup(func() { demo.do(demo.compute, http.MethodDelete, "servers/"+made.Server.ID, nil, nil) })
+			return func() bool {
+				var now struct{ Server struct{ Status string } }
+				demo.do(demo.compute, http.MethodGet, "servers/"+made.Server.ID, nil, &now)
+				return now.Server.Status == "ACTIVE" || now.Server.Status == "BUILD"
+			}
+		},
+		Left: func(_ testing.TB, ownership string) []string { return demo.left(ownership) },
+	})
+}
+
+const unknownID = "00000000-0000-4000-8000-000000000000"
+
+// foreignServer is somebody else's in the same project.
+func foreignServer(demo *tenant, name string) map[string]any {
+	var flavors struct{ Flavors []struct{ ID, Name string } }
+	demo.do(demo.compute, http.MethodGet, "flavors", nil, &flavors)
+	server := map[string]any{"name": name, "networks": "none", "imageRef": demo.image()}
+	for _, flavor := range flavors.Flavors {
+		if flavor.Name == "small" {
+			server["flavorRef"] = flavor.ID
+		}
+	}
+	return server
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	driver "github.com/drover-io/drover/cloud/openstack"
+)
+
+func newToken() string { return strings.ToLower(rand.Text()) }
+
+// newOwner is an ownership ID, all of whose machines are deleted when the test is over, with nothing left.
+func newOwner(t testing.TB, demo *tenant) string {
+	owner := "test-" + newToken()[:16]
+	t.Cleanup(func() {
+		d := connect(t, demo, http.DefaultTransport)
+		until(t, "nothing is left of "+owner, func() bool { return deleteAll(t, d, owner) == 0 })
+		NewWithT(t).Expect(demo.left(owner)).To(BeEmpty())
+	})
+	return owner
+}
+
+// deleteAll moves the deletion of all that has the ownership ID one step on, servers first, and returns how much there was.
+func deleteAll(t testing.TB, d cloud.Driver, owner string) int {
+	ctx := withoutEnd(t)
+	found, err := d.List(ctx)
+	if err != nil {
+		t.Log(err)
+		return 1
+	}
+	found = slices.DeleteFunc(found, func(r cloud.Resource) bool { return r.OwnershipID != owner })
+	servers := slices.DeleteFunc(slices.Clone(found), func(r cloud.Resource) bool { return r.Kind != cloud.KindInstance })
+	now := found
+	if len(servers) > 0 {
+		now = slices.DeleteFunc(servers, func(r cloud.Resource) bool { return r.State == cloud.StateStopping })
+	}
+	if err := errors.Join(d.Delete(ctx, now)...); err != nil {
+		t.Log(err)
+	}
+	return len(found)
+}
+
+// withPorts asks for two ports of the machine's own, with all that a port can say.
+func withPorts(m *infrav1.OpenStackMachine) {
+	off := false
+	m.Networks = nil
+	m.Ports = []infrav1.OpenStackPort{
+		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []string{"10.244.0.0/16"}, VNICType: "normal"},
+		{Network: "storage", PortSecurity: &off},
+	}
+}
+
+// TestPool: 20 machines with ports of their own, made at once, run in the zones that were asked for and are deleted without a
+// trace; and what that costs.
+func TestPool(t *testing.T) {
+	g := NewWithT(t)
+	demo := logIn(t, "demo")
+	owner, calls := newOwner(t, demo), &counted{}
+	d := connect(t, demo, calls)
+	const machines = 20
+	var wg sync.WaitGroup
+	errs := make([]error, machines)
+	for i := range machines {
+		wg.Go(func() {
+			req := request(owner, newToken(), machine(withPorts))
+			req.FailureDomain = fmt.Sprint("az-", 1+i%2)
+			_, errs[i] = d.Ensure(t.Context(), req)
+		})
+	}
+	wg.Wait()
+	g.Expect(errors.Join(errs...)).NotTo(HaveOccurred())
+	t.Logf("calls to make %d machines with two ports each: %v", machines, calls.calls)
+	g.Expect(calls.calls["CreateServer"]).To(Equal(machines))
+	g.Expect(calls.calls["CreatePorts"]).To(Equal(machines), "one call makes all of a machine's ports")
+	// One create, and a share of the looks: what runs at once asks together. The token and the names are asked for once.
+	g.Expect(calls.total()-calls.calls["CreatePorts"]).To(BeNumerically("<=", 2*machines), "%v", calls.calls)
+
+	zones := map[string]int{}
+	until(t, "all run", func() bool {
+		found, err := d.List(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		clear(zones)
+		ports := 0
+		for _, r := range found {
+			switch {
+			case r.OwnershipID != owner:
+			case r.Kind == cloud.KindNIC:
+				ports++
+			case r.State == cloud.StateRunning:
+				g.Expect(r.Addresses).To(HaveLen(3), "%v", r.Addresses)
+				zones[r.FailureDomain]++
+			default:
+				g.Expect(r.State).To(Equal(cloud.StatePending), r.Reason)
+			}
+		}
+		g.Expect(ports).To(Equal(2 * machines))
+		return zones["az-1"]+zones["az-2"] == machines
+	})
+	g.Expect(zones).To(Equal(map[string]int{"az-1": machines / 2, "az-2": machines / 2}))
+
+	calls.reset()
+	until(t, "all are gone", func() bool { return deleteAll(t, d, owner) == 0 })
+	g.Expect(demo.left(owner)).To(BeEmpty())
+	t.Logf("calls to delete them: %v", calls.calls)
+	g.Expect(calls.calls["DeletePort"]).To(Equal(2 * machines))
+}
+
+// TestMachine: what a machine says of itself arrives at Nova.
+func TestMachine(t *testing.T) {
+	g := NewWithT(t)
+	demo := logIn(t, "demo")
+	owner := newOwner(t, demo)
+	d := connect(t, demo, http.DefaultTransport)
+	key, group := "key-"+owner, struct {
+		Group struct{ ID string } `json:"server_group"`
+	}{}
+	demo.do(demo.compute, http.MethodPost, "os-keypairs", map[string]any{"keypair": map[string]any{"name": key, "public_key": publicKey}}, nil)
+	t.Cleanup(func() { demo.do(demo.compute, http.MethodDelete, "os-keypairs/"+key, nil, nil) })
+	demo.do(demo.compute, http.MethodPost, "os-server-groups", map[string]any{"server_group": map[string]any{"name": owner, "policies": []string{"soft-anti-affinity"}}}, &group)
+	t.Cleanup(func() { demo.do(demo.compute, http.MethodDelete, "os-server-groups/"+group.Group.ID, nil, nil) })
+	on := true
+	made, err := d.Ensure(t.Context(), request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) {
+		m.Image = infrav1.OpenStackImage{Tags: []string{"node"}}
+		m.Networks = []string{"storage", "nodes"}
+		m.SecurityGroups = []string{"default"}
+		m.AvailabilityZone = "az-2"
+		m.ServerGroupID = group.Group.ID
+		m.SchedulerHints = map[string]string{"note": "none"}
+		m.KeyName, m.ConfigDrive = key, &on
+		m.Metadata, m.Tags = map[string]string{"cost-center": "4711"}, []string{"worker"}
+	})))
+	g.Expect(err).NotTo(HaveOccurred())
+	var now struct {
+		Server struct {
+			Status      string
+			KeyName     string `json:"key_name"`
+			ConfigDrive string `json:"config_drive"`
+			Zone        string `json:"OS-EXT-AZ:availability_zone"`
+			Metadata    map[string]string
+			Tags        []string
+			Addresses   map[string]any
+		}
+	}
+	until(t, "the machine runs", func() bool {
+		demo.do(demo.compute, http.MethodGet, "servers/"+made.ID, nil, &now)
+		return now.Server.Status == "ACTIVE"
+	})
+	g.Expect(now.Server.KeyName).To(Equal(key))
+	g.Expect(now.Server.ConfigDrive).To(Equal("True"))
+	g.Expect(now.Server.Zone).To(Equal("az-2"))
+	g.Expect(now.Server.Metadata).To(HaveKeyWithValue("cost-center", "4711"))
+	g.Expect(now.Server.Tags).To(ContainElement("worker"))
+	g.Expect(now.Server.Addresses).To(And(HaveKey("nodes"), HaveKey("storage")))
+	var members struct {
+		Group struct{ Members []string } `json:"server_group"`
+	}
+	demo.do(demo.compute, http.MethodGet, "os-server-groups/"+group.Group.ID, nil, &members)
+	g.Expect(members.Group.Members).To(ConsistOf(made.ID))
+}
+
+const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpVnYwEo6Wc0HGOpYWPS2MZdYjVfpFHnqUbCBHqGSqN test"
+
+// TestNoValidHost: a machine that no host has room for fails with Nova's words, and is not made again in its place.
+func TestNoValidHost(t *testing.T) {
+	g := NewWithT(t)
+	demo := logIn(t, "demo")
+	owner := newOwner(t, demo)
+	d := connect(t, demo, http.DefaultTransport)
+	req := request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) { withPorts(m); m.Flavor = "huge" }))
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	until(t, "the machine fails", func() bool {
+		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found).To(HaveLen(3), "the server and its ports")
+		g.Expect(found[0].ID).To(Equal(made.ID))
+		// Nova writes down the fault a moment after the state.
+		return found[0].State == cloud.StateFailed && strings.HasPrefix(found[0].Reason, "NoCapacity: No valid host was found")
+	})
+	again, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(again.ID).To(Equal(made.ID))
+	g.Expect(again.State).To(Equal(cloud.StateFailed))
+}
+
+// TestQuota: a quota that is used up is told as such, leaves no port behind, and once raised the same machine is made.
+func TestQuota(t *testing.T) {
+	g := NewWithT(t)
+	demo, admin := logIn(t, "demo"), logIn(t, "admin")
+	owner := newOwner(t, demo)
+	d := connect(t, demo, http.DefaultTransport)
+	req := request(owner, newToken(), machine(withPorts))
+	undo := setQuota(t, admin, demo.project, "instances", 0)
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded), "%v", err)
+	g.Expect(err).To(MatchError(ContainSubstring("Quota exceeded for instances")))
+	g.Expect(demo.left(owner)).To(BeEmpty())
+	undo()
+	_, err = d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+// TestRevokedToken: a token that is revoked while it is used costs one login, and no more. It is revoked before Glance sees it:
+// Nova, which has seen it, goes on to believe it for a while.
+func TestRevokedToken(t *testing.T) {
+	g := NewWithT(t)
+	demo := logIn(t, "demo")
+	owner := newOwner(t, demo)
+	calls := &counted{}
+	d := connect(t, demo, calls)
+	revoked := false
+	calls.before = func(op string, req *http.Request) error {
+		token := req.Header.Get("X-Auth-Token")
+		if op == "ListImages" && !revoked {
+			revoked = true
+			asked, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, keystone+"/auth/tokens", nil)
+			g.Expect(err).NotTo(HaveOccurred())
+			asked.Header.Set("X-Auth-Token", token)
+			asked.Header.Set("X-Subject-Token", token)
+			resp, err := http.DefaultClient.Do(asked)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(resp.Body.Close()).To(Succeed())
+			g.Expect(resp.StatusCode).To(Equal(http.StatusNoContent))
+		}
+		return nil
+	}
+	_, err := d.Ensure(t.Context(), request(owner, newToken(), machine(nil)))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(calls.calls).To(HaveKeyWithValue("CreateToken", 2))
+	g.Expect(calls.calls).To(HaveKeyWithValue("ListImages", 2))
+	g.Expect(calls.calls).To(HaveKeyWithValue("CreateServer", 1))
+	g.Expect(demo.left(owner)).To(ContainElement(HavePrefix("server ")))
+}
+
+// TestCredentials: each kind of credentials logs in, and none for another project.
+func TestCredentials(t *testing.T) {
+	g := NewWithT(t)
+	demo, admin := logIn(t, "demo"), logIn(t, "admin")
+	var user struct {
+		Token struct{ User struct{ ID string } }
+	}
+	demo.do(demo.identity, http.MethodGet, "auth/tokens", nil, &user, "X-Subject-Token", demo.provider.Token())
+	credentials := "users/" + user.Token.User.ID + "/application_credentials"
+	var made struct {
+		Credential struct{ ID, Secret string } `json:"application_credential"`
+	}
+	demo.do(demo.identity, http.MethodPost, credentials, map[string]any{"application_credential": map[string]any{"name": "drover"}}, &made)
+	t.Cleanup(func() { demo.do(demo.identity, http.MethodDelete, credentials+"/"+made.Credential.ID, nil, nil) })
+	for name, auth := range map[string]map[string]string{
+		"password":               {"user_id": user.Token.User.ID, "password": "demo"},
+		"application credential": {"application_credential_id": made.Credential.ID, "application_credential_secret": made.Credential.Secret},
+		"token":                  {"token": demo.provider.Token()},
+	} {
+		for project, want := range map[string]cloud.Code{demo.project: "", admin.project: cloud.Unauthorized} {
+			d, err := driver.Cloud().New(cloud.Config{Account: account(project), Credentials: clouds(auth), Transport: &counted{}})
+			g.Expect(err).NotTo(HaveOccurred())
+			info, err := d.Probe(t.Context())
+			g.Expect(cloud.CodeOf(err)).To(Equal(want), "%s: %v", name, err)
+			if want == "" {
+				g.Expect(info.FailureDomains).To(Equal([]string{"az-1", "az-2"}))
+			}
+		}
+	}
+}
+
+// TestForeign: a server of the same name, and a port, that are not Drover's are neither taken nor touched.
+func TestForeign(t *testing.T) {
+	g := NewWithT(t)
+	demo := logIn(t, "demo")
+	owner := newOwner(t, demo)
+	d := connect(t, demo, http.DefaultTransport)
+	req := request(owner, newToken(), machine(nil))
+	var theirs struct{ Server struct{ ID, Status string } }
+	demo.do(demo.compute, http.MethodPost, "servers", map[string]any{"server": foreignServer(demo, req.Name)}, &theirs)
+	t.Cleanup(func() { demo.do(demo.compute, http.MethodDelete, "servers/"+theirs.Server.ID, nil, nil) })
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(made.ID).NotTo(Equal(theirs.Server.ID))
+	found, err := d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).NotTo(ContainElement(HaveField("ID", theirs.Server.ID)))
+	until(t, "ours is gone", func() bool { return deleteAll(t, d, owner) == 0 })
+	demo.do(demo.compute, http.MethodGet, "servers/"+theirs.Server.ID, nil, &theirs)
+	g.Expect(theirs.Server.Status).To(Equal("ACTIVE"))
+}
+
+// TestCrash ends a manager before and after each of its calls, and lets another one go on: one server comes, with its ports, and
+// nothing is left after it.
+func TestCrash(t *testing.T) {
+	demo := logIn(t, "demo")
+	crash := errors.New("crash")
+	for _, op := range []string{"CreatePorts", "CreateServer"} {
+		for _, when := range []string{"before", "after"} {
+			t.Run(when+" "+op, func(t *testing.T) {
+				g := NewWithT(t)
+				owner, calls := newOwner(t, demo), &counted{}
+				if when == "before" {
+					calls.before = func(at string, _ *http.Request) error { return map[bool]error{true: crash}[at == op] }
+				} else {
+					calls.after = func(at string) error { return map[bool]error{true: crash}[at == op] }
+				}
+				req := request(owner, newToken(), machine(withPorts))
+				_, err := connect(t, demo, calls).Ensure(t.Context(), req)
+				g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
+				// What is there by now is found by its token, also if nobody goes on.
+				next := connect(t, demo, http.DefaultTransport)
+				found, err := next.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(found).To(HaveLen(len(demo.left(owner))))
+				_, err = next.Ensure(t.Context(), req)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(demo.left(owner)).To(HaveLen(3), "a server and two ports")
+			})
+		}
+	}
+}
