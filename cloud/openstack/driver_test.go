@@ -262,7 +262,7 @@ func TestPages(t *testing.T) {
 	p.play("ListServers", answers[0])
 	before := p.count("ListServers")
 	_, err = d.List(t.Context())
-	g.Expect(p.count("ListServers")-before).To(Equal(2))
+	g.Expect(p.count("ListServers") - before).To(Equal(2))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown), "the same page again and again")
 	g.Expect(err).To(MatchError(ContainSubstring("does not end")))
 }

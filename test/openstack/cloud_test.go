@@ -176,6 +176,7 @@ func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err == nil && after != nil {
 		if err = after(op); err != nil {
 			resp.Body.Close()
+			return nil, err
 		}
 	}
 	return resp, err
