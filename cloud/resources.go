@@ -4,6 +4,7 @@ package cloud
 
 import (
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -59,6 +60,14 @@ func zones(all []string) ([]string, error) {
 func fits(text string, limit int) bool {
 	n := utf8.RuneCountInString(text)
 	return n > 0 && n <= limit && utf8.ValidString(text)
+}
+
+// Clip cuts a text to at most n bytes, and never inside a character.
+func Clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
 }
 
 // find returns where r is among the resources, or -1.

@@ -96,19 +96,11 @@ func validateTags(tags map[string]string, path *field.Path) (all field.ErrorList
 	for key, value := range tags {
 		switch {
 		case key == "" || len(key) > maxTagKey || len(value) > maxTagValue:
-			all = append(all, field.Invalid(path.Key(clip(key, maxTagKey)), clip(value, maxTagValue),
+			all = append(all, field.Invalid(path.Key(cloud.Clip(key, maxTagKey)), cloud.Clip(value, maxTagValue),
 				fmt.Sprintf("a tag has a key of 1 to %d bytes and a value of at most %d", maxTagKey, maxTagValue)))
 		case strings.HasPrefix(strings.ToLower(key), "aws:"), strings.HasPrefix(key, "drover-"):
 			all = append(all, field.Forbidden(path.Key(key), "keys that begin with \"aws:\" are AWS's, with \"drover-\" Drover's"))
 		}
 	}
 	return all
-}
-
-// clip cuts s to at most n bytes, and never inside a character.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
 }

@@ -34,12 +34,12 @@ type driver struct {
 	ssm      *ssm.Client
 	secrets  redactor
 
-	images     memo[image]
-	parameters memo[string]
-	subnets    memo[[]subnet]
-	groups     memo[[]string]
-	types      memo[types.InstanceTypeInfo]
-	leftovers  memo[[]cloud.Resource]
+	images     cloud.Memo[image]
+	parameters cloud.Memo[string]
+	subnets    cloud.Memo[[]subnet]
+	groups     cloud.Memo[[]string]
+	types      cloud.Memo[types.InstanceTypeInfo]
+	leftovers  cloud.Memo[[]cloud.Resource]
 	deleted    atomic.Int64 // when something was deleted last, in Unix nanoseconds
 	open       openCreates
 }
@@ -76,12 +76,12 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		ssm: ssm.NewFromConfig(base, func(o *ssm.Options) {
 			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
 		}),
-		images:     memo[image]{ttl: resolvedTTL},
-		parameters: memo[string]{ttl: resolvedTTL},
-		subnets:    memo[[]subnet]{ttl: resolvedTTL},
-		groups:     memo[[]string]{ttl: resolvedTTL},
-		types:      memo[types.InstanceTypeInfo]{ttl: typeTTL},
-		leftovers:  memo[[]cloud.Resource]{ttl: leftoversTTL},
+		images:     cloud.Memo[image]{TTL: resolvedTTL},
+		parameters: cloud.Memo[string]{TTL: resolvedTTL},
+		subnets:    cloud.Memo[[]subnet]{TTL: resolvedTTL},
+		groups:     cloud.Memo[[]string]{TTL: resolvedTTL},
+		types:      cloud.Memo[types.InstanceTypeInfo]{TTL: typeTTL},
+		leftovers:  cloud.Memo[[]cloud.Resource]{TTL: leftoversTTL},
 	}, nil
 }
 
@@ -115,9 +115,9 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 		return nil, err
 	}
 	if time.Since(time.Unix(0, d.deleted.Load())) < leftoversTTL {
-		d.leftovers.forget("")
+		d.leftovers.Forget("")
 	}
-	left, err := d.leftovers.get(ctx, "", func(ctx context.Context) ([]cloud.Resource, error) {
+	left, err := d.leftovers.Get(ctx, "", func(ctx context.Context) ([]cloud.Resource, error) {
 		// What is attached goes with its instance, which is listed.
 		volumes, err := d.volumes(ctx, ours, filter("status", "available", "error"))
 		if err != nil {

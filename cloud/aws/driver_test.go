@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -431,34 +430,6 @@ func TestOffering(t *testing.T) {
 			g.Expect(stub.Calls()).To(HaveKeyWithValue("DescribeInstanceTypes", 1))
 		})
 	}
-}
-
-// TestMemo: an answer ends, an error is not kept, and who waits for another's answer honours its context.
-func TestMemo(t *testing.T) {
-	t.Parallel()
-	g, ctx := NewWithT(t), t.Context()
-	m := memo[int]{ttl: time.Hour}
-	asked := 0
-	ask := func(context.Context) (int, error) { asked++; return asked, nil }
-	_, err := m.get(ctx, "k", func(context.Context) (int, error) { return 0, cloud.Errorf(cloud.Unknown, "no") })
-	g.Expect(code(err)).To(Equal(cloud.Unknown))
-	for range 2 {
-		g.Expect(m.get(ctx, "k", ask)).To(Equal(1))
-	}
-	m.forget("k")
-	g.Expect(m.get(ctx, "k", ask)).To(Equal(2))
-	m.ttl = 0
-	m.forget("k")
-	g.Expect(m.get(ctx, "k", ask)).To(Equal(3))
-	g.Expect(m.get(ctx, "k", ask)).To(Equal(4))
-
-	ended, cancel := context.WithCancel(ctx)
-	_, err = m.get(ctx, "k", func(context.Context) (int, error) {
-		cancel()
-		_, err := m.get(ended, "k", ask)
-		return 0, err
-	})
-	g.Expect(code(err)).To(Equal(cloud.Unavailable))
 }
 
 // TestForeignAnswers: what is no answer of AWS's is never taken for an empty one, nor repeated.

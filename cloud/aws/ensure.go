@@ -63,7 +63,7 @@ func (d *driver) run(ctx context.Context, req cloud.Request, p plan) (cloud.Reso
 		d.open.close(req.Token)
 	case cloud.NoCapacity:
 		d.open.close(req.Token)
-		d.subnets.forget(keyOf(p.spec.Subnets)) // its count of free addresses may be what was wrong
+		d.subnets.Forget(keyOf(p.spec.Subnets)) // its count of free addresses may be what was wrong
 	case cloud.Unavailable, cloud.Unknown:
 		d.open.note(req.Token, p.subnet.zone)
 	case cloud.NotFound, cloud.InvalidSpec: // which says nothing of an attempt before
@@ -75,10 +75,10 @@ func (d *driver) run(ctx context.Context, req cloud.Request, p plan) (cloud.Reso
 // doubt forgets what was resolved, for something of it may be gone. An image that was found, and not named, is looked for
 // again: its absence does not condemn the machine.
 func (d *driver) doubt(p plan, err error) error {
-	d.subnets.forget(keyOf(p.spec.Subnets))
-	d.groups.forget(p.subnet.vpc + keyOf(p.spec.SecurityGroups))
-	d.images.forget(keyOf(p.spec.Image))
-	d.parameters.forget(p.spec.Image.SSMParameter)
+	d.subnets.Forget(keyOf(p.spec.Subnets))
+	d.groups.Forget(p.subnet.vpc + keyOf(p.spec.SecurityGroups))
+	d.images.Forget(keyOf(p.spec.Image))
+	d.parameters.Forget(p.spec.Image.SSMParameter)
 	if code, words := refused(err); code == imageNotFound && p.spec.Image.ID == "" {
 		return cloud.Errorf(cloud.NotFound, "RunInstances: %s: %s", code, words)
 	}

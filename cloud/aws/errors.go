@@ -210,5 +210,5 @@ func (r redactor) clean(s string, n int) string {
 	for _, secret := range r.secrets {
 		s = strings.ReplaceAll(s, secret, "[credential]")
 	}
-	return clip(s, n)
+	return cloud.Clip(s, n)
 }

@@ -45,7 +45,7 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 }
 
 func (d *driver) instanceType(ctx context.Context, name string) (types.InstanceTypeInfo, error) {
-	return d.types.get(ctx, name, func(ctx context.Context) (types.InstanceTypeInfo, error) {
+	return d.types.Get(ctx, name, func(ctx context.Context) (types.InstanceTypeInfo, error) {
 		answer, err := d.ec2.DescribeInstanceTypes(ctx, &ec2.DescribeInstanceTypesInput{InstanceTypes: []types.InstanceType{types.InstanceType(name)}})
 		if err != nil {
 			return types.InstanceTypeInfo{}, d.secrets.typed("DescribeInstanceTypes", err)

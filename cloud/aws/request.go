@@ -213,11 +213,11 @@ func marketOptions(m *infrav1.AWSMarket) *types.InstanceMarketOptionsRequest {
 // tagSpecifications put the same tags on all that the request makes, in the order of their keys: the same request must be
 // the same bytes.
 func tagSpecifications(req cloud.Request, spec *infrav1.AWSMachine) []types.TagSpecification {
-	all := map[string]string{"Name": clip(req.Name, maxTagValue)}
+	all := map[string]string{"Name": cloud.Clip(req.Name, maxTagValue)}
 	maps.Copy(all, spec.Tags)
 	all[cloud.TagOwnership] = req.OwnershipID
 	all[cloud.TagToken] = req.Token
-	all[cloud.TagMachine] = clip(req.Namespace+"/"+req.Name, maxTagValue)
+	all[cloud.TagMachine] = cloud.Clip(req.Namespace+"/"+req.Name, maxTagValue)
 	var tags []types.Tag
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		tags = append(tags, types.Tag{Key: aws.String(key), Value: aws.String(all[key])})

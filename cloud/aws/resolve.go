@@ -48,7 +48,7 @@ func (d *driver) image(ctx context.Context, wanted infrav1.AWSImage) (image, err
 		}
 		wanted = infrav1.AWSImage{ID: id}
 	}
-	return d.images.get(ctx, keyOf(wanted), func(ctx context.Context) (image, error) {
+	return d.images.Get(ctx, keyOf(wanted), func(ctx context.Context) (image, error) {
 		found, err := d.findImages(ctx, wanted)
 		if err != nil {
 			return image{}, err
@@ -63,7 +63,7 @@ func (d *driver) image(ctx context.Context, wanted infrav1.AWSImage) (image, err
 
 // parameter reads the ID that a Systems Manager parameter holds.
 func (d *driver) parameter(ctx context.Context, name string) (string, error) {
-	return d.parameters.get(ctx, name, func(ctx context.Context) (string, error) {
+	return d.parameters.Get(ctx, name, func(ctx context.Context) (string, error) {
 		answer, err := d.ssm.GetParameter(ctx, &ssm.GetParameterInput{Name: &name})
 		if err != nil {
 			return "", d.secrets.typed("GetParameter "+name, err)
@@ -132,7 +132,7 @@ func tagFilters(tags map[string]string) (filters []types.Filter) {
 
 // subnet chooses the one with the most free addresses in the zone, or in any zone for "".
 func (d *driver) subnet(ctx context.Context, wanted infrav1.AWSSelector, zone string) (subnet, error) {
-	all, err := d.subnets.get(ctx, keyOf(wanted), func(ctx context.Context) ([]subnet, error) { return d.findSubnets(ctx, wanted) })
+	all, err := d.subnets.Get(ctx, keyOf(wanted), func(ctx context.Context) ([]subnet, error) { return d.findSubnets(ctx, wanted) })
 	if err != nil {
 		return subnet{}, err
 	}
@@ -174,7 +174,7 @@ func (d *driver) securityGroups(ctx context.Context, wanted *infrav1.AWSSelector
 	if len(wanted.IDs) > 0 {
 		return wanted.IDs, nil
 	}
-	return d.groups.get(ctx, vpc+keyOf(wanted), func(ctx context.Context) ([]string, error) {
+	return d.groups.Get(ctx, vpc+keyOf(wanted), func(ctx context.Context) ([]string, error) {
 		answer, err := d.ec2.DescribeSecurityGroups(ctx, &ec2.DescribeSecurityGroupsInput{
 			Filters: append(tagFilters(wanted.Tags), filter("vpc-id", vpc)),
 		})

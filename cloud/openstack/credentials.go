@@ -158,7 +158,7 @@ func (e *cloudEntry) options(project string) (tokens.AuthOptions, error) {
 		}
 		options.Password = a.Password
 	default:
-		return options, cloud.Errorf(cloud.InvalidSpec, "%s: auth_type %q is none of password, v3applicationcredential and token", cloudsKey, clip(e.AuthType, 64))
+		return options, cloud.Errorf(cloud.InvalidSpec, "%s: auth_type %q is none of password, v3applicationcredential and token", cloudsKey, cloud.Clip(e.AuthType, 64))
 	}
 	options.Scope.ProjectID = project
 	return options, nil

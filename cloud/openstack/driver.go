@@ -28,10 +28,10 @@ type driver struct {
 	sessions *sessions
 	pageSize int
 
-	flavors memo[[]flavor]
-	images  memo[glanceImage]
-	ids     memo[string]
-	faults  memo[string] // of servers in ERROR
+	flavors cloud.Memo[[]flavor]
+	images  cloud.Memo[glanceImage]
+	ids     cloud.Memo[string]
+	faults  cloud.Memo[string] // of servers in ERROR
 
 	creating    creations
 	serverLooks *shared[cloud.Resource]
@@ -47,7 +47,11 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &driver{account: account, sessions: newSessions(account, login, cfg.Transport), pageSize: pageSize}
+	d := &driver{
+		account: account, sessions: newSessions(account, login, cfg.Transport), pageSize: pageSize,
+		flavors: cloud.Memo[[]flavor]{TTL: resolvedTTL}, images: cloud.Memo[glanceImage]{TTL: resolvedTTL},
+		ids: cloud.Memo[string]{TTL: resolvedTTL}, faults: cloud.Memo[string]{TTL: resolvedTTL},
+	}
 	d.serverLooks = newShared(func(ctx context.Context, tokens []string) ([]cloud.Resource, error) {
 		return d.servers(ctx, serversOf(tokens))
 	})
@@ -63,9 +67,9 @@ func (d *driver) Identity() string {
 
 // forget drops all that was resolved.
 func (d *driver) forget() {
-	d.flavors.forget()
-	d.images.forget()
-	d.ids.forget()
+	d.flavors.Reset()
+	d.images.Reset()
+	d.ids.Reset()
 }
 
 // Probe asks for Nova's availability zones.
@@ -203,7 +207,7 @@ func (d *driver) servers(ctx context.Context, query url.Values) ([]cloud.Resourc
 // fault asks for what is wrong with one server: Nova's listings leave out the faults of those that no host was found for. It is
 // for people, so that it can't be learnt now is no error: the next listing asks again.
 func (d *driver) fault(ctx context.Context, id string) string {
-	words, _ := d.faults.get(ctx, id, func(ctx context.Context) (string, error) {
+	words, _ := d.faults.Get(ctx, id, func(ctx context.Context) (string, error) {
 		op := operation{"GetServer", cloud.ClassRead, compute, http.MethodGet}
 		var answer struct {
 			Server server `json:"server"`

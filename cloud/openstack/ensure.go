@@ -36,7 +36,7 @@ func portName(token string) string { return cloud.TagToken + "=" + token }
 
 // portDescription says whose port it is, which one of its machine's, and for people which machine.
 func portDescription(req cloud.Request, index int) string {
-	return clip(cloud.TagOwnership+"="+req.OwnershipID+" drover-port="+strconv.Itoa(index)+" "+cloud.TagMachine+"="+req.Namespace+"/"+req.Name, maxText)
+	return cloud.Clip(cloud.TagOwnership+"="+req.OwnershipID+" drover-port="+strconv.Itoa(index)+" "+cloud.TagMachine+"="+req.Namespace+"/"+req.Name, maxText)
 }
 
 // Ensure looks for the machine's server by its tag, and makes it where there is none. Nova has no client token, so a look that
@@ -172,7 +172,7 @@ type newServer struct {
 // serverBody is the whole machine in one request: "Create Server" in Nova's API reference.
 func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, image string, interfaces []networkRef) any {
 	server := newServer{
-		Name:             clip(req.Name, maxText),
+		Name:             cloud.Clip(req.Name, maxText),
 		FlavorRef:        flavor,
 		ImageRef:         image,
 		Networks:         "auto",
@@ -183,7 +183,7 @@ func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, im
 		Metadata: map[string]string{
 			cloud.TagOwnership: req.OwnershipID,
 			cloud.TagToken:     req.Token,
-			cloud.TagMachine:   clip(req.Namespace+"/"+req.Name, maxText),
+			cloud.TagMachine:   cloud.Clip(req.Namespace+"/"+req.Name, maxText),
 		},
 		Tags: append([]string{markerTag, tokenTag(req.Token)}, machine.Tags...),
 	}

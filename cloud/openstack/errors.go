@@ -107,7 +107,7 @@ func (r redactor) clean(s string) string {
 	for _, secret := range r.secrets {
 		s = strings.ReplaceAll(s, secret, "[credential]")
 	}
-	return clip(s, 512)
+	return cloud.Clip(s, 512)
 }
 
 // typed makes every error of gophercloud's one of package cloud. What is not a service's own words is not repeated: it may be

@@ -92,12 +92,12 @@ func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) (all field
 	}
 	path = path.Child("openstack")
 	for key, value := range m.OpenStack.Metadata {
-		at := path.Child("metadata").Key(clip(key, maxText))
+		at := path.Child("metadata").Key(cloud.Clip(key, maxText))
 		switch {
 		case strings.HasPrefix(key, "drover-"):
 			all = append(all, field.Forbidden(at, `keys that begin with "drover-" are Drover's`))
 		case key == "" || len(key) > maxText || len(value) > maxText:
-			all = append(all, field.Invalid(at, clip(value, maxText), "Nova takes keys of 1 to 255 bytes, and values of at most 255"))
+			all = append(all, field.Invalid(at, cloud.Clip(value, maxText), "Nova takes keys of 1 to 255 bytes, and values of at most 255"))
 		}
 	}
 	for i, tag := range m.OpenStack.Tags {
@@ -129,12 +129,4 @@ func machineOf(fields *infrav1.CloudMachineFields) (*infrav1.OpenStackMachine, e
 		return nil, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a machine of OpenStack")
 	}
 	return fields.OpenStack, nil
-}
-
-// clip cuts s to at most n bytes, and never inside a character.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
 }

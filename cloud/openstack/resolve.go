@@ -46,7 +46,7 @@ type named struct {
 
 // flavor finds a flavor by its ID, or else by its name. One listing serves all.
 func (d *driver) flavor(ctx context.Context, wanted string) (flavor, error) {
-	all, err := d.flavors.get(ctx, "", d.listFlavors)
+	all, err := d.flavors.Get(ctx, "", d.listFlavors)
 	if err != nil {
 		return flavor{}, err
 	}
@@ -58,7 +58,7 @@ func (d *driver) flavor(ctx context.Context, wanted string) (flavor, error) {
 			return all[i], nil
 		}
 	}
-	d.flavors.forget() // it may be made meanwhile
+	d.flavors.Reset() // it may be made meanwhile
 	return flavor{}, cloud.Errorf(cloud.InvalidSpec, "the project has no flavor %q", wanted)
 }
 
@@ -79,7 +79,7 @@ func (d *driver) listFlavors(ctx context.Context) ([]flavor, error) {
 // image finds the image that the machine names.
 func (d *driver) image(ctx context.Context, wanted infrav1.OpenStackImage) (glanceImage, error) {
 	if wanted.ID != "" {
-		return d.images.get(ctx, wanted.ID, func(ctx context.Context) (glanceImage, error) { return d.getImage(ctx, wanted.ID) })
+		return d.images.Get(ctx, wanted.ID, func(ctx context.Context) (glanceImage, error) { return d.getImage(ctx, wanted.ID) })
 	}
 	query := url.Values{"status": {"active"}, "sort": {"created_at:desc"}, "limit": {"1"}}
 	if wanted.Name != "" {
@@ -88,7 +88,7 @@ func (d *driver) image(ctx context.Context, wanted infrav1.OpenStackImage) (glan
 	for _, tag := range wanted.Tags {
 		query.Add("tag", tag)
 	}
-	return d.images.get(ctx, "?"+query.Encode(), func(ctx context.Context) (glanceImage, error) { return d.findImage(ctx, query) })
+	return d.images.Get(ctx, "?"+query.Encode(), func(ctx context.Context) (glanceImage, error) { return d.findImage(ctx, query) })
 }
 
 func (d *driver) getImage(ctx context.Context, id string) (glanceImage, error) {
@@ -103,7 +103,7 @@ func (d *driver) getImage(ctx context.Context, id string) (glanceImage, error) {
 	case found.ID != id:
 		return found, foreign(op)
 	case found.Status != "active":
-		return found, cloud.Errorf(cloud.NotFound, "the image %s is %s, and not active", id, clip(found.Status, 64))
+		return found, cloud.Errorf(cloud.NotFound, "the image %s is %s, and not active", id, cloud.Clip(found.Status, 64))
 	}
 	return found, nil
 }
@@ -138,7 +138,7 @@ func (d *driver) neutronID(ctx context.Context, kind, wanted string, query url.V
 	if uuidForm.MatchString(wanted) {
 		return wanted, nil
 	}
-	return d.ids.get(ctx, kind+"/"+wanted, func(ctx context.Context) (string, error) {
+	return d.ids.Get(ctx, kind+"/"+wanted, func(ctx context.Context) (string, error) {
 		op := operation{map[string]string{"networks": "ListNetworks", "security-groups": "ListSecurityGroups"}[kind], cloud.ClassRead, network, http.MethodGet}
 		query.Set("fields", "id")
 		var page map[string]*[]named

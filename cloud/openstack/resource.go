@@ -75,7 +75,7 @@ func (s *server) state() (state cloud.State, reason string) {
 // faultReason is Nova's own word for it. That its scheduler found no host is a lack of capacity, or a request that no host can
 // serve.
 func faultReason(fault string) string {
-	fault = cmp.Or(clip(fault, 512), "the server is in ERROR, and Nova does not say why")
+	fault = cmp.Or(cloud.Clip(fault, 512), "the server is in ERROR, and Nova does not say why")
 	if strings.HasPrefix(fault, "No valid host was found") {
 		return string(cloud.NoCapacity) + ": " + fault
 	}

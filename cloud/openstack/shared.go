@@ -13,62 +13,6 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// memoKept bounds the answers that a memo keeps.
-const memoKept = 1000
-
-// memo keeps answers for resolvedTTL. Of many who want the same one, the first asks and the others wait for it. An error
-// is not kept: whoever comes next asks again.
-type memo[T any] struct {
-	mu      sync.Mutex
-	answers map[string]*answer[T]
-}
-
-type answer[T any] struct {
-	turn  chan struct{} // has room for whoever may look and ask
-	value T
-	until time.Time
-}
-
-func (m *memo[T]) get(ctx context.Context, key string, ask func(context.Context) (T, error)) (none T, err error) {
-	a := m.of(key)
-	select {
-	case a.turn <- struct{}{}:
-		defer func() { <-a.turn }()
-	case <-ctx.Done():
-		return none, waited(ctx)
-	}
-	if time.Now().Before(a.until) {
-		return a.value, nil
-	}
-	value, err := ask(ctx)
-	if err != nil {
-		return none, err
-	}
-	a.value, a.until = value, time.Now().Add(resolvedTTL)
-	return value, nil
-}
-
-func (m *memo[T]) of(key string) *answer[T] {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if a := m.answers[key]; a != nil {
-		return a
-	}
-	if m.answers == nil || len(m.answers) >= memoKept {
-		m.answers = map[string]*answer[T]{}
-	}
-	a := &answer[T]{turn: make(chan struct{}, 1)}
-	m.answers[key] = a
-	return a
-}
-
-// forget drops all answers, one of which has proved wrong.
-func (m *memo[T]) forget() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.answers = nil
-}
-
 func waited(ctx context.Context) error {
 	return &cloud.Error{Code: cloud.Unavailable, Message: "waited for another call until the time was up", Err: ctx.Err()}
 }

@@ -121,7 +121,7 @@ func refused(err error, code string) bool {
 // A cloud that repeats the token in its own words shall not put it into ours. The token is looked for before anything is
 // cut off: half of it would not be found, and is half a secret.
 func (d *driver) toError(attempted string, e *wire.ErrorResponse, wait time.Duration) *cloud.Error {
-	words := func(s string, n int) string { return clip(strings.ReplaceAll(s, d.token, "[token]"), n) }
+	words := func(s string, n int) string { return cloud.Clip(strings.ReplaceAll(s, d.token, "[token]"), n) }
 	out := &cloud.Error{
 		Code:    toCode(e.Code),
 		Message: attempted + ": " + words(e.Code, 64),
@@ -173,5 +173,5 @@ func contentType(resp *http.Response) string {
 	if err != nil || t == "" {
 		return "something unnamed"
 	}
-	return clip(t, 64)
+	return cloud.Clip(t, 64)
 }

@@ -80,7 +80,7 @@ func (d *driver) runRequest(req cloud.Request) (wire.RunInstancesRequest, error)
 		Tags: map[string]string{
 			cloud.TagOwnership: req.OwnershipID,
 			cloud.TagToken:     req.Token,
-			cloud.TagMachine:   clip(req.Namespace+"/"+req.Name, wire.MaxTagValue),
+			cloud.TagMachine:   cloud.Clip(req.Namespace+"/"+req.Name, wire.MaxTagValue),
 		},
 	}
 	if run.Zone == "" {
@@ -319,17 +319,9 @@ func instanceName(name string) string {
 	}
 	sum := sha256.Sum256([]byte(name))
 	suffix := hex.EncodeToString(sum[:4])
-	fit = strings.TrimRight(clip(fit, wire.MaxName-len(suffix)-1), "-")
+	fit = strings.TrimRight(cloud.Clip(fit, wire.MaxName-len(suffix)-1), "-")
 	if fit == "" {
 		fit = "machine"
 	}
 	return fit + "-" + suffix
-}
-
-// clip cuts s to at most n bytes, and never inside a character.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
 }

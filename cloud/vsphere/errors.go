@@ -95,7 +95,7 @@ func (v *vcenter) faultError(attempted string, f types.BaseMethodFault, words st
 // before anything is cut off: half of one would not be found.
 func (v *vcenter) safe(words string) string {
 	words = strings.NewReplacer(v.password, "[password]", v.username, "[username]").Replace(words)
-	return clip(words, 512)
+	return cloud.Clip(words, 512)
 }
 
 // callError types what came of a call that was not answered as asked. Of an answer that is not vCenter's nothing is shown:

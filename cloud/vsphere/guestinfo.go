@@ -34,7 +34,7 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	set := func(key, value string) { all = append(all, &types.OptionValue{Key: key, Value: value}) }
 	for _, o := range spec.ExtraConfig {
 		if reserved(o.Key) {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "extraConfig: %q is Drover's own", clip(o.Key, 256))
+			return nil, cloud.Errorf(cloud.InvalidSpec, "extraConfig: %q is Drover's own", cloud.Clip(o.Key, 256))
 		}
 		set(o.Key, o.Value)
 	}

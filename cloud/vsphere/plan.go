@@ -129,7 +129,7 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 func (s *session) child(ctx context.Context, what, folder, name string, kinds ...string) (types.ManagedObjectReference, error) {
 	ref, err := s.find(ctx, what, path.Join(s.vcenter.datacenter, folder)+strings.TrimSuffix("/"+name, "/"))
 	if err == nil && !slices.Contains(kinds, ref.Type) {
-		return ref, cloud.Errorf(cloud.InvalidSpec, "%q is a %s and no %s", clip(name, 512), ref.Type, what)
+		return ref, cloud.Errorf(cloud.InvalidSpec, "%q is a %s and no %s", cloud.Clip(name, 512), ref.Type, what)
 	}
 	return ref, err
 }
@@ -144,11 +144,11 @@ func (d *driver) template(ctx context.Context, s *session, name string) (templat
 		return template{}, err
 	}
 	if len(found) == 0 {
-		return template{}, cloud.Errorf(cloud.NotFound, "template %q has just been removed", clip(name, 512))
+		return template{}, cloud.Errorf(cloud.NotFound, "template %q has just been removed", cloud.Clip(name, 512))
 	}
 	hardware, ok := found[0].properties["config.hardware"].(types.VirtualHardware)
 	if !ok {
-		return template{}, cloud.Errorf(cloud.Unavailable, "vCenter can't read the configuration of template %q now", clip(name, 512))
+		return template{}, cloud.Errorf(cloud.Unavailable, "vCenter can't read the configuration of template %q now", cloud.Clip(name, 512))
 	}
 	snapshots, _ := found[0].properties["snapshot"].(types.VirtualMachineSnapshotInfo)
 	return template{
@@ -166,7 +166,7 @@ func (d *driver) network(ctx context.Context, s *session, name string) (types.Ba
 	read := func(ref types.ManagedObjectReference, paths ...string) (vm, error) {
 		found, err := s.these(ctx, d.page, []types.ManagedObjectReference{ref}, paths)
 		if err == nil && len(found) == 0 {
-			err = cloud.Errorf(cloud.NotFound, "network %q has just been removed", clip(name, 512))
+			err = cloud.Errorf(cloud.NotFound, "network %q has just been removed", cloud.Clip(name, 512))
 		}
 		return append(found, vm{})[0], err
 	}
@@ -178,7 +178,7 @@ func (d *driver) network(ctx context.Context, s *session, name string) (types.Ba
 		}
 		above, ok := group.properties["config.distributedVirtualSwitch"].(types.ManagedObjectReference)
 		if !ok {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "port group %q has no switch, or the account's user may not see it", clip(name, 512))
+			return nil, cloud.Errorf(cloud.InvalidSpec, "port group %q has no switch, or the account's user may not see it", cloud.Clip(name, 512))
 		}
 		dvs, err := read(above, "uuid")
 		if err != nil {
@@ -226,7 +226,7 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 	}
 	if spec.CloneMode == infrav1.VSphereCloneLinked {
 		if p.template.snapshot == nil {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "template %q has no snapshot, which a linked clone needs", clip(spec.Template, 512))
+			return nil, cloud.Errorf(cloud.InvalidSpec, "template %q has no snapshot, which a linked clone needs", cloud.Clip(spec.Template, 512))
 		}
 		clone.Snapshot = p.template.snapshot
 		clone.Location.DiskMoveType = string(types.VirtualMachineRelocateDiskMoveOptionsCreateNewChildDiskBacking)
@@ -244,11 +244,11 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 	newKey := func() int32 { key--; return key } // what is new has a negative key of the client's choice
 	root, units := t.disks()
 	if root == nil && (spec.DiskGiB > 0 || len(spec.DataDisksGiB) > 0) {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "template %q has no disk", clip(spec.Template, 512))
+		return nil, cloud.Errorf(cloud.InvalidSpec, "template %q has no disk", cloud.Clip(spec.Template, 512))
 	}
 	if spec.DiskGiB > 0 {
 		if root.CapacityInKB > int64(spec.DiskGiB)<<20 {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "diskGiB is %d, and template %q has %d: disks don't shrink", spec.DiskGiB, clip(spec.Template, 512), root.CapacityInKB>>20)
+			return nil, cloud.Errorf(cloud.InvalidSpec, "diskGiB is %d, and template %q has %d: disks don't shrink", spec.DiskGiB, cloud.Clip(spec.Template, 512), root.CapacityInKB>>20)
 		}
 		larger := *root
 		larger.CapacityInKB, larger.CapacityInBytes = int64(spec.DiskGiB)<<20, int64(spec.DiskGiB)<<30
@@ -260,7 +260,7 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 			unit++
 		}
 		if unit > 15 {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "the controller of template %q has no room for %d further disks", clip(spec.Template, 512), len(spec.DataDisksGiB))
+			return nil, cloud.Errorf(cloud.InvalidSpec, "the controller of template %q has no room for %d further disks", cloud.Clip(spec.Template, 512), len(spec.DataDisksGiB))
 		}
 		units[unit] = true
 		change(types.VirtualDeviceConfigSpecOperationAdd, &types.VirtualDisk{

@@ -191,7 +191,7 @@ func (s *session) find(ctx context.Context, what, path string) (types.ManagedObj
 		return types.ManagedObjectReference{}, err
 	}
 	if answer.Returnval == nil {
-		return types.ManagedObjectReference{}, cloud.Errorf(cloud.NotFound, "there is no %s %q, or the account's user may not see it", what, clip(path, 512))
+		return types.ManagedObjectReference{}, cloud.Errorf(cloud.NotFound, "there is no %s %q, or the account's user may not see it", what, cloud.Clip(path, 512))
 	}
 	return *answer.Returnval, nil
 }

@@ -191,17 +191,9 @@ func (d *driver) domain(name string) (infrav1.VSphereFailureDomain, error) {
 	case name == "":
 		return infrav1.VSphereFailureDomain{}, nil
 	case i < 0:
-		return infrav1.VSphereFailureDomain{}, cloud.Errorf(cloud.InvalidSpec, "the account has no failure domain %q", clip(name, 63))
+		return infrav1.VSphereFailureDomain{}, cloud.Errorf(cloud.InvalidSpec, "the account has no failure domain %q", cloud.Clip(name, 63))
 	}
 	return d.domains[i], nil
-}
-
-// clip cuts s to at most n bytes, and never inside a character.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
 }
 
 // label makes a host name of a name, up to 54 characters, so that a suffix still fits. A name that had to be changed
@@ -221,7 +213,7 @@ func label(name string) string {
 		return fit
 	}
 	sum := sha256.Sum256([]byte(name))
-	fit = strings.Trim(clip(fit, most-9), "-")
+	fit = strings.Trim(cloud.Clip(fit, most-9), "-")
 	return strings.TrimLeft(fmt.Sprintf("%s-%x", fit, sum[:4]), "-")
 }
 

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// memoKept bounds the answers that a Memo keeps.
+const memoKept = 1000
+
+// Memo keeps a driver's answers to questions that all machines of a template ask, such as which image a name means. Of many
+// who want the same one, the first asks and the others wait for it. An error is not kept: whoever comes next asks again.
+type Memo[T any] struct {
+	// TTL is how long an answer is believed.
+	TTL time.Duration
+
+	mu      sync.Mutex
+	answers map[string]*answer[T]
+}
+
+type answer[T any] struct {
+	turn  chan struct{} // has room for whoever may look and ask
+	value T
+	until time.Time
+}
+
+// Get returns the answer that is known, or asks. It fails with Unavailable when ctx ends while another one asks.
+func (m *Memo[T]) Get(ctx context.Context, key string, ask func(context.Context) (T, error)) (none T, err error) {
+	a := m.of(key)
+	select {
+	case a.turn <- struct{}{}:
+		defer func() { <-a.turn }()
+	case <-ctx.Done():
+		return none, &Error{Code: Unavailable, Message: "waited for another's answer until the time was up", Err: ctx.Err()}
+	}
+	if time.Now().Before(a.until) {
+		return a.value, nil
+	}
+	value, err := ask(ctx)
+	if err != nil {
+		return none, err
+	}
+	a.value, a.until = value, time.Now().Add(m.TTL)
+	return value, nil
+}
+
+func (m *Memo[T]) of(key string) *answer[T] {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if a := m.answers[key]; a != nil {
+		return a
+	}
+	if m.answers == nil || len(m.answers) >= memoKept {
+		m.answers = map[string]*answer[T]{}
+	}
+	a := &answer[T]{turn: make(chan struct{}, 1)}
+	m.answers[key] = a
+	return a
+}
+
+// Forget drops an answer that has proved wrong.
+func (m *Memo[T]) Forget(key string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.answers, key)
+}
+
+// Reset drops all answers, one of which has proved wrong.
+func (m *Memo[T]) Reset() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.answers = nil
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+)
+
+// TestMemo: an answer ends, an error is not kept, and who waits for another's answer honours its context.
+func TestMemo(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	m := Memo[int]{TTL: time.Hour}
+	asked := 0
+	ask := func(context.Context) (int, error) { asked++; return asked, nil }
+	_, err := m.Get(ctx, "k", func(context.Context) (int, error) { return 0, Errorf(Unknown, "no") })
+	g.Expect(CodeOf(err)).To(Equal(Unknown))
+	for range 2 {
+		g.Expect(m.Get(ctx, "k", ask)).To(Equal(1))
+	}
+	m.Forget("k")
+	g.Expect(m.Get(ctx, "k", ask)).To(Equal(2))
+	m.TTL = 0
+	m.Reset()
+	g.Expect(m.Get(ctx, "k", ask)).To(Equal(3))
+	g.Expect(m.Get(ctx, "k", ask)).To(Equal(4))
+
+	ended, cancel := context.WithCancel(ctx)
+	_, err = m.Get(ctx, "k", func(context.Context) (int, error) {
+		cancel()
+		_, err := m.Get(ended, "k", ask)
+		return 0, err
+	})
+	g.Expect(CodeOf(err)).To(Equal(Unavailable))
+}
