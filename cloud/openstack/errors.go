@@ -45,8 +45,11 @@ func refusalOf(status int, header http.Header, body []byte) (r refusal, ok bool)
 	return r, r.words != "" || marked(header)
 }
 
-// marked tells whether an answer has the request ID that all services give it.
-func marked(header http.Header) bool { return header.Get("X-Openstack-Request-Id") != "" }
+// marked tells whether an answer has the request ID that all services give it, or what Keystone's middleware writes into a
+// 401: before Glance it answers in HTML, and without a request ID.
+func marked(header http.Header) bool {
+	return header.Get("X-Openstack-Request-Id") != "" || strings.HasPrefix(header.Get("Www-Authenticate"), "Keystone ")
+}
 
 // code is what a refusal means. The statuses are those of the API references: "Faults" in Nova's API guide, "General API
 // information" of Neutron's.

@@ -40,6 +40,8 @@ func TestRefusals(t *testing.T) {
 		{413, header("Retry-After", "7"), `{"overLimit": {"code": 413, "message": "This request was rate-limited."}}`, cloud.ClassCreate, cloud.Throttled, 7 * time.Second},
 		{429, header("Retry-After", "3"), page, cloud.ClassRead, cloud.Throttled, 3 * time.Second},
 		{429, header("Retry-After", "-3"), page, cloud.ClassRead, cloud.Throttled, 0},
+		{401, header("Www-Authenticate", `Keystone uri="http://127.0.0.1:25001/v3"`), page, cloud.ClassRead, cloud.Unauthorized, 0},
+		{401, header("Www-Authenticate", "Basic"), page, cloud.ClassRead, cloud.Unknown, 0},
 		{413, nil, page, cloud.ClassCreate, cloud.Unknown, 0},
 		{403, nil, `{"forbidden": {"code": 403, "message": "Policy doesn't allow os_compute_api:servers:create to be performed."}}`, cloud.ClassCreate, cloud.Unauthorized, 0},
 		{403, nil, `{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 4, but already used 8 of 10 cores"}}`, cloud.ClassCreate, cloud.QuotaExceeded, 0},
