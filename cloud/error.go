@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 )
 
@@ -70,6 +71,15 @@ func CodeOf(err error) Code {
 	default:
 		return Unknown
 	}
+}
+
+// Plain is the text of an error of net/http's without the request's method and address, which stand before the cause.
+func Plain(err error) string {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	return err.Error()
 }
 
 // Queued says that a call was not made because its turn in the account's rate limit has not come. The turn is kept:

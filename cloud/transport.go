@@ -5,6 +5,7 @@ package cloud
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net/http"
@@ -23,6 +24,18 @@ func newHTTPTransport() *http.Transport {
 	t.MaxIdleConnsPerHost = 8
 	t.IdleConnTimeout = 90 * time.Second
 	return t
+}
+
+// CertPool reads an account's CA bundle, for Cloud.Roots; nil for an empty one. Errors are InvalidSpec.
+func CertPool(bundle string) (*x509.CertPool, error) {
+	if bundle == "" {
+		return nil, nil
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(bundle)) {
+		return nil, Errorf(InvalidSpec, "caBundle holds no certificate in PEM")
+	}
+	return pool, nil
 }
 
 // Trusting returns what carries an account's calls: base, or where the account brings its own authorities, connections of

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/url"
 	"strings"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
@@ -176,7 +175,7 @@ func (r redactor) typed(op string, err error) error {
 	case status != 0:
 		return strange(op, status)
 	}
-	return cloud.Errorf(cloud.Unavailable, "%s: no answer: %s", op, r.clean(plain(err), 256))
+	return cloud.Errorf(cloud.Unavailable, "%s: no answer: %s", op, r.clean(cloud.Plain(err), 256))
 }
 
 // strange is for an answer in words that are not AWS's.
@@ -191,15 +190,6 @@ func strange(op string, status int) error {
 		code = cloud.Unavailable
 	}
 	return cloud.Errorf(code, "%s: status %d, and not in AWS's words: does the endpoint belong to AWS?", op, status)
-}
-
-// plain drops the request's method and address, which net/http puts before the cause.
-func plain(err error) string {
-	var u *url.Error
-	if errors.As(err, &u) {
-		err = u.Err
-	}
-	return err.Error()
 }
 
 // redactor takes an account's credentials out of texts: an endpoint may repeat what it was sent.

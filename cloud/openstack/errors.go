@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -136,7 +135,7 @@ func (r redactor) typed(op string, class cloud.Class, err error) error {
 	case errors.As(err, &broken):
 		return cloud.Errorf(cloud.Unknown, "%s: the answer is not JSON: does the endpoint belong to OpenStack?", op)
 	}
-	return cloud.Errorf(cloud.Unavailable, "%s: no answer: %s", op, r.clean(plain(err)))
+	return cloud.Errorf(cloud.Unavailable, "%s: no answer: %s", op, r.clean(cloud.Plain(err)))
 }
 
 func (r redactor) answered(op string, class cloud.Class, answer gophercloud.ErrUnexpectedResponseCode) error {
@@ -164,13 +163,4 @@ func retryAfter(code cloud.Code, header http.Header) time.Duration {
 		return 0
 	}
 	return time.Duration(seconds) * time.Second
-}
-
-// plain drops the request's method and address, which net/http puts before the cause.
-func plain(err error) string {
-	var u *url.Error
-	if errors.As(err, &u) {
-		err = u.Err
-	}
-	return err.Error()
 }

@@ -63,14 +63,10 @@ func Cloud() cloud.Cloud {
 func providerID(id string) string { return "openstack:///" + id }
 
 func roots(a *infrav1.CloudAccountSpec) (*x509.CertPool, error) {
-	if a.OpenStack == nil || a.OpenStack.CABundle == "" {
+	if a.OpenStack == nil {
 		return nil, nil
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(a.OpenStack.CABundle)) {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "caBundle holds no certificate in PEM")
-	}
-	return pool, nil
+	return cloud.CertPool(a.OpenStack.CABundle)
 }
 
 func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {

@@ -11,7 +11,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -48,7 +47,7 @@ func (d *driver) call(ctx context.Context, op string, class cloud.Class, in, out
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": the answer broke off: " + plain(err), Err: err}
+		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": the answer broke off: " + cloud.Plain(err), Err: err}
 	case len(answer) > maxAnswer:
 		return cloud.Errorf(cloud.Unknown, "%s: the answer is larger than %d MiB", op, maxAnswer>>20)
 	case resp.StatusCode != http.StatusOK:
@@ -72,16 +71,7 @@ func transportError(op string, err error) error {
 	case errors.As(err, &queued):
 		return queued
 	}
-	return &cloud.Error{Code: cloud.Unavailable, Message: op + ": no answer: " + plain(err), Err: err}
-}
-
-// plain drops the request's method and address, which net/http puts before the cause.
-func plain(err error) string {
-	var u *url.Error
-	if errors.As(err, &u) {
-		err = u.Err
-	}
-	return err.Error()
+	return &cloud.Error{Code: cloud.Unavailable, Message: op + ": no answer: " + cloud.Plain(err), Err: err}
 }
 
 // statusError is for an answer that is not 200.

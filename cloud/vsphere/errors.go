@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"reflect"
 	"strconv"
 	"strings"
@@ -116,7 +115,7 @@ func (s *session) callError(operation string, err error) error {
 	var network net.Error
 	switch {
 	case errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
-		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": no answer, or half of one: " + plain(err), Err: err}
+		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": no answer, or half of one: " + cloud.Plain(err), Err: err}
 	case errors.As(err, &syntax):
 		return cloud.Errorf(cloud.Unavailable, "%s: the answer is not whole XML", operation)
 	}
@@ -154,15 +153,6 @@ func pointed(v types.AnyType) types.BaseMethodFault {
 	p.Elem().Set(reflect.ValueOf(v))
 	f, _ := p.Interface().(types.BaseMethodFault)
 	return f
-}
-
-// plain drops the request's method and address, which net/http puts before the cause.
-func plain(err error) string {
-	var u *url.Error
-	if errors.As(err, &u) {
-		err = u.Err
-	}
-	return err.Error()
 }
 
 func notSent(operation string, err error) error {

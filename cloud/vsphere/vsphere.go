@@ -75,14 +75,10 @@ func identityOf(token string) string {
 func providerID(biosUUID string) string { return "vsphere://" + strings.ToLower(biosUUID) }
 
 func roots(a *infrav1.CloudAccountSpec) (*x509.CertPool, error) {
-	if a.VSphere == nil || a.VSphere.CABundle == "" {
+	if a.VSphere == nil {
 		return nil, nil
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(a.VSphere.CABundle)) {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "caBundle holds no certificate in PEM")
-	}
-	return pool, nil
+	return cloud.CertPool(a.VSphere.CABundle)
 }
 
 func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
