@@ -4,6 +4,7 @@ package safety
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -96,13 +97,15 @@ func (r *OvershootReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	now := &lastPass{at: time.Now(), over: map[string]int{}}
 	r.passes.Store(req.Name, now)
 	r.Metrics.frozen.DeletePartialMatch(map[string]string{"namespace": req.Name})
+	var errs []error // of one pool, which keeps none of the others from being looked at
 	for _, p := range pools {
-		if err := r.judge(ctx, p, last, now); err != nil {
-			return reconcile.Result{}, err
-		}
+		errs = append(errs, r.judge(ctx, p, last, now))
 		if p.frozen() {
 			r.Metrics.frozen.WithLabelValues(req.Name, p.kind, p.owner.GetName()).Set(1)
 		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return reconcile.Result{}, err
 	}
 	if len(pools) == 0 {
 		r.passes.Delete(req.Name)
@@ -140,18 +143,11 @@ func (r *OvershootReconciler) judge(ctx context.Context, p *pool, last, now *las
 	if p.have() > r.bound(p) {
 		now.over[p.key()] = p.have()
 	}
-	switch was := p.frozen(); r.verdict(p, last) {
+	switch r.verdict(p, last) {
 	case freeze:
-		if err := r.freeze(ctx, p); err != nil || was {
-			return err
-		}
-		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeWarning, "Frozen", "Freeze", "%s", r.reason(p))
+		return r.freeze(ctx, p)
 	case thaw:
-		if err := r.thaw(ctx, p); err != nil {
-			return err
-		}
-		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeNormal, "Thawed", "Thaw",
-			"there are %d Machines and %d VMs, %d are desired: machines are made again", p.objects, p.instances, p.desired)
+		return r.thaw(ctx, p)
 	}
 	return nil
 }
@@ -219,9 +215,13 @@ func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
 	if err != nil {
 		return fmt.Errorf("freezing %s: %w", p.key(), err)
 	}
-	return r.tell(ctx, p, metav1.Condition{
+	told, err := r.tell(ctx, p, metav1.Condition{
 		Type: infrav1.FrozenCondition, Status: metav1.ConditionTrue, Reason: infrav1.OvershootingReason, Message: r.reason(p),
 	})
+	if told {
+		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeWarning, "Frozen", "Freeze", "%s", r.reason(p))
+	}
+	return err
 }
 
 // thaw takes back what freeze did, in the other order. The label goes last: while it is there, a thaw that was cut off is
@@ -236,8 +236,13 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 			})
 		}
 	}
+	told := false
 	if err == nil {
-		err = r.tell(ctx, p, metav1.Condition{Type: infrav1.FrozenCondition, Status: metav1.ConditionFalse, Reason: infrav1.NotFrozenReason})
+		told, err = r.tell(ctx, p, metav1.Condition{Type: infrav1.FrozenCondition, Status: metav1.ConditionFalse, Reason: infrav1.NotFrozenReason})
+	}
+	if told {
+		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeNormal, "Thawed", "Thaw",
+			"there are %d Machines and %d VMs, %d are desired: machines are made again", p.objects, p.instances, p.desired)
 	}
 	if err == nil {
 		err = patchMetadata(ctx, r.Client, p.owner, func() {
@@ -277,19 +282,20 @@ func label(o client.Object) {
 	o.SetLabels(all)
 }
 
-// tell sets the condition Frozen, if it changes more than its numbers.
-func (r *OvershootReconciler) tell(ctx context.Context, p *pool, c metav1.Condition) error {
+// tell sets the condition Frozen, if it changes more than its numbers, and answers whether it did: people are told once, even
+// where the labels were written by a pass that was cut off before it came here.
+func (r *OvershootReconciler) tell(ctx context.Context, p *pool, c metav1.Condition) (bool, error) {
 	if conditions.GetReason(p.owner, c.Type) == c.Reason {
-		return nil
+		return false, nil
 	}
 	before := p.owner.DeepCopyObject().(client.Object)
 	c.ObservedGeneration = p.owner.GetGeneration()
 	conditions.Set(p.owner, c)
 	err := r.Client.Status().Patch(ctx, p.owner, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("saying that %s is %s: %w", p.key(), c.Reason, err)
+		return false, fmt.Errorf("saying that %s is %s: %w", p.key(), c.Reason, err)
 	}
-	return nil
+	return err == nil, nil
 }
 
 // The kinds that have machines.

@@ -234,9 +234,13 @@ func (s *stage) annotate(m *infrav1.CloudMachine, value string) {
 
 // event checks that an Event of the test's namespace has the reason and says the words.
 func (s *stage) event(reason string, words ...string) scenario.Check {
+	return eventIn(env.client, s.Namespace, reason, words...)
+}
+
+func eventIn(r client.Reader, namespace, reason string, words ...string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		list := &corev1.EventList{}
-		if err := env.client.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
+		if err := r.List(ctx, list, client.InNamespace(namespace)); err != nil {
 			return "", err
 		}
 		for _, e := range list.Items {

@@ -205,6 +205,7 @@ func TestManagers(t *testing.T) {
 	h.run("namespace", (*house).onlyNamespace)
 	h.run("watch-filter", (*house).onlyFiltered)
 	h.run("safety-apart", (*house).safetyApart)
+	h.run("freeze-in-two-passes", (*house).freezeInTwoPasses)
 	h.run("secrets", (*house).secretsStaySecret)
 	h.run("behind-the-webhooks", (*house).behindTheWebhooks) // the last: it removes them
 }
@@ -293,9 +294,9 @@ func (h *house) clockSkew() {
 	pool := h.adopted("clock-skew")
 	pool.Replicas = 3
 	h.latency(500 * time.Millisecond)
-	first := h.start(append(args, "--kubeconfig="+h.skewed("behind", -7*time.Minute))...)
+	first := h.start(append(args, "--kubeconfig="+h.proxied(faultproxy.Options{Name: "behind", Skew: -7 * time.Minute}))...)
 	h.leader(first)
-	second := h.start(append(args, "--kubeconfig="+h.skewed("ahead", 7*time.Minute))...)
+	second := h.start(append(args, "--kubeconfig="+h.proxied(faultproxy.Options{Name: "ahead", Skew: 7 * time.Minute}))...)
 	holder := &coordinationv1.LeaseList{}
 	leads := func() string {
 		if err := h.client.List(h.ctx, holder, client.InNamespace("drover-system")); err != nil || len(holder.Items) != 1 {
@@ -331,12 +332,11 @@ func (h *house) clockSkew() {
 	h.soon("nothing is left", h.gone(pool))
 }
 
-// skewed returns a kubeconfig for a manager whose clock is wrong.
-func (h *house) skewed(name string, by time.Duration) string {
+// proxied returns a kubeconfig for a manager that a proxy to the management cluster is set before.
+func (h *house) proxied(options faultproxy.Options) string {
 	h.Helper()
-	proxy, err := faultproxy.Start(faultproxy.Options{
-		Name: name, Upstream: h.management.URL, CA: h.management.CA(), Parse: faultproxy.Kubernetes, Skew: by,
-	})
+	options.Upstream, options.CA, options.Parse = h.management.URL, h.management.CA(), faultproxy.Kubernetes
+	proxy, err := faultproxy.Start(options)
 	if err != nil {
 		h.Fatal(err)
 	}

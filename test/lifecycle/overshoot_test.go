@@ -4,12 +4,16 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -18,6 +22,8 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -165,6 +171,48 @@ func TestOvershootOfAMachineSet(t *testing.T) {
 		}
 		return "", nil
 	})
+}
+
+// A freeze is cut off between its labels and its condition, because Cluster API writes the MachineDeployment at that moment.
+// The next pass completes it, and people are told as well.
+func (h *house) freezeInTwoPasses() {
+	pool := h.adopted("freeze")
+	pool.Replicas = 1
+	var cut atomic.Int32
+	drover := h.start("--machine-safety-overshooting-period=1s", "--kubeconfig="+h.proxied(faultproxy.Options{
+		Name: "busy", Rule: func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+			if at != faultproxy.Before || c.Verb != "patch" || c.Resource != "machinedeployments" || c.Subresource != "status" || cut.Add(1) > 1 {
+				return faultproxy.Verdict{}
+			}
+			return faultproxy.Refuse(apierrors.NewConflict(schema.GroupResource{Resource: c.Resource}, c.Name, errors.New("written by another")))
+		},
+	}))
+	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
+	h.soon("a machine is ready", pool.Ready(h.client, 1))
+	var extra []string
+	for range 4 {
+		vm, err := env.admin.Run(h.ctx, "house-freeze", wire.RunInstancesRequest{
+			Region: "sim-1", InstanceType: "small", Image: "node-image", Tags: h.instances(pool)[0].Tags,
+		})
+		if err != nil {
+			h.Fatal(err)
+		}
+		extra = append(extra, vm.ID)
+	}
+	h.soon("it is frozen, and says so", saysTo(h.client, pool.Deployment(), infrav1.FrozenCondition, infrav1.OvershootingReason, "5 VMs"))
+	h.soon("people are told", eventIn(h.client, pool.Cluster.Namespace, "Frozen", "5 VMs"))
+	if cut.Load() < 2 {
+		h.Error("no write was refused")
+	}
+	for _, id := range extra {
+		if err := env.admin.Act(h.ctx, id, simulator.ActTerminate); err != nil {
+			h.Fatal(err)
+		}
+	}
+	h.soon("people hear of the thaw", eventIn(h.client, pool.Cluster.Namespace, "Thawed", "machines are made again"))
+	h.delete(pool.Deployment())
+	h.soon("nothing is left", h.gone(pool))
+	drover.Kill()
 }
 
 // neverFrozen lists the pools of all other tests that were ever frozen: none of them had too many machines.
