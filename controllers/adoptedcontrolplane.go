@@ -307,11 +307,20 @@ func clusterToAdoptedControlPlane(_ context.Context, o client.Object) []reconcil
 	if !ok {
 		return nil
 	}
-	ref := cluster.Spec.ControlPlaneRef
-	if ref.APIGroup != controlplanev1.GroupVersion.Group || ref.Kind != adoptedControlPlaneKind {
+	name := adoptedControlPlaneOf(cluster)
+	if name == "" {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: cluster.Namespace, Name: ref.Name}}}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: cluster.Namespace, Name: name}}}
+}
+
+// adoptedControlPlaneOf returns the name of the Cluster's AdoptedControlPlane, or "" if its control plane is another's.
+func adoptedControlPlaneOf(cluster *clusterv1.Cluster) string {
+	ref := cluster.Spec.ControlPlaneRef
+	if ref.APIGroup != controlplanev1.GroupVersion.Group || ref.Kind != adoptedControlPlaneKind {
+		return ""
+	}
+	return ref.Name
 }
 
 // secretToControlPlanes finds those that read the Secret, and those whose Cluster's kubeconfig it is.

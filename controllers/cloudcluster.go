@@ -51,7 +51,7 @@ func (r *CloudClusterReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 	return builder.ControllerManagedBy(mgr).
 		For(&infrav1.CloudCluster{}, builder.WithPredicates(specOrMetadataChanged())).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToCloudCluster),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+			builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, onUpdate(adoptionChanged)))).
 		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(r.accountToClusters),
 			builder.WithPredicates(onUpdate(accountReportChanged))).
 		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToDeletedClusters),
@@ -92,7 +92,7 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		if claimed, err := r.claim(ctx, infra, cluster); claimed || err != nil {
 			return reconcile.Result{}, err // the write comes back as an event
 		}
-		err = r.report(ctx, infra)
+		err = r.report(ctx, infra, cluster)
 	}
 	return reconcile.Result{}, errors.Join(err, patchSharedStatus(ctx, r.Client, before, infra))
 }
@@ -126,20 +126,25 @@ func usable(endpoint clusterv1.APIEndpoint) bool {
 }
 
 // report fills in the status: failure domains, provisioned, Ready.
-func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.CloudCluster) error {
+func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
 	accounts, err := r.accounts(ctx, infra)
 	if err != nil {
 		return err
 	}
+	provisioned := ptr.Deref(infra.Status.Initialization.Provisioned, false)
 	if accounts.untried == "" {
 		infra.Status.FailureDomains = accounts.domains
 	}
 	// Without its zones known once, a control plane would put its first machines anywhere. Later on, an account that
 	// has trouble stops nothing but its own machines.
-	if accounts.untried == "" || ptr.Deref(infra.Status.Initialization.Provisioned, false) {
+	adopts := waitsForAdoption(cluster)
+	if accounts.untried == "" && !adopts || provisioned {
 		infra.Status.Initialization.Provisioned = ptr.To(true)
 	}
 	switch {
+	case adopts && !provisioned:
+		setNotReady(infra, infrav1.WaitingForAPIServerReason, fmt.Sprintf(
+			"waits until AdoptedControlPlane %q has found its API server", cluster.Spec.ControlPlaneRef.Name))
 	case accounts.untried != "":
 		setNotReady(infra, infrav1.WaitingForAccountReason, accounts.untried)
 	case accounts.broken != "":
@@ -148,6 +153,13 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 		setReady(infra)
 	}
 	return nil
+}
+
+// waitsForAdoption tells whether the cluster's API server is to be adopted and is not yet. Cluster API connects to it as soon
+// as the infrastructure is provisioned; if there is no kubeconfig by then, it tries again half a minute later and not before
+// (clustercache, ConnectionCreationRetryInterval), and no Node is seen meanwhile.
+func waitsForAdoption(cluster *clusterv1.Cluster) bool {
+	return adoptedControlPlaneOf(cluster) != "" && !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
 // accountsReport is what the accounts of a cluster say.
@@ -247,6 +259,10 @@ func (r *CloudClusterReconciler) release(ctx context.Context, infra *infrav1.Clo
 		return fmt.Errorf("removing the finalizer: %w", err)
 	}
 	return nil
+}
+
+func adoptionChanged(before, after *clusterv1.Cluster) bool {
+	return waitsForAdoption(before) != waitsForAdoption(after)
 }
 
 func clusterToCloudCluster(_ context.Context, o client.Object) []reconcile.Request {

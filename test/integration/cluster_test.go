@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -84,6 +85,29 @@ func TestClusterWaitsForAccount(t *testing.T) {
 	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `"prod" is not ready`)
 	s.Expect(infra.Status.Initialization.Provisioned).To(Equal(ptr.To(true)))
 	s.Expect(infra.Status.FailureDomains).To(HaveLen(3))
+}
+
+// Cluster API connects to the workload cluster once its infrastructure is provisioned, and if it finds no kubeconfig then, not
+// again for half a minute: so the infrastructure waits until there is one.
+func TestClusterWaitsForAdoption(t *testing.T) {
+	s := newTenant(t)
+	infra, cluster := s.CloudCluster(), s.Cluster()
+	s.create(s.credentials(), s.Account(), infra, s.ControlPlane(), cluster)
+	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAPIServerReason, `AdoptedControlPlane "prod"`)
+	s.Eventually(func() []clusterv1.FailureDomain { return read(s, infra).Status.FailureDomains }).Should(HaveLen(3))
+	s.Expect(infra.Status.Initialization.Provisioned).To(BeNil())
+	s.Expect(infra.Spec.OwnershipID).NotTo(BeEmpty())
+
+	s.create(s.kubeconfigSecret(s.Kubeconfig))
+	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
+	s.Expect(infra.Status.Initialization.Provisioned).To(Equal(ptr.To(true)))
+	var probed *metav1.Condition
+	s.Eventually(func() bool {
+		probed = conditions.Get(read(s, cluster), clusterv1.ClusterRemoteConnectionProbeCondition)
+		return probed != nil && probed.Status == metav1.ConditionTrue
+	}).Should(BeTrue())
+	ready := conditions.Get(infra, clusterv1.ReadyCondition).LastTransitionTime
+	s.t.Logf("Cluster API was connected %s after the infrastructure was ready", probed.LastTransitionTime.Sub(ready.Time))
 }
 
 // An account of another namespace is not there.
