@@ -58,8 +58,10 @@ type memory struct {
 	passed, listed time.Time
 	since          map[string]time.Time // of orphans, by name
 	empty          map[string]time.Time // since when a former cluster has had nothing, by ownership ID
-	// machines are the CloudMachines at the last pass that was not doubted.
+	// machines are the CloudMachines at the last pass that was not doubted, and doubted is when the listing of the last one
+	// began that was.
 	machines int
+	doubted  time.Time
 	// begun is what was asked to go of machines of which something is left, and when, by token and by name.
 	begun map[string]map[string]time.Time
 	// unread: a live read failed, and is to be tried again soon.
@@ -239,11 +241,13 @@ func (m *memory) allow(r report, word string) bool {
 }
 
 // due are the machines whose remains may go, by token: of which every orphan is confirmed; those that were begun, and up
-// to n further ones, in the order of their tokens.
-func (m *memory) due(r report, n int) map[string][]orphan {
+// to n further ones, in the order of their tokens. Doubts that have passed without a person's word may have passed because
+// lost objects are being brought back one by one: those that are left have the grace once more.
+func (m *memory) due(r report, n int, grace time.Duration) map[string][]orphan {
 	waits, of := map[string]bool{}, map[string][]orphan{}
+	recovering := !m.doubted.IsZero() && m.listed.Sub(m.doubted) < grace
 	for _, o := range r.orphans {
-		waits[o.Token] = waits[o.Token] || !o.confirmed
+		waits[o.Token] = waits[o.Token] || !o.confirmed || recovering && !m.allowed[name(o.Resource)]
 		of[o.Token] = append(of[o.Token], o)
 	}
 	for _, token := range slices.Sorted(maps.Keys(of)) {

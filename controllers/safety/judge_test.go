@@ -95,7 +95,7 @@ func TestJudge(t *testing.T) {
 			f.listed, f.resources = at, c.resources
 			return m.judge(f, grace)
 		}
-		if one, ok := look(begin); !ok || len(one.orphans) != c.orphans || one.confirmed() != 0 || len(m.due(one, 10)) != 0 {
+		if one, ok := look(begin); !ok || len(one.orphans) != c.orphans || one.confirmed() != 0 || len(m.due(one, 10, grace)) != 0 {
 			t.Errorf("%s, at first: %+v", c.what, one)
 		}
 		if _, ok := look(begin); ok {
@@ -105,8 +105,8 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s was confirmed within the grace: %+v", c.what, early)
 		}
 		two, _ := look(begin.Add(grace))
-		if len(two.orphans) != c.orphans || len(m.due(two, 10)) != c.due || two.strangers != c.strangers || len(two.foreign) != c.foreign || len(two.twins) != c.twins {
-			t.Errorf("%s, later: %+v; due %v", c.what, two, m.due(two, 10))
+		if len(two.orphans) != c.orphans || len(m.due(two, 10, grace)) != c.due || two.strangers != c.strangers || len(two.foreign) != c.foreign || len(two.twins) != c.twins {
+			t.Errorf("%s, later: %+v; due %v", c.what, two, m.due(two, 10, grace))
 		}
 	}
 }
@@ -189,8 +189,19 @@ func TestDue(t *testing.T) {
 	}
 	r.orphans = append(r.orphans, orphan{Resource: disk("0", "ours", "t0")}) // not confirmed yet: t0 waits for it
 	m := &memory{begun: map[string]map[string]time.Time{"t4": {}}}
-	if got := slices.Sorted(maps.Keys(m.due(r, 2))); !slices.Equal(got, []string{"t1", "t2", "t4"}) {
+	if got := slices.Sorted(maps.Keys(m.due(r, 2, grace))); !slices.Equal(got, []string{"t1", "t2", "t4"}) {
 		t.Errorf("due are %v", got)
+	}
+	// Many were lost and doubted, and these are left of them while the others are brought back. Seen to fail without that rule.
+	m.listed = time.Now()
+	for since, want := range map[time.Duration]int{0: 0, grace - time.Second: 0, grace: 3} {
+		if m.doubted = m.listed.Add(-since); len(m.due(r, 2, grace)) != want {
+			t.Errorf("%s after the last doubt, %d are due, want %d", since, len(m.due(r, 2, grace)), want)
+		}
+	}
+	m.doubted, m.allowed = m.listed, map[string]bool{"Instance/1": true}
+	if got := slices.Sorted(maps.Keys(m.due(r, 2, grace))); !slices.Equal(got, []string{"t1"}) {
+		t.Errorf("a person confirmed t1, and due are %v", got)
 	}
 }
 
@@ -385,7 +396,7 @@ func (w *world) pass(t *testing.T, seed uint64, m *memory, lies bool) {
 		return
 	}
 	w.note(f)
-	due := m.due(found, 2)
+	due := m.due(found, 2, grace)
 	begun := 0
 	for token, orphans := range due {
 		if m.begun[token] == nil {
