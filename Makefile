@@ -13,11 +13,12 @@ IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 # What one package's tests may take before Go ends them with the stacks. Results are never taken from Go's cache (-count 1):
 # many tests run bin/drover, of which the cache knows nothing.
 TEST_TIMEOUT ?= 40m
-# Tests in which only the managers are ours, and those are built with the race detector: what stands around them, all
-# traffic's proxies among it, does without. They need the whole computer, one after the other.
+# Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
+# those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
+LONG := test/lifecycle test/crash test/chaos test/orphans test/outage test/openstack
 OTHERS := go test -count 1 -p 1 -timeout 6h
 
-# The first of the 50 schedules that `make test` runs, so that it does the same each time. `make chaos` draws its own.
+# The first of the schedules that `make test-long` runs, so that it does the same each time. `make chaos` draws its own.
 SEED ?= 1000
 
 # Programs are built and then run, because "go run" passes on neither signals nor exit codes.
@@ -26,7 +27,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-outage test-openstack chaos bench demo playground lint generate verify-generate release-manifests clean
+.PHONY: help build test test-long test-openstack chaos bench demo playground lint generate verify-generate release-manifests clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,22 +35,23 @@ help: ## Say what the targets are
 build: ## Build bin/drover
 	CGO_ENABLED=0 go build -o bin/drover .
 
-test: ## Run the tests against the real API server and Cluster API, race detector on for all that is ours
+test: ## Run the tests that end in minutes, against the real API server and Cluster API, race detector on for all that is ours
 	@hack/tool $(PLAYGROUND) >/dev/null
-	go test -race -count 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /test/crash$$ -e /test/chaos$$ -e /test/outage$$ -e /test/openstack$$)
-	$(OTHERS) ./test/crash
-	$(OTHERS) ./test/chaos -seed $(SEED)
+	go test -race -count 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
 
-test-outage: ## Take a workload cluster's API server away, and give the management cluster an old backup of its etcd
+test-long: ## Run lifecycles, a crash at every step, 50 schedules of chaos, 100 of orphans, and outages (35 minutes)
 	@hack/tool $(PLAYGROUND) >/dev/null
-	$(OTHERS) ./test/outage
+	$(OTHERS) ./test/lifecycle ./test/crash ./test/outage
+	$(OTHERS) ./test/chaos -seed $(SEED)
+	$(OTHERS) ./test/orphans -seed $(SEED)
 
 test-openstack: ## Try the OpenStack driver on a real OpenStack, which is installed on first use (root, Debian 12)
 	hack/openstack/install
 	trap hack/openstack/stop EXIT; hack/openstack/start; go test -race -count 1 -timeout $(TEST_TIMEOUT) ./test/openstack
 
-chaos: ## Run 1,000 seeded random schedules of faults and user actions (hours)
+chaos: ## Run 1,000 seeded random schedules of faults and user actions, and 1,000 of mistakes that make orphans (hours)
 	@hack/tool $(PLAYGROUND) >/dev/null
+	$(OTHERS) ./test/orphans -schedules 1000 -v
 	$(OTHERS) ./test/chaos -run TestSchedules -schedules 1000 -v
 
 bench: ## Print calls, writes, CPU, memory and times for fleets of 10 to 3,000 machines

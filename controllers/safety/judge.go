@@ -22,6 +22,9 @@ type facts struct {
 	// by the monotonic clock: a wall clock that jumps confirms nothing.
 	listed    time.Time
 	resources []cloud.Resource
+	// read is when Kubernetes had answered all that follows. The listing may be older by as much as a period: what has lost
+	// its machine was without one at this time, and perhaps not before.
+	read time.Time
 	// identity is the beginning of each creation token of this management cluster.
 	identity string
 	// clusters are those of this namespace, and those that were here until they were deleted, by ownership ID.
@@ -45,9 +48,9 @@ type cluster struct {
 // one that its CloudMachine has recorded.
 type orphan struct {
 	cloud.Resource
-	// since is when the first listing began from which on all had it so.
+	// since is when Kubernetes was asked for the first time from which on no pass found a machine for it.
 	since time.Time
-	// confirmed: the listings that had it so are at least the grace apart.
+	// confirmed: a listing that had it so began at least the grace after that.
 	confirmed bool
 }
 
@@ -58,8 +61,8 @@ type memory struct {
 	passed, listed time.Time
 	since          map[string]time.Time // of orphans, by name
 	empty          map[string]time.Time // since when a former cluster has had nothing, by ownership ID
-	// machines are the CloudMachines at the last pass that was not doubted, and doubted is when the listing of the last one
-	// began that was.
+	// machines are the CloudMachines at the last pass that was not doubted, and doubted is when Kubernetes was asked in the
+	// last one that was.
 	machines int
 	doubted  time.Time
 	// begun is what was asked to go of machines of which something is left, and when, by token and by name.
@@ -86,6 +89,8 @@ type report struct {
 	machines int
 	// twins are the tokens with more than one living instance of which none is recorded: a person must choose.
 	twins []string
+	// read is when Kubernetes was asked.
+	read time.Time
 	// settled are former clusters that have had nothing for as long as the grace.
 	settled []string
 	// ended are the tokens that had been begun and of which nothing is left.
@@ -104,7 +109,7 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 	if !f.listed.After(m.listed) {
 		return report{}, false
 	}
-	r.machines = len(f.machines)
+	r.machines, r.read = len(f.machines), f.read
 	since := map[string]time.Time{}
 	fleet, lost, owners := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	living := instances(f)
@@ -125,7 +130,7 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 		}
 		first := m.since[name(x)]
 		if first.IsZero() {
-			first = f.listed
+			first = f.read
 		}
 		since[name(x)] = first
 		// The cloud's clock may differ from ours; it can only make the wait longer.

@@ -92,7 +92,7 @@ func TestJudge(t *testing.T) {
 		m := &memory{begun: map[string]map[string]time.Time{}}
 		look := func(at time.Time) (report, bool) {
 			f := c.known
-			f.listed, f.resources = at, c.resources
+			f.listed, f.read, f.resources = at, at, c.resources
 			return m.judge(f, grace)
 		}
 		if one, ok := look(begin); !ok || len(one.orphans) != c.orphans || one.confirmed() != 0 || len(m.due(one, 10, grace)) != 0 {
@@ -121,9 +121,26 @@ func TestConfirmation(t *testing.T) {
 		m := &memory{}
 		for i, f := range []facts{{resources: []cloud.Resource{lost}}, between, {resources: []cloud.Resource{lost}}} {
 			f.identity, f.clusters, f.listed = self, map[string]cluster{"ours": {}}, begin.Add(time.Duration(i)*grace)
+			f.read = f.listed
 			if r, _ := m.judge(f, grace); r.confirmed() != 0 {
 				t.Errorf("%s: confirmed in listing %d: %+v", what, i, r)
 			}
+		}
+	}
+}
+
+// TestOldListing: a shared listing may be as old as a period, and the machine was lost only after it. Seen to fail when the
+// grace was counted from the listing.
+func TestOldListing(t *testing.T) {
+	lost, lostAt := vm("i-1", "ours", self+"lost"), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	m, f := &memory{}, knows()
+	f.resources, f.listed, f.read = []cloud.Resource{lost}, lostAt.Add(-grace), lostAt.Add(time.Second)
+	m.judge(f, grace)
+	for after, want := range map[time.Duration]int{time.Minute: 0, grace: 0, grace + time.Second: 1} {
+		later := &memory{listed: m.listed, since: m.since}
+		f.listed, f.read = lostAt.Add(after), lostAt.Add(after)
+		if r, _ := later.judge(f, grace); r.confirmed() != want {
+			t.Errorf("%s after the loss, %d are confirmed, want %d", after, r.confirmed(), want)
 		}
 	}
 }
@@ -315,7 +332,7 @@ func (w *world) happen() {
 // facts are what a pass learns: a listing, which may lack a page or everything, and then what the API server has.
 func (w *world) facts(lies bool) facts {
 	f := knows()
-	f.listed, f.machines = w.at, maps.Clone(w.machines)
+	f.listed, f.read, f.machines = w.at, w.at, maps.Clone(w.machines)
 	if w.paused {
 		f.clusters["ours"] = cluster{leave: "it is paused"}
 	}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package orphans
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/controllers"
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+var (
+	schedules = flag.Int("schedules", 100, "how many schedules to run")
+	seed      = flag.Uint64("seed", 0, "seed of the first schedule; the others follow it. 0: another one each time")
+	width     = flag.Int("width", 50, "how many schedules share the processes at a time")
+	share     = flag.Int("share", 20, "the collector's --machine-safety-orphan-vms-max-share: with 1000 it never doubts, and the test must fail")
+	trusting  = flag.Duration("grace", grace, "the collector's --machine-safety-orphan-vms-grace: if it is much less than the schedules' own, the test must fail")
+)
+
+const (
+	period = time.Second
+	grace  = 4 * time.Second
+	// patience is how long a wave may take to come to rest.
+	patience = 3 * time.Minute
+)
+
+// bench is what the tenants of all waves share.
+type bench struct {
+	management *playground.Management
+	admin      simulator.Admin
+	cloud      *playground.Simulator
+	client     client.Client
+	binary     string
+	// identity begins the creation tokens of this management cluster.
+	identity string
+
+	mu        sync.Mutex
+	collector *playground.Process
+}
+
+// TestSchedules runs random schedules, wave by wave, until one breaks something. Seen to fail with -share 1000, with -grace 1s,
+// and with each of these rules of controllers/safety taken out: a paused cluster is left alone; another management cluster's
+// tokens are not ours; after a doubt that was not answered the grace begins anew; of two VMs the recorded one stays.
+func TestSchedules(t *testing.T) {
+	ctrl.SetLogger(logr.Discard()) // what matters here is in the managers' logs
+	first := *seed
+	if first == 0 {
+		first = rand.Uint64N(1_000_000) * 1000
+	}
+	t.Logf("%d schedules from -seed %d", *schedules, first)
+	b := start(t)
+	for done := 0; done < *schedules && !t.Failed(); done += *width {
+		b.wave(t, first+uint64(done), min(*width, *schedules-done))
+	}
+}
+
+// start starts everything but tenants.
+func start(t *testing.T) *bench {
+	b := &bench{}
+	var err error
+	check := func(doing string, err error) {
+		if err != nil {
+			t.Fatalf("%s: %v", doing, err)
+		}
+	}
+	b.binary, err = playground.Build(t.Context(), true)
+	check("build drover", err)
+	b.management, err = playground.StartManagement(t.Context(), playground.ManagementOptions{
+		ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr},
+	})
+	check("start the management cluster", err)
+	t.Cleanup(func() {
+		if err := b.management.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	check("install drover", b.management.InstallDrover(t.Context()))
+	b.cloud, err = playground.StartSimulator(t.Context(), playground.SimulatorOptions{})
+	check("start the simulated cloud", err)
+	t.Cleanup(func() {
+		if err := b.cloud.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	b.admin = simulator.Admin{URL: b.cloud.URL}
+	brief := simulator.Duration{Duration: 100 * time.Millisecond}
+	check("set the cloud up", b.admin.SetSettings(t.Context(), simulator.Settings{
+		BootMin: brief, BootMax: brief, Stop: brief, Throttle: simulator.ThrottleNone,
+	}))
+	b.client, err = scenario.NewClient(b.management.AdminConfig())
+	check("make a client", err)
+	b.identity, err = controllers.Identity(t.Context(), b.client)
+	check("ask for the management cluster's identity", err)
+	// The webhooks are those of a manager that looks after nobody's objects.
+	_, err = b.management.StartDrover(t.Context(), playground.DroverOptions{
+		Binary: b.binary, Args: []string{"--run=machines", "--watch-filter=nobody"},
+	})
+	check("start the webhooks", err)
+	check("start the collector", b.collect(t.Context()))
+	t.Cleanup(func() {
+		if t.Failed() {
+			b.save(t)
+		}
+	})
+	return b
+}
+
+// collect starts the collector.
+func (b *bench) collect(ctx context.Context) error {
+	p, err := b.management.StartDrover(ctx, playground.DroverOptions{Binary: b.binary, Args: []string{
+		"--run=safety", "--leader-elect=false", "--cloud-call-timeout=10s",
+		"--machine-safety-overshooting-period=0", "--machine-safety-apiserver-statuscheck-period=0",
+		"--machine-safety-orphan-vms-period=" + period.String(), "--machine-safety-orphan-vms-grace=" + trusting.String(),
+		fmt.Sprintf("--machine-safety-orphan-vms-max-share=%d", *share),
+	}})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.collector = p
+	return err
+}
+
+// restart kills the collector, between two sightings of whatever it has in sight, and starts another one.
+func (b *bench) restart(ctx context.Context) error {
+	b.mu.Lock()
+	b.collector.Kill()
+	b.mu.Unlock()
+	return b.collect(ctx)
+}
+
+// save keeps the managers' logs.
+func (b *bench) save(t *testing.T) {
+	logs, err := filepath.Glob(filepath.Join(b.management.Dir, "drover-*.log"))
+	for _, log := range logs {
+		text, e := os.ReadFile(log)
+		err = errors.Join(err, e, os.WriteFile(filepath.Join(t.ArtifactDir(), filepath.Base(log)), text, 0o600))
+	}
+	if err != nil {
+		t.Log(err)
+	}
+}
+
+// wave runs n schedules at once: their faults and mistakes, then rest.
+func (b *bench) wave(t *testing.T, first uint64, n int) {
+	begin := time.Now()
+	tenants := make([]*tenant, n)
+	each := func(what string, do func(context.Context, *tenant) error) time.Duration {
+		begin := time.Now()
+		if t.Failed() {
+			return 0
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		var all sync.WaitGroup
+		for i := range tenants {
+			all.Go(func() {
+				if err := do(ctx, tenants[i]); err != nil {
+					t.Errorf("seed %d: %s: %v\nIt went so:\n%s", first+uint64(i), what, err, tenants[i].history())
+				}
+			})
+		}
+		all.Wait()
+		return time.Since(begin).Round(100 * time.Millisecond)
+	}
+	for i := range tenants {
+		tenants[i] = newTenant(b, first+uint64(i))
+	}
+	each("set it up", func(ctx context.Context, x *tenant) error { return x.setUp(ctx) })
+	watching, stop := context.WithCancel(t.Context())
+	var watchers sync.WaitGroup
+	watchers.Go(func() { watch(watching, b, tenants) })
+	var storm sync.WaitGroup
+	storm.Go(func() {
+		r := rand.New(rand.NewPCG(first, 2))
+		for range r.IntN(3) {
+			if !sleep(watching, between(r, 2, 8)) {
+				return
+			}
+			if err := b.restart(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	played := each("play", func(ctx context.Context, x *tenant) error { return x.play(ctx) })
+	storm.Wait()
+	rested := each("come to rest", func(ctx context.Context, x *tenant) error { return x.rest(ctx) })
+	stop()
+	watchers.Wait()
+	each("look back", func(_ context.Context, x *tenant) error { return x.violation() })
+	each("clear away", func(ctx context.Context, x *tenant) error { return x.clear(ctx) })
+	var orphans, mistakes int
+	for _, x := range tenants {
+		orphans, mistakes = orphans+x.collected, mistakes+x.asked
+	}
+	t.Logf("seeds %d to %d: %s, of which %s of mistakes and %s to rest; %d orphans went, %d times a person was asked",
+		first, first+uint64(n)-1, time.Since(begin).Round(100*time.Millisecond), played, rested, orphans, mistakes)
+	if orphans == 0 && n > 10 {
+		t.Error("the collector has collected nothing")
+	}
+}
+
+// watch looks at the cloud's books again and again.
+func watch(ctx context.Context, b *bench, tenants []*tenant) {
+	for sleep(ctx, 200*time.Millisecond) {
+		snapshot, err := b.admin.Snapshot(ctx)
+		if err != nil {
+			continue // of the test's end
+		}
+		at := time.Now() // no earlier than what the snapshot shows
+		of := map[string][]simulator.SnapshotResource{}
+		for _, r := range snapshot.Live() {
+			of[r.Account] = append(of[r.Account], r)
+		}
+		for _, x := range tenants {
+			x.see(at, of[x.Name])
+		}
+	}
+}
+
+// sleep waits, and tells whether ctx goes on.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// between returns a duration of so many seconds.
+func between(r *rand.Rand, from, to float64) time.Duration {
+	return time.Duration((from + r.Float64()*(to-from)) * float64(time.Second)).Round(100 * time.Millisecond)
+}

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package orphans
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// event is what may befall a tenant; of two, the one with twice the weight comes twice as often.
+type event struct {
+	weight int
+	what   string
+	do     func(*tenant, context.Context) error
+}
+
+func events() []event {
+	return []event{
+		{3, "create a machine", (*tenant).createLater},
+		{3, "delete a machine, whose disk stays", (*tenant).deleteMachine},
+		{3, "a VM by hand, with the cluster's tags", (*tenant).strayVM},
+		{2, "a machine's object is lost", (*tenant).loseOne},
+		{2, "a machine's object is lost, and brought back", (*tenant).loseOneForAMoment},
+		{3, "many objects are lost, and brought back one by one", (*tenant).loseManyForAWhile},
+		{1, "many objects are lost, and given up", (*tenant).loseManyForGood},
+		{1, "another management cluster's VM, with a copy of the CloudCluster", (*tenant).foreignVM},
+		{1, "a stranger's VM", (*tenant).strangersVM},
+		{2, "a second VM for a machine", (*tenant).secondVM},
+		{1, "two VMs for a machine that has recorded none", (*tenant).twins},
+		{2, "a move that breaks off half-way", (*tenant).moveHalfWay},
+		{4, "the listing is in trouble", (*tenant).listingTrouble},
+	}
+}
+
+// play runs the tenant's schedule.
+func (x *tenant) play(ctx context.Context) error {
+	all := events()
+	sum := 0
+	for _, e := range all {
+		sum += e.weight
+	}
+	for range 3 + x.rand.IntN(4) {
+		n := x.rand.IntN(sum)
+		i := slices.IndexFunc(all, func(e event) bool { n -= e.weight; return n < 0 })
+		x.note("%s", all[i].what)
+		if err := all[i].do(x, ctx); err != nil {
+			return fmt.Errorf("%s: %w", all[i].what, err)
+		}
+		sleep(ctx, between(x.rand, 0, 2))
+	}
+	switch x.rand.IntN(8) {
+	case 0:
+		x.note("the cluster moves away")
+		return x.moveAway(ctx)
+	case 1:
+		x.note("the namespace is deleted by mistake")
+		return x.deleteNamespace(ctx)
+	}
+	return nil
+}
+
+// draw returns up to n machines that have their VM, in random order.
+func (x *tenant) draw(n int) []*machine {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	all := slices.Clone(x.machines)
+	x.rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all[:min(n, len(all))]
+}
+
+// giveUp says that a machine is no more: what is left of it has had no owner since then.
+func (x *tenant) giveUp(m *machine, since time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.machines = slices.DeleteFunc(x.machines, func(o *machine) bool { return o == m })
+	x.lost[m.object.Spec.CreationToken] = since
+}
+
+func (x *tenant) delete(ctx context.Context, m *machine) error {
+	x.note("  %s is lost", m.object.Name)
+	return scenario.Delete(ctx, x.bench.client, m.object.DeepCopy())
+}
+
+// bringBack makes the object as a backup has it: with its spec, and another UID.
+func (x *tenant) bringBack(ctx context.Context, m *machine) error {
+	o := x.object(m.object.Spec.CreationToken)
+	o.Spec.ProviderID = m.object.Spec.ProviderID
+	defer x.note("  %s is back", o.Name)
+	return scenario.Create(ctx, x.bench.client, o)
+}
+
+// terminate ends a VM by the test's own hand.
+func (x *tenant) terminate(ctx context.Context, id, token string) error {
+	x.mu.Lock()
+	x.touched[id], x.touched[token] = true, true
+	x.mu.Unlock()
+	return x.bench.admin.Act(ctx, id, simulator.ActTerminate)
+}
+
+// createLater makes a machine beside what else happens; it may take longer than the grace.
+func (x *tenant) createLater(ctx context.Context) error {
+	token, slow, record := x.token(x.bench.identity), between(x.rand, 0, 2*grace.Seconds()), between(x.rand, 0, 2)
+	disk := x.rand.IntN(2) == 0
+	x.later.Go(func() {
+		if err := x.create(ctx, token, slow, record, disk); err != nil {
+			x.note("a create failed: %v", err)
+		}
+	})
+	return nil
+}
+
+func (x *tenant) deleteMachine(ctx context.Context) error {
+	for _, m := range x.draw(1) {
+		if err := x.terminate(ctx, m.vm, m.object.Spec.CreationToken); err != nil {
+			return err
+		}
+		x.giveUp(m, time.Now())
+		return x.delete(ctx, m)
+	}
+	return nil
+}
+
+func (x *tenant) strayVM(ctx context.Context) error {
+	token := x.token(x.bench.identity)
+	x.mu.Lock()
+	x.lost[token] = time.Now()
+	x.mu.Unlock()
+	_, err := x.run(ctx, x.owner, token, x.rand.IntN(2) == 0)
+	return err
+}
+
+func (x *tenant) foreignVM(ctx context.Context) error {
+	_, err := x.run(ctx, x.owner, x.token("ffffffff"), true)
+	return err
+}
+
+func (x *tenant) strangersVM(ctx context.Context) error {
+	_, err := x.run(ctx, one(x, "", "another"+x.owner[7:]), x.token(x.bench.identity), true)
+	return err
+}
+
+func (x *tenant) loseOne(ctx context.Context) error {
+	for _, m := range x.draw(1) {
+		x.giveUp(m, time.Now())
+		return x.delete(ctx, m)
+	}
+	return nil
+}
+
+func (x *tenant) loseOneForAMoment(ctx context.Context) error {
+	for _, m := range x.draw(1) {
+		if err := x.delete(ctx, m); err != nil {
+			return err
+		}
+		sleep(ctx, between(x.rand, 0, grace.Seconds()/2))
+		return x.bringBack(ctx, m)
+	}
+	return nil
+}
+
+// many are so many machines that nobody would believe that they are orphans; none if there are too few.
+func (x *tenant) many() []*machine {
+	all := x.draw(4 + x.rand.IntN(4))
+	if len(all) < 4 {
+		return nil
+	}
+	return all
+}
+
+func (x *tenant) loseManyForAWhile(ctx context.Context) error {
+	lost := x.many()
+	for _, m := range lost {
+		if err := x.delete(ctx, m); err != nil {
+			return err
+		}
+	}
+	if len(lost) > 0 {
+		sleep(ctx, between(x.rand, 0, 2.5*grace.Seconds()))
+	}
+	for _, m := range lost {
+		if err := x.bringBack(ctx, m); err != nil {
+			return err
+		}
+		sleep(ctx, between(x.rand, 0, .7))
+	}
+	return nil
+}
+
+// loseManyForGood gives the machines up when a person is asked, and not before.
+func (x *tenant) loseManyForGood(ctx context.Context) error {
+	lost := x.many()
+	for _, m := range lost {
+		if err := x.delete(ctx, m); err != nil {
+			return err
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	sleep(ctx, between(x.rand, 0, 2*grace.Seconds()))
+	for {
+		account := x.Account()
+		if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil && ctx.Err() == nil {
+			return err
+		}
+		if conditions.GetReason(account, infrav1.AccountNoOrphansCondition) == infrav1.OrphansDoubtedReason {
+			break
+		}
+		if !sleep(ctx, 300*time.Millisecond) {
+			return fmt.Errorf("nobody was asked: the account says %s", x.says(context.Background()))
+		}
+	}
+	for _, m := range lost {
+		x.giveUp(m, time.Now().Add(-grace)) // they may go as soon as they are confirmed, which is done in rest
+	}
+	return nil
+}
+
+// secondVM: the one that is recorded stays, and the other has no owner.
+func (x *tenant) secondVM(ctx context.Context) error {
+	for _, m := range x.draw(1) {
+		since := time.Now()
+		vm, err := x.run(ctx, x.owner, m.object.Spec.CreationToken, false)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.lostVM[vm.ID] = since
+		// What belongs to it goes with it, and carries the machine's token.
+		x.touched[m.object.Spec.CreationToken] = true
+		return err
+	}
+	return nil
+}
+
+// twins: nothing goes until a person has chosen.
+func (x *tenant) twins(ctx context.Context) error {
+	token := x.token(x.bench.identity)
+	o := x.object(token)
+	if err := x.bench.client.Create(ctx, o); err != nil {
+		return err
+	}
+	stays, err := x.run(ctx, x.owner, token, false)
+	if err != nil {
+		return err
+	}
+	goes, err := x.run(ctx, x.owner, token, false)
+	if err != nil {
+		return err
+	}
+	sleep(ctx, between(x.rand, 0, 2*grace.Seconds()))
+	if err := x.terminate(ctx, goes.ID, token); err != nil {
+		return err
+	}
+	if err := x.record(ctx, o, stays); err != nil {
+		return err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.machines = append(x.machines, &machine{object: o, vm: stays.ID})
+	return nil
+}
+
+func (x *tenant) pause(ctx context.Context, paused bool) error {
+	cluster := x.Cluster()
+	if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(cluster), cluster); err != nil {
+		return err
+	}
+	before := cluster.DeepCopy()
+	cluster.Spec.Paused = ptr.To(paused)
+	return x.bench.client.Patch(ctx, cluster, client.MergeFrom(before))
+}
+
+// moveHalfWay is "clusterctl move" that deletes what it has copied, breaks off, and is turned back.
+func (x *tenant) moveHalfWay(ctx context.Context) error {
+	if err := x.pause(ctx, true); err != nil {
+		return err
+	}
+	moved := x.draw(1 + x.rand.IntN(8))
+	for _, m := range moved {
+		if err := x.delete(ctx, m); err != nil {
+			return err
+		}
+	}
+	sleep(ctx, between(x.rand, 0, 2*grace.Seconds()))
+	for _, m := range moved {
+		if err := x.bringBack(ctx, m); err != nil {
+			return err
+		}
+	}
+	return x.pause(ctx, false)
+}
+
+// moveAway ends it here: what is in the cloud has its owner in another management cluster.
+func (x *tenant) moveAway(ctx context.Context) error {
+	x.later.Wait()
+	if err := x.pause(ctx, true); err != nil {
+		return err
+	}
+	x.gone = true
+	for _, m := range x.draw(100) {
+		if err := x.delete(ctx, m); err != nil {
+			return err
+		}
+	}
+	for _, o := range []client.Object{x.CloudCluster(), x.Cluster()} {
+		if err := scenario.Delete(ctx, x.bench.client, o); err != nil {
+			return err
+		}
+		if err := x.unhold(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleteNamespace is a mistake: all objects are asked to go, and finalizers hold those that stand for VMs.
+func (x *tenant) deleteNamespace(ctx context.Context) error {
+	x.later.Wait()
+	held := []client.Object{x.Account(), x.CloudCluster()}
+	for _, m := range x.draw(100) {
+		held = append(held, m.object.DeepCopy())
+	}
+	for _, o := range held {
+		if err := x.finalizers(ctx, o, infrav1.MachineFinalizer); err != nil {
+			return err
+		}
+	}
+	x.gone = true
+	return scenario.Delete(ctx, x.bench.client, x.Adopted.Objects()[0])
+}
+
+// finalizers sets those of an object.
+func (x *tenant) finalizers(ctx context.Context, o client.Object, names ...string) error {
+	if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		return err
+	}
+	before := o.DeepCopyObject().(client.Object)
+	o.SetFinalizers(names)
+	return x.bench.client.Patch(ctx, o, client.MergeFrom(before))
+}
+
+// unhold lets an object go that is being deleted.
+func (x *tenant) unhold(ctx context.Context, o client.Object) error {
+	return client.IgnoreNotFound(x.finalizers(ctx, o))
+}
+
+// release lets everything go that deleteNamespace held.
+func (x *tenant) release(ctx context.Context) error {
+	list := &infrav1.CloudMachineList{}
+	if err := x.bench.client.List(ctx, list, client.InNamespace(x.Namespace)); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		if err := x.unhold(ctx, &list.Items[i]); err != nil {
+			return err
+		}
+	}
+	for _, o := range []client.Object{x.CloudCluster(), x.Account()} {
+		if err := x.unhold(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listingTrouble lasts a while beside what else happens: the listing fails, is cut, takes long, comes empty as for
+// credentials that have lost their rights, or lacks a page.
+func (x *tenant) listingTrouble(ctx context.Context) error {
+	lasts := between(x.rand, 1, 6)
+	kind := one(x, "fails", "cut", "slow", "empty", "short")
+	x.note("the listing is %s for %s", kind, lasts)
+	if kind == "short" {
+		_, err := x.bench.admin.AddFault(ctx, simulator.Fault{
+			Kind: simulator.PartialPage, Operation: wire.DescribeResources, Account: x.Name, Count: 1 + x.rand.IntN(4),
+		})
+		return err
+	}
+	x.proxy.SetRule(func(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+		if c.Verb != wire.DescribeResources || at != faultproxy.Before {
+			return faultproxy.Verdict{}
+		}
+		switch kind {
+		case "fails":
+			return faultproxy.Verdict{Answer: &faultproxy.Answer{Status: http.StatusServiceUnavailable, ContentType: "application/json", Body: []byte(`{"code":"ServiceUnavailable"}`)}}
+		case "cut":
+			return faultproxy.Verdict{Cut: true}
+		case "slow":
+			return faultproxy.Delay(ctx, 2*time.Second)
+		}
+		return faultproxy.Verdict{Answer: &faultproxy.Answer{Status: http.StatusOK, ContentType: "application/json", Body: []byte(`{"resources":[]}`)}}
+	})
+	x.later.Go(func() {
+		sleep(ctx, lasts)
+		x.proxy.SetRule(nil)
+	})
+	return nil
+}
+
+func one[T any](x *tenant, of ...T) T { return of[x.rand.IntN(len(of))] }
