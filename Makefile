@@ -26,7 +26,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-outage test-openstack chaos bench demo playground lint generate verify-generate release-manifests clean
+.PHONY: help build test test-outage test-autoscaler test-openstack chaos bench demo playground lint generate verify-generate release-manifests clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,13 +36,17 @@ build: ## Build bin/drover
 
 test: ## Run the tests against the real API server and Cluster API, race detector on for all that is ours
 	@hack/tool $(PLAYGROUND) >/dev/null
-	go test -race -count 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /test/crash$$ -e /test/chaos$$ -e /test/outage$$ -e /test/openstack$$)
+	go test -race -count 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /test/crash$$ -e /test/chaos$$ -e /test/outage$$ -e /test/autoscaler$$ -e /test/openstack$$)
 	$(OTHERS) ./test/crash
 	$(OTHERS) ./test/chaos -seed $(SEED)
 
 test-outage: ## Take a workload cluster's API server away, and give the management cluster an old backup of its etcd
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/outage
+
+test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and back, short of capacity, and frozen
+	@hack/tool $(PLAYGROUND) kube-scheduler cluster-autoscaler >/dev/null
+	$(OTHERS) ./test/autoscaler
 
 test-openstack: ## Try the OpenStack driver on a real OpenStack, which is installed on first use (root, Debian 12)
 	hack/openstack/install
