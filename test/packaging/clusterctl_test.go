@@ -132,7 +132,7 @@ func TestClusterctl(t *testing.T) {
 	}
 	t.Run("bad input is told", func(t *testing.T) {
 		generate := func(flavor string) []string {
-			return []string{"generate", "cluster", "blue", "--infrastructure", "drover:" + version, "--flavor", flavor, "--kubernetes-version", "v1.36.3"}
+			return []string{"generate", "cluster", "blue", "--infrastructure", "drover:" + version, "--flavor", flavor, "--target-namespace", "team-a", "--kubernetes-version", "v1.36.3"}
 		}
 		ctl.refuses(t, "cluster-template-none.yaml", generate("none")...)
 		without := ctl
