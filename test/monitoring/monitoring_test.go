@@ -109,7 +109,10 @@ func TestQueries(t *testing.T) {
 	s := start(t)
 	prometheus := startPrometheus(t, s.drover.Metrics)
 	s.trouble()
-
+	// Not among them: DroverNoRoom, for which the cloud must have been asked a second time, minutes later.
+	s.until("what is wrong raises alarm", prometheus.raised("DroverPoolFrozen", "DroverUnauthorized", "DroverOrphansAsk", "DroverOrphansStay"))
+	s.failingCalls()
+	s.until("calls that fail do too", prometheus.raised("DroverThrottled", "DroverCloudFails"))
 	s.until("every query has an answer", func(ctx context.Context) (string, error) {
 		for name, query := range queries(t) {
 			if n, err := prometheus.ask(ctx, query); n == 0 || err != nil {
@@ -118,9 +121,6 @@ func TestQueries(t *testing.T) {
 		}
 		return "", nil
 	})
-	// Not among them: DroverNoRoom, for which the cloud must have been asked a second time, minutes later.
-	s.until("what is wrong raises alarm", prometheus.raised("DroverPoolFrozen", "DroverUnauthorized", "DroverOrphansAsk", "DroverOrphansStay",
-		"DroverThrottled", "DroverCloudFails"))
 	s.drover.Kill()
 	s.until("a manager that is gone does too", prometheus.raised("DroverDown"))
 }
@@ -241,7 +241,7 @@ func start(t *testing.T) *stage {
 }
 
 // trouble brings about what there are alerts for: a frozen pool, orphans beyond belief, credentials that do not work, no
-// capacity, calls that fail and that are throttled.
+// capacity.
 func (s *stage) trouble() {
 	good := scenario.Pool{Cluster: s.blue, Name: "good", Replicas: 1}
 	none := scenario.Pool{Cluster: s.blue, Name: "none", Replicas: 1, Machine: infrav1.SimulatedMachine{InstanceType: "large"}}
@@ -264,7 +264,11 @@ func (s *stage) trouble() {
 	for i := range 4 { // of no machine, and made here: the token's beginning says so
 		s.byHand(vm, fmt.Sprintf("%s%0*d", vm.Tags[cloud.TagToken][:8], len(vm.Tags[cloud.TagToken])-8, i))
 	}
-	for _, code := range []string{wire.InternalError, wire.RequestLimitExceeded} { // half of all listings, and half of the rest
+}
+
+// failingCalls has half of all listings fail in the cloud, and throttles half of the rest. From then on few are complete.
+func (s *stage) failingCalls() {
+	for _, code := range []string{wire.InternalError, wire.RequestLimitExceeded} {
 		_, err := s.admin.AddFault(s.Context(), simulator.Fault{
 			Kind: simulator.ErrorBefore, Operation: wire.DescribeResources, Code: code, Probability: 0.5,
 		})
