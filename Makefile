@@ -15,7 +15,7 @@ IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 TEST_TIMEOUT ?= 40m
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/lifecycle test/crash test/chaos test/orphans test/outage test/openstack
+LONG := test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/openstack
 OTHERS := go test -count 1 -p 1 -timeout 6h
 
 # The first of the schedules that `make test-long` runs, so that it does the same each time. `make chaos` draws its own.
@@ -27,7 +27,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-openstack chaos bench demo playground lint generate verify-generate release-manifests clean
+.PHONY: help build test test-long test-autoscaler test-openstack chaos bench demo playground lint generate verify-generate release-manifests clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,10 @@ test-long: ## Run lifecycles, a crash at every step, 50 schedules of chaos, 100 
 	$(OTHERS) ./test/lifecycle ./test/crash ./test/outage
 	$(OTHERS) ./test/chaos -seed $(SEED)
 	$(OTHERS) ./test/orphans -seed $(SEED)
+
+test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and back, short of capacity, and frozen
+	@hack/tool $(PLAYGROUND) kube-scheduler cluster-autoscaler >/dev/null
+	$(OTHERS) ./test/autoscaler
 
 test-openstack: ## Try the OpenStack driver on a real OpenStack, which is installed on first use (root, Debian 12)
 	hack/openstack/install

@@ -3,9 +3,13 @@
 package packaging
 
 import (
+	"encoding/pem"
 	"fmt"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,33 +24,80 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// clusterctl is the real program with a release as its only repository, no cluster and no network.
+// clusterctl is the real program with a folder as its only repositories, and no network.
 type clusterctl struct {
 	path, config string
 	env          []string
+	ca           string // a certificate, as PEM, that the flavours are given
+}
+
+// flavors are those in templates/; the last is what a user gets who names none.
+func flavors() []string {
+	return []string{"adopted", "autoscaled", "mixed", "topology", "aws", "openstack", "vsphere", ""}
+}
+
+// kinds are what a flavour must have, beside a Cluster and the account: the parts of a cluster, or the class that has them.
+func kinds(flavor string) []string {
+	if flavor == "topology" {
+		return []string{"ClusterClass", "AdoptedControlPlaneTemplate", "CloudClusterTemplate", "CloudMachineTemplate", "CloudInitConfigTemplate"}
+	}
+	return []string{"CloudCluster", "AdoptedControlPlane", "MachineDeployment", "CloudMachineTemplate", "CloudInitConfigTemplate", "MachineHealthCheck"}
 }
 
 func newClusterctl(t *testing.T) clusterctl {
 	t.Helper()
+	return newClusterctlFor(t, release(t))
+}
+
+// newClusterctlFor is a clusterctl that takes Drover from a release's folder, and what else from further lines of its
+// configuration.
+func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
+	t.Helper()
 	path := strings.TrimSpace(string(run(t, nil, root(t)+"/hack/tool", "clusterctl")))
 	home := t.TempDir()
 	config := filepath.Join(home, "clusterctl.yaml")
-	content := fmt.Sprintf("providers:\n- name: drover\n  type: InfrastructureProvider\n  url: %s/infrastructure-components.yaml\n", release(t))
-	if err := os.WriteFile(config, []byte(content), 0o600); err != nil {
+	content := fmt.Sprintf("providers:\n- name: drover\n  type: InfrastructureProvider\n  url: %s/infrastructure-components.yaml\n", release)
+	if err := os.WriteFile(config, []byte(content+strings.Join(more, "\n")), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	tls := httptest.NewTLSServer(nil)
+	tls.Close()
+	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: tls.Certificate().Raw}))
 	const nowhere = "http://127.0.0.1:1"
-	return clusterctl{path: path, config: config, env: []string{
+	return clusterctl{path: path, config: config, ca: ca, env: []string{
 		"HOME=" + home, "XDG_CONFIG_HOME=" + home, "KUBECONFIG=" + home + "/none", "CLUSTERCTL_DISABLE_VERSIONCHECK=true",
-		"DROVER_VSPHERE_SERVER=vcenter.example.com", "DROVER_VSPHERE_DATACENTER=dc1", `DROVER_VSPHERE_CA_BUNDLE=first\nsecond`,
-		"DROVER_VSPHERE_TEMPLATE=templates/ubuntu", "DROVER_VSPHERE_RESOURCE_POOL=cluster-a/Resources", "DROVER_VSPHERE_DATASTORE=san-a",
 		"HTTP_PROXY=" + nowhere, "HTTPS_PROXY=" + nowhere, "http_proxy=" + nowhere, "https_proxy=" + nowhere,
+		// What the flavours have no default for.
+		"DROVER_SIMULATED_ENDPOINT_A=http://one.example.com", "DROVER_SIMULATED_ENDPOINT_B=http://two.example.com",
+		"DROVER_AWS_REGION=eu-central-1", "DROVER_AWS_IMAGE_ID=ami-0a1b",
+		"DROVER_AWS_SUBNETS=subnet-0a1b, subnet-0c2d", "DROVER_AWS_SECURITY_GROUPS=sg-0a1b",
+		"DROVER_OPENSTACK_AUTH_URL=https://keystone.example.com/v3", "DROVER_OPENSTACK_PROJECT_ID=8fe3a5a1c1f04e0b",
+		"DROVER_OPENSTACK_FLAVOR=m1.large", "DROVER_OPENSTACK_IMAGE=ubuntu-24.04", "DROVER_OPENSTACK_NETWORKS=nodes, storage",
+		"DROVER_VSPHERE_SERVER=vcenter.example.com", "DROVER_VSPHERE_DATACENTER=dc1", "DROVER_VSPHERE_CA_BUNDLE=" + strings.ReplaceAll(ca, "\n", `\n`),
+		"DROVER_VSPHERE_TEMPLATE=templates/ubuntu", "DROVER_VSPHERE_RESOURCE_POOL=cluster-a/Resources", "DROVER_VSPHERE_DATASTORE=san-a",
 	}}
+}
+
+// generate writes the objects of a cluster with three machines.
+func (c clusterctl) generate(t *testing.T, flavor, name, namespace string) []byte {
+	t.Helper()
+	return c.run(t, "generate", "cluster", name, "--infrastructure", "drover:"+version, "--flavor", flavor,
+		"--target-namespace", namespace, "--kubernetes-version", "v1.36.3", "--worker-machine-count", "3")
 }
 
 func (c clusterctl) run(t *testing.T, args ...string) []byte {
 	t.Helper()
 	return run(t, c.env, c.path, append(args, "--config", c.config)...)
+}
+
+// refuses runs what clusterctl must not do, and say why.
+func (c clusterctl) refuses(t *testing.T, why string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), c.path, append(args, "--config", c.config)...)
+	cmd.Env = append(os.Environ(), c.env...)
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), why) {
+		t.Errorf("clusterctl %s: %v, and says %s", strings.Join(args, " "), err, out)
+	}
 }
 
 func TestClusterctl(t *testing.T) {
@@ -74,21 +125,31 @@ func TestClusterctl(t *testing.T) {
 		}
 	})
 
-	ctl.env = append(ctl.env, "DROVER_AWS_REGION=eu-central-1", "DROVER_AWS_IMAGE_ID=ami-0a1b",
-		"DROVER_AWS_SUBNETS=subnet-0a1b, subnet-0c2d", "DROVER_AWS_SECURITY_GROUPS=sg-0a1b")
-	ctl.env = append(ctl.env, "DROVER_OPENSTACK_AUTH_URL=https://keystone.example.com/v3", "DROVER_OPENSTACK_PROJECT_ID=8fe3a5a1c1f04e0b",
-		"DROVER_OPENSTACK_FLAVOR=m1.large", "DROVER_OPENSTACK_IMAGE=ubuntu-24.04", "DROVER_OPENSTACK_NETWORKS=nodes, storage")
-	for _, flavor := range []string{"adopted", "aws", "openstack", "vsphere", ""} {
+	for _, flavor := range flavors() {
 		t.Run("generate cluster, flavor '"+flavor+"'", func(t *testing.T) {
-			out := ctl.run(t, "generate", "cluster", "blue", "--infrastructure", "drover:"+version, "--flavor", flavor,
-				"--target-namespace", "team-a", "--kubernetes-version", "v1.36.3", "--worker-machine-count", "3")
-			adoptedRules(t, out)
+			flavorRules(t, ctl.generate(t, flavor, "blue", "team-a"), ctl.ca, kinds(flavor))
 		})
 	}
+	t.Run("bad input is told", func(t *testing.T) {
+		generate := func(flavor string) []string {
+			return []string{"generate", "cluster", "blue", "--infrastructure", "drover:" + version, "--flavor", flavor, "--target-namespace", "team-a", "--kubernetes-version", "v1.36.3"}
+		}
+		ctl.refuses(t, "cluster-template-none.yaml", generate("none")...)
+		without := ctl
+		without.env = slices.DeleteFunc(slices.Clone(ctl.env), func(e string) bool { return strings.HasPrefix(e, "DROVER_AWS_REGION=") })
+		without.refuses(t, "DROVER_AWS_REGION", generate("aws")...)
+	})
+	t.Run("every template is a flavour that is tested", func(t *testing.T) {
+		files, err := filepath.Glob(root(t) + "/templates/cluster-template*.yaml")
+		if err != nil || len(files) != len(flavors()) {
+			t.Errorf("there are %d templates, and %d flavours (%v)", len(files), len(flavors()), err)
+		}
+	})
 }
 
-// adoptedRules decodes the flavour strictly, so that a field that no kind has is an error.
-func adoptedRules(t *testing.T, out []byte) {
+// flavorRules decodes the flavour strictly, so that a field that no kind has is an error. A certificate of many lines comes
+// through as it was.
+func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme} {
@@ -97,7 +158,7 @@ func adoptedRules(t *testing.T, out []byte) {
 		}
 	}
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
-	var kinds []string
+	var found []string
 	for _, o := range objects(t, out) {
 		if o.GetNamespace() != "team-a" {
 			t.Errorf("%s %s is in namespace %q", o.GetKind(), o.GetName(), o.GetNamespace())
@@ -111,19 +172,33 @@ func adoptedRules(t *testing.T, out []byte) {
 			t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
 			continue
 		}
-		if a, ok := typed.(*infrav1.CloudAccount); ok && a.Spec.VSphere != nil && a.Spec.VSphere.CABundle != "first\nsecond" {
+		if a, ok := typed.(*infrav1.CloudAccount); ok && a.Spec.VSphere != nil && a.Spec.VSphere.CABundle != ca {
 			t.Errorf("the CA bundle became %q", a.Spec.VSphere.CABundle)
 		}
-		if md, ok := typed.(*clusterv1.MachineDeployment); ok && (md.Spec.Replicas == nil || *md.Spec.Replicas != 3) {
-			t.Errorf("want 3 replicas, got %v", md.Spec.Replicas)
+		if md, ok := typed.(*clusterv1.MachineDeployment); ok {
+			replicasRules(t, md)
 		}
-		kinds = append(kinds, o.GetKind())
+		found = append(found, o.GetKind())
 	}
-	for _, kind := range []string{"Cluster", "CloudCluster", "AdoptedControlPlane", "CloudAccount", "MachineDeployment",
-		"CloudMachineTemplate", "CloudInitConfigTemplate", "MachineHealthCheck"} {
-		if !strings.Contains(" "+strings.Join(kinds, " ")+" ", " "+kind+" ") {
-			t.Errorf("there is no %s among %v", kind, kinds)
+	for _, kind := range append(want, "Cluster", "CloudAccount") {
+		if !strings.Contains(" "+strings.Join(found, " ")+" ", " "+kind+" ") {
+			t.Errorf("there is no %s among %v", kind, found)
 		}
+	}
+}
+
+// replicasRules: a pool has as many machines as were asked for; or it leaves the number to the cluster-autoscaler, and says
+// between which bounds. With both, the number would be set back by each "kubectl apply".
+func replicasRules(t *testing.T, md *clusterv1.MachineDeployment) {
+	_, most := md.Annotations[clusterv1.AutoscalerMaxSizeAnnotation]
+	_, least := md.Annotations[clusterv1.AutoscalerMinSizeAnnotation]
+	switch {
+	case most != least:
+		t.Errorf("%s has one of the autoscaler's annotations: %v", md.Name, md.Annotations)
+	case most && md.Spec.Replicas != nil:
+		t.Errorf("%s is scaled by the autoscaler, and has %d replicas", md.Name, *md.Spec.Replicas)
+	case !most && (md.Spec.Replicas == nil || *md.Spec.Replicas != 3):
+		t.Errorf("want 3 replicas of %s, got %v", md.Name, md.Spec.Replicas)
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 
 const (
 	version       = "v0.1.0"
+	nextVersion   = "v0.1.1"
 	image         = "registry.example/drover:v0.1.0"
 	namespace     = "drover-system"
 	providerLabel = "cluster.x-k8s.io/provider"
@@ -34,9 +35,14 @@ const (
 // release writes a release into a folder of its own and returns that of its one version.
 func release(t *testing.T) string {
 	t.Helper()
-	folder := t.TempDir()
-	run(t, []string{"VERSION=" + version, "IMAGE=" + image}, root(t)+"/hack/release-manifests", folder)
-	return filepath.Join(folder, providerName, version)
+	return releaseInto(t, t.TempDir(), version)
+}
+
+// releaseInto adds a release to a repository and returns its folder.
+func releaseInto(t *testing.T, repository, version string) string {
+	t.Helper()
+	run(t, []string{"VERSION=" + version, "IMAGE=" + strings.ReplaceAll(image, "v0.1.0", version)}, root(t)+"/hack/release-manifests", repository)
+	return filepath.Join(repository, providerName, version)
 }
 
 func root(t *testing.T) string {

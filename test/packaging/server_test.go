@@ -4,13 +4,20 @@ package packaging
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,11 +26,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestServerAccepts hands the manifests to a real API server with Cluster API: what it refuses, no user could install.
-func TestServerAccepts(t *testing.T) {
-	ctl := newClusterctl(t)
+// TestManagementCluster is the life of a provider, as clusterctl leads it, in a management cluster with a real API server and
+// the real Cluster API: installed, used, upgraded, deleted. The cluster runs no Pods: what those of Drover's Deployment would
+// do is done by a manager beside it, and of cert-manager there are the kinds alone. clusterctl does not mind: unless it is
+// told to, it does not wait for Deployments.
+func TestManagementCluster(t *testing.T) {
+	repository := t.TempDir()
+	releaseInto(t, repository, version)
 	management, err := playground.StartManagement(t.Context(), playground.ManagementOptions{
 		ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr},
 	})
@@ -35,56 +47,196 @@ func TestServerAccepts(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	ctl := newClusterctlFor(t, filepath.Join(repository, providerName, "latest"),
+		"- name: cluster-api", "  type: CoreProvider", "  url: "+coreRepository(t),
+		// What a site without the Internet says when it has installed cert-manager by its own means.
+		"cert-manager:", "  externallyProvisioned: true")
+	ctl.env = append(ctl.env, "KUBECONFIG="+management.AdminKubeconfig())
 	plain, err := client.New(management.AdminConfig(), client.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := client.WithFieldValidation(plain, metav1.FieldValidationStrict)
+	installCertManagerKinds(t, server)
 
-	components := objects(t, ctl.run(t, "generate", "provider", "--infrastructure", "drover:"+version))
-	install(t, server, components)
-
-	t.Run("the manager's pod under the restricted policy", func(t *testing.T) {
-		template := only[appsv1.Deployment](t, components, "Deployment")[0].Spec.Template
-		pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-		pod.Namespace, pod.GenerateName = namespace, "drover-"
-		if err := server.Create(t.Context(), pod, client.DryRunAll); err != nil {
-			t.Error(err)
+	step := func(name string, do func(t *testing.T)) { // each stands on those before it
+		if !t.Run(name, do) {
+			t.FailNow()
 		}
-		pod.Spec.Containers[0].SecurityContext = nil
-		if err := server.Create(t.Context(), pod, client.DryRunAll); !apierrors.IsForbidden(err) {
-			t.Errorf("the policy is not enforced: a pod without security context is answered with %v", err)
+	}
+	step("init", func(t *testing.T) {
+		out := string(ctl.run(t, "init", "--infrastructure", "drover:"+version, "--bootstrap", "-", "--control-plane", "-"))
+		t.Log(out)
+		if got := installed(t, server); !slices.Equal(got, []string{"cluster-api " + coreVersion, "infrastructure-drover " + version}) {
+			t.Errorf("clusterctl's list is %v", got)
 		}
 	})
-	for _, flavor := range []string{"adopted", "vsphere"} {
-		t.Run("flavour "+flavor+", strictly", func(t *testing.T) {
-			out := ctl.run(t, "generate", "cluster", "blue", "--infrastructure", "drover:"+version, "--flavor", flavor,
-				"--target-namespace", "default", "--kubernetes-version", "v1.36.3", "--worker-machine-count", "3")
-			for _, o := range objects(t, out) {
+	components := objects(t, read(t, filepath.Join(repository, providerName, version, "infrastructure-components.yaml")))
+	step("its manifests, strictly", func(t *testing.T) {
+		for _, o := range components {
+			if err := server.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o), client.DryRunAll, client.ForceOwnership, client.FieldOwner("test")); err != nil {
+				t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
+			}
+		}
+	})
+	step("the manager's pod under the restricted policy", func(t *testing.T) { podRules(t, server, components) })
+	if err := management.ServeDrover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	life := newLife(t, ctl, management)
+	step("every flavour, strictly", func(t *testing.T) {
+		for _, flavor := range flavors() {
+			for _, o := range objects(t, ctl.generate(t, flavor, "blue", "default")) {
 				accept(t, server, o, client.DryRunAll)
 			}
-		})
-	}
-	t.Run("the adopted flavour makes machines", func(t *testing.T) { adoptedFlavourWorks(t, ctl, management) })
+		}
+	})
+	step("the adopted flavour makes machines", life.begin)
+	step("describe", life.describe)
+	step("upgrade", func(t *testing.T) {
+		releaseInto(t, repository, nextVersion)
+		life.upgrade(t, server)
+	})
+	step("the machines go", life.end)
+	step("one cluster has machines of two clouds", life.mixed)
+	step("a ClusterClass makes, changes and keeps machines", life.topology)
+	life.drover.Kill()
+	step("delete", func(t *testing.T) { deleteProvider(t, ctl, server) })
 }
 
-// install creates what others stand on, and tries the rest. cert-manager is not there, and the webhooks' service has
-// nobody behind it: so certificates are left out, and webhooks are only tried.
-func install(t *testing.T, server client.Client, components []*unstructured.Unstructured) {
+// coreVersion is Cluster API's, which is what the playground runs.
+const coreVersion = "v1.14.2"
+
+// coreRepository has clusterctl find Cluster API itself: it looks at the metadata, and at nothing else where it is installed.
+func coreRepository(t *testing.T) string {
 	t.Helper()
-	var rest []*unstructured.Unstructured
-	for _, o := range components {
-		switch kind := o.GetKind(); {
-		case kind == "Namespace", kind == "ServiceAccount", kind == "CustomResourceDefinition":
-			accept(t, server, o)
-		case strings.HasPrefix(o.GetAPIVersion(), "cert-manager.io/"):
-		default:
-			rest = append(rest, o)
+	folder := filepath.Join(t.TempDir(), "cluster-api", coreVersion)
+	err := os.MkdirAll(folder, 0o700)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(folder, "metadata.yaml"), read(t, moduleDir(t, ".", "sigs.k8s.io/cluster-api")+"/metadata.yaml"), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(folder, "core-components.yaml")
+}
+
+// installCertManagerKinds installs the CRDs of cert-manager's own module. They are a template of Helm's: the labels go.
+func installCertManagerKinds(t *testing.T, server client.Client) {
+	t.Helper()
+	files, err := filepath.Glob(moduleDir(t, "hack/tools/cert-manager", "github.com/cert-manager/cert-manager") + "/deploy/crds/crd-*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("cert-manager has no CRDs: %v", err)
+	}
+	for _, file := range files {
+		for _, crd := range objects(t, read(t, file)) {
+			crd.SetLabels(nil)
+			accept(t, server, crd)
 		}
 	}
-	for _, o := range rest {
-		accept(t, server, o, client.DryRunAll)
+}
+
+// moduleDir is the source of a module that the go.mod in a folder requires.
+func moduleDir(t *testing.T, folder, module string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
+	cmd.Dir = filepath.Join(root(t), folder)
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	out, err := cmd.Output()
+	var found struct{ Dir string }
+	if err == nil {
+		err = json.Unmarshal(out, &found)
 	}
+	if err != nil || found.Dir == "" {
+		t.Fatalf("%s can't be had: %v\n%s", module, err, out)
+	}
+	return found.Dir
+}
+
+// installed is clusterctl's list of providers.
+func installed(t *testing.T, server client.Client) (all []string) {
+	t.Helper()
+	list := &unstructured.UnstructuredList{}
+	list.SetAPIVersion("clusterctl.cluster.x-k8s.io/v1alpha3")
+	list.SetKind("ProviderList")
+	if err := server.List(t.Context(), list); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range list.Items {
+		v, _, _ := unstructured.NestedString(o.Object, "version")
+		all = append(all, o.GetName()+" "+v)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func podRules(t *testing.T, server client.Client, components []*unstructured.Unstructured) {
+	template := only[appsv1.Deployment](t, components, "Deployment")[0].Spec.Template
+	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	pod.Namespace, pod.GenerateName = namespace, "drover-"
+	if err := server.Create(t.Context(), pod, client.DryRunAll); err != nil {
+		t.Error(err)
+	}
+	pod.Spec.Containers[0].SecurityContext = nil
+	if err := server.Create(t.Context(), pod, client.DryRunAll); !apierrors.IsForbidden(err) {
+		t.Errorf("the policy is not enforced: a pod without security context is answered with %v", err)
+	}
+}
+
+// deleteProvider: the components go at once, kinds and namespace when one says so, and nobody's objects go along.
+func deleteProvider(t *testing.T, ctl clusterctl, server client.Client) {
+	ctl.refuses(t, "existing objects", "delete", "--infrastructure", "drover", "--include-crd")
+	for _, namespace := range []string{"team-a", "team-b", "team-c"} {
+		o := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+		if err := server.Delete(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		until(t, func(ctx context.Context) (string, error) {
+			if err := server.Get(ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
+				return "namespace " + namespace + " is there", err
+			}
+			return "", nil
+		})
+	}
+	ctl.run(t, "delete", "--infrastructure", "drover")
+	if got := installed(t, server); !slices.Equal(got, []string{"cluster-api " + coreVersion}) {
+		t.Errorf("clusterctl's list is %v", got)
+	}
+	if n := len(ours(t, server)); n == 0 {
+		t.Error("the kinds went without being asked to")
+	}
+	left := &unstructured.UnstructuredList{}
+	left.SetAPIVersion("apps/v1")
+	left.SetKind("DeploymentList")
+	if err := server.List(t.Context(), left, client.InNamespace(namespace)); err != nil || len(left.Items) > 0 {
+		t.Errorf("%d Deployments are left (%v)", len(left.Items), err)
+	}
+
+	ctl.run(t, "init", "--infrastructure", "drover:"+version, "--bootstrap", "-", "--control-plane", "-") // there is something to delete again
+	ctl.run(t, "delete", "--infrastructure", "drover", "--include-crd", "--include-namespace")
+	until(t, func(ctx context.Context) (string, error) {
+		if names := ours(t, server); len(names) > 0 {
+			return "kinds are left: " + strings.Join(names, ", "), nil
+		}
+		if err := server.Get(ctx, client.ObjectKey{Name: namespace}, &corev1.Namespace{}); !apierrors.IsNotFound(err) {
+			return fmt.Sprint("the namespace is there: ", err), nil
+		}
+		return "", nil
+	})
+}
+
+// ours are the names of Drover's CRDs.
+func ours(t *testing.T, server client.Client) (names []string) {
+	t.Helper()
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinitionList"))
+	if err := server.List(t.Context(), list, client.MatchingLabels{providerLabel: providerName}); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range list.Items {
+		names = append(names, o.GetName())
+	}
+	return names
 }
 
 // accept creates an object. A kind that was defined a moment ago may not be served yet.
@@ -95,7 +247,21 @@ func accept(t *testing.T, server client.Client, o *unstructured.Unstructured, op
 		last = server.Create(ctx, o.DeepCopy(), options...)
 		return !apimeta.IsNoMatchError(last) && !apierrors.IsNotFound(last), nil
 	})
-	if err != nil || last != nil {
-		t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), last)
+	if err := errors.Join(err, last); err != nil {
+		t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), err)
+	}
+}
+
+// until waits until nothing is missing.
+func until(t *testing.T, check scenario.Check) {
+	t.Helper()
+	var missing string
+	err := wait.PollUntilContextTimeout(t.Context(), 200*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
+		var err error
+		missing, err = check(ctx)
+		return missing == "" && err == nil, err
+	})
+	if err != nil {
+		t.Fatalf("%v: %s", err, missing)
 	}
 }

@@ -89,7 +89,7 @@ type ControlPlane struct {
 	admin   *rest.Config
 	ownsDir bool
 
-	etcd, apiServer, controllerManager, scheduler *Process
+	etcd, apiServer, controllerManager, scheduler, autoscaler *Process
 }
 
 // StartControlPlane starts a control plane and returns once it serves. The context bounds the start only: call Stop in
@@ -415,7 +415,7 @@ func (c *ControlPlane) etcdData() string { return filepath.Join(c.Dir, etcdFolde
 
 // Stop ends all processes and removes the folder, unless it was given. What was stored is lost. It may be called twice.
 func (c *ControlPlane) Stop() error {
-	for _, p := range []*Process{c.scheduler, c.controllerManager, c.apiServer, c.etcd} {
+	for _, p := range []*Process{c.autoscaler, c.scheduler, c.controllerManager, c.apiServer, c.etcd} {
 		if p != nil {
 			p.Kill() // nothing is kept, so nothing needs an orderly end
 		}

@@ -151,3 +151,51 @@ type AdoptedControlPlaneList struct {
 	// items are the AdoptedControlPlanes.
 	Items []AdoptedControlPlane `json:"items"`
 }
+
+// AdoptedControlPlaneTemplateResource is what a ClusterClass makes AdoptedControlPlanes from.
+type AdoptedControlPlaneTemplateResource struct {
+	// metadata is put on each AdoptedControlPlane made from the template.
+	// +optional
+	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
+
+	// spec is the AdoptedControlPlane's. version must be left out: it is the Cluster's, in spec.topology.version.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="!has(self.version)",message="version can't be set in a template: it is the Cluster's, in spec.topology.version"
+	Spec AdoptedControlPlaneSpec `json:"spec"`
+}
+
+// AdoptedControlPlaneTemplateSpec wraps the template.
+type AdoptedControlPlaneTemplateSpec struct {
+	// template is what AdoptedControlPlanes are made from.
+	// +required
+	Template AdoptedControlPlaneTemplateResource `json:"template"`
+}
+
+// AdoptedControlPlaneTemplate is what a ClusterClass makes AdoptedControlPlanes from. Each names a kubeconfig of its own, so a
+// patch of the ClusterClass puts a variable there.
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=adoptedcontrolplanetemplates,scope=Namespaced,categories=cluster-api
+// +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+type AdoptedControlPlaneTemplate struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec holds the template.
+	// +required
+	Spec AdoptedControlPlaneTemplateSpec `json:"spec,omitempty"`
+}
+
+// AdoptedControlPlaneTemplateList is a list of AdoptedControlPlaneTemplates.
+// +kubebuilder:object:root=true
+type AdoptedControlPlaneTemplateList struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+	// items are the AdoptedControlPlaneTemplates.
+	Items []AdoptedControlPlaneTemplate `json:"items"`
+}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 holds Drover's control plane kind: AdoptedControlPlane, an API server that exists already.
+// Package v1alpha1 holds Drover's control plane kind: AdoptedControlPlane, an API server that exists already, and its template.
 // It is data only: no behaviour, and no import of any other package of Drover. The kind obeys Cluster API's
 // v1beta2 contract for ControlPlane.
 //
@@ -19,7 +19,7 @@ var GroupVersion = schema.GroupVersion{Group: "controlplane.cluster.x-k8s.io", V
 
 // AddToScheme registers the kinds of this package.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &AdoptedControlPlane{}, &AdoptedControlPlaneList{})
+	s.AddKnownTypes(GroupVersion, &AdoptedControlPlane{}, &AdoptedControlPlaneList{}, &AdoptedControlPlaneTemplate{}, &AdoptedControlPlaneTemplateList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package autoscaler
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// The annotations by which the autoscaler is told what machines of a pool without machines will have beside their size.
+const (
+	labelsAnnotation    = "capacity.cluster-autoscaler.kubernetes.io/labels"
+	taintsAnnotation    = "capacity.cluster-autoscaler.kubernetes.io/taints"
+	provisionAnnotation = "cluster.x-k8s.io/autoscaling-options-maxnodeprovisiontime"
+)
+
+// TestAutoscaler is a day of one cluster. Each scene begins and ends without a machine.
+func TestAutoscaler(t *testing.T) {
+	s := start(t)
+	small := s.newGroup("small", 4, func(g *group) {
+		g.Machine.InstanceType = "small"
+		g.annotations[provisionAnnotation] = gaveUp.String()
+	})
+	large := s.newGroup("large", 2, func(g *group) { g.Machine.InstanceType = "large" })
+	arm := s.newGroup("arm", 2, func(g *group) {
+		g.Machine.InstanceType, g.Machine.Image = "small-arm", "node-image-arm64"
+		g.Config.NodeLabels = map[string]string{"example.com/gpu": "yes"}
+		g.Config.NodeTaints = []corev1.Taint{{Key: "example.com/gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
+		g.annotations[labelsAnnotation] = "example.com/gpu=yes,kubernetes.io/arch=arm64"
+		g.annotations[taintsAnnotation] = "example.com/gpu=yes:NoSchedule"
+	})
+	s.startAutoscaler()
+	for _, scene := range []struct {
+		name string
+		play func(s *stage)
+	}{
+		{"pods bring machines, and machines that nobody needs go", func(s *stage) { s.fromZeroAndBack(small, large, arm) }},
+		{"a pool without capacity gives way", func(s *stage) { s.shortage(small, large) }},
+		{"a frozen pool makes nothing", func(s *stage) { s.freeze(large) }},
+	} {
+		t.Run(strings.NewReplacer(" ", "-", ",", "").Replace(scene.name), func(t *testing.T) {
+			scene.play(&stage{T: t, Tenant: s.Tenant, ctx: s.ctx, rig: s.rig, seat: s.seat, groups: s.groups})
+		})
+	}
+}
+
+// fromZeroAndBack: what a machine will be is known before there is one. Its size is the template's status; labels, taints and
+// architecture are the pool's annotations.
+func (s *stage) fromZeroAndBack(small, large, arm *group) {
+	// A small machine has 2 CPUs: one such pod fits, a second doesn't. An autoscaler that did not know would take another pool,
+	// or another number of machines.
+	web := s.app("web", 3, 1500, nil)
+	train := s.app("train", 1, 1000, func(p *corev1.PodSpec) {
+		p.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64", "example.com/gpu": "yes"}
+		p.Tolerations = []corev1.Toleration{{Key: "example.com/gpu", Operator: corev1.TolerationOpExists}}
+	})
+	s.until("all pods run where they should", scenario.All(s.on(small, web), s.on(arm, train)))
+	for g, want := range map[*group]int{small: 3, large: 0, arm: 1} {
+		if n := s.made(g); n != want {
+			s.Errorf("%d VMs were made for %s, want %d", n, g.Name, want)
+		}
+	}
+
+	// What is left of the machines takes one pod each of another application. When that is alone, it fits on one machine: two
+	// are drained, while one pod at most may be missing.
+	shop := s.app("shop", 3, 300, nil)
+	s.until("there is room for the other application", s.on(small, shop))
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: shop.Namespace, Name: shop.Name}}
+	budget.Spec.Selector, budget.Spec.MaxUnavailable = shop.Spec.Selector, new(intstr.FromInt32(1))
+	s.create(s.rig.Nodes, budget)
+	if err := scenario.Delete(s.ctx, s.rig.Nodes, web); err != nil {
+		s.Fatal(err)
+	}
+	s.until("two machines are drained and gone", scenario.All(small.Ready(s.rig.Client, 1), s.on(small, shop)))
+	if n := s.made(small); n != 3 {
+		s.Errorf("%d VMs were made for %s in all, want 3", n, small.Name)
+	}
+	s.empty(shop, train)
+}
+
+// shortage: the pool that fits best gets no second machine. The autoscaler takes the request back, which removes the Machine,
+// and asks another pool.
+func (s *stage) shortage(small, large *group) {
+	first := s.app("first", 1, 1500, nil)
+	s.until("there is a small machine", s.on(small, first))
+	s.capacity("small", 0)
+	defer s.capacity("small", -1)
+	before := s.made(small)
+
+	second := s.app("second", 1, 1500, nil)
+	s.until("a small machine waits for capacity", func(ctx context.Context) (string, error) {
+		list := &infrav1.CloudMachineList{}
+		if err := s.rig.Client.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
+			return "", err
+		}
+		for i := range list.Items {
+			if conditions.GetReason(&list.Items[i], clusterv1.ReadyCondition) == infrav1.NoCapacityReason {
+				return "", nil
+			}
+		}
+		return "no CloudMachine says so", nil
+	})
+	begin := time.Now()
+	s.until("the pod runs on a large machine", s.on(large, second))
+	s.Logf("the other pool took over after %s", time.Since(begin).Round(time.Second))
+	s.until("the second small machine is asked for no more", small.Ready(s.rig.Client, 1))
+	s.watch("the small pool is left alone", func() string {
+		if n := s.asked(small); n != 1 {
+			return fmt.Sprintf("%d machines are asked for", n)
+		}
+		return ""
+	})
+	if n := s.made(small) - before; n != 0 {
+		s.Errorf("%d small VMs were made", n)
+	}
+	s.empty(first, second)
+}
+
+// freeze: a pool with far more VMs than machines is frozen by Drover. This version of the autoscaler does not know what that
+// means, and asks for machines; none is made. When the pool is thawed, what was asked for is made, once.
+func (s *stage) freeze(g *group) {
+	web := s.app("web", 1, 6000, nil)
+	s.until("there is a machine", s.on(g, web))
+	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
+	if err != nil {
+		s.Fatal(err)
+	}
+	var vm simulator.SnapshotResource
+	for _, r := range s.Live(snapshot) {
+		if r.Kind == wire.Instance {
+			vm = r
+		}
+	}
+	extra := s.clones(vm, 8)
+	s.until("the pool is frozen", s.frozen(g, true))
+	before := s.made(g)
+
+	more := s.app("more", 1, 6000, nil)
+	s.until("the autoscaler asks for one more", func(context.Context) (string, error) {
+		if n := s.asked(g); n != 2 {
+			return fmt.Sprintf("%d are asked for", n), nil
+		}
+		return "", nil
+	})
+	s.watch("nothing is made", func() string {
+		machines := &clusterv1.MachineList{}
+		if err := s.rig.Client.List(s.ctx, machines, client.InNamespace(s.Namespace)); err != nil {
+			return err.Error()
+		}
+		if made := s.made(g) - before; made != 0 || len(machines.Items) != 1 {
+			return fmt.Sprintf("%d VMs were made, and there are %d Machines", made, len(machines.Items))
+		}
+		if missing, err := s.frozen(g, true)(s.ctx); missing != "" || err != nil {
+			return fmt.Sprint("the pool is not frozen any more: ", missing, err)
+		}
+		return ""
+	})
+	for _, id := range extra {
+		if err := s.rig.Admin.Act(s.ctx, id, simulator.ActVanish); err != nil {
+			s.Fatal(err)
+		}
+	}
+	s.until("the pool is thawed", s.frozen(g, false))
+	s.until("the second application runs too", scenario.All(s.on(g, web), s.on(g, more)))
+	if n := s.made(g) - before; n != 1 {
+		s.Errorf("%d VMs were made, want 1", n)
+	}
+	s.empty(web, more)
+}
+
+// frozen checks whether Drover has frozen the pool.
+func (s *stage) frozen(g *group, want bool) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		md := g.Deployment()
+		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(md), md); err != nil {
+			return "", err
+		}
+		_, paused := md.Annotations[clusterv1.PausedAnnotation]
+		if is := paused && md.Labels[infrav1.FreezeLabel] == "True"; is != want {
+			return fmt.Sprintf("it has labels %v and annotations %v", md.Labels, md.Annotations), nil
+		}
+		return "", nil
+	}
+}
