@@ -37,12 +37,7 @@ func TestConformance(t *testing.T) {
 				m.CPU, m.MemoryMiB = nil, 0
 				m.Instancetype = &infrav1.KubeVirtInstancetype{Name: "enormous", Kind: "VirtualMachineInstancetype"}
 			}), Code: cloud.InvalidSpec, OfferingToo: true},
-			"two interfaces of one name": {Machine: machine(func(m *infrav1.KubeVirtMachine) {
-				m.Networks = []infrav1.KubeVirtNetwork{{Name: "a"}, {Name: "a", Multus: "b"}}
-			}), Code: cloud.InvalidSpec},
-			"a GPU that KubeVirt does not permit": {Machine: machine(func(m *infrav1.KubeVirtMachine) {
-				m.GPUs = []string{"example.com/gpu"}
-			}), Code: cloud.InvalidSpec},
+			"two interfaces of one name": {Machine: machine(sameNetworks), Code: cloud.InvalidSpec},
 			"a label that is none": {Machine: machine(func(m *infrav1.KubeVirtMachine) {
 				m.Labels = map[string]string{"team": "a b"}
 			}), Code: cloud.InvalidSpec},

@@ -8,8 +8,10 @@ import (
 	"hash/fnv"
 	"sync"
 	"sync/atomic"
+	"testing"
 	"time"
 
+	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -167,7 +169,7 @@ func (n *nodes) volume(ctx context.Context, v *cdiv1.DataVolume) error {
 	if n.broken.Load() {
 		v.Status.Phase = cdiv1.Failed
 		v.Status.Conditions = []cdiv1.DataVolumeCondition{{Type: cdiv1.DataVolumeRunning, Status: corev1.ConditionFalse, Reason: "Error", Message: importSays}}
-		return client.IgnoreNotFound(n.admin.Patch(ctx, v, client.MergeFrom(before)))
+		return client.IgnoreNotFound(n.admin.Status().Patch(ctx, v, client.MergeFrom(before)))
 	}
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Name, OwnerReferences: []metav1.OwnerReference{{
@@ -184,9 +186,22 @@ func (n *nodes) volume(ctx context.Context, v *cdiv1.DataVolume) error {
 	}
 	v.Status.Phase, v.Status.ClaimName = cdiv1.Succeeded, v.Name
 	v.Status.Conditions = []cdiv1.DataVolumeCondition{{Type: cdiv1.DataVolumeReady, Status: corev1.ConditionTrue}}
-	return client.IgnoreNotFound(n.admin.Patch(ctx, v, client.MergeFrom(before)))
+	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, v, client.MergeFrom(before)))
 }
 
 const importSays = "Unable to connect to http data source: expected status code 200, got 404"
 
 func mebibytes(n int64) *resource.Quantity { return resource.NewQuantity(n<<20, resource.BinarySI) }
+
+// end ends a guest from within, as a shutdown does.
+func (n *nodes) end(t testing.TB, name string) {
+	t.Helper()
+	NewWithT(t).Eventually(func() error {
+		vmi := &kubevirtv1.VirtualMachineInstance{}
+		if err := n.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, vmi); err != nil {
+			return err
+		}
+		vmi.Status.Phase = kubevirtv1.Succeeded
+		return n.handler.Update(t.Context(), vmi)
+	}, "30s", "100ms").Should(Succeed())
+}

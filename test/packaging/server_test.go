@@ -56,7 +56,7 @@ func TestServerAccepts(t *testing.T) {
 			t.Errorf("the policy is not enforced: a pod without security context is answered with %v", err)
 		}
 	})
-	for _, flavor := range []string{"adopted", "vsphere"} {
+	for _, flavor := range []string{"adopted", "kubevirt", "vsphere"} {
 		t.Run("flavour "+flavor+", strictly", func(t *testing.T) {
 			out := ctl.run(t, "generate", "cluster", "blue", "--infrastructure", "drover:"+version, "--flavor", flavor,
 				"--target-namespace", "default", "--kubernetes-version", "v1.36.3", "--worker-machine-count", "3")
