@@ -20,6 +20,8 @@ import (
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 )
 
 // noRoom is the node label of which no node has the value: a pod that wants it is told what a scheduler would say.
@@ -36,6 +38,9 @@ type nodes struct {
 	loops   sync.WaitGroup
 	// broken has CDI fail to fill volumes.
 	broken atomic.Bool
+	// fleet runs the guests, by what their Secrets say. nil: they do nothing.
+	fleet  atomic.Pointer[body.Fleet]
+	bodies sync.Map // name of the VM → *body.Body
 }
 
 func startNodes(ctx context.Context, c *cluster) (*nodes, error) {
@@ -157,7 +162,41 @@ func (n *nodes) instance(ctx context.Context, vmi *kubevirtv1.VirtualMachineInst
 	default:
 		return nil
 	}
-	return client.IgnoreNotFound(n.handler.Update(ctx, vmi))
+	if err := n.handler.Update(ctx, vmi); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	return n.power(ctx, vmi)
+}
+
+// power switches the guest on or off.
+func (n *nodes) power(ctx context.Context, vmi *kubevirtv1.VirtualMachineInstance) error {
+	if vmi.IsFinal() {
+		if b, ok := n.bodies.LoadAndDelete(vmi.Name); ok {
+			b.(*body.Body).Stop()
+		}
+		return nil
+	}
+	fleet := n.fleet.Load()
+	if fleet == nil {
+		return nil
+	}
+	secret := &corev1.Secret{}
+	for _, v := range vmi.Spec.Volumes {
+		if v.CloudInitNoCloud == nil {
+			continue
+		}
+		if err := n.admin.Get(ctx, client.ObjectKey{Namespace: vmi.Namespace, Name: v.CloudInitNoCloud.UserDataSecretRef.Name}, secret); err != nil {
+			return err
+		}
+	}
+	b := fleet.New(body.Machine{
+		InstanceID: string(vmi.UID), Hostname: vmi.Spec.Hostname, IP: addressOf(vmi.Name),
+		CPU: int32(vmi.Spec.Domain.CPU.Cores), MemoryMiB: vmi.Spec.Domain.Memory.Guest.Value() >> 20, DiskGiB: 10,
+		Arch: vmi.Spec.Architecture, OS: "linux", UserData: secret.Data["userdata"],
+	})
+	n.bodies.Store(vmi.Name, b)
+	b.Start()
+	return nil
 }
 
 // volume is filled: it gets its claim, as CDI makes one.

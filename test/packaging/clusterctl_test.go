@@ -40,6 +40,7 @@ func newClusterctl(t *testing.T) clusterctl {
 		"HOME=" + home, "XDG_CONFIG_HOME=" + home, "KUBECONFIG=" + home + "/none", "CLUSTERCTL_DISABLE_VERSIONCHECK=true",
 		"DROVER_VSPHERE_SERVER=vcenter.example.com", "DROVER_VSPHERE_DATACENTER=dc1", `DROVER_VSPHERE_CA_BUNDLE=first\nsecond`,
 		"DROVER_VSPHERE_TEMPLATE=templates/ubuntu", "DROVER_VSPHERE_RESOURCE_POOL=cluster-a/Resources", "DROVER_VSPHERE_DATASTORE=san-a",
+		"DROVER_KUBEVIRT_NAMESPACE=blue-machines", "DROVER_KUBEVIRT_IMAGE_URL=docker://registry.example.com/node:1",
 		"HTTP_PROXY=" + nowhere, "HTTPS_PROXY=" + nowhere, "http_proxy=" + nowhere, "https_proxy=" + nowhere,
 	}}
 }
@@ -77,7 +78,7 @@ func TestClusterctl(t *testing.T) {
 	ctl.env = append(ctl.env, "DROVER_AWS_REGION=eu-central-1", "DROVER_AWS_IMAGE_ID=ami-0a1b",
 		"DROVER_AWS_SUBNETS=subnet-0a1b, subnet-0c2d", "DROVER_AWS_SECURITY_GROUPS=sg-0a1b")
 	ctl.env = append(ctl.env, "DROVER_OPENSTACK_AUTH_URL=https://keystone.example.com/v3", "DROVER_OPENSTACK_PROJECT_ID=8fe3a5a1c1f04e0b",
-		"DROVER_KUBEVIRT_NAMESPACE=blue-machines", "DROVER_KUBEVIRT_IMAGE_URL=docker://registry.example.com/node:1", "DROVER_OPENSTACK_FLAVOR=m1.large", "DROVER_OPENSTACK_IMAGE=ubuntu-24.04", "DROVER_OPENSTACK_NETWORKS=nodes, storage")
+		"DROVER_OPENSTACK_FLAVOR=m1.large", "DROVER_OPENSTACK_IMAGE=ubuntu-24.04", "DROVER_OPENSTACK_NETWORKS=nodes, storage")
 	for _, flavor := range []string{"adopted", "aws", "kubevirt", "openstack", "vsphere", ""} {
 		t.Run("generate cluster, flavor '"+flavor+"'", func(t *testing.T) {
 			out := ctl.run(t, "generate", "cluster", "blue", "--infrastructure", "drover:"+version, "--flavor", flavor,
