@@ -279,10 +279,10 @@ func (c *cluster) left(t testing.TB, owner string) (found []string) {
 	return found
 }
 
-// until asks as long as it takes to come true. The bound is for what never comes.
+// until asks as long as it takes to come true. The bound is for what never comes: a busy computer takes minutes.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	NewWithT(t).Eventually(ok, 3*time.Minute, 100*time.Millisecond).Should(BeTrue(), what)
+	NewWithT(t).Eventually(ok, 10*time.Minute, 100*time.Millisecond).Should(BeTrue(), what)
 }
 
 // withoutEnd is for cleanups, which come after the test's context has ended.
