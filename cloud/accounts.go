@@ -188,7 +188,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		meter:     &meter{metrics: s.metrics, cloud: c.Name, account: key.String()},
 		offerings: map[[sha256.Size]byte]offering{},
 	}
-	base, err := c.Trusting(s.options.Transport, &cfg.Spec)
+	base, err := c.Trusting(s.options.Transport, &cfg.Spec, cfg.Credentials)
 	if err != nil {
 		return nil, typed("connect", err)
 	}

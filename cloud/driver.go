@@ -8,6 +8,7 @@ package cloud
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"net/http"
 	"time"
@@ -49,6 +50,10 @@ type Cloud struct {
 	// Roots returns the authorities that the account's endpoint is verified against, for a cloud whose accounts bring
 	// their own. nil, or a nil answer: the system's. It makes no call. Errors are InvalidSpec.
 	Roots func(*infrav1.CloudAccountSpec) (*x509.CertPool, error)
+
+	// TLS is asked instead of Roots where it is set: for a cloud whose credentials say how its endpoint proves itself, or are
+	// a certificate themselves. It makes no call. Errors are InvalidSpec or Unauthorized.
+	TLS func(account *infrav1.CloudAccountSpec, credentials map[string][]byte) (*tls.Config, error)
 
 	// Limits are the rate limits that the cloud documents, or a prudent guess where it documents none.
 	Limits Limits
@@ -206,7 +211,8 @@ type Resource struct {
 	Addresses     []clusterv1.MachineAddress
 	// Interruptible is true when the cloud may take the instance back.
 	Interruptible bool
-	// Reason says why it is Failed, Stopped or Terminated, in the cloud's words; for people.
+	// Reason says why it is Failed, Stopped or Terminated, or still Pending, in the cloud's words; for people. It stays the same
+	// as long as nothing changes.
 	Reason string
 }
 

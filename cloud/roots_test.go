@@ -23,7 +23,7 @@ func TestRoots(t *testing.T) {
 	base := &http.Transport{}
 	ask := func(roots *x509.CertPool) error {
 		row := Cloud{Roots: func(*infrav1.CloudAccountSpec) (*x509.CertPool, error) { return roots, nil }}
-		carrier, err := row.Trusting(base, nil)
+		carrier, err := row.Trusting(base, nil, nil)
 		g.Expect(err).NotTo(HaveOccurred())
 		client := http.Client{Transport: carrier}
 		t.Cleanup(client.CloseIdleConnections)
@@ -38,6 +38,6 @@ func TestRoots(t *testing.T) {
 	g.Expect(ask(nil)).To(MatchError(ContainSubstring("certificate")), "the shared transport learned nothing")
 
 	row := Cloud{Roots: func(*infrav1.CloudAccountSpec) (*x509.CertPool, error) { return known, nil }}
-	_, err := row.Trusting(http.NewFileTransport(http.Dir(".")), nil)
+	_, err := row.Trusting(http.NewFileTransport(http.Dir(".")), nil, nil)
 	g.Expect(CodeOf(err)).To(Equal(InvalidSpec), "what can't be told whom to trust is not used")
 }

@@ -38,14 +38,11 @@ func CertPool(bundle string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// Trusting returns what carries an account's calls: base, or where the account brings its own authorities, connections of
-// its own, which trust no others. Errors are InvalidSpec.
-func (c *Cloud) Trusting(base http.RoundTripper, account *infrav1.CloudAccountSpec) (http.RoundTripper, error) {
-	if c.Roots == nil {
-		return base, nil
-	}
-	roots, err := c.Roots(account)
-	if roots == nil || err != nil {
+// Trusting returns what carries an account's calls: base, or where the account brings its own authorities or certificate,
+// connections of its own, which trust no others. Errors are InvalidSpec or Unauthorized.
+func (c *Cloud) Trusting(base http.RoundTripper, account *infrav1.CloudAccountSpec, credentials map[string][]byte) (http.RoundTripper, error) {
+	config, err := c.connection(account, credentials)
+	if config == nil || err != nil {
 		return base, err
 	}
 	shared, ok := base.(*http.Transport)
@@ -53,8 +50,23 @@ func (c *Cloud) Trusting(base http.RoundTripper, account *infrav1.CloudAccountSp
 		return nil, Errorf(InvalidSpec, "the account brings its own authorities, and a %T can't be told of them", base)
 	}
 	own := shared.Clone()
-	own.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	own.TLSClientConfig = config
 	return own, nil
+}
+
+// connection is what the account says of its TLS, or nil.
+func (c *Cloud) connection(account *infrav1.CloudAccountSpec, credentials map[string][]byte) (*tls.Config, error) {
+	if c.TLS != nil {
+		return c.TLS(account, credentials)
+	}
+	if c.Roots == nil {
+		return nil, nil
+	}
+	roots, err := c.Roots(account)
+	if roots == nil || err != nil {
+		return nil, err
+	}
+	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
 }
 
 // transport carries one account's calls: it makes them wait for their turn, bounds them in time and counts them.

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	"github.com/drover-io/drover/kubeconfig"
 )
 
 const (
@@ -109,7 +110,7 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 	if err := r.ensureEndpoint(ctx, adopted, cluster, config); err != nil {
 		return reconcile.Result{}, err
 	}
-	version, failure := config.probe(ctx, probeTimeout)
+	version, failure := server{config}.probe(ctx, probeTimeout)
 	if failure != nil {
 		setUnavailable(adopted, failure.reason, failure.message)
 		return r.nextProbe(adopted), nil
@@ -162,7 +163,7 @@ func setUnavailable(adopted *controlplanev1.AdoptedControlPlane, reason, message
 }
 
 // kubeconfig reads and checks the user's kubeconfig, or says why it can't be taken.
-func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane) (*corev1.Secret, *kubeconfig, *probeFailure, error) {
+func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane) (*corev1.Secret, *kubeconfig.Config, *probeFailure, error) {
 	ref := adopted.Spec.KubeconfigRef
 	source := &corev1.Secret{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: adopted.Namespace, Name: ref.Name}, source)
@@ -178,7 +179,7 @@ func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted 
 		return nil, nil, &probeFailure{controlplanev1.KubeconfigMissingReason,
 			fmt.Sprintf("Secret %q has no key %q", ref.Name, ref.Key)}, nil
 	}
-	config, err := parseKubeconfig(data)
+	config, err := kubeconfig.Parse(data)
 	if err != nil {
 		return nil, nil, &probeFailure{controlplanev1.KubeconfigRefusedReason,
 			fmt.Sprintf("the kubeconfig in Secret %q is refused: %s", ref.Name, err)}, nil
@@ -188,12 +189,12 @@ func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted 
 
 // ensureEndpoint completes the spec where the user left the endpoint out: with the Cluster's, who may know a better address
 // for machines, else with the kubeconfig's. Cluster API copies it to the Cluster.
-func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig) error {
+func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) error {
 	if adopted.Spec.ControlPlaneEndpoint.IsValid() {
 		return nil
 	}
 	patched := adopted.DeepCopy()
-	patched.Spec.ControlPlaneEndpoint = config.endpoint()
+	patched.Spec.ControlPlaneEndpoint = config.Endpoint()
 	if usable(cluster.Spec.ControlPlaneEndpoint) {
 		patched.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint
 	}
@@ -208,7 +209,7 @@ func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adop
 
 // keepSecret writes <cluster>-kubeconfig as Cluster API wants it, if it is not so already. A Secret of that name which is
 // not ours is never touched: then the answer says what is in the way.
-func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, source *corev1.Secret, config *kubeconfig) (string, error) {
+func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, source *corev1.Secret, config *kubeconfig.Config) (string, error) {
 	name := secret.Name(cluster.Name, secret.Kubeconfig)
 	if source.Name == name {
 		return usableAsIs(source, adopted, cluster), nil
@@ -216,7 +217,7 @@ func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted 
 	if err := moveAlong(ctx, r.Client, source); err != nil {
 		return "", err
 	}
-	data, err := config.serialize(cluster.Name)
+	data, err := config.Serialize(cluster.Name)
 	if err != nil {
 		return "", err
 	}

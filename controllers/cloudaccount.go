@@ -235,6 +235,10 @@ func (r *CloudAccountReconciler) refuseAmbient(account *infrav1.CloudAccount) *r
 		return &refusal{infrav1.NotPermittedReason, fmt.Sprintf("namespace %q may not use the manager's own credentials: "+
 			"set credentialsRef, or ask the operator to list the namespace in --ambient-credentials-namespaces", account.Namespace)}
 	}
+	if kubevirt := account.Spec.KubeVirt; kubevirt != nil && kubevirt.Namespace != account.Namespace {
+		return &refusal{infrav1.NotPermittedReason, fmt.Sprintf("by the manager's own credentials VMs are made in the CloudAccount's namespace alone, and spec.kubevirt.namespace is %q: "+
+			"set credentialsRef, or make the CloudAccount there", kubevirt.Namespace)}
+	}
 	sim, aws := account.Spec.Simulated, account.Spec.AWS
 	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") {
 		return &refusal{infrav1.NotPermittedReason,

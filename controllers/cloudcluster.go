@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/kubeconfig"
 )
 
 // maxFailureDomains is the most that the API takes; a cluster that has more is told the first, by name.
@@ -122,7 +123,7 @@ func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.Cloud
 // usable tells whether an endpoint of the Cluster, which judges it less strictly, would pass our own webhook: a write that is
 // refused for its sake would never give the cluster its identity.
 func usable(endpoint clusterv1.APIEndpoint) bool {
-	return endpoint.IsValid() && isHost(endpoint.Host)
+	return endpoint.IsValid() && kubeconfig.IsHost(endpoint.Host)
 }
 
 // report fills in the status: failure domains, provisioned, Ready.

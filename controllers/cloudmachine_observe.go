@@ -75,7 +75,11 @@ func report(machine *infrav1.CloudMachine, instance *cloud.Resource) {
 		status.Initialization.Provisioned = ptr.To(true)
 		setReady(machine)
 	case cloud.StatePending:
-		setNotReady(machine, infrav1.StartingReason, "waits for the VM to run")
+		message := "waits for the VM to run"
+		if instance.Reason != "" {
+			message += ": " + instance.Reason
+		}
+		setNotReady(machine, infrav1.StartingReason, message)
 	default:
 		message := fmt.Sprintf("VM %s is %s", machine.Spec.ProviderID, strings.ToLower(string(instance.State)))
 		if instance.Reason != "" {

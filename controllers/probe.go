@@ -19,6 +19,7 @@ import (
 	"time"
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	"github.com/drover-io/drover/kubeconfig"
 )
 
 const (
@@ -39,8 +40,11 @@ func unreachable(format string, args ...any) *probeFailure {
 	return &probeFailure{controlplanev1.UnreachableReason, "the API server " + fmt.Sprintf(format, args...)}
 }
 
+// server is an API server, as a kubeconfig describes it.
+type server struct{ *kubeconfig.Config }
+
 // probe asks the API server for its version, with the kubeconfig's credentials.
-func (k *kubeconfig) probe(ctx context.Context, timeout time.Duration) (string, *probeFailure) {
+func (k server) probe(ctx context.Context, timeout time.Duration) (string, *probeFailure) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	version, failure := k.ask(ctx)
@@ -53,15 +57,15 @@ func (k *kubeconfig) probe(ctx context.Context, timeout time.Duration) (string, 
 
 // ask makes one request on one connection, closed again. Redirects are not followed, because they would carry the
 // credentials elsewhere.
-func (k *kubeconfig) ask(ctx context.Context) (string, *probeFailure) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.server.JoinPath("version").String(), nil)
+func (k server) ask(ctx context.Context) (string, *probeFailure) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.Server.JoinPath("version").String(), nil)
 	if err != nil {
 		return "", unreachable("can't be asked: the server of the kubeconfig is not a URL")
 	}
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("User-Agent", "drover")
-	if k.token != "" {
-		request.Header.Set("Authorization", "Bearer "+k.token)
+	if k.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+k.Token)
 	}
 	response, err := k.client().Do(request)
 	if err != nil {
@@ -75,15 +79,11 @@ func (k *kubeconfig) ask(ctx context.Context) (string, *probeFailure) {
 }
 
 // client makes a client for one probe.
-func (k *kubeconfig) client() *http.Client {
-	config := &tls.Config{RootCAs: k.roots, ServerName: k.tlsServerName, MinVersion: tls.VersionTLS12}
-	if k.pair != nil {
-		config.Certificates = []tls.Certificate{*k.pair}
-	}
+func (k server) client() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			Proxy:                  http.ProxyFromEnvironment, // the operator's, as Cluster API itself does
-			TLSClientConfig:        config,
+			TLSClientConfig:        k.TLS(),
 			DisableKeepAlives:      true,
 			MaxResponseHeaderBytes: maxProbeAnswer,
 		},
@@ -111,7 +111,7 @@ func readVersion(response *http.Response) (string, *probeFailure) {
 }
 
 // statusFailure says what an answer other than success means, or nil.
-func (k *kubeconfig) statusFailure(response *http.Response) *probeFailure {
+func (k server) statusFailure(response *http.Response) *probeFailure {
 	switch code := response.StatusCode; {
 	case code == http.StatusOK:
 		return nil
@@ -125,8 +125,8 @@ func (k *kubeconfig) statusFailure(response *http.Response) *probeFailure {
 }
 
 // unauthorized adds what the client certificate itself can tell.
-func (k *kubeconfig) unauthorized(message string) *probeFailure {
-	if at := k.expired(time.Now()); !at.IsZero() {
+func (k server) unauthorized(message string) *probeFailure {
+	if at := k.Expired(time.Now()); !at.IsZero() {
 		message += "; its client certificate expired on " + at.UTC().Format(time.DateOnly)
 	}
 	return &probeFailure{controlplanev1.UnauthorizedReason, message}
@@ -134,7 +134,7 @@ func (k *kubeconfig) unauthorized(message string) *probeFailure {
 
 // connectionFailure says why there was no answer. It uses words of its own: those of the network hold port numbers that
 // differ each time.
-func (k *kubeconfig) connectionFailure(err error) *probeFailure {
+func (k server) connectionFailure(err error) *probeFailure {
 	if message := certificateFailure(err); message != "" {
 		return &probeFailure{controlplanev1.CertificateRefusedReason, message}
 	}
@@ -151,7 +151,7 @@ func (k *kubeconfig) connectionFailure(err error) *probeFailure {
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
 		return unreachable("answers without TLS")
 	case errors.As(err, &lookup):
-		return unreachable("can't be found: the name %q has no address", k.server.Hostname())
+		return unreachable("can't be found: the name %q has no address", k.Server.Hostname())
 	case isTimeout(err):
 		return unreachable("does not answer")
 	case errors.As(err, &errno):

@@ -10,24 +10,31 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	"github.com/drover-io/drover/kubeconfig"
+	"github.com/drover-io/drover/test/authority"
 )
 
 // patience is a timeout that only a hanging server reaches, however busy the machine is.
 const patience = 20 * time.Second
 
+// marked is in every secret of these tests, and must be in no message.
+const marked = "HUSH-a3f9"
+
 const realVersion = `{"major":"1","minor":"36","gitVersion":"v1.36.3","goVersion":"go1.26"}`
 
 // serve starts a TLS server whose certificate is good for hosts until notAfter.
-func serve(t *testing.T, ca *authority, notAfter time.Time, handler http.HandlerFunc, hosts ...string) *httptest.Server {
+func serve(t *testing.T, ca *authority.Authority, notAfter time.Time, handler http.HandlerFunc, hosts ...string) *httptest.Server {
 	t.Helper()
-	certificate, key := ca.issue(t, notAfter, hosts...)
+	certificate, key := ca.Issue(t, notAfter, hosts...)
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
 		t.Fatal(err)
@@ -40,15 +47,28 @@ func serve(t *testing.T, ca *authority, notAfter time.Time, handler http.Handler
 	return server
 }
 
-func configFor(t *testing.T, server string, ca *authority) *kubeconfig {
+// configFor takes a kubeconfig for the server, with a token, changed by edit.
+func configFor(t *testing.T, url string, ca *authority.Authority, edit ...func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) server {
 	t.Helper()
-	address, err := url.Parse(server)
+	cluster := &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca.PEM}
+	user := &clientcmdapi.AuthInfo{Token: marked}
+	for _, change := range edit {
+		change(cluster, user)
+	}
+	data, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": cluster},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": user},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
+		CurrentContext: "x",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	roots := x509.NewCertPool()
-	roots.AddCert(ca.certificate)
-	return &kubeconfig{server: address, roots: roots, token: marked}
+	config, err := kubeconfig.Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server{config}
 }
 
 func answer(status int, kind, body string) http.HandlerFunc {
@@ -60,7 +80,7 @@ func answer(status int, kind, body string) http.HandlerFunc {
 }
 
 func TestProbe(t *testing.T) {
-	ca, soon := newAuthority(t), time.Now().Add(time.Hour)
+	ca, soon := authority.New(t), time.Now().Add(time.Hour)
 	const local = "127.0.0.1"
 	tests := map[string]struct {
 		handler http.HandlerFunc
@@ -128,7 +148,7 @@ func want(t *testing.T, version string, failure *probeFailure, wantVersion, reas
 
 // A redirect is an answer, and the credentials do not follow it.
 func TestProbeFollowsNoRedirect(t *testing.T) {
-	ca, soon := newAuthority(t), time.Now().Add(time.Hour)
+	ca, soon := authority.New(t), time.Now().Add(time.Hour)
 	var followed atomic.Bool
 	elsewhere := serve(t, ca, soon, func(http.ResponseWriter, *http.Request) { followed.Store(true) }, "127.0.0.1")
 	server := serve(t, ca, soon, func(w http.ResponseWriter, r *http.Request) {
@@ -142,7 +162,7 @@ func TestProbeFollowsNoRedirect(t *testing.T) {
 }
 
 func TestProbeTellsCertificatesApart(t *testing.T) {
-	ca, other := newAuthority(t), newAuthority(t)
+	ca, other := authority.New(t), authority.New(t)
 	good, soon := answer(200, "application/json", realVersion), time.Now().Add(time.Hour)
 	t.Run("wrong CA", func(t *testing.T) {
 		version, failure := configFor(t, serve(t, ca, soon, good, "127.0.0.1").URL, other).probe(t.Context(), patience)
@@ -158,49 +178,47 @@ func TestProbeTellsCertificatesApart(t *testing.T) {
 		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, `not for the host "127.0.0.1"`)
 	})
 	t.Run("tls-server-name", func(t *testing.T) {
-		config := configFor(t, serve(t, ca, soon, good, "kubernetes").URL, ca)
-		config.tlsServerName = "kubernetes"
+		config := configFor(t, serve(t, ca, soon, good, "kubernetes").URL, ca, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+			c.TLSServerName = "kubernetes"
+		})
 		version, failure := config.probe(t.Context(), patience)
 		want(t, version, failure, "v1.36.3", "", "")
 	})
 }
 
 func TestProbeWithClientCertificate(t *testing.T) {
-	ca := newAuthority(t)
-	certificate, key := ca.issue(t, time.Now().Add(time.Hour), "127.0.0.1")
+	ca := authority.New(t)
+	certificate, key := ca.Issue(t, time.Now().Add(time.Hour), "127.0.0.1")
 	serving, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()
-	roots.AddCert(ca.certificate)
+	roots.AddCert(ca.Certificate)
 	server := httptest.NewUnstartedServer(answer(200, "application/json", realVersion))
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{serving}, ClientCAs: roots, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	t.Cleanup(server.Close)
 
-	config := configFor(t, server.URL, ca)
-	config.pair = &serving
-	version, failure := config.probe(t.Context(), patience)
+	showing := func(certificate, key []byte) func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo) {
+		return func(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+			u.ClientCertificateData, u.ClientKeyData = certificate, key
+		}
+	}
+	version, failure := configFor(t, server.URL, ca, showing(certificate, key)).probe(t.Context(), patience)
 	want(t, version, failure, "v1.36.3", "", "")
 
-	config.pair = nil
-	version, failure = config.probe(t.Context(), patience)
+	version, failure = configFor(t, server.URL, ca).probe(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnauthorizedReason, "refuses the connection")
 
-	expiredCertificate, expiredKey := ca.issue(t, time.Now().Add(-time.Hour))
-	expired, err := tls.X509KeyPair(expiredCertificate, expiredKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.pair = &expired
-	version, failure = config.probe(t.Context(), patience)
+	expired, key := ca.Issue(t, time.Now().Add(-time.Hour))
+	version, failure = configFor(t, server.URL, ca, showing(expired, key)).probe(t.Context(), patience)
 	want(t, version, failure, "", controlplanev1.UnauthorizedReason, "its client certificate expired on")
 }
 
 func TestProbeWithoutServer(t *testing.T) {
-	ca := newAuthority(t)
+	ca := authority.New(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +241,7 @@ func TestProbeWithoutServer(t *testing.T) {
 
 // A failure that lasts must read the same each time, or it would be written each time.
 func TestProbeFailuresAreSteady(t *testing.T) {
-	ca, soon := newAuthority(t), time.Now().Add(time.Hour)
+	ca, soon := authority.New(t), time.Now().Add(time.Hour)
 	for _, test := range []struct {
 		handler http.HandlerFunc
 		timeout time.Duration

@@ -22,6 +22,7 @@ import (
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/kubeconfig"
 )
 
 // Webhooks refuses objects that the CRDs' own rules can't judge: what only a cloud's row of the registry knows, and
@@ -129,7 +130,7 @@ func checkEndpoint(endpoint clusterv1.APIEndpoint, spec *field.Path) field.Error
 		errs = append(errs, field.Required(path.Child("host"), "is needed together with port"))
 	case endpoint.Port == 0:
 		errs = append(errs, field.Required(path.Child("port"), "is needed together with host"))
-	case !isHost(endpoint.Host):
+	case !kubeconfig.IsHost(endpoint.Host):
 		errs = append(errs, field.Invalid(path.Child("host"), endpoint.Host, "must be an IP address or a DNS name, without scheme and port"))
 	}
 	return errs

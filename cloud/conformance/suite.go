@@ -30,7 +30,7 @@ func Run(t *testing.T, target Target) {
 		t.Cleanup(transport.CloseIdleConnections)
 		target.Transport = transport
 	}
-	trusting, err := target.Cloud.Trusting(target.Transport, target.Account)
+	trusting, err := target.Cloud.Trusting(target.Transport, target.Account, target.Credentials)
 	if err != nil {
 		t.Fatalf("the account's authorities: %v", err)
 	}

@@ -7,6 +7,7 @@ package registry
 import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws"
+	"github.com/drover-io/drover/cloud/kubevirt"
 	"github.com/drover-io/drover/cloud/openstack"
 	"github.com/drover-io/drover/cloud/simulated"
 	"github.com/drover-io/drover/cloud/vsphere"
@@ -16,6 +17,7 @@ import (
 func Clouds() []cloud.Cloud {
 	return []cloud.Cloud{
 		aws.Cloud(),
+		kubevirt.Cloud(),
 		openstack.Cloud(),
 		simulated.Cloud(),
 		vsphere.Cloud(),

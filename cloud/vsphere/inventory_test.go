@@ -179,7 +179,7 @@ func TestTrust(t *testing.T) {
 	account.VSphere.Server = other.account.VSphere.Server
 	row := Cloud()
 	ask := func() error {
-		carrier, err := row.Trusting(&http.Transport{}, account)
+		carrier, err := row.Trusting(&http.Transport{}, account, nil)
 		g.Expect(err).NotTo(HaveOccurred())
 		t.Cleanup(carrier.(*http.Transport).CloseIdleConnections)
 		d, err := newDriver(cloud.Config{Account: account, Credentials: credentials(), Transport: carrier})

@@ -74,7 +74,7 @@ func start(t testing.TB, vms ...int) *vcsim {
 	row := Cloud()
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	carrier, err := row.Trusting(base, v.account)
+	carrier, err := row.Trusting(base, v.account, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,12 +59,16 @@ func forbidden(from, path string) string {
 		if ours {
 			return "api imports nothing of ours"
 		}
+	case under(from, "kubeconfig"):
+		if ours {
+			return "kubeconfig imports nothing of ours"
+		}
 	case driverOf(from) != "":
 		if client && !simulator {
 			return "a driver knows no Kubernetes client"
 		}
-		if ours && !under(to, "api") && !under(to, "cloud") {
-			return "a driver imports only api and cloud"
+		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "kubeconfig") {
+			return "a driver imports only api, cloud and kubeconfig"
 		}
 		if d := driverOf(to); ours && d != "" && d != driverOf(from) {
 			return "a driver never imports another one"
@@ -91,8 +95,8 @@ func forbidden(from, path string) string {
 			return "bootstrap imports only api"
 		}
 	case under(from, "controllers"):
-		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "controllers") && !under(to, "bootstrap") {
-			return "controllers import only api, cloud and bootstrap"
+		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "controllers") && !under(to, "bootstrap") && !under(to, "kubeconfig") {
+			return "controllers import only api, cloud, bootstrap and kubeconfig"
 		}
 		if d := driverOf(to); ours && d != "" {
 			return "controllers know no driver: the registry does"
@@ -133,6 +137,9 @@ func TestForbidden(t *testing.T) {
 		{"cloud/aws/internal/ec2", module + "/cloud/aws", true},
 		{"cloud/aws", module + "/bootstrap", false},
 		{"cloud/aws", "sigs.k8s.io/controller-runtime/pkg/client", false},
+		{"cloud/kubevirt", module + "/kubeconfig", true},
+		{"cloud", module + "/kubeconfig", false},
+		{"kubeconfig", module + "/cloud", false},
 		{"cloud/simulated", module + "/cloud/simulated/simulator", false},
 		{"cloud/simulated/simulator", "k8s.io/client-go/kubernetes", true},
 		{"cloud/simulated/simulator", module + "/controllers", false},

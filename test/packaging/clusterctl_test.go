@@ -33,7 +33,7 @@ type clusterctl struct {
 
 // flavors are those in templates/; the last is what a user gets who names none.
 func flavors() []string {
-	return []string{"adopted", "autoscaled", "mixed", "topology", "aws", "openstack", "vsphere", ""}
+	return []string{"adopted", "autoscaled", "mixed", "topology", "aws", "kubevirt", "openstack", "vsphere", ""}
 }
 
 // kinds are what a flavour must have, beside a Cluster and the account: the parts of a cluster, or the class that has them.
@@ -75,6 +75,7 @@ func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
 		"DROVER_OPENSTACK_FLAVOR=m1.large", "DROVER_OPENSTACK_IMAGE=ubuntu-24.04", "DROVER_OPENSTACK_NETWORKS=nodes, storage",
 		"DROVER_VSPHERE_SERVER=vcenter.example.com", "DROVER_VSPHERE_DATACENTER=dc1", "DROVER_VSPHERE_CA_BUNDLE=" + strings.ReplaceAll(ca, "\n", `\n`),
 		"DROVER_VSPHERE_TEMPLATE=templates/ubuntu", "DROVER_VSPHERE_RESOURCE_POOL=cluster-a/Resources", "DROVER_VSPHERE_DATASTORE=san-a",
+		"DROVER_KUBEVIRT_NAMESPACE=blue-machines", "DROVER_KUBEVIRT_IMAGE_URL=docker://registry.example.com/node:1",
 	}}
 }
 

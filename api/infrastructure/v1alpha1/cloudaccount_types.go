@@ -19,7 +19,7 @@ const (
 
 // CloudAccountSpec describes one place where machines can be made, and how to talk to it.
 // Exactly one cloud must be set.
-// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, openstack, simulated or vsphere"
+// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, kubevirt, openstack, simulated or vsphere"
 type CloudAccountSpec struct {
 	// credentialsRef names the Secret with the credentials, in this namespace. Each cloud says which keys it reads.
 	// A change of the Secret is picked up at once. Without it the manager's own (ambient) credentials are used,
@@ -31,6 +31,10 @@ type CloudAccountSpec struct {
 	// aws is a region of an AWS account.
 	// +optional
 	AWS *AWSAccount `json:"aws,omitempty"`
+
+	// kubevirt is a namespace of a Kubernetes cluster with KubeVirt.
+	// +optional
+	KubeVirt *KubeVirtAccount `json:"kubevirt,omitempty"`
 
 	// openstack is a project in a region of an OpenStack cloud.
 	// +optional

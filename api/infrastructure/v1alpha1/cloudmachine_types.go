@@ -9,7 +9,7 @@ import (
 )
 
 // CloudMachineFields are what a user says of a machine. Exactly one cloud must be set, the CloudAccount's.
-// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, openstack, simulated or vsphere"
+// +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, kubevirt, openstack, simulated or vsphere"
 type CloudMachineFields struct {
 	// accountRef names the CloudAccount, in this namespace, that makes the machine.
 	// +required
@@ -18,6 +18,10 @@ type CloudMachineFields struct {
 	// aws is an EC2 instance.
 	// +optional
 	AWS *AWSMachine `json:"aws,omitempty"`
+
+	// kubevirt is a VirtualMachine in a Kubernetes cluster with KubeVirt.
+	// +optional
+	KubeVirt *KubeVirtMachine `json:"kubevirt,omitempty"`
 
 	// openstack is a server of Nova's.
 	// +optional
@@ -38,6 +42,7 @@ type CloudMachineFields struct {
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.creationToken) || (has(self.creationToken) && self.creationToken == oldSelf.creationToken)",message="creationToken is set once: it is in the tags of the VM"
 // +kubebuilder:validation:XValidation:rule="self.accountRef == oldSelf.accountRef",message="accountRef can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.aws) == has(oldSelf.aws) && (!has(self.aws) || self.aws == oldSelf.aws)",message="the machine's cloud fields can't be changed: make a new machine"
+// +kubebuilder:validation:XValidation:rule="has(self.kubevirt) == has(oldSelf.kubevirt) && (!has(self.kubevirt) || self.kubevirt == oldSelf.kubevirt)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.openstack) == has(oldSelf.openstack) && (!has(self.openstack) || self.openstack == oldSelf.openstack)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.simulated) == has(oldSelf.simulated) && (!has(self.simulated) || self.simulated == oldSelf.simulated)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.vsphere) == has(oldSelf.vsphere) && (!has(self.vsphere) || self.vsphere == oldSelf.vsphere)",message="the machine's cloud fields can't be changed: make a new machine"

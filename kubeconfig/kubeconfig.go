@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controllers
+// Package kubeconfig takes from a user's kubeconfig what is data, and refuses the rest. It makes no connection, knows no object of
+// Kubernetes', and imports nothing of ours.
+package kubeconfig
 
 import (
 	"crypto/tls"
@@ -23,22 +25,25 @@ import (
 // maxKubeconfig bounds a kubeconfig, in bytes. Those of real clusters have 5 to 20 KiB.
 const maxKubeconfig = 256 << 10
 
-// kubeconfig is what Drover takes from a user's kubeconfig: one API server, one CA, one set of credentials, all of it
+// Config is what Drover takes from a user's kubeconfig: one API server, one CA, one set of credentials, all of it
 // data. Nothing in it runs a program, reads a file of the manager or weakens TLS.
-type kubeconfig struct {
-	server             *url.URL
+type Config struct {
+	// Server is the API server's URL: https, a host, perhaps a port and a path.
+	Server *url.URL
+	// Token is the bearer token, "" without one.
+	Token string
+
 	tlsServerName      string
 	ca                 []byte
 	roots              *x509.CertPool
 	certificate, key   []byte
 	pair               *tls.Certificate // nil without a client certificate
-	token              string
 	disableCompression bool
 }
 
-// parseKubeconfig reads the current context of a kubeconfig, and refuses what Drover never does for a tenant.
+// Parse reads the current context of a kubeconfig, and refuses what Drover never does for a tenant.
 // Errors say what to change and hold nothing of the kubeconfig's content but names of its fields and contexts.
-func parseKubeconfig(data []byte) (*kubeconfig, error) {
+func Parse(data []byte) (*Config, error) {
 	if len(data) == 0 {
 		return nil, errors.New("it is empty")
 	}
@@ -53,7 +58,7 @@ func parseKubeconfig(data []byte) (*kubeconfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &kubeconfig{disableCompression: cluster.DisableCompression}
+	k := &Config{disableCompression: cluster.DisableCompression}
 	if err := k.takeCluster(cluster); err != nil {
 		return nil, err
 	}
@@ -90,7 +95,7 @@ func currentContext(config *clientcmdapi.Config) (*clientcmdapi.Cluster, *client
 }
 
 // takeCluster checks and takes where the API server is and how it proves itself.
-func (k *kubeconfig) takeCluster(cluster *clientcmdapi.Cluster) error {
+func (k *Config) takeCluster(cluster *clientcmdapi.Cluster) error {
 	switch {
 	case cluster.InsecureSkipTLSVerify:
 		return errors.New("insecure-skip-tls-verify is not permitted: give certificate-authority-data")
@@ -109,10 +114,10 @@ func (k *kubeconfig) takeCluster(cluster *clientcmdapi.Cluster) error {
 	if err != nil {
 		return err
 	}
-	if name := cluster.TLSServerName; name != "" && !isHost(name) {
+	if name := cluster.TLSServerName; name != "" && !IsHost(name) {
 		return errors.New("tls-server-name is not a host name")
 	}
-	k.server, k.roots, k.ca, k.tlsServerName = server, roots, cluster.CertificateAuthorityData, cluster.TLSServerName
+	k.Server, k.roots, k.ca, k.tlsServerName = server, roots, cluster.CertificateAuthorityData, cluster.TLSServerName
 	return nil
 }
 
@@ -133,7 +138,7 @@ func parseServer(text string) (*url.URL, error) {
 		return nil, errors.New("server must not hold a user or password")
 	case server.RawQuery != "" || server.ForceQuery || server.Fragment != "":
 		return nil, errors.New("server must not have a query or fragment")
-	case !isHost(server.Hostname()):
+	case !IsHost(server.Hostname()):
 		return nil, errors.New("server has no valid host")
 	}
 	if port := server.Port(); port != "" {
@@ -169,7 +174,7 @@ func parseCA(data []byte) (*x509.CertPool, error) {
 }
 
 // takeUser checks and takes the credentials.
-func (k *kubeconfig) takeUser(user *clientcmdapi.AuthInfo) error {
+func (k *Config) takeUser(user *clientcmdapi.AuthInfo) error {
 	switch {
 	case user.Exec != nil:
 		return errors.New("exec is not permitted: it would run a program in the manager. Give a token or a client certificate")
@@ -198,35 +203,52 @@ func (k *kubeconfig) takeUser(user *clientcmdapi.AuthInfo) error {
 		}
 		k.pair = &pair
 	}
-	k.certificate, k.key, k.token = user.ClientCertificateData, user.ClientKeyData, user.Token
+	k.certificate, k.key, k.Token = user.ClientCertificateData, user.ClientKeyData, user.Token
 	return nil
 }
 
-// endpoint is the host and port of the API server.
-func (k *kubeconfig) endpoint() clusterv1.APIEndpoint {
-	port := int64(443)
-	if p := k.server.Port(); p != "" {
-		port, _ = strconv.ParseInt(p, 10, 32) // parseServer has checked it
+// TLS is how to connect to the API server: it trusts the kubeconfig's authority alone, and shows its client certificate.
+func (k *Config) TLS() *tls.Config {
+	config := &tls.Config{RootCAs: k.roots, ServerName: k.tlsServerName, MinVersion: tls.VersionTLS12}
+	if k.pair != nil {
+		config.Certificates = []tls.Certificate{*k.pair}
 	}
-	return clusterv1.APIEndpoint{Host: k.server.Hostname(), Port: int32(port)}
+	return config
 }
 
-// expired returns when the client certificate expired, or the zero time.
-func (k *kubeconfig) expired(now time.Time) time.Time {
+// Endpoint is the host and port of the API server.
+func (k *Config) Endpoint() clusterv1.APIEndpoint {
+	port := int64(443)
+	if p := k.Server.Port(); p != "" {
+		port, _ = strconv.ParseInt(p, 10, 32) // parseServer has checked it
+	}
+	return clusterv1.APIEndpoint{Host: k.Server.Hostname(), Port: int32(port)}
+}
+
+// Subject is the client certificate's, as it was issued; empty without one.
+func (k *Config) Subject() []byte {
+	if k.pair == nil || k.pair.Leaf == nil {
+		return nil
+	}
+	return k.pair.Leaf.RawSubject
+}
+
+// Expired returns when the client certificate expired, or the zero time.
+func (k *Config) Expired(now time.Time) time.Time {
 	if k.pair != nil && k.pair.Leaf != nil && now.After(k.pair.Leaf.NotAfter) {
 		return k.pair.Leaf.NotAfter
 	}
 	return time.Time{}
 }
 
-// serialize writes the kubeconfig anew, with the names that Cluster API uses and nothing that was not checked.
+// Serialize writes the kubeconfig anew, with the names that Cluster API uses and nothing that was not checked.
 // The same input gives the same bytes.
-func (k *kubeconfig) serialize(clusterName string) ([]byte, error) {
+func (k *Config) Serialize(clusterName string) ([]byte, error) {
 	user := clusterName + "-admin"
 	context := user + "@" + clusterName
 	data, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{clusterName: {
-			Server:                   k.server.String(),
+			Server:                   k.Server.String(),
 			TLSServerName:            k.tlsServerName,
 			CertificateAuthorityData: k.ca,
 			DisableCompression:       k.disableCompression,
@@ -234,7 +256,7 @@ func (k *kubeconfig) serialize(clusterName string) ([]byte, error) {
 		AuthInfos: map[string]*clientcmdapi.AuthInfo{user: {
 			ClientCertificateData: k.certificate,
 			ClientKeyData:         k.key,
-			Token:                 k.token,
+			Token:                 k.Token,
 		}},
 		Contexts:       map[string]*clientcmdapi.Context{context: {Cluster: clusterName, AuthInfo: user}},
 		CurrentContext: context,
@@ -245,7 +267,7 @@ func (k *kubeconfig) serialize(clusterName string) ([]byte, error) {
 	return data, nil
 }
 
-// isHost tells whether s is an IP address or a DNS name.
-func isHost(s string) bool {
+// IsHost tells whether s is an IP address or a DNS name.
+func IsHost(s string) bool {
 	return net.ParseIP(s) != nil || len(validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(s, ".")))) == 0
 }

@@ -1,100 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package controllers
+package kubeconfig
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
-	"math/big"
-	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/drover-io/drover/test/authority"
 )
 
 // marked is in every secret of these tests, and must be in no message.
 const marked = "HUSH-a3f9"
 
-// authority is a certificate authority of a test.
-type authority struct {
-	pem         []byte
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-}
-
-func newAuthority(t testing.TB) *authority {
-	t.Helper()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test-ca"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	key := newKey(t)
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{pem: encode("CERTIFICATE", der), certificate: certificate, key: key}
-}
-
-// issue makes a certificate for 127.0.0.1 (or other hosts) that is good until notAfter.
-func (a *authority) issue(t testing.TB, notAfter time.Time, hosts ...string) (certificate, key []byte) {
-	t.Helper()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "someone", Organization: []string{"system:masters"}},
-		NotBefore: notAfter.Add(-2 * time.Hour), NotAfter: notAfter,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	for _, host := range hosts {
-		if ip := net.ParseIP(host); ip != nil {
-			template.IPAddresses = append(template.IPAddresses, ip)
-		} else {
-			template.DNSNames = append(template.DNSNames, host)
-		}
-	}
-	private := newKey(t)
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, private.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return encode("CERTIFICATE", der), encode("EC PRIVATE KEY", keyDER)
-}
-
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func encode(kind string, der []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-}
-
 // write makes a kubeconfig with a token, changed by edit.
-func write(t testing.TB, ca *authority, edit func(*clientcmdapi.Config)) []byte {
+func write(t testing.TB, ca *authority.Authority, edit func(*clientcmdapi.Config)) []byte {
 	t.Helper()
 	config := clientcmdapi.NewConfig()
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://10.0.0.1:6443", CertificateAuthorityData: ca.pem}
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://10.0.0.1:6443", CertificateAuthorityData: ca.PEM}
 	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: marked}
 	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
 	config.CurrentContext = "x"
@@ -108,17 +37,17 @@ func write(t testing.TB, ca *authority, edit func(*clientcmdapi.Config)) []byte 
 	return data
 }
 
-func TestParseKubeconfigRefuses(t *testing.T) {
-	ca := newAuthority(t)
+func TestParseRefuses(t *testing.T) {
+	ca := authority.New(t)
 	cluster := func(edit func(*clientcmdapi.Cluster)) func(*clientcmdapi.Config) {
 		return func(c *clientcmdapi.Config) { edit(c.Clusters["c"]) }
 	}
 	user := func(edit func(*clientcmdapi.AuthInfo)) func(*clientcmdapi.Config) {
 		return func(c *clientcmdapi.Config) { edit(c.AuthInfos["u"]) }
 	}
-	_, otherKey := ca.issue(t, time.Now().Add(time.Hour))
-	certificate, key := ca.issue(t, time.Now().Add(time.Hour))
-	keyAndCA := append(append([]byte{}, ca.pem...), key...)
+	_, otherKey := ca.Issue(t, time.Now().Add(time.Hour))
+	certificate, key := ca.Issue(t, time.Now().Add(time.Hour))
+	keyAndCA := append(append([]byte{}, ca.PEM...), key...)
 
 	tests := map[string]struct {
 		edit func(*clientcmdapi.Config)
@@ -144,11 +73,13 @@ func TestParseKubeconfigRefuses(t *testing.T) {
 			u.ClientCertificateData, u.ClientKeyData = certificate, []byte(marked)
 		}), "not a certificate and its key"},
 
-		"insecure":      {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true }), "insecure-skip-tls-verify is not permitted"},
-		"CA file":       {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.CertificateAuthority = nil, "/etc/passwd" }), "certificate-authority names a file"},
-		"no CA":         {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = nil }), "certificate-authority-data is missing"},
-		"not PEM":       {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = []byte(marked) }), "no PEM certificate"},
-		"broken CA":     {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = encode("CERTIFICATE", []byte(marked)) }), "can't be parsed"},
+		"insecure": {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.InsecureSkipTLSVerify = nil, true }), "insecure-skip-tls-verify is not permitted"},
+		"CA file":  {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData, c.CertificateAuthority = nil, "/etc/passwd" }), "certificate-authority names a file"},
+		"no CA":    {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = nil }), "certificate-authority-data is missing"},
+		"not PEM":  {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = []byte(marked) }), "no PEM certificate"},
+		"broken CA": {cluster(func(c *clientcmdapi.Cluster) {
+			c.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(marked)})
+		}), "can't be parsed"},
 		"key in CA":     {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = keyAndCA }), "something else than certificates"},
 		"proxy":         {cluster(func(c *clientcmdapi.Cluster) { c.ProxyURL = "http://" + marked }), "proxy-url is not permitted"},
 		"http":          {cluster(func(c *clientcmdapi.Cluster) { c.Server = "http://10.0.0.1" }), "must begin with https"},
@@ -178,7 +109,7 @@ func TestParseKubeconfigRefuses(t *testing.T) {
 
 func wantRefusal(t *testing.T, data []byte, want string) {
 	t.Helper()
-	_, err := parseKubeconfig(data)
+	_, err := Parse(data)
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Fatalf("got %v, want %q", err, want)
 	}
@@ -189,8 +120,8 @@ func wantRefusal(t *testing.T, data []byte, want string) {
 
 // Only the current context counts, and only what was checked comes out again.
 func TestKubeconfigIsReduced(t *testing.T) {
-	ca := newAuthority(t)
-	certificate, key := ca.issue(t, time.Now().Add(time.Hour))
+	ca := authority.New(t)
+	certificate, key := ca.Issue(t, time.Now().Add(time.Hour))
 	data := write(t, ca, func(c *clientcmdapi.Config) {
 		c.Clusters["c"].Server = "https://API.example.org/k8s/clusters/c-1"
 		c.Clusters["c"].TLSServerName = "kubernetes"
@@ -200,30 +131,30 @@ func TestKubeconfigIsReduced(t *testing.T) {
 		c.Contexts["other"] = &clientcmdapi.Context{Cluster: "other", AuthInfo: "other"}
 		c.Preferences.Colors = true //nolint:staticcheck // what people have in there
 	})
-	config, err := parseKubeconfig(data)
+	config, err := Parse(data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := config.endpoint(); got.Host != "API.example.org" || got.Port != 443 {
+	if got := config.Endpoint(); got.Host != "API.example.org" || got.Port != 443 {
 		t.Errorf("endpoint %v", got)
 	}
-	first, err := config.serialize("prod")
+	first, err := config.Serialize("prod")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if bytes.Contains(first, []byte("evil")) {
 		t.Errorf("other contexts came along:\n%s", first)
 	}
-	again, err := parseKubeconfig(first)
+	again, err := Parse(first)
 	if err != nil {
 		t.Fatalf("what was written is refused: %v", err)
 	}
-	second, err := again.serialize("prod")
+	second, err := again.Serialize("prod")
 	if err != nil || !bytes.Equal(first, second) {
 		t.Errorf("not the same bytes twice (%v)", err)
 	}
-	if again.server.String() != config.server.String() || again.tlsServerName != "kubernetes" || again.token != marked ||
-		!bytes.Equal(again.certificate, certificate) || !bytes.Equal(again.key, key) || !bytes.Equal(again.ca, ca.pem) {
+	if again.Server.String() != config.Server.String() || again.tlsServerName != "kubernetes" || again.Token != marked ||
+		!bytes.Equal(again.certificate, certificate) || !bytes.Equal(again.key, key) || !bytes.Equal(again.ca, ca.PEM) {
 		t.Error("something was lost on the way")
 	}
 	// The clients of others read it: it must mean the same to client-go.
@@ -248,53 +179,53 @@ func TestEndpoint(t *testing.T) {
 			t.Errorf("%s: %v", server, err)
 			continue
 		}
-		k := kubeconfig{server: url}
-		if endpoint := k.endpoint(); endpoint.String() != want {
+		k := Config{Server: url}
+		if endpoint := k.Endpoint(); endpoint.String() != want {
 			t.Errorf("%s: got %s, want %s", server, endpoint.String(), want)
 		}
 	}
 }
 
 func TestExpired(t *testing.T) {
-	ca := newAuthority(t)
+	ca := authority.New(t)
 	past := time.Now().Add(-time.Hour).Truncate(time.Second)
-	certificate, key := ca.issue(t, past)
+	certificate, key := ca.Issue(t, past)
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := kubeconfig{pair: &pair}
-	if got := k.expired(time.Now()); !got.Equal(past) {
+	k := Config{pair: &pair}
+	if got := k.Expired(time.Now()); !got.Equal(past) {
 		t.Errorf("got %v, want %v", got, past)
 	}
-	if got := k.expired(past.Add(-time.Minute)); !got.IsZero() {
+	if got := k.Expired(past.Add(-time.Minute)); !got.IsZero() {
 		t.Errorf("not expired yet, but got %v", got)
 	}
 }
 
 // Whatever a tenant writes: no panic, no message with a secret, and what is taken is safe and can be written and read again.
-func FuzzParseKubeconfig(f *testing.F) {
-	ca := newAuthority(f)
+func FuzzParse(f *testing.F) {
+	ca := authority.New(f)
 	f.Add(write(f, ca, nil))
 	f.Add(write(f, ca, func(c *clientcmdapi.Config) { c.AuthInfos["u"].TokenFile = "/etc/passwd" }))
 	f.Add([]byte(`{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":"https://a","proxy-url":"http://b"}}]}`))
 	f.Add([]byte("a: &a [x,x]\nb: &b [*a,*a]\nc: [*b,*b]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		config, err := parseKubeconfig(data)
+		config, err := Parse(data)
 		if err != nil {
 			if strings.Contains(err.Error(), marked) {
 				t.Fatalf("a secret is in the message: %v", err)
 			}
 			return
 		}
-		if config.server.Scheme != "https" || config.roots == nil || config.token == "" && config.pair == nil {
+		if config.Server.Scheme != "https" || config.roots == nil || config.Token == "" && config.pair == nil {
 			t.Fatal("taken, but not safe")
 		}
-		written, err := config.serialize("prod")
+		written, err := config.Serialize("prod")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := parseKubeconfig(written); err != nil {
+		if _, err := Parse(written); err != nil {
 			t.Fatalf("what was written is refused: %v", err)
 		}
 	})

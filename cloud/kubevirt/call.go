@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// maxAnswer bounds what is read of an answer, in bytes. A page of 500 VMs has some 5 MiB.
+const maxAnswer = 64 << 20
+
+// What an answer is asked to be: an object as it is, or its metadata alone, so that no Secret's content comes back.
+const (
+	wholeObject    = "application/json"
+	metadataOfOne  = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	metadataOfMany = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+)
+
+// operation is one call, for the rate limit and for people.
+type operation struct {
+	name   string
+	class  cloud.Class
+	method string
+	// accept is what the answer shall be; kind the object that it must be, for an answer of another kind is not the API
+	// server's.
+	accept, kind string
+}
+
+// client makes the account's calls, each once.
+type client struct {
+	endpoint
+	http http.Client
+}
+
+func newClient(to endpoint, transport http.RoundTripper) *client {
+	return &client{endpoint: to, http: http.Client{
+		Transport: transport,
+		// A redirect would carry the credentials to elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// call makes one call. body is sent as JSON, or as it is where it is bytes; answer may be nil.
+func (c *client) call(ctx context.Context, op operation, path string, query url.Values, body, answer any) error {
+	token, err := c.bearer()
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return unanswered(op, err, token)
+	}
+	req, err := c.request(cloud.WithOperation(ctx, op.name, op.class), op, path, query, body)
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return unanswered(op, err, token)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return unanswered(op, err, token)
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return refused(op, resp, text, token)
+	}
+	return understood(op, text, answer)
+}
+
+func (c *client) request(ctx context.Context, op operation, path string, query url.Values, body any) (*http.Request, error) {
+	var content io.Reader
+	kind := "application/json"
+	switch b := body.(type) {
+	case nil:
+	case patch:
+		content, kind = bytes.NewReader(b), "application/json-patch+json"
+	default:
+		text, err := json.Marshal(body)
+		if err != nil {
+			return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: op.name + ": the machine's fields can't be written as JSON", Err: err}
+		}
+		content = bytes.NewReader(text)
+	}
+	to := c.server.JoinPath(path)
+	to.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, op.method, to.String(), content)
+	if err != nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "%s: the server of the kubeconfig is not a URL", op.name)
+	}
+	req.Header.Set("Accept", op.accept)
+	req.Header.Set("User-Agent", "drover")
+	if content != nil {
+		req.Header.Set("Content-Type", kind)
+	}
+	return req, nil
+}
+
+// patch is a JSON patch, which is sent as it is.
+type patch []byte
+
+// understood reads an answer of success. A deletion may be answered with a Status or with what was deleted.
+func understood(op operation, text []byte, answer any) error {
+	var is metav1.TypeMeta
+	err := json.Unmarshal(text, &is)
+	status := op.method == http.MethodDelete && is.Kind == "Status"
+	if err != nil || is.Kind != op.kind && !status {
+		return cloud.Errorf(cloud.Unknown, "%s: the answer is no %s: does the endpoint belong to a Kubernetes API server?", op.name, op.kind)
+	}
+	if answer == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return cloud.Errorf(cloud.Unknown, "%s: the answer is a %s that can't be read", op.name, op.kind)
+	}
+	return nil
+}
+
+// unanswered is for a call of which no whole answer came.
+func unanswered(op operation, err error, token string) error {
+	var own *cloud.Error
+	var queued *cloud.Queued
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &queued):
+		return &cloud.Error{Code: cloud.Unavailable, Message: op.name + ": " + queued.Error(), Err: queued}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &cloud.Error{Code: cloud.Unavailable, Message: op.name + ": no answer in time", Err: context.DeadlineExceeded}
+	case errors.Is(err, context.Canceled):
+		return &cloud.Error{Code: cloud.Unavailable, Message: op.name + ": cut off before its answer", Err: context.Canceled}
+	}
+	return cloud.Errorf(cloud.Unavailable, "%s: no answer: %s", op.name, clean(cloud.Plain(err), token))
+}
+
+// clean takes the token out before anything is cut off: an endpoint may repeat what it was sent.
+func clean(text, token string) string {
+	if token != "" {
+		text = strings.ReplaceAll(text, token, "[credential]")
+	}
+	return cloud.Clip(text, 1024)
+}

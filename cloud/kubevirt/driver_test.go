@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// These tests are for what a real API server does not do on demand; test/kubevirt has the real ones.
+
+// served is a driver at a server of the test's own, which asks for pages of two.
+func served(t *testing.T, handler http.HandlerFunc) *driver {
+	t.Helper()
+	server := httptest.NewTLSServer(handler)
+	t.Cleanup(server.Close)
+	address, err := url.Parse(server.URL)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	to := endpoint{server: address, bearer: func() (string, error) { return "marked-token", nil }}
+	return &driver{client: newClient(to, server.Client().Transport), namespace: "vms", page: 2}
+}
+
+func write(w http.ResponseWriter, status int, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func refusal(code int, reason metav1.StatusReason, message string, causes ...metav1.StatusCause) metav1.Status {
+	return metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Code: int32(code), Reason: reason, Message: message, Details: &metav1.StatusDetails{Causes: causes}}
+}
+
+// listKind is the kind of a listing's answer, by its path.
+func listKind(req *http.Request) string {
+	for path, kind := range map[string]string{"/virtualmachines": "VirtualMachineList", "/virtualmachineinstances": "VirtualMachineInstanceList",
+		"/datavolumes": "DataVolumeList", "/secrets": "PartialObjectMetadataList"} {
+		if strings.HasSuffix(req.URL.Path, path) {
+			return kind
+		}
+	}
+	return ""
+}
+
+func meta(token string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: token, UID: "uid-1", Labels: map[string]string{cloud.TagToken: token, cloud.TagOwnership: "blue"}}
+}
+
+// TestPages: a listing is whole, or an error.
+func TestPages(t *testing.T) {
+	pages := func(broken func(w http.ResponseWriter, at string) bool) http.HandlerFunc {
+		return func(w http.ResponseWriter, req *http.Request) {
+			at, kind := req.URL.Query().Get("continue"), listKind(req)
+			if kind != "VirtualMachineList" {
+				write(w, 200, map[string]any{"kind": kind, "metadata": map[string]any{}, "items": []any{}})
+				return
+			}
+			if broken(w, at) {
+				return
+			}
+			next := map[string]string{"": "1", "1": "2", "2": ""}[at]
+			vm := kubevirtv1.VirtualMachine{ObjectMeta: meta("token-" + at)}
+			write(w, 200, map[string]any{"kind": kind, "metadata": map[string]any{"continue": next}, "items": []any{vm}})
+		}
+	}
+	g := NewWithT(t)
+	d := served(t, pages(func(http.ResponseWriter, string) bool { return false }))
+	found, err := d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(HaveLen(3), "one on each page")
+	for name, answer := range map[string]func(http.ResponseWriter){
+		"too old":     func(w http.ResponseWriter) { write(w, 410, refusal(410, metav1.StatusReasonExpired, "too old")) },
+		"other kind":  func(w http.ResponseWriter) { write(w, 200, map[string]any{"kind": "PodList", "items": []any{}}) },
+		"no metadata": func(w http.ResponseWriter) { write(w, 200, map[string]any{"kind": "VirtualMachineList"}) },
+		"empty":       func(w http.ResponseWriter) { write(w, 200, map[string]any{}) },
+		"lost":        func(w http.ResponseWriter) { http.NotFound(w, &http.Request{}) },
+	} {
+		for _, page := range []string{"", "1", "2"} {
+			d := served(t, pages(func(w http.ResponseWriter, at string) bool {
+				if at == page {
+					answer(w)
+				}
+				return at == page
+			}))
+			found, err := d.List(t.Context())
+			g.Expect(err).To(HaveOccurred(), "%s at page %q", name, page)
+			g.Expect(found).To(BeEmpty())
+		}
+	}
+	endless := served(t, pages(func(w http.ResponseWriter, _ string) bool {
+		write(w, 200, map[string]any{"kind": "VirtualMachineList", "metadata": map[string]any{"continue": "1"}, "items": []any{}})
+		return true
+	}))
+	_, err = endless.List(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown), "%v", err)
+}
+
+// TestWithoutCDI: a cluster without DataVolumes has none; one that refuses to show them may have some.
+func TestWithoutCDI(t *testing.T) {
+	g := NewWithT(t)
+	answer := func(volumes func(http.ResponseWriter)) *driver {
+		return served(t, func(w http.ResponseWriter, req *http.Request) {
+			if kind := listKind(req); kind != "DataVolumeList" {
+				write(w, 200, map[string]any{"kind": kind, "metadata": map[string]any{}, "items": []any{}})
+				return
+			}
+			volumes(w)
+		})
+	}
+	_, err := answer(func(w http.ResponseWriter) { http.Error(w, "404 page not found", 404) }).List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = answer(func(w http.ResponseWriter) { write(w, 403, refusal(403, metav1.StatusReasonForbidden, "no")) }).List(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	_, err = answer(func(w http.ResponseWriter) { w.WriteHeader(503) }).List(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+}
+
+// TestCodes: each refusal has its code, and no text holds the token.
+func TestCodes(t *testing.T) {
+	g := NewWithT(t)
+	for name, test := range map[string]struct {
+		status     int
+		said       metav1.Status
+		code       cloud.Code
+		retryAfter time.Duration
+	}{
+		"credentials":        {status: 401, said: refusal(401, metav1.StatusReasonUnauthorized, "Unauthorized"), code: cloud.Unauthorized},
+		"rights":             {status: 403, said: refusal(403, metav1.StatusReasonForbidden, `User "drover" cannot create resource "secrets"`), code: cloud.Unauthorized},
+		"quota":              {status: 403, said: refusal(403, metav1.StatusReasonForbidden, `secrets "x" is forbidden: exceeded quota: q, requested: secrets=1`), code: cloud.QuotaExceeded},
+		"quota wants limits": {status: 403, said: refusal(403, metav1.StatusReasonForbidden, `x is forbidden: failed quota: q: must specify limits.cpu`), code: cloud.InvalidSpec},
+		"policy":             {status: 403, said: refusal(403, metav1.StatusReasonForbidden, `admission webhook "policy.example.com" denied the request: no`), code: cloud.Conflict},
+		"namespace goes": {status: 403, said: refusal(403, metav1.StatusReasonForbidden, "x is forbidden: unable to create new content in namespace vms because it is being terminated",
+			metav1.StatusCause{Type: corev1.NamespaceTerminatingCause}), code: cloud.Conflict},
+		"no namespace": {status: 404, said: refusal(404, metav1.StatusReasonNotFound, `namespaces "vms" not found`), code: cloud.NotFound},
+		"webhook":      {status: 422, said: refusal(422, metav1.StatusReasonInvalid, "denied", metav1.StatusCause{Field: "spec.template"}), code: cloud.InvalidSpec},
+		"old KubeVirt": {status: 400, said: refusal(400, metav1.StatusReasonBadRequest, `strict decoding error: unknown field "spec.x"`), code: cloud.InvalidSpec},
+		"busy":         {status: 429, said: refusal(429, metav1.StatusReasonTooManyRequests, "later"), code: cloud.Throttled, retryAfter: 3 * time.Second},
+		"webhook away": {status: 500, said: refusal(500, metav1.StatusReasonInternalError, "failed calling webhook"), code: cloud.Unavailable, retryAfter: 3 * time.Second},
+		"too slow":     {status: 504, said: refusal(504, metav1.StatusReasonTimeout, "timeout"), code: cloud.Unavailable, retryAfter: 3 * time.Second},
+	} {
+		test.said.Message += " marked-token"
+		d := served(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "3")
+			write(w, test.status, test.said)
+		})
+		_, err := d.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Spec: &infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
+		var e *cloud.Error
+		g.Expect(err).To(BeAssignableToTypeOf(e), name)
+		e = err.(*cloud.Error) //nolint:errorlint // it is asserted above
+		g.Expect(e.Code).To(Equal(test.code), "%s: %v", name, err)
+		g.Expect(e.RetryAfter).To(Equal(test.retryAfter), name)
+		g.Expect(e.Message).NotTo(ContainSubstring("marked-token"), name)
+		for _, cause := range test.said.Details.Causes {
+			g.Expect(e.Message).To(ContainSubstring(cause.Field), name)
+		}
+	}
+}
+
+// TestStates: what the objects say together.
+func TestStates(t *testing.T) {
+	vm := func(strategy kubevirtv1.VirtualMachineRunStrategy) *kubevirtv1.VirtualMachine {
+		return &kubevirtv1.VirtualMachine{ObjectMeta: meta("token-1"), Spec: kubevirtv1.VirtualMachineSpec{RunStrategy: &strategy}}
+	}
+	vmi := func(phase kubevirtv1.VirtualMachineInstancePhase, conditions ...kubevirtv1.VirtualMachineInstanceCondition) *kubevirtv1.VirtualMachineInstance {
+		return &kubevirtv1.VirtualMachineInstance{ObjectMeta: meta("token-1"), Status: kubevirtv1.VirtualMachineInstanceStatus{Phase: phase, Conditions: conditions}}
+	}
+	going := vm(kubevirtv1.RunStrategyAlways)
+	going.DeletionTimestamp = ptr.To(metav1.Now())
+	ending := vmi(kubevirtv1.Running)
+	ending.DeletionTimestamp = ptr.To(metav1.Now())
+	refused := vm(kubevirtv1.RunStrategyAlways)
+	refused.Status.Conditions = []kubevirtv1.VirtualMachineCondition{{Type: kubevirtv1.VirtualMachineFailure, Status: corev1.ConditionTrue, Message: "pods is forbidden: exceeded quota: q"}}
+	importing := &cdiv1.DataVolume{Status: cdiv1.DataVolumeStatus{Phase: cdiv1.ImportInProgress,
+		Conditions: []cdiv1.DataVolumeCondition{{Type: cdiv1.DataVolumeRunning, Status: corev1.ConditionFalse, Reason: "Error", Message: "404"}}}}
+	for name, test := range map[string]struct {
+		vm      *kubevirtv1.VirtualMachine
+		vmi     *kubevirtv1.VirtualMachineInstance
+		volumes []*cdiv1.DataVolume
+		state   cloud.State
+		reason  string
+	}{
+		"just made":        {vm: vm(kubevirtv1.RunStrategyAlways), state: cloud.StatePending},
+		"being scheduled":  {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Scheduling), state: cloud.StatePending},
+		"importing":        {vm: vm(kubevirtv1.RunStrategyAlways), volumes: []*cdiv1.DataVolume{importing}, state: cloud.StatePending, reason: "404"},
+		"pod refused":      {vm: refused, state: cloud.StatePending, reason: "QuotaExceeded: pods is forbidden"},
+		"runs":             {vm: vm(kubevirtv1.RunStrategyOnce), vmi: vmi(kubevirtv1.Running), state: cloud.StateRunning},
+		"migrates":         {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Running, kubevirtv1.VirtualMachineInstanceCondition{Type: kubevirtv1.VirtualMachineInstanceIsMigratable}), state: cloud.StateRunning},
+		"paused":           {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Running, kubevirtv1.VirtualMachineInstanceCondition{Type: kubevirtv1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue}), state: cloud.StateStopped, reason: "paused"},
+		"halted":           {vm: vm(kubevirtv1.RunStrategyHalted), state: cloud.StateStopped, reason: "Halted"},
+		"ended, once":      {vm: vm(kubevirtv1.RunStrategyOnce), vmi: vmi(kubevirtv1.Succeeded), state: cloud.StateStopped, reason: "ended"},
+		"failed, once":     {vm: vm(kubevirtv1.RunStrategyOnce), vmi: vmi(kubevirtv1.Failed), state: cloud.StateStopped, reason: "ended"},
+		"ended, always":    {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Succeeded), state: cloud.StatePending, reason: "again"},
+		"failed, rerun":    {vm: vm(kubevirtv1.RunStrategyRerunOnFailure), vmi: vmi(kubevirtv1.Failed), state: cloud.StatePending, reason: "again"},
+		"shut down, rerun": {vm: vm(kubevirtv1.RunStrategyRerunOnFailure), vmi: vmi(kubevirtv1.Succeeded), state: cloud.StateStopped},
+		"guest going":      {vm: vm(kubevirtv1.RunStrategyAlways), vmi: ending, state: cloud.StateStopping},
+		"deleted":          {vm: going, vmi: vmi(kubevirtv1.Running), state: cloud.StateStopping},
+	} {
+		g := NewWithT(t)
+		state, reason := stateOf(test.vm, test.vmi, test.volumes)
+		g.Expect(state).To(Equal(test.state), name)
+		g.Expect(reason).To(ContainSubstring(test.reason), name)
+	}
+	g := NewWithT(t)
+	alone := resources(nil, []kubevirtv1.VirtualMachineInstance{*vmi(kubevirtv1.Running)}, nil, nil)
+	g.Expect(alone).To(HaveLen(1), "a guest whose VM is gone is not nothing")
+	k, name, uid, err := object(alone[0])
+	g.Expect(fmt.Sprint(k.plural, name, uid, err)).To(Equal("virtualmachineinstancestoken-1uid-1<nil>"))
+}
+
+// TestPodEndpoint: without a Secret it is the cluster that the manager runs in, by a token that may be renewed.
+func TestPodEndpoint(t *testing.T) {
+	g := NewWithT(t)
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	folder := t.TempDir()
+	put := func(name string, content []byte) {
+		g.Expect(os.WriteFile(filepath.Join(folder, name), content, 0o600)).To(Succeed())
+	}
+	_, err := podEndpoint(folder, "", "")
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	_, err = podEndpoint(folder, "10.0.0.1", "443")
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	put("ca.crt", []byte("none"))
+	_, err = podEndpoint(folder, "10.0.0.1", "443")
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	put("ca.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+	to, err := podEndpoint(folder, "fd00::1", "6443")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(to.server.String()).To(Equal("https://[fd00::1]:6443"))
+	g.Expect(to.tls.RootCAs).NotTo(BeNil())
+	_, err = to.bearer()
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	for _, token := range []string{"first", "second"} {
+		put("token", []byte(token+"\n"))
+		g.Expect(to.bearer()).To(Equal(token))
+	}
+}
+
+// TestValidate: what the CRD can't say.
+func TestValidate(t *testing.T) {
+	g := NewWithT(t)
+	errs := validateMachine(&infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{
+		Labels:        map[string]string{cloud.TagToken: "mine", "team": "a b"},
+		Annotations:   map[string]string{"drover-machine": "x", "a b": ""},
+		NodeSelector:  map[string]string{"a b": ""},
+		RequiredNodes: []infrav1.KubeVirtNodeCondition{{Key: "zone", Operator: "In", Values: []string{"a b"}}},
+		Spread:        []infrav1.KubeVirtSpread{{TopologyKey: "a b"}},
+		GPUs:          []string{"a b"},
+		Networks:      []infrav1.KubeVirtNetwork{{Name: "a"}, {Name: "b"}},
+	}}, field.NewPath("spec"))
+	var at []string
+	for _, e := range errs {
+		at = append(at, e.Field)
+	}
+	g.Expect(at).To(ConsistOf("spec.kubevirt.labels", "spec.kubevirt.labels[drover-creation-token]", "spec.kubevirt.annotations[drover-machine]",
+		"spec.kubevirt.annotations[a b]", "spec.kubevirt.nodeSelector", "spec.kubevirt.requiredNodes[0].values[0]", "spec.kubevirt.spread[0].topologyKey",
+		"spec.kubevirt.gpus[0]", "spec.kubevirt.networks[1]"))
+	errs = validateAccount(&infrav1.CloudAccountSpec{KubeVirt: &infrav1.KubeVirtAccount{
+		FailureDomains: []infrav1.KubeVirtFailureDomain{{Name: "a", NodeSelector: map[string]string{"a b": ""}}},
+	}}, field.NewPath("spec"))
+	g.Expect(errs).To(HaveLen(1))
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubevirt is the driver of KubeVirt: it turns requests into calls of a Kubernetes API server and answers into resources,
+// by KubeVirt's and CDI's API types. It speaks HTTP over the account's transport and uses no Kubernetes client: theirs sleep and
+// try again by themselves, which a driver must not. It knows no other driver.
+package kubevirt
+
+import (
+	"crypto/tls"
+	"strings"
+
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+const (
+	// maxUserData leaves half of what a Secret may hold (1 MiB) to the network configuration and to encodings.
+	maxUserData = 512 << 10
+	// maxBatch keeps a selector of tokens within an address of 4 KiB, and one step's deletes within seconds.
+	maxBatch = 50
+	// reserved begins the keys of labels that are Drover's own.
+	reserved = "drover-"
+)
+
+// Cloud is KubeVirt's row in the registry.
+func Cloud() cloud.Cloud {
+	return cloud.Cloud{
+		Name:            "kubevirt",
+		InAccount:       func(a *infrav1.CloudAccountSpec) bool { return a.KubeVirt != nil },
+		InMachine:       func(m *infrav1.CloudMachineFields) bool { return m.KubeVirt != nil },
+		ValidateAccount: validateAccount,
+		ValidateMachine: validateMachine,
+		New:             newDriver,
+		TLS:             connection,
+		// Prudent guesses: Kubernetes has no limits of rate. Its API Priority and Fairness shares out what there is, and
+		// answers 429 to what finds no room. A machine takes two creates.
+		Limits: cloud.Limits{
+			Create: cloud.Limit{PerSecond: 20, Burst: 50},
+			Delete: cloud.Limit{PerSecond: 20, Burst: 50},
+			Read:   cloud.Limit{PerSecond: 20, Burst: 50},
+		},
+		// etcd reads its own writes, and a listing without a resource version is as new as that.
+		Consistency: 0,
+		MaxUserData: maxUserData,
+		MaxBatch:    maxBatch,
+		ProviderID: func(m *infrav1.CloudMachineSpec) string {
+			if m.CreationToken == "" {
+				return ""
+			}
+			return providerID(m.CreationToken)
+		},
+	}
+}
+
+// providerID is as KubeVirt's cloud controller writes it.
+func providerID(name string) string { return "kubevirt://" + name }
+
+func connection(a *infrav1.CloudAccountSpec, credentials map[string][]byte) (*tls.Config, error) {
+	if a.KubeVirt == nil {
+		return nil, nil
+	}
+	to, err := endpointOf(credentials)
+	if err != nil {
+		return nil, err
+	}
+	return to.tls, nil
+}
+
+func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
+	if a.KubeVirt == nil {
+		return nil
+	}
+	path = path.Child("kubevirt", "failureDomains")
+	for i, domain := range a.KubeVirt.FailureDomains {
+		all = append(all, metav1validation.ValidateLabels(domain.NodeSelector, path.Index(i).Child("nodeSelector"))...)
+	}
+	return all
+}
+
+func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) (all field.ErrorList) {
+	if m.KubeVirt == nil {
+		return nil
+	}
+	path = path.Child("kubevirt")
+	all = append(all, metav1validation.ValidateLabels(m.KubeVirt.NodeSelector, path.Child("nodeSelector"))...)
+	all = append(all, metav1validation.ValidateLabels(m.KubeVirt.Labels, path.Child("labels"))...)
+	all = append(all, notReserved(m.KubeVirt.Labels, path.Child("labels"))...)
+	all = append(all, notReserved(m.KubeVirt.Annotations, path.Child("annotations"))...)
+	for key := range m.KubeVirt.Annotations {
+		all = append(all, qualified(strings.ToLower(key), path.Child("annotations").Key(cloud.Clip(key, 317)))...)
+	}
+	for _, conditions := range []struct {
+		name string
+		all  []infrav1.KubeVirtNodeCondition
+	}{{"requiredNodes", m.KubeVirt.RequiredNodes}, {"preferredNodes", m.KubeVirt.PreferredNodes}} {
+		for i, condition := range conditions.all {
+			at := path.Child(conditions.name).Index(i)
+			all = append(all, qualified(condition.Key, at.Child("key"))...)
+			for j, value := range condition.Values {
+				for _, wrong := range validation.IsValidLabelValue(value) {
+					all = append(all, field.Invalid(at.Child("values").Index(j), value, wrong))
+				}
+			}
+		}
+	}
+	for i, spread := range m.KubeVirt.Spread {
+		at := path.Child("spread").Index(i)
+		all = append(all, qualified(spread.TopologyKey, at.Child("topologyKey"))...)
+		all = append(all, metav1validation.ValidateLabels(spread.MatchLabels, at.Child("matchLabels"))...)
+	}
+	for name, devices := range map[string][]string{"gpus": m.KubeVirt.GPUs, "hostDevices": m.KubeVirt.HostDevices} {
+		for i, device := range devices {
+			all = append(all, qualified(device, path.Child(name).Index(i))...)
+		}
+	}
+	return append(all, validateNetworks(m.KubeVirt.Networks, path.Child("networks"))...)
+}
+
+// validateNetworks wants the pod network once at most: a pod has one.
+func validateNetworks(networks []infrav1.KubeVirtNetwork, path *field.Path) (all field.ErrorList) {
+	pods := 0
+	for i, network := range networks {
+		if network.Multus != "" {
+			continue
+		}
+		if pods++; pods > 1 {
+			all = append(all, field.Invalid(path.Index(i), network.Name, "only one interface can be in the pod network: the others need multus"))
+		}
+	}
+	return all
+}
+
+func notReserved(keys map[string]string, path *field.Path) (all field.ErrorList) {
+	for key := range keys {
+		if strings.HasPrefix(key, reserved) {
+			all = append(all, field.Forbidden(path.Key(key), `keys that begin with "drover-" are Drover's`))
+		}
+	}
+	return all
+}
+
+func qualified(key string, path *field.Path) (all field.ErrorList) {
+	for _, wrong := range validation.IsQualifiedName(key) {
+		all = append(all, field.Invalid(path, cloud.Clip(key, 317), wrong))
+	}
+	return all
+}
+
+// machineOf returns the machine's KubeVirt fields.
+func machineOf(fields *infrav1.CloudMachineFields) (*infrav1.KubeVirtMachine, error) {
+	if fields == nil || fields.KubeVirt == nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a VM of KubeVirt")
+	}
+	return fields.KubeVirt, nil
+}

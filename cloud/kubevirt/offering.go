@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	instancetypev1 "kubevirt.io/api/instancetype/v1beta1"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// shapeTTL is how long it is believed what an instancetype is: they are seldom changed, and a VM keeps what it was made as.
+const shapeTTL = 5 * time.Minute
+
+// shape is what an instancetype gives a guest.
+type shape struct {
+	cpus   int64
+	memory resource.Quantity
+}
+
+// Offering is by the instancetype, or by the machine's own fields.
+func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
+	spec, err := machineOf(fields)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	s := shape{memory: *resource.NewQuantity(spec.MemoryMiB<<20, resource.BinarySI)}
+	if c := spec.CPU; c != nil {
+		s.cpus = int64(c.Cores) * int64(max(c.Sockets, 1)) * int64(max(c.Threads, 1))
+	}
+	if i := spec.Instancetype; i != nil {
+		if s, err = d.shape(ctx, i); err != nil {
+			return cloud.Offering{}, err
+		}
+	}
+	o := cloud.Offering{
+		Architecture: cmp.Or(string(spec.Architecture), "amd64"), OperatingSystem: "linux",
+		Capacity: corev1.ResourceList{
+			corev1.ResourceCPU:    *resource.NewQuantity(s.cpus, resource.DecimalSI),
+			corev1.ResourceMemory: s.memory,
+			corev1.ResourcePods:   *resource.NewQuantity(110, resource.DecimalSI),
+		},
+	}
+	if v := spec.RootDisk.DataVolume; v != nil && v.SizeGiB > 0 {
+		o.Capacity[corev1.ResourceEphemeralStorage] = gib(v.SizeGiB)
+	}
+	return o, nil
+}
+
+// known refuses a machine of an instancetype that does not exist: KubeVirt itself takes the VM, and never starts it.
+func (d *driver) known(ctx context.Context, spec *infrav1.KubeVirtMachine) error {
+	if spec.Instancetype == nil {
+		return nil
+	}
+	_, err := d.shape(ctx, spec.Instancetype)
+	return err
+}
+
+func (d *driver) shape(ctx context.Context, i *infrav1.KubeVirtInstancetype) (shape, error) {
+	return d.shapes.Get(ctx, i.Kind+"/"+i.Name, func(ctx context.Context) (shape, error) { return d.instancetype(ctx, i) })
+}
+
+// instancetype asks what one is.
+func (d *driver) instancetype(ctx context.Context, i *infrav1.KubeVirtInstancetype) (shape, error) {
+	const group = "apis/instancetype.kubevirt.io/v1beta1/"
+	kind := cmp.Or(i.Kind, "VirtualMachineClusterInstancetype")
+	path := group + "virtualmachineclusterinstancetypes/" + url.PathEscape(i.Name)
+	if kind == "VirtualMachineInstancetype" {
+		path = group + "namespaces/" + url.PathEscape(d.namespace) + "/virtualmachineinstancetypes/" + url.PathEscape(i.Name)
+	}
+	var found instancetypev1.VirtualMachineClusterInstancetype // the two kinds differ in name alone
+	err := d.call(ctx, operation{"GetInstancetype", cloud.ClassRead, http.MethodGet, wholeObject, kind}, path, nil, nil, &found)
+	if cloud.CodeOf(err) == cloud.NotFound {
+		return shape{}, &cloud.Error{Code: cloud.InvalidSpec, Message: fmt.Sprintf("there is no %s %q", kind, i.Name), Err: err}
+	}
+	return shape{cpus: int64(found.Spec.CPU.Guest), memory: found.Spec.Memory.Guest}, err
+}

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"cmp"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// The IDs of resources: the UID of a VM, and with the name or kind before it that of anything else, because a Resource
+// tells neither.
+const (
+	instanceID = "vmi/"
+	volumeID   = "datavolume/"
+	secretID   = "secret/"
+)
+
+// resources puts together what belongs together. What has the tags and not the name is a copy that somebody made, and nobody's.
+func resources(vms []kubevirtv1.VirtualMachine, vmis []kubevirtv1.VirtualMachineInstance, volumes []cdiv1.DataVolume, kept []metav1.PartialObjectMetadata) (all []cloud.Resource) {
+	running := map[string]*kubevirtv1.VirtualMachineInstance{}
+	for i := range vmis {
+		if named(&vmis[i].ObjectMeta) {
+			running[vmis[i].Name] = &vmis[i]
+		}
+	}
+	filled := map[string][]*cdiv1.DataVolume{}
+	for i := range volumes {
+		if v := &volumes[i]; strings.HasPrefix(v.Name, dataVolumeName(v.Labels[cloud.TagToken], "")) {
+			filled[v.Labels[cloud.TagToken]] = append(filled[v.Labels[cloud.TagToken]], v)
+			all = append(all, dependant(&v.ObjectMeta, volumeID+v.Name+"/"))
+		}
+	}
+	for i := range kept {
+		if named(&kept[i].ObjectMeta) {
+			all = append(all, dependant(&kept[i].ObjectMeta, secretID))
+		}
+	}
+	for i := range vms {
+		if vm := &vms[i]; named(&vm.ObjectMeta) {
+			all = append(all, instance(vm, running[vm.Name], filled[vm.Name]))
+			delete(running, vm.Name)
+		}
+	}
+	for _, vmi := range running { // its VM was taken away from above it
+		all = append(all, cloud.Resource{
+			Kind: cloud.KindInstance, ID: instanceID + string(vmi.UID), ProviderID: providerID(vmi.Name),
+			Token: vmi.Labels[cloud.TagToken], OwnershipID: vmi.Labels[cloud.TagOwnership], CreatedAt: vmi.CreationTimestamp.Time,
+			State: cloud.StateStopping, Reason: "its VirtualMachine is gone",
+		})
+	}
+	return all
+}
+
+func named(m *metav1.ObjectMeta) bool { return m.Name == m.Labels[cloud.TagToken] }
+
+func dependant(m *metav1.ObjectMeta, id string) cloud.Resource {
+	return cloud.Resource{
+		Kind: cloud.KindDisk, ID: id + string(m.UID), Token: m.Labels[cloud.TagToken], OwnershipID: m.Labels[cloud.TagOwnership],
+		CreatedAt: m.CreationTimestamp.Time,
+	}
+}
+
+// object tells which object of the API server's a resource is.
+func object(r cloud.Resource) (k resourceKind, name string, uid types.UID, err error) {
+	switch {
+	case r.Kind == cloud.KindDisk && strings.HasPrefix(r.ID, secretID):
+		return secrets, r.Token, types.UID(strings.TrimPrefix(r.ID, secretID)), nil
+	case r.Kind == cloud.KindDisk && strings.HasPrefix(r.ID, volumeID):
+		if name, uid, ok := strings.Cut(strings.TrimPrefix(r.ID, volumeID), "/"); ok {
+			return dataVolumes, name, types.UID(uid), nil
+		}
+	case r.Kind == cloud.KindInstance && strings.HasPrefix(r.ID, instanceID):
+		return virtualInstances, r.Token, types.UID(strings.TrimPrefix(r.ID, instanceID)), nil
+	case r.Kind == cloud.KindInstance:
+		return virtualMachines, r.Token, types.UID(r.ID), nil
+	}
+	return k, "", "", cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing with KubeVirt", r.Kind, cloud.Clip(r.ID, 256))
+}
+
+func instance(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) cloud.Resource {
+	state, reason := stateOf(vm, vmi, volumes)
+	return cloud.Resource{
+		Kind: cloud.KindInstance, ID: string(vm.UID), ProviderID: providerID(vm.Name),
+		Token: vm.Labels[cloud.TagToken], OwnershipID: vm.Labels[cloud.TagOwnership], CreatedAt: vm.CreationTimestamp.Time,
+		State: state, Reason: cloud.Clip(reason, 512), FailureDomain: vm.Labels[labelDomain], Addresses: addresses(vmi),
+	}
+}
+
+// stateOf follows the phases of VMIs and the run strategies of VMs ("Run Strategies", "Lifecycle" in KubeVirt's user guide). A VM
+// that is moved to another node is the same VM, and runs.
+func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) (cloud.State, string) {
+	strategy := kubevirtv1.RunStrategyAlways
+	if vm.Spec.RunStrategy != nil {
+		strategy = *vm.Spec.RunStrategy
+	}
+	stopped := strategy == kubevirtv1.RunStrategyHalted || strategy == kubevirtv1.RunStrategyManual
+	switch {
+	case !vm.DeletionTimestamp.IsZero():
+		return cloud.StateStopping, ""
+	case vmi == nil && stopped:
+		return cloud.StateStopped, "its run strategy was changed to " + string(strategy)
+	case vmi == nil:
+		return waiting(vm, volumes)
+	case !vmi.DeletionTimestamp.IsZero():
+		return cloud.StateStopping, ""
+	}
+	switch vmi.Status.Phase {
+	case kubevirtv1.Running:
+		if isTrue(vmi, kubevirtv1.VirtualMachineInstancePaused) != nil {
+			return cloud.StateStopped, "it is paused"
+		}
+		return cloud.StateRunning, ""
+	case kubevirtv1.Succeeded, kubevirtv1.Failed:
+		if strategy == kubevirtv1.RunStrategyAlways || strategy == kubevirtv1.RunStrategyRerunOnFailure && vmi.Status.Phase == kubevirtv1.Failed {
+			return cloud.StatePending, "the guest has ended, and is started again"
+		}
+		return cloud.StateStopped, strings.TrimSpace("the guest has ended " + vmi.Status.Reason)
+	}
+	return cloud.StatePending, startingReason(vm, vmi)
+}
+
+// waiting is a VM that was not started yet: for its volumes, most often.
+func waiting(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.State, string) {
+	for _, v := range volumes {
+		said := ""
+		for _, c := range v.Status.Conditions {
+			if c.Type == cdiv1.DataVolumeRunning && c.Status != corev1.ConditionTrue && c.Reason != "Completed" {
+				said = c.Message
+			}
+		}
+		switch {
+		case v.Status.Phase == cdiv1.Failed:
+			return cloud.StateFailed, "the volume " + v.Name + " could not be filled: " + cmp.Or(said, "CDI does not say why")
+		case said != "" && v.Status.Phase != cdiv1.Succeeded:
+			return cloud.StatePending, "the volume " + v.Name + " is not filled yet: " + said
+		}
+	}
+	for _, c := range vm.Status.Conditions {
+		if c.Type == kubevirtv1.VirtualMachineFailure && c.Status == corev1.ConditionTrue {
+			return cloud.StatePending, refusalOf(c.Message)
+		}
+	}
+	return cloud.StatePending, ""
+}
+
+// refusalOf tells a quota that has no room for the guest's pod from what else keeps KubeVirt from starting it.
+func refusalOf(message string) string {
+	if strings.Contains(message, "exceeded quota:") {
+		return string(cloud.QuotaExceeded) + ": " + message
+	}
+	return message
+}
+
+// startingReason is what a guest waits for that was begun to be started: a node that has room for it, or its image.
+func startingReason(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance) string {
+	for _, c := range vmi.Status.Conditions {
+		switch {
+		case c.Type == kubevirtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled) && c.Status == corev1.ConditionFalse:
+			return string(cloud.NoCapacity) + ": " + c.Message
+		case c.Type == kubevirtv1.VirtualMachineInstanceSynchronized && c.Status == corev1.ConditionFalse:
+			return refusalOf(c.Message)
+		}
+	}
+	switch s := vm.Status.PrintableStatus; s {
+	case kubevirtv1.VirtualMachineStatusErrImagePull, kubevirtv1.VirtualMachineStatusImagePullBackOff, kubevirtv1.VirtualMachineStatusPvcNotFound,
+		kubevirtv1.VirtualMachineStatusUnschedulable, kubevirtv1.VirtualMachineStatusWaitingForVolumeBinding:
+		return string(s)
+	}
+	return ""
+}
+
+func isTrue(vmi *kubevirtv1.VirtualMachineInstance, kind kubevirtv1.VirtualMachineInstanceConditionType) *kubevirtv1.VirtualMachineInstanceCondition {
+	for i, c := range vmi.Status.Conditions {
+		if c.Type == kind && c.Status == corev1.ConditionTrue {
+			return &vmi.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// addresses are those of the interfaces that the machine asked for. What the guest agent tells of others, such as the bridges of
+// the guest's own containers, is left out: many machines have the same.
+func addresses(vmi *kubevirtv1.VirtualMachineInstance) (all []clusterv1.MachineAddress) {
+	if vmi == nil {
+		return nil
+	}
+	seen := map[netip.Addr]bool{}
+	for _, i := range vmi.Status.Interfaces {
+		if i.Name == "" {
+			continue
+		}
+		for _, text := range append([]string{i.IP}, i.IPs...) {
+			ip, err := netip.ParseAddr(text)
+			if err != nil || seen[ip] || !ip.IsGlobalUnicast() {
+				continue
+			}
+			seen[ip] = true
+			all = append(all, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: ip.String()})
+		}
+	}
+	return all
+}

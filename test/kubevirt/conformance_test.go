@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package kubevirt_test holds the KubeVirt driver to a real Kubernetes API server with KubeVirt's own virt-api, its webhooks and
+// virt-controller, under the rights that the book gives it. The nodes are stand-ins. "make test-kubevirt" builds what it needs. It
+// may not import controllers.
+package kubevirt_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
+	driver "github.com/drover-io/drover/cloud/kubevirt"
+)
+
+func TestConformance(t *testing.T) {
+	conformance.Run(t, conformance.Target{
+		Cloud: driver.Cloud(),
+		Account: account(
+			infrav1.KubeVirtFailureDomain{Name: "rack-a", NodeSelector: map[string]string{"rack": "a"}},
+			infrav1.KubeVirtFailureDomain{Name: "rack-b", NodeSelector: map[string]string{"rack": "b"}}),
+		Credentials:    credentials(),
+		BadCredentials: badCredentials(t),
+		Machine:        machine(nil),
+		Refused: map[string]conformance.Refused{
+			"unknown instancetype": {Machine: machine(func(m *infrav1.KubeVirtMachine) {
+				m.CPU, m.MemoryMiB = nil, 0
+				m.Instancetype = &infrav1.KubeVirtInstancetype{Name: "enormous", Kind: "VirtualMachineInstancetype"}
+			}), Code: cloud.InvalidSpec, OfferingToo: true},
+			"two interfaces of one name": {Machine: machine(sameNetworks), Code: cloud.InvalidSpec},
+			"a label that is none": {Machine: machine(func(m *infrav1.KubeVirtMachine) {
+				m.Labels = map[string]string{"team": "a b"}
+			}), Code: cloud.InvalidSpec},
+			"an annotation that is none": {Machine: machine(func(m *infrav1.KubeVirtMachine) {
+				m.Annotations = map[string]string{"a b": ""}
+			}), Code: cloud.InvalidSpec},
+			"unknown domain": {Machine: machine(nil), FailureDomain: "rack-z", Code: cloud.InvalidSpec},
+		},
+		Machines: 60,
+		Patience: 5 * time.Minute, // virt-controller takes its time for many deletions on two busy cores
+		Calls: conformance.Calls{
+			Create:   2, // the Secret and the VM
+			Again:    2, // the Secret, which is there, and a look at the VM
+			List:     4, // VMIs, volumes, VMs, Secrets
+			Describe: 4,
+			Page:     500,
+			Delete:   5, // one for each VM
+		},
+		Inject: map[cloud.Code]func(testing.TB) func(){
+			cloud.QuotaExceeded: noQuota,
+		},
+		Foreign: func(t testing.TB) func() bool {
+			theirs := foreignVM("theirs")
+			NewWithT(t).Expect(infra.admin.Create(t.Context(), theirs)).To(Succeed())
+			t.Cleanup(func() { _ = infra.admin.Delete(withoutEnd(t), theirs) })
+			return func() bool {
+				now := &kubevirtv1.VirtualMachine{}
+				err := infra.admin.Get(t.Context(), client.ObjectKeyFromObject(theirs), now)
+				return err == nil && now.UID == theirs.UID && now.DeletionTimestamp == nil
+			}
+		},
+		Left: func(t testing.TB, owner string) []string { return infra.left(t, owner) },
+	})
+}
+
+// noQuota leaves no room for a VM, as an operator's ResourceQuota does. Its status is what the quota controller would write.
+func noQuota(t testing.TB) (undo func()) {
+	t.Helper()
+	g := NewWithT(t)
+	none := corev1.ResourceList{"count/virtualmachines.kubevirt.io": resource.MustParse("0")}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "no-vms"}, Spec: corev1.ResourceQuotaSpec{Hard: none}}
+	g.Expect(infra.admin.Create(t.Context(), quota)).To(Succeed())
+	quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none}
+	g.Expect(infra.admin.Status().Update(t.Context(), quota)).To(Succeed())
+	// The API server looks at quotas through a watch.
+	probe := foreignVM("probe")
+	until(t, "the quota is in force", func() bool { return infra.admin.Create(t.Context(), probe.DeepCopy(), client.DryRunAll) != nil })
+	return func() {
+		g.Expect(infra.admin.Delete(withoutEnd(t), quota)).To(Succeed())
+		until(t, "the quota is out of force", func() bool { return infra.admin.Create(withoutEnd(t), probe.DeepCopy(), client.DryRunAll) == nil })
+	}
+}
+
+// foreignVM is somebody else's in the same namespace.
+func foreignVM(name string) *kubevirtv1.VirtualMachine {
+	return &kubevirtv1.VirtualMachine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: kubevirtv1.VirtualMachineSpec{
+			RunStrategy: ptr.To(kubevirtv1.RunStrategyHalted),
+			Template: &kubevirtv1.VirtualMachineInstanceTemplateSpec{Spec: kubevirtv1.VirtualMachineInstanceSpec{
+				Domain: kubevirtv1.DomainSpec{Memory: &kubevirtv1.Memory{Guest: mebibytes(64)}},
+			}},
+		},
+	}
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// TestMachineDeployment: Cluster API and Drover's manager make a pool of VMs of KubeVirt, whose guests read their Secrets and become
+// Ready Nodes; a VM that a tenant deletes is replaced; and nothing is left of the pool in the end.
+func TestMachineDeployment(t *testing.T) {
+	log.SetLogger(logr.Discard()) // the test's own clients have nothing to say
+	g := NewWithT(t)
+	management, err := playground.StartManagement(t.Context(), playground.ManagementOptions{
+		ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr},
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = management.Stop() })
+	_, err = management.StartDrover(t.Context(), playground.DroverOptions{Args: []string{"--leader-elect=false", "--cloud-call-timeout=10s"}})
+	g.Expect(err).NotTo(HaveOccurred())
+	c, err := scenario.NewClient(management.AdminConfig())
+	g.Expect(err).NotTo(HaveOccurred())
+	kubeconfig, err := management.Kubeconfig("owner", "system:masters")
+	g.Expect(err).NotTo(HaveOccurred())
+	infra.nodes.fleet.Store(body.NewFleet(t.Context(), body.Options{LeaseInterval: metav1.Duration{Duration: 2 * time.Second}}))
+	t.Cleanup(func() { infra.nodes.fleet.Store(nil) })
+
+	cluster := scenario.Adopted{Namespace: "team-a", Name: "blue", Kubeconfig: kubeconfig}
+	pool := scenario.Pool{Cluster: cluster, Name: "blue-md-0", Replicas: 3}
+	g.Expect(scenario.Create(t.Context(), c, append(onKubeVirt(cluster.Objects()), onKubeVirt(pool.Objects())...)...)).To(Succeed())
+	g.Expect(scenario.Create(t.Context(), c, pool.HealthCheck(10))).To(Succeed())
+
+	ready := func() (nodes []corev1.Node) {
+		all := &corev1.NodeList{}
+		g.Expect(c.List(t.Context(), all)).To(Succeed())
+		for _, n := range all.Items {
+			for _, condition := range n.Status.Conditions {
+				if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue {
+					nodes = append(nodes, n)
+				}
+			}
+		}
+		return nodes
+	}
+	until(t, "three Nodes are Ready", func() bool { return len(ready()) == 3 && upToDate(t, c, 3) })
+	machines := &infrav1.CloudMachineList{}
+	g.Expect(c.List(t.Context(), machines)).To(Succeed())
+	g.Expect(machines.Items).To(HaveLen(3))
+	owned := &infrav1.CloudCluster{}
+	g.Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "blue"}, owned)).To(Succeed())
+	g.Expect(infra.left(t, owned.Spec.OwnershipID)).To(HaveLen(9), "three VMs, each with its instance and its Secret")
+	for _, n := range ready() {
+		g.Expect(n.Spec.ProviderID).To(HavePrefix("kubevirt://"))
+	}
+
+	lost := strings.TrimPrefix(machines.Items[0].Spec.ProviderID, "kubevirt://")
+	g.Expect(infra.admin.Delete(t.Context(), &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: lost}})).To(Succeed())
+	until(t, "the machine whose VM was deleted is replaced", func() bool {
+		now := &infrav1.CloudMachineList{}
+		g.Expect(c.List(t.Context(), now)).To(Succeed())
+		for _, m := range now.Items {
+			if strings.HasSuffix(m.Spec.ProviderID, lost) {
+				return false
+			}
+		}
+		return len(now.Items) == 3 && len(ready()) == 3 && upToDate(t, c, 3)
+	})
+	g.Expect(infra.left(t, owned.Spec.OwnershipID)).To(HaveLen(9))
+
+	g.Expect(pool.Scale(t.Context(), c, 0)).To(Succeed())
+	until(t, "no machine is left", func() bool {
+		now := &infrav1.CloudMachineList{}
+		g.Expect(c.List(t.Context(), now)).To(Succeed())
+		return len(now.Items) == 0
+	})
+	g.Expect(infra.left(t, owned.Spec.OwnershipID)).To(BeEmpty())
+}
+
+// upToDate tells whether Cluster API counts so many machines of the pool as available.
+func upToDate(t *testing.T, c client.Client, n int32) bool {
+	md := &clusterv1.MachineDeployment{}
+	NewWithT(t).Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "blue-md-0"}, md)).To(Succeed())
+	return ptr.Deref(md.Status.AvailableReplicas, 0) == n && ptr.Deref(md.Status.Replicas, 0) == n
+}
+
+// onKubeVirt changes objects that are made for the simulated cloud.
+func onKubeVirt(objects []client.Object) []client.Object {
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *corev1.Secret:
+			if _, ok := o.Data["token"]; ok {
+				o.Data = credentials()
+			}
+		case *infrav1.CloudAccount:
+			o.Spec.Simulated, o.Spec.KubeVirt = nil, account().KubeVirt
+			o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
+		case *infrav1.CloudMachineTemplate:
+			ref := o.Spec.Template.Spec.AccountRef
+			o.Spec.Template.Spec = *machine(nil)
+			o.Spec.Template.Spec.AccountRef = ref
+		}
+	}
+	return objects
+}

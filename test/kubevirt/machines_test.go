@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+func newToken() string { return strings.ToLower(rand.Text()) }
+
+func request(owner string, spec *infrav1.CloudMachineFields) cloud.Request {
+	token := newToken()
+	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[:8], UserData: []byte("#cloud-config\n"), Spec: spec}
+}
+
+// newOwner is an ownership ID, all of whose machines are deleted when the test is over, with nothing left.
+func newOwner(t testing.TB) string {
+	owner := "test-" + newToken()[:16]
+	t.Cleanup(func() {
+		d, _ := connect(t, account())
+		until(t, "nothing is left of "+owner, func() bool { return deleteAll(t, d, owner) == 0 && len(infra.left(t, owner)) == 0 })
+	})
+	return owner
+}
+
+// deleteAll moves the deletion of all that has the ownership ID one step on, VMs first, and returns how much there was.
+func deleteAll(t testing.TB, d cloud.Driver, owner string) int {
+	ctx := withoutEnd(t)
+	found := listed(t, d, owner)
+	now := slices.DeleteFunc(slices.Clone(found), func(r cloud.Resource) bool { return r.Kind != cloud.KindInstance })
+	if len(now) == 0 {
+		now = found
+	}
+	now = slices.DeleteFunc(slices.Clone(now), func(r cloud.Resource) bool { return r.State == cloud.StateStopping })
+	for batch := range slices.Chunk(now, 50) {
+		NewWithT(t).Expect(errors.Join(d.Delete(ctx, batch)...)).To(Succeed())
+	}
+	return len(found)
+}
+
+func listed(t testing.TB, d cloud.Driver, owner string) []cloud.Resource {
+	t.Helper()
+	found, err := d.List(withoutEnd(t))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return slices.DeleteFunc(found, func(r cloud.Resource) bool { return r.OwnershipID != owner })
+}
+
+// theInstance is the token's, as a live read shows it, or an empty resource.
+func theInstance(t testing.TB, d cloud.Driver, token string) cloud.Resource {
+	t.Helper()
+	found, err := d.Describe(t.Context(), []cloud.Reference{{Token: token}})
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	for _, r := range found {
+		if r.Kind == cloud.KindInstance {
+			return r
+		}
+	}
+	return cloud.Resource{}
+}
+
+func runs(t testing.TB, d cloud.Driver, token string) cloud.Resource {
+	t.Helper()
+	var r cloud.Resource
+	until(t, "the machine runs", func() bool { r = theInstance(t, d, token); return r.State == cloud.StateRunning })
+	return r
+}
+
+// TestPool: 300 machines, made at once, run and are deleted without a trace; and what that costs.
+func TestPool(t *testing.T) {
+	g := NewWithT(t)
+	owner := newOwner(t)
+	d, calls := connect(t, account())
+	const machines = 300
+	var wg sync.WaitGroup
+	errs, turns := make([]error, machines), make(chan struct{}, 16)
+	for i := range machines {
+		wg.Go(func() {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			_, errs[i] = d.Ensure(t.Context(), request(owner, machine(nil)))
+		})
+	}
+	wg.Wait()
+	g.Expect(errors.Join(errs...)).NotTo(HaveOccurred())
+	t.Logf("calls to make %d machines: %v", machines, calls.calls)
+	g.Expect(calls.calls).To(Equal(map[string]int{"CreateSecret": machines, "CreateVirtualMachine": machines}))
+
+	calls.reset()
+	until(t, "all run", func() bool {
+		running := 0
+		for _, r := range listed(t, d, owner) {
+			if r.State == cloud.StateRunning {
+				running++
+			}
+		}
+		return running == machines
+	})
+	listings := calls.count("ListVirtualMachines")
+	g.Expect(calls.calls).To(Equal(map[string]int{
+		"ListVirtualMachines": listings, "ListVirtualMachineInstances": listings, "ListDataVolumes": listings, "ListSecrets": listings,
+	}), "one page of each kind")
+
+	calls.reset()
+	until(t, "all are gone", func() bool { return deleteAll(t, d, owner) == 0 })
+	g.Expect(infra.left(t, owner)).To(BeEmpty())
+	t.Logf("calls to delete them: %v", calls.calls)
+	g.Expect(calls.count("DeleteVirtualMachine")).To(Equal(machines), "one delete for each machine")
+	g.Expect(calls.count("DeleteSecrets")).To(BeNumerically("<=", 2*machines/50), "Secrets go by fifties")
+}
+
+// everything asks for all that a machine can say.
+func everything(m *infrav1.KubeVirtMachine) {
+	m.CPU = &infrav1.KubeVirtCPU{Cores: 2, Sockets: 2, Threads: 1, Dedicated: ptr.To(true), Model: "host-passthrough"}
+	m.RootDisk = infrav1.KubeVirtRootDisk{Bus: "scsi", DataVolume: &infrav1.KubeVirtDataVolume{
+		Source: infrav1.KubeVirtDataVolumeSource{HTTP: &infrav1.KubeVirtHTTPSource{URL: "https://images.example.com/node.qcow2"}}, SizeGiB: 10,
+		StorageClassName: "fast", AccessMode: "ReadWriteOnce", VolumeMode: "Filesystem",
+	}}
+	m.DataDisks = []infrav1.KubeVirtDataDisk{
+		{Name: "data", DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 1, Source: infrav1.KubeVirtDataVolumeSource{Blank: &infrav1.KubeVirtBlankSource{}}}},
+		{Name: "scratch", EmptyGiB: 1, Bus: "sata"},
+		{Name: "tools", ContainerDisk: &infrav1.KubeVirtContainerDisk{Image: "registry.example.com/tools:1", PullSecret: "pull", PullPolicy: "IfNotPresent"}},
+	}
+	m.Networks = []infrav1.KubeVirtNetwork{{Name: "default", Model: "e1000"}, {Name: "vlan", Multus: "nets/vlan-7"}, {Name: "fast", Multus: "nets/sriov", Binding: "SRIOV"}}
+	m.CloudInit, m.NetworkData = infrav1.KubeVirtConfigDrive, "version: 2"
+	m.RunStrategy, m.EvictionStrategy, m.TerminationGraceSeconds = infrav1.KubeVirtRerunOnFailure, "External", ptr.To(int64(60))
+	m.NodeSelector = map[string]string{"pool": "vms"}
+	m.RequiredNodes = []infrav1.KubeVirtNodeCondition{{Key: "zone", Operator: "In", Values: []string{"a", "b"}}}
+	m.PreferredNodes = []infrav1.KubeVirtNodeCondition{{Key: "ssd", Operator: "Exists"}}
+	m.Spread = []infrav1.KubeVirtSpread{{TopologyKey: "kubernetes.io/hostname", MaxSkew: 1, WhenUnsatisfiable: "ScheduleAnyway", MatchLabels: map[string]string{"team": "blue"}}}
+	m.Tolerations = []infrav1.KubeVirtToleration{{Key: "dedicated", Operator: "Equal", Value: "vms", Effect: "NoExecute", Seconds: ptr.To(int64(300))}}
+	m.Firmware = &infrav1.KubeVirtFirmware{Bootloader: "UEFI", SecureBoot: ptr.To(true)}
+	m.TPM = infrav1.KubeVirtTPMEphemeral
+	m.Labels, m.Annotations = map[string]string{"team": "blue"}, map[string]string{"example.com/cost-centre": "42"}
+}
+
+// TestMachine: what a machine says of itself arrives at KubeVirt, whose webhooks take it; and its volumes are made, shown and
+// deleted with it.
+func TestMachine(t *testing.T) {
+	g := NewWithT(t)
+	owner := newOwner(t)
+	d, _ := connect(t, account(infrav1.KubeVirtFailureDomain{Name: "rack-a", NodeSelector: map[string]string{"rack": "a"}}))
+	req := request(owner, machine(everything))
+	req.FailureDomain = "rack-a"
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(made.ProviderID).To(Equal("kubevirt://" + req.Token))
+	g.Expect(made.FailureDomain).To(Equal("rack-a"))
+
+	vm := &kubevirtv1.VirtualMachine{}
+	g.Expect(infra.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, vm)).To(Succeed())
+	spec := vm.Spec.Template.Spec
+	g.Expect(vm.Labels).To(HaveKeyWithValue("team", "blue"))
+	g.Expect(vm.Annotations).To(HaveKeyWithValue("example.com/cost-centre", "42"))
+	g.Expect(vm.Annotations).To(HaveKeyWithValue(cloud.TagMachine, "team-a/"+req.Name))
+	g.Expect(*vm.Spec.RunStrategy).To(Equal(kubevirtv1.RunStrategyRerunOnFailure))
+	g.Expect(*spec.EvictionStrategy).To(Equal(kubevirtv1.EvictionStrategyExternal))
+	g.Expect(spec.Hostname).To(Equal(req.Name))
+	g.Expect(spec.NodeSelector).To(Equal(map[string]string{"pool": "vms", "rack": "a"}))
+	g.Expect(spec.Domain.CPU.DedicatedCPUPlacement).To(BeTrue())
+	g.Expect(spec.Domain.Memory.Guest.Value()).To(BeEquivalentTo(128 << 20))
+	g.Expect(*spec.Domain.Firmware.Bootloader.EFI.SecureBoot).To(BeTrue())
+	g.Expect(spec.Networks).To(HaveLen(3))
+	g.Expect(spec.Domain.Devices.Interfaces[0].Masquerade).NotTo(BeNil())
+	g.Expect(spec.Domain.Devices.Interfaces[1].Bridge).NotTo(BeNil())
+	g.Expect(spec.Domain.Devices.Interfaces[2].SRIOV).NotTo(BeNil())
+	g.Expect(spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms).To(HaveLen(1))
+	g.Expect(spec.TopologySpreadConstraints[0].LabelSelector.MatchLabels).To(HaveKeyWithValue(cloud.TagOwnership, owner))
+	g.Expect(*spec.Tolerations[0].TolerationSeconds).To(BeEquivalentTo(300))
+	g.Expect(spec.Volumes).To(HaveLen(5))
+	g.Expect(spec.Volumes[1].CloudInitConfigDrive.UserDataSecretRef.Name).To(Equal(req.Token))
+	g.Expect(spec.Volumes[1].CloudInitConfigDrive.NetworkDataSecretRef.Name).To(Equal(req.Token))
+	secret := &corev1.Secret{}
+	g.Expect(infra.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, secret)).To(Succeed())
+	g.Expect(secret.Data).To(Equal(map[string][]byte{"userdata": req.UserData, "networkdata": []byte("version: 2")}))
+
+	until(t, "the volumes are shown", func() bool {
+		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+		g.Expect(err).NotTo(HaveOccurred())
+		return len(found) == 4 // the VM, two volumes, the Secret
+	})
+}
+
+// TestDeletion: a VM that is gone is not the end: its volumes and its Secret must be gone too. What somebody else plugged into the
+// VM stays.
+func TestDeletion(t *testing.T) {
+	g := NewWithT(t)
+	owner := newOwner(t)
+	d, calls := connect(t, account())
+	req := request(owner, machine(func(m *infrav1.KubeVirtMachine) {
+		m.RootDisk = infrav1.KubeVirtRootDisk{DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 1, Source: infrav1.KubeVirtDataVolumeSource{
+			Registry: &infrav1.KubeVirtRegistrySource{URL: "docker://registry.example.com/node:1"},
+		}}}
+	}))
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	plugged := &cdiv1.DataVolume{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "pvc-" + newToken()}, Spec: cdiv1.DataVolumeSpec{
+		Source:  &cdiv1.DataVolumeSource{Blank: &cdiv1.DataVolumeBlankImage{}},
+		Storage: &cdiv1.StorageSpec{Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
+	}}
+	g.Expect(infra.admin.Create(t.Context(), plugged)).To(Succeed())
+	t.Cleanup(func() { _ = infra.admin.Delete(withoutEnd(t), plugged) })
+	running := runs(t, d, req.Token)
+	g.Expect(running.ID).To(Equal(made.ID))
+	g.Expect(running.Addresses).To(HaveLen(1), "no link-local address, and none of the guest's own bridges")
+
+	calls.reset()
+	g.Expect(d.Delete(t.Context(), []cloud.Resource{running})).To(Equal([]error{nil}))
+	var last []cloud.Resource
+	until(t, "the VM is gone", func() bool {
+		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+		g.Expect(err).NotTo(HaveOccurred())
+		last = found
+		return !slices.ContainsFunc(found, func(r cloud.Resource) bool { return r.Kind == cloud.KindInstance })
+	})
+	g.Expect(last).NotTo(BeEmpty(), "the Secret is there still")
+	until(t, "all is gone", func() bool {
+		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(errors.Join(d.Delete(t.Context(), found)...)).To(Succeed())
+		return len(found) == 0
+	})
+	g.Expect(infra.left(t, owner)).To(BeEmpty())
+	g.Expect(calls.count("DeleteVirtualMachine")).To(Equal(1))
+	g.Expect(infra.admin.Get(t.Context(), client.ObjectKeyFromObject(plugged), plugged)).To(Succeed())
+	g.Expect(plugged.DeletionTimestamp).To(BeNil())
+
+	other := foreignVM(req.Token) // the name is free again, and another one takes it
+	g.Expect(infra.admin.Create(t.Context(), other)).To(Succeed())
+	t.Cleanup(func() { _ = infra.admin.Delete(withoutEnd(t), other) })
+	g.Expect(d.Delete(t.Context(), []cloud.Resource{running})).To(Equal([]error{nil}))
+	g.Expect(infra.admin.Get(t.Context(), client.ObjectKeyFromObject(other), other)).To(Succeed())
+	g.Expect(other.DeletionTimestamp).To(BeNil(), "what has the name by now is another")
+}
+
+// TestNames: what only has the name, or only the labels, is nobody's of ours: never adopted, shown or touched.
+func TestNames(t *testing.T) {
+	g := NewWithT(t)
+	owner := newOwner(t)
+	d, _ := connect(t, account())
+
+	req := request(owner, machine(nil))
+	theirs := foreignVM(req.Token)
+	g.Expect(infra.admin.Create(t.Context(), theirs)).To(Succeed())
+	t.Cleanup(func() { _ = infra.admin.Delete(withoutEnd(t), theirs) })
+	for range 2 { // the second attempt finds its own Secret
+		_, err := d.Ensure(t.Context(), req)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
+	}
+	g.Expect(theInstance(t, d, req.Token)).To(Equal(cloud.Resource{}))
+
+	req = request(owner, machine(nil))
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: req.Token}, Data: map[string][]byte{"theirs": []byte("kept")}}
+	g.Expect(infra.admin.Create(t.Context(), secret)).To(Succeed())
+	t.Cleanup(func() { _ = infra.admin.Delete(withoutEnd(t), secret) })
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
+	g.Expect(infra.admin.Get(t.Context(), client.ObjectKeyFromObject(secret), secret)).To(Succeed())
+	g.Expect(secret.Data).To(Equal(map[string][]byte{"theirs": []byte("kept")}))
+
+	req = request(owner, machine(nil))
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	clone := foreignVM("copy-" + newToken()[:8])
+	clone.Labels = map[string]string{cloud.TagOwnership: owner, cloud.TagToken: req.Token}
+	g.Expect(infra.admin.Create(t.Context(), clone)).To(Succeed())
+	g.Expect(theInstance(t, d, req.Token).ID).To(Equal(made.ID))
+	g.Expect(d.Delete(t.Context(), []cloud.Resource{made})).To(Equal([]error{nil}))
+	until(t, "the machine is gone", func() bool { return theInstance(t, d, req.Token).ID == "" })
+	g.Expect(infra.admin.Get(t.Context(), client.ObjectKeyFromObject(clone), clone)).To(Succeed())
+	g.Expect(infra.admin.Delete(t.Context(), clone)).To(Succeed())
+}
+
+// TestQuota: a quota that is used up is told as such, and once there is room, the same machine is made with the user data of then.
+func TestQuota(t *testing.T) {
+	g := NewWithT(t)
+	owner := newOwner(t)
+	d, _ := connect(t, account())
+	req := request(owner, machine(nil))
+	undo := noQuota(t)
+	_, err := d.Ensure(t.Context(), req)
+	undo()
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded), "%v", err)
+	g.Expect(err).To(MatchError(ContainSubstring("exceeded quota: no-vms")))
+	g.Expect(theInstance(t, d, req.Token)).To(Equal(cloud.Resource{}))
+
+	req.UserData = []byte("#cloud-config\n# renewed\n")
+	_, err = d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	secret := &corev1.Secret{}
+	g.Expect(infra.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, secret)).To(Succeed())
+	g.Expect(secret.Data["userdata"]).To(Equal(req.UserData))
+	runs(t, d, req.Token)
+}
+
+// TestRefusal: a webhook's words arrive, with the field.
+func TestRefusal(t *testing.T) {
+	g := NewWithT(t)
+	d, _ := connect(t, account())
+	_, err := d.Ensure(t.Context(), request(newOwner(t), machine(sameNetworks)))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec), "%v", err)
+	g.Expect(err).To(MatchError(ContainSubstring("spec.template.spec")))
+}
+
+// sameNetworks is what the CRD refuses too: KubeVirt's webhook must say no by itself.
+func sameNetworks(m *infrav1.KubeVirtMachine) {
+	m.Networks = []infrav1.KubeVirtNetwork{{Name: "a"}, {Name: "a", Multus: "b"}}
+}
+
+// TestReasons: what keeps a machine from running is told in the words of whoever keeps it.
+func TestReasons(t *testing.T) {
+	fill := func(m *infrav1.KubeVirtMachine) {
+		m.RootDisk = infrav1.KubeVirtRootDisk{DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 1, Source: infrav1.KubeVirtDataVolumeSource{
+			HTTP: &infrav1.KubeVirtHTTPSource{URL: "https://images.example.com/nothing"},
+		}}}
+	}
+	for name, test := range map[string]struct {
+		change func(*infrav1.KubeVirtMachine)
+		broken bool
+		state  cloud.State
+		reason string
+	}{
+		"no node":  {change: func(m *infrav1.KubeVirtMachine) { m.NodeSelector = map[string]string{noRoom: "true"} }, state: cloud.StatePending, reason: "NoCapacity: " + schedulerSays},
+		"no image": {change: fill, broken: true, state: cloud.StateFailed, reason: importSays},
+		"no such preference": {change: func(m *infrav1.KubeVirtMachine) {
+			m.Preference = &infrav1.KubeVirtPreference{Name: "nothing", Kind: "VirtualMachinePreference"}
+		}, state: cloud.StatePending, reason: "nothing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			d, _ := connect(t, account())
+			infra.nodes.broken.Store(test.broken)
+			t.Cleanup(func() { infra.nodes.broken.Store(false) })
+			req := request(newOwner(t), machine(test.change))
+			_, err := d.Ensure(t.Context(), req)
+			g.Expect(err).NotTo(HaveOccurred())
+			var now cloud.Resource
+			g.Eventually(func() string { now = theInstance(t, d, req.Token); return now.Reason }, "30s", "100ms").Should(ContainSubstring(test.reason))
+			g.Expect(now.State).To(Equal(test.state))
+		})
+	}
+}
+
+// TestHands: what a tenant does to a VM is seen as what it is.
+func TestHands(t *testing.T) {
+	g := NewWithT(t)
+	owner := newOwner(t)
+	d, _ := connect(t, account())
+	deleted, halted, ended := request(owner, machine(nil)), request(owner, machine(nil)), request(owner, machine(nil))
+	vm := func(req cloud.Request) *kubevirtv1.VirtualMachine {
+		vm := &kubevirtv1.VirtualMachine{}
+		g.Expect(infra.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, vm)).To(Succeed())
+		return vm
+	}
+	for _, req := range []cloud.Request{deleted, halted, ended} {
+		_, err := d.Ensure(t.Context(), req)
+		g.Expect(err).NotTo(HaveOccurred())
+		runs(t, d, req.Token)
+	}
+	g.Expect(infra.admin.Delete(t.Context(), vm(deleted))).To(Succeed())
+	until(t, "the deleted VM is gone", func() bool { return theInstance(t, d, deleted.Token).ID == "" })
+
+	before := vm(halted)
+	after := before.DeepCopy()
+	after.Spec.RunStrategy = ptr.To(kubevirtv1.RunStrategyHalted)
+	g.Expect(infra.admin.Patch(t.Context(), after, client.MergeFrom(before))).To(Succeed())
+	until(t, "the halted VM is stopped", func() bool { return theInstance(t, d, halted.Token).State == cloud.StateStopped })
+
+	infra.nodes.end(t, ended.Token)
+	until(t, "the guest that has ended is stopped", func() bool { return theInstance(t, d, ended.Token).State == cloud.StateStopped })
+	again, err := d.Ensure(t.Context(), ended)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(again.ID).To(Equal(string(vm(ended).UID)), "it is not made again")
+}
+
+// TestCrash: the manager dies before or after each call of a creation, and another one goes on: there is one VM, with its user data.
+func TestCrash(t *testing.T) {
+	died := errors.New("the manager died")
+	for _, op := range []string{"CreateSecret", "PatchSecret", "CreateVirtualMachine", "GetVirtualMachine"} {
+		for _, when := range []string{"before", "after"} {
+			t.Run(when+" "+op, func(t *testing.T) {
+				g := NewWithT(t)
+				owner := newOwner(t)
+				req := request(owner, machine(nil))
+				if op == "PatchSecret" || op == "GetVirtualMachine" { // they come only where an attempt was cut off already
+					d, calls := connect(t, account())
+					calls.before = func(op string) error {
+						if op == "CreateVirtualMachine" {
+							return died
+						}
+						return nil
+					}
+					_, err := d.Ensure(t.Context(), req)
+					g.Expect(err).To(HaveOccurred())
+				}
+				d, calls := connect(t, account())
+				dies := func(now string) error {
+					if now == op {
+						return died
+					}
+					return nil
+				}
+				if when == "before" {
+					calls.before = dies
+				} else {
+					calls.after = dies
+				}
+				_, err := d.Ensure(t.Context(), req)
+				g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
+
+				next, _ := connect(t, account())
+				_, err = next.Ensure(t.Context(), req)
+				g.Expect(err).NotTo(HaveOccurred())
+				runs(t, next, req.Token)
+				g.Expect(infra.left(t, owner)).To(ConsistOf("VM "+req.Token, "VMI "+req.Token, "Secret "+req.Token))
+			})
+		}
+	}
+}
+
+// TestOutage: an API server that restarts answers for nothing that it does not know, and all is as it was.
+func TestOutage(t *testing.T) {
+	g := NewWithT(t)
+	owner := newOwner(t)
+	d, _ := connect(t, account())
+	req := request(owner, machine(nil))
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	runs(t, d, req.Token)
+	infra.StopAPIServer()
+	_, err = d.List(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
+	_, err = d.Ensure(t.Context(), request(owner, machine(nil)))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
+
+	started := make(chan error, 1)
+	go func() { started <- infra.StartAPIServer(withoutEnd(t)) }()
+	for done := false; !done; { // also while it starts, no listing misses the machine
+		select {
+		case err := <-started:
+			g.Expect(err).NotTo(HaveOccurred())
+			done = true
+		default:
+		}
+		if found, err := d.List(t.Context()); err == nil {
+			g.Expect(found).To(ContainElement(HaveField("ID", made.ID)))
+		} else {
+			g.Expect(cloud.CodeOf(err)).To(BeElementOf(cloud.Unavailable, cloud.Unauthorized, cloud.Throttled, cloud.Unknown), "%v", err)
+		}
+	}
+	g.Expect(runs(t, d, req.Token).ID).To(Equal(made.ID))
+}
+
+// TestRights: each right that is taken away is missed by the call that needs it, as Unauthorized, and comes back with it.
+func TestRights(t *testing.T) {
+	g := NewWithT(t)
+	owner := newOwner(t)
+	d, _ := connect(t, account())
+	req := request(owner, machine(nil))
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	role := &rbacv1.Role{}
+	g.Expect(infra.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "drover"}, role)).To(Succeed())
+	t.Cleanup(func() { // whatever happens, the other tests need them
+		now := &rbacv1.Role{}
+		g.Expect(infra.admin.Get(withoutEnd(t), client.ObjectKeyFromObject(role), now)).To(Succeed())
+		now.Rules = role.Rules
+		g.Expect(infra.admin.Update(withoutEnd(t), now)).To(Succeed())
+	})
+	for i, rule := range role.Rules {
+		if rule.Resources[0] == "virtualmachineinstancetypes" {
+			continue // the conformance suite asks for one
+		}
+		reduced := &rbacv1.Role{}
+		g.Expect(infra.admin.Get(t.Context(), client.ObjectKeyFromObject(role), reduced)).To(Succeed())
+		reduced.Rules = slices.Delete(slices.Clone(role.Rules), i, i+1)
+		g.Expect(infra.admin.Update(t.Context(), reduced)).To(Succeed())
+		until(t, fmt.Sprintf("%v is missed", rule.Resources), func() bool {
+			found, err := d.List(t.Context())
+			return cloud.CodeOf(err) == cloud.Unauthorized && len(found) == 0
+		})
+		reduced.Rules = role.Rules
+		g.Expect(infra.admin.Update(t.Context(), reduced)).To(Succeed())
+		until(t, fmt.Sprintf("%v is back", rule.Resources), func() bool { _, err := d.List(t.Context()); return err == nil })
+	}
+	runs(t, d, req.Token)
+}
