@@ -26,7 +26,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-outage test-openstack chaos bench demo playground lint generate verify-generate release-manifests clean
+.PHONY: help build test test-outage test-openstack test-vm chaos bench demo playground lint generate verify-generate release-manifests clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ build: ## Build bin/drover
 
 test: ## Run the tests against the real API server and Cluster API, race detector on for all that is ours
 	@hack/tool $(PLAYGROUND) >/dev/null
-	go test -race -count 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /test/crash$$ -e /test/chaos$$ -e /test/outage$$ -e /test/openstack$$)
+	go test -race -count 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /test/crash$$ -e /test/chaos$$ -e /test/outage$$ -e /test/openstack$$ -e /test/vm$$)
 	$(OTHERS) ./test/crash
 	$(OTHERS) ./test/chaos -seed $(SEED)
 
@@ -47,6 +47,11 @@ test-outage: ## Take a workload cluster's API server away, and give the manageme
 test-openstack: ## Try the OpenStack driver on a real OpenStack, which is installed on first use (root, Debian 12)
 	hack/openstack/install
 	trap hack/openstack/stop EXIT; hack/openstack/start; go test -race -count 1 -timeout $(TEST_TIMEOUT) ./test/openstack
+
+test-vm: ## Boot real guests from CloudInitConfigs, with QEMU and images that are made on first use (root, Debian 12)
+	@hack/tool $(PLAYGROUND) >/dev/null
+	@hack/vm/install >/dev/null
+	go test -count 1 -timeout $(TEST_TIMEOUT) -parallel 2 -v ./test/vm
 
 chaos: ## Run 1,000 seeded random schedules of faults and user actions (hours)
 	@hack/tool $(PLAYGROUND) >/dev/null

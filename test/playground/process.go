@@ -46,10 +46,10 @@ type command struct {
 	env  []string // on top of the parent's
 }
 
-// Run runs a further program as a child: in the folder dir, which gets its log, the name with ".log". It ends when this
-// process ends, whatever happens.
-func Run(name, dir, path string, args ...string) (*Process, error) {
-	return start(command{name: name, path: path, dir: dir, args: args})
+// Run runs a further program as a child: in the folder dir, which gets its log, the name with ".log", and with env on top
+// of this process's environment. It ends when this process ends, whatever happens.
+func Run(name, dir string, env []string, path string, args ...string) (*Process, error) {
+	return start(command{name: name, path: path, dir: dir, env: env, args: args})
 }
 
 // start runs a program. It returns as soon as it runs; use waitFor to learn that it does its work.
