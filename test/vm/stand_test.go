@@ -15,10 +15,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
@@ -58,6 +60,7 @@ type stand struct {
 func newStand(t *testing.T) *stand {
 	t.Helper()
 	g := NewWithT(t)
+	ctrl.SetLogger(logr.Discard())
 	s := &stand{hypervisor: &hypervisor{dir: t.TempDir()}}
 	g.Expect(s.hypervisor.install(t.Context())).To(Succeed())
 	var err error
