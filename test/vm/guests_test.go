@@ -16,6 +16,7 @@ import (
 	. "github.com/onsi/gomega"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
@@ -31,7 +32,7 @@ import (
 )
 
 // patience is how long a guest may take to become a Node: several times what it takes on two cores that have other work.
-const patience = 8 * time.Minute
+const patience = 15 * time.Minute
 
 // cniConfig is the network of Pods, as a network's own DaemonSet would write it.
 const cniConfig = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
@@ -43,11 +44,21 @@ const cniConfig = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 // TestGuests boots one guest for each way to a Node, and for each way to none.
 func TestGuests(t *testing.T) {
 	s := newStand(t)
-	t.Run("from a prebuilt image", func(t *testing.T) { s.prebuilt(t) })
-	t.Run("from a bare image, with binaries", func(t *testing.T) { s.binaries(t) })
-	t.Run("from a bare image, with packages", func(t *testing.T) { s.packages(t) })
-	t.Run("a name server, a mirror and a file that are bad", func(t *testing.T) { s.badMirror(t) })
-	t.Run("an API server and a token that are bad", func(t *testing.T) { s.badServer(t) })
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"from a prebuilt image", s.prebuilt},
+		{"from a bare image, with binaries", s.binaries},
+		{"from a bare image, with packages", s.packages},
+		{"a name server, a mirror and a file that are bad", s.badMirror},
+		{"an API server and a token that are bad", s.badServer},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t)
+		})
+	}
 }
 
 // common is what all guests are to have: a network for Pods, a registry that can be reached, labels and taints.
@@ -79,7 +90,6 @@ func (s *stand) binaries(t *testing.T) {
 	config.OperatingSystem, config.Install = "debian-12", bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: binaries}
 	config.Containerd.PauseImage = pauseImage
 	s.becomesNode(t, s.pool("binaries", "bare", config))
-	g.Expect(s.mirror.times("/kubelet")).To(Equal(1))
 }
 
 func (s *stand) packages(t *testing.T) {
@@ -287,12 +297,10 @@ func (s *stand) remove(t *testing.T, pool scenario.Pool) {
 	machine := s.machine(t, pool)
 	guest := s.guestOf(t, machine)
 	g.Expect(s.client.Delete(t.Context(), pool.Deployment())).To(Succeed())
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	g.Expect(s.view.Until(ctx, "nothing is left of the machine", scenario.All(
-		scenario.Empty(s.view, &clusterv1.MachineList{}, pool.Cluster.Namespace),
-		scenario.Empty(s.view, &infrav1.CloudMachineList{}, pool.Cluster.Namespace)))).To(Succeed())
-	g.Eventually(guest.Done(), time.Minute).Should(BeClosed())
-	g.Expect(client.IgnoreNotFound(s.nodes.Get(t.Context(), client.ObjectKey{Name: machine.Name}, &corev1.Node{}))).To(Succeed())
-	g.Expect(s.nodes.Get(t.Context(), client.ObjectKey{Name: machine.Name}, &corev1.Node{})).NotTo(Succeed(), "the Node is gone")
+	gone := func(c client.Client, o client.Object) func() bool {
+		return func() bool { return apierrors.IsNotFound(c.Get(t.Context(), client.ObjectKeyFromObject(o), o)) }
+	}
+	g.Eventually(gone(s.client, machine), 3*time.Minute, time.Second).Should(BeTrue(), "the Machine is still there")
+	g.Expect(gone(s.nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: machine.Name}})()).To(BeTrue(), "the Node is still there")
+	g.Eventually(guest.Done(), time.Minute).Should(BeClosed(), "the guest still runs")
 }

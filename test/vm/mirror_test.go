@@ -41,7 +41,6 @@ type mirror struct {
 	dir string
 
 	mu     sync.Mutex
-	served map[string]int // answers of 200 and 206, by path
 	broken func(w http.ResponseWriter, r *http.Request, files http.Handler) bool
 }
 
@@ -57,7 +56,7 @@ func newMirror(images string) (*mirror, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &mirror{ca: ca, dir: filepath.Join(images, "mirror"), served: map[string]int{}}
+	m := &mirror{ca: ca, dir: filepath.Join(images, "mirror")}
 	files := http.FileServer(http.Dir(m.dir))
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m.mu.Lock()
@@ -66,9 +65,6 @@ func newMirror(images string) (*mirror, error) {
 		if broken != nil && broken(w, r, files) {
 			return
 		}
-		m.mu.Lock()
-		m.served[r.URL.Path]++
-		m.mu.Unlock()
 		if strings.HasPrefix(r.URL.Path, "/v2/") {
 			registry.ServeHTTP(w, r)
 			return
@@ -116,18 +112,6 @@ func (m *mirror) breaks(how func(w http.ResponseWriter, r *http.Request, files h
 	}
 	set(how)
 	return func() { set(nil) }
-}
-
-// times tells how often a path was answered whose end is given.
-func (m *mirror) times(suffix string) (n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for path, times := range m.served {
-		if strings.HasSuffix(path, suffix) {
-			n += times
-		}
-	}
-	return n
 }
 
 // binaries is the installation from the mirror, with the sums of what is there.

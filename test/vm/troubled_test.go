@@ -47,7 +47,7 @@ func (s *stand) badMirror(t *testing.T) {
 		bootstrapv1.File{Path: "/etc/systemd/resolved.conf.d/site.conf", Content: "[Resolve]\nDNS=" + net.JoinHostPort(gateway, dns.port()) + "\nDomains=~.\n"},
 		bootstrapv1.File{Path: "/etc/systemd/system/drover-bootstrap.service.d/site.conf", Content: "[Service]\nExecStartPre=systemctl restart systemd-resolved\n"})
 	pool := s.pool("bad-mirror", "bare", config)
-	restore := s.mirror.breaks(onceEach(map[string]fault{"runc.amd64": notThere, "cni-plugins": cut, "kubelet": otherBytes}))
+	restore := s.mirror.breaks(onceEach(name, map[string]fault{"runc.amd64": notThere, "cni-plugins": cut, "kubelet": otherBytes}))
 	defer restore()
 
 	s.create(t, pool)
@@ -151,8 +151,8 @@ func otherBytes(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 	_, _ = io.WriteString(w, "not it")
 }
 
-// onceEach does each fault to the first request for a path that holds its key.
-func onceEach(faults map[string]fault) func(http.ResponseWriter, *http.Request, http.Handler) bool {
+// onceEach does each fault to the first request to that host for a path that holds its key.
+func onceEach(host string, faults map[string]fault) func(http.ResponseWriter, *http.Request, http.Handler) bool {
 	var mu sync.Mutex
 	take := func(path string) fault {
 		mu.Lock()
@@ -166,6 +166,9 @@ func onceEach(faults map[string]fault) func(http.ResponseWriter, *http.Request, 
 		return nil
 	}
 	return func(w http.ResponseWriter, r *http.Request, files http.Handler) bool {
+		if !strings.HasPrefix(r.Host, host) {
+			return false
+		}
 		f := take(r.URL.Path)
 		if f != nil {
 			f(w, r, files)
