@@ -134,7 +134,7 @@ func (s *stand) ready(t *testing.T, pool scenario.Pool) *clusterv1.Machine {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	g.Expect(s.view.Until(ctx, "the machine is Ready", pool.Ready(s.view, 1))).To(Succeed())
-	machine := s.machine(t, pool)
+	machine := s.machine(t, g, pool)
 	for _, condition := range []string{clusterv1.MachineReadyCondition, clusterv1.MachineNodeHealthyCondition} {
 		g.Expect(conditions.IsTrue(machine, condition)).To(BeTrue(), "%s: %s", condition, scenario.Message(machine, condition))
 	}
@@ -142,9 +142,8 @@ func (s *stand) ready(t *testing.T, pool scenario.Pool) *clusterv1.Machine {
 }
 
 // machine is the pool's only one.
-func (s *stand) machine(t *testing.T, pool scenario.Pool) *clusterv1.Machine {
+func (s *stand) machine(t *testing.T, g Gomega, pool scenario.Pool) *clusterv1.Machine {
 	t.Helper()
-	g := NewWithT(t)
 	list := &clusterv1.MachineList{}
 	g.Expect(s.client.List(t.Context(), list, client.InNamespace(pool.Cluster.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: pool.Name})).To(Succeed())
 	g.Expect(list.Items).To(HaveLen(1))
@@ -294,7 +293,7 @@ func (s *stand) askKubelet(t *testing.T, machine *clusterv1.Machine, path string
 func (s *stand) remove(t *testing.T, pool scenario.Pool) {
 	t.Helper()
 	g := NewWithT(t)
-	machine := s.machine(t, pool)
+	machine := s.machine(t, g, pool)
 	guest := s.guestOf(t, machine)
 	g.Expect(s.client.Delete(t.Context(), pool.Deployment())).To(Succeed())
 	gone := func(c client.Client, o client.Object) func() bool {

@@ -52,7 +52,7 @@ func (s *stand) badMirror(t *testing.T) {
 
 	s.create(t, pool)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
-	g.Eventually(s.guestOf(t, s.machine(t, pool)).console, patience, time.Second).Should(ContainSubstring("could not be fetched"))
+	g.Eventually(s.guestOf(t, s.machine(t, g, pool)).console, patience, time.Second).Should(ContainSubstring("could not be fetched"))
 	dns.answers.Store(true)
 
 	machine := s.ready(t, pool)
@@ -82,7 +82,7 @@ func (s *stand) badServer(t *testing.T) {
 
 	s.create(t, pool)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
-	machine := s.machine(t, pool)
+	machine := s.machine(t, g, pool)
 	g.Eventually(s.guestOf(t, machine).console, patience, time.Second).Should(ContainSubstring("certificate signed by unknown authority"))
 	tokens := s.tokens(t, machine)
 	g.Expect(tokens).To(HaveLen(1), "it is renewed as long as the machine has not joined")
@@ -127,7 +127,7 @@ func (s *stand) saysNothing(t *testing.T, pool scenario.Pool) {
 
 func (s *stand) cloudMachine(t *testing.T, g Gomega, pool scenario.Pool) *infrav1.CloudMachine {
 	t.Helper()
-	machine := s.machine(t, pool)
+	machine := s.machine(t, g, pool)
 	out := &infrav1.CloudMachine{}
 	g.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name}, out)).To(Succeed())
 	return out
