@@ -187,7 +187,7 @@ func (s *stand) isWhatWasAsked(t *testing.T, machine *clusterv1.Machine) {
 // firstWriter is who wrote a field of a Node's spec.
 func firstWriter(node *corev1.Node, field string) string {
 	for _, m := range node.ManagedFields {
-		if m.FieldsV1 != nil && strings.Contains(string(m.FieldsV1.Raw), `"`+field+`"`) {
+		if m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"`+field+`"`) {
 			return m.Manager
 		}
 	}
