@@ -60,7 +60,7 @@ func (s *stand) badMirror(t *testing.T) {
 	log, err := s.askKubelet(t, machine, "/logs"+strings.TrimPrefix(render.LogPath, "/var/log"))
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, cause := range []string{
-		"Could not resolve host: " + name,
+		"curl: (28) Resolving timed out",
 		"The requested URL returned error: 404",
 		"curl: (18)", // "partial file"
 		"/kubelet has not the SHA-256 that was given",
