@@ -89,7 +89,7 @@ func (s *stand) badServer(t *testing.T) {
 
 	g.Expect(s.nodes.Delete(t.Context(), &tokens[0])).To(Succeed())
 	door.mended.Store(true)
-	s.says(t, pool, infrav1.NoCertificateRequestReason, "its bootstrap token has expired or was deleted, and is made good again within 5m0s")
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its bootstrap token has expired or was deleted, and is made good again within 15m0s")
 	// Sooner than that.
 	config := &bootstrapv1.CloudInitConfig{}
 	g.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}, config)).To(Succeed())
