@@ -15,7 +15,7 @@ IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 TEST_TIMEOUT ?= 40m
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/openstack test/kubevirt
+LONG := test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/openstack test/kubevirt test/vm
 OTHERS := go test -count 1 -p 1 -timeout 6h
 
 # The first of the schedules that `make test-long` runs, so that it does the same each time. `make chaos` draws its own.
@@ -27,7 +27,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-autoscaler test-openstack test-kubevirt chaos bench demo playground lint generate verify-generate release-manifests clean
+.PHONY: help build test test-long test-autoscaler test-openstack test-kubevirt test-vm chaos bench demo playground lint generate verify-generate release-manifests clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,11 @@ test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and b
 test-openstack: ## Try the OpenStack driver on a real OpenStack, which is installed on first use (root, Debian 12)
 	hack/openstack/install
 	trap hack/openstack/stop EXIT; hack/openstack/start; go test -race -count 1 -timeout $(TEST_TIMEOUT) ./test/openstack
+
+test-vm: ## Boot real guests from CloudInitConfigs, with QEMU and images that are made on first use (root, Debian 12)
+	@hack/tool $(PLAYGROUND) >/dev/null
+	@hack/vm/install >/dev/null
+	go test -count 1 -timeout $(TEST_TIMEOUT) -parallel 2 -v ./test/vm
 
 test-kubevirt: ## Try the KubeVirt driver on KubeVirt's own API server, webhooks and controller, which are built on first use
 	@hack/tool $(PLAYGROUND) >/dev/null

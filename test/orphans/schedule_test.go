@@ -4,6 +4,7 @@ package orphans
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -124,11 +125,11 @@ func (x *tenant) createLater(ctx context.Context) error {
 
 func (x *tenant) deleteMachine(ctx context.Context) error {
 	for _, m := range x.draw(1) {
-		if err := x.terminate(ctx, m.vm, m.object.Spec.CreationToken); err != nil {
+		err := x.terminate(ctx, m.vm, m.object.Spec.CreationToken)
+		x.giveUp(m, time.Now())
+		if err := errors.Join(err, x.delete(ctx, m)); err != nil {
 			return err
 		}
-		x.giveUp(m, time.Now())
-		return x.delete(ctx, m)
 	}
 	return nil
 }
@@ -155,7 +156,9 @@ func (x *tenant) strangersVM(ctx context.Context) error {
 func (x *tenant) loseOne(ctx context.Context) error {
 	for _, m := range x.draw(1) {
 		x.giveUp(m, time.Now())
-		return x.delete(ctx, m)
+		if err := x.delete(ctx, m); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -166,7 +169,9 @@ func (x *tenant) loseOneForAMoment(ctx context.Context) error {
 			return err
 		}
 		sleep(ctx, between(x.rand, 0, grace.Seconds()/2))
-		return x.bringBack(ctx, m)
+		if err := x.bringBack(ctx, m); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -234,12 +239,14 @@ func (x *tenant) secondVM(ctx context.Context) error {
 	for _, m := range x.draw(1) {
 		since := time.Now()
 		vm, err := x.run(ctx, x.owner, m.object.Spec.CreationToken, false)
+		if err != nil {
+			return err
+		}
 		x.mu.Lock()
-		defer x.mu.Unlock()
 		x.lostVM[vm.ID] = since
 		// What belongs to it goes with it, and carries the machine's token.
 		x.touched[m.object.Spec.CreationToken] = true
-		return err
+		x.mu.Unlock()
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -42,6 +43,9 @@ type ControlPlaneOptions struct {
 	Tools Tools
 	// Progress gets what hack/tool says while it builds. By default nothing is shown.
 	Progress io.Writer
+	// Addresses are further ones at which machines reach the API server, through a network of their own, and which its
+	// certificate therefore names. It listens on 127.0.0.1 all the same.
+	Addresses []net.IP
 	// APIServerArgs and ControllerManagerArgs come last on the command lines, for instance
 	// "--node-monitor-grace-period=10s" for the latter.
 	APIServerArgs, ControllerManagerArgs []string
@@ -179,7 +183,7 @@ func (c *ControlPlane) issueCertificates() error {
 	if err != nil {
 		return fmt.Errorf("encode the key of service accounts: %w", err)
 	}
-	server, err := ca.server("kube-apiserver", "kubernetes", "kubernetes.default.svc")
+	server, err := ca.server("kube-apiserver", c.opts.Addresses, "kubernetes", "kubernetes.default.svc")
 	if err != nil {
 		return err
 	}

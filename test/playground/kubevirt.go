@@ -173,7 +173,7 @@ func object(apiVersion, kind, namespace, name string, content map[string]any) *u
 
 // writeKubeVirtFiles issues the server's certificate and writes both service accounts' kubeconfigs.
 func (c *ControlPlane) writeKubeVirtFiles(ctx context.Context) error {
-	server, err := c.ca.server("virt-api.kubevirt.svc", "virt-api.kubevirt.svc")
+	server, err := c.ca.server("virt-api.kubevirt.svc", nil, "virt-api.kubevirt.svc")
 	if err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func (m *Management) startManager(ctx context.Context, g manager) (*Process, err
 	if err != nil {
 		return nil, err
 	}
-	serving, err := m.ca.server(g.name)
+	serving, err := m.ca.server(g.name, nil)
 	if err != nil {
 		return nil, err
 	}

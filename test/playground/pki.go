@@ -55,14 +55,14 @@ func newAuthority(name string) (*authority, error) {
 	return &authority{cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
 }
 
-// server issues a certificate for servers on the loopback interface, under further names where given.
-func (a *authority) server(name string, names ...string) (pair, error) {
+// server issues a certificate for servers on the loopback interface, under further addresses and names where given.
+func (a *authority) server(name string, addresses []net.IP, names ...string) (pair, error) {
 	t, err := certificate(pkix.Name{CommonName: name})
 	if err != nil {
 		return pair{}, err
 	}
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	t.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	t.IPAddresses = append([]net.IP{net.IPv4(127, 0, 0, 1)}, addresses...)
 	t.DNSNames = append([]string{"localhost"}, names...)
 	return a.issue(t)
 }

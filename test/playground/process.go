@@ -46,6 +46,12 @@ type command struct {
 	env  []string // on top of the parent's
 }
 
+// Run runs a further program as a child: in the folder dir, which gets its log, the name with ".log", and with env on top
+// of this process's environment. It ends when this process ends, whatever happens.
+func Run(name, dir string, env []string, path string, args ...string) (*Process, error) {
+	return start(command{name: name, path: path, dir: dir, env: env, args: args})
+}
+
 // start runs a program. It returns as soon as it runs; use waitFor to learn that it does its work.
 func start(c command) (*Process, error) {
 	log, err := os.OpenFile(filepath.Join(c.dir, c.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -96,6 +96,12 @@ func (a Admin) Body(ctx context.Context, id string) (body.Report, error) {
 	return post[body.Report](ctx, a, "instance/body", idRequest{id})
 }
 
+// Machine tells what an instance's operating system is told of its machine, user data included: enough to give the
+// instance another body than the simulated one. With the fault DeadBody nothing uses them up.
+func (a Admin) Machine(ctx context.Context, id string) (body.Machine, error) {
+	return post[body.Machine](ctx, a, "instance/machine", idRequest{id})
+}
+
 // Run makes an instance by hand in an account, with any tags.
 func (a Admin) Run(ctx context.Context, account string, run wire.RunInstancesRequest) (wire.Resource, error) {
 	return post[wire.Resource](ctx, a, "instance/run", foreignRequest{account, run})

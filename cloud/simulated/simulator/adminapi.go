@@ -120,6 +120,7 @@ func (s *Server) serveAdmin(mux *http.ServeMux) {
 	})
 	handle(s, mux, "instance/act", s.act)
 	handle(s, mux, "instance/body", s.bodyOf)
+	handle(s, mux, "instance/machine", s.machineOf)
 	handle(s, mux, "instance/run", s.runForeign)
 }
 
@@ -342,6 +343,16 @@ func (s *Server) bodyOf(r idRequest) (body.Report, *wire.ErrorResponse) {
 		return body.Report{}, refuse(wire.InstanceNotFound, "there is no instance %q", r.ID)
 	}
 	return i.body.Report(), nil
+}
+
+func (s *Server) machineOf(r idRequest) (body.Machine, *wire.ErrorResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, i := s.locate(r.ID)
+	if i == nil {
+		return body.Machine{}, refuse(wire.InstanceNotFound, "there is no instance %q", r.ID)
+	}
+	return i.body.Machine(), nil
 }
 
 // runForeign makes an instance by hand, past throttle, faults and audit.

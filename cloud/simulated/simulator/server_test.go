@@ -18,6 +18,7 @@ import (
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
@@ -487,4 +488,22 @@ func TestOptionsAreChecked(t *testing.T) {
 			t.Errorf("%s: taken", name)
 		}
 	}
+}
+
+// An instance may get another body than the simulated one, from what the API was given.
+func TestMachine(t *testing.T) {
+	g := NewWithT(t)
+	c := start(t, simulator.Options{})
+	_, err := c.AddFault(t.Context(), simulator.Fault{Kind: simulator.DeadBody, Operation: wire.RunInstances})
+	g.Expect(err).NotTo(HaveOccurred())
+	r, code := c.run(func(r *wire.RunInstancesRequest) { r.Name, r.UserData = "named", []byte("#cloud-config\n") })
+	g.Expect(code).To(BeEmpty())
+	m, err := c.Machine(t.Context(), r.ID)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(m).To(Equal(body.Machine{
+		InstanceID: r.ID, Region: "sim-1", Zone: r.Zone, Hostname: "named", IP: r.PrivateIP,
+		CPU: 2, MemoryMiB: 4 << 10, DiskGiB: m.DiskGiB, Arch: "amd64", OS: "linux", UserData: []byte("#cloud-config\n"),
+	}))
+	_, err = c.Machine(t.Context(), "i-0")
+	g.Expect(err).To(MatchError(ContainSubstring(wire.InstanceNotFound)))
 }

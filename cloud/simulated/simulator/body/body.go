@@ -162,6 +162,13 @@ type Body struct {
 	beating sync.Mutex
 }
 
+// Machine is what the body was given. The user data are there until they were used.
+func (b *Body) Machine() Machine {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.machine
+}
+
 // Start boots it. It does not wait.
 func (b *Body) Start() {
 	ctx, cancel := context.WithCancel(b.fleet.ctx)

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/playground"
+)
+
+// accelerator is QEMU's. /dev/kvm is not tried by itself: on machines that are virtual themselves it may open and yet not
+// run a kernel.
+var accelerator = flag.String("accel", "tcg,thread=multi,tb-size=256", "QEMU's accelerator")
+
+// The guests' network, each guest's its own: QEMU's user-mode network, in which this machine is gateway. The simulated
+// cloud's network has the same addresses, so that guests have those that the cloud says.
+const (
+	network = "10.0.2.0/24"
+	gateway = "10.0.2.2"
+)
+
+// kernelArguments keep a guest that is interpreted, and thrown away, from work that does it no good. The journal goes to
+// the console, for people who look for what went wrong.
+const kernelArguments = "root=/dev/vda rw console=ttyS0 quiet loglevel=3 mitigations=off random.trust_cpu=1 " +
+	"systemd.show_status=0 systemd.journald.forward_to_console=1 systemd.journald.max_level_console=info"
+
+// hypervisor gives each of the simulated cloud's instances a guest for as long as it runs. What a guest is told is what
+// the cloud's API was told.
+type hypervisor struct {
+	admin  simulator.Admin
+	images string // hack/vm/install's folder
+	run    string // hack/debs' program
+	dir    string
+
+	mu     sync.Mutex
+	guests map[string]*guest // by instance
+}
+
+// guest is one that runs, or ran.
+type guest struct {
+	*playground.Process
+	machine body.Machine
+	// kubelet is the address on this machine that leads to the guest's kubelet.
+	kubelet string
+}
+
+// start follows the cloud until ctx ends, and returns a function that waits until all guests are gone.
+func (h *hypervisor) start(ctx context.Context, failed func(error)) (wait func()) {
+	h.guests = map[string]*guest{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer h.end(nil)
+		tick := time.NewTicker(250 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if err := h.follow(ctx); err != nil && ctx.Err() == nil {
+				failed(err)
+				return
+			}
+		}
+	}()
+	return func() { <-done }
+}
+
+// follow boots what runs in the cloud and ends what does not any more.
+func (h *hypervisor) follow(ctx context.Context) error {
+	snapshot, err := h.admin.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	running := map[string]bool{}
+	for _, i := range snapshot.Instances() {
+		if i.State != wire.Running {
+			continue
+		}
+		running[i.ID] = true
+		if h.guest(i.ID) == nil {
+			if err := h.boot(ctx, i.ID, i.Image); err != nil {
+				return fmt.Errorf("boot a guest for %s: %w", i.ID, err)
+			}
+		}
+	}
+	h.end(running)
+	return nil
+}
+
+// end pulls the plug of all guests but those that are still to run.
+func (h *hypervisor) end(running map[string]bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, g := range h.guests {
+		if !running[id] {
+			g.Kill()
+		}
+	}
+}
+
+func (h *hypervisor) guest(instance string) *guest {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.guests[instance]
+}
+
+func (h *hypervisor) boot(ctx context.Context, id, image string) error {
+	machine, err := h.admin.Machine(ctx, id)
+	if err != nil {
+		return err
+	}
+	disk, seed := filepath.Join(h.dir, id+".qcow2"), filepath.Join(h.dir, id+".iso")
+	if err := h.tool(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", filepath.Join(h.images, image+".qcow2"), disk); err != nil {
+		return err
+	}
+	if err := h.seed(ctx, machine, seed); err != nil {
+		return err
+	}
+	kubelet, err := freePort(ctx)
+	if err != nil {
+		return err
+	}
+	usr := filepath.Join(filepath.Dir(h.run), "root", "usr")
+	env := []string{"QEMU_MODULE_DIR=" + filepath.Join(usr, "lib", "x86_64-linux-gnu", "qemu")}
+	p, err := playground.Run(id, h.dir, env, h.run, "qemu-system-x86_64", "-L", filepath.Join(usr, "share", "qemu"), "-L", filepath.Join(usr, "share", "seabios"),
+		"-machine", "q35", "-accel", *accelerator, "-cpu", "max,la57=off", "-m", strconv.FormatInt(machine.MemoryMiB, 10), "-smp", strconv.Itoa(int(machine.CPU)),
+		"-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
+		"-kernel", filepath.Join(h.images, "kernel"), "-initrd", filepath.Join(h.images, "initrd"), "-append", kernelArguments,
+		"-drive", "if=virtio,format=qcow2,cache=unsafe,file="+disk, "-drive", "if=virtio,format=raw,readonly=on,file="+seed,
+		"-netdev", fmt.Sprintf("user,id=n,ipv6=off,net=%s,dhcpstart=%s,hostfwd=tcp:%s-%s:10250", network, machine.IP, kubelet, machine.IP),
+		"-device", "virtio-net-pci,netdev=n,romfile=", "-device", "virtio-rng-pci")
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.guests[id] = &guest{Process: p, machine: machine, kubelet: kubelet}
+	return nil
+}
+
+// seed writes the disk by which cloud-init's NoCloud knows the machine.
+func (h *hypervisor) seed(ctx context.Context, m body.Machine, path string) error {
+	dir := path + ".d"
+	metaData := fmt.Sprintf("instance-id: %s\nlocal-hostname: %s\navailability-zone: %s\nregion: %s\n", m.InstanceID, m.Hostname, m.Zone, m.Region)
+	err := os.Mkdir(dir, 0o700)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "meta-data"), []byte(metaData), 0o600)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "user-data"), m.UserData, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write the seed: %w", err)
+	}
+	return h.tool(ctx, "genisoimage", "-quiet", "-output", path, "-volid", "cidata", "-joliet", "-rock", dir)
+}
+
+// tool runs one of the programs of Debian's that came with QEMU.
+func (h *hypervisor) tool(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, h.run, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", args[0], err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// console is what a guest printed, newest last.
+func (g *guest) console() string {
+	raw, err := os.ReadFile(g.Log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(raw)
+}
+
+// show prints the end of the consoles of guests that stand in the way of a test that failed.
+func (h *hypervisor) show(t *testing.T) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, g := range h.guests {
+		lines := strings.Split(strings.TrimSpace(g.console()), "\n")
+		t.Logf("--- console of %s (%s):\n%s", id, g.machine.Hostname, strings.Join(lines[max(0, len(lines)-60):], "\n"))
+	}
+}
+
+// freePort is an address on this machine that nobody listens at, for programs that can't choose one themselves.
+func freePort(ctx context.Context) (string, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	return l.Addr().String(), l.Close()
+}
+
+// install has the images and QEMU made or found.
+func (h *hypervisor) install(ctx context.Context) error {
+	root, err := playground.Root(ctx)
+	if err != nil {
+		return err
+	}
+	script := func(name string, args ...string) (string, error) {
+		cmd := exec.CommandContext(ctx, filepath.Join(root, "hack", name), args...)
+		var said strings.Builder
+		cmd.Stderr = &said
+		out, err := cmd.Output()
+		if err != nil {
+			return "", fmt.Errorf("hack/%s: %w\n%s", name, err, said.String())
+		}
+		return strings.TrimSpace(string(out)), nil
+	}
+	var errs [2]error
+	h.images, errs[0] = script("vm/install")
+	h.run, errs[1] = script("debs", "qemu-system-x86", "qemu-utils", "genisoimage")
+	return errors.Join(errs[:]...)
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+)
+
+// mirror is the web server of a site without Internet: it has the files that CloudInitConfigs name, and is a registry with
+// one image. It speaks HTTP, and HTTPS with a certificate that only the site knows.
+type mirror struct {
+	plain, secure *httptest.Server
+	// ca is the authority of its certificate, in PEM.
+	ca  []byte
+	dir string
+
+	mu     sync.Mutex
+	broken func(w http.ResponseWriter, r *http.Request, files http.Handler) bool
+}
+
+// pauseImage is the registry's only image, made of hack/vm's pause. The registry has it under any host's name.
+const pauseImage = "registry.k8s.io/pause:3.10.1"
+
+func newMirror(images string) (*mirror, error) {
+	registry, err := registryWith(filepath.Join(images, "pause"))
+	if err != nil {
+		return nil, err
+	}
+	certificate, ca, err := selfSigned(gateway)
+	if err != nil {
+		return nil, err
+	}
+	m := &mirror{ca: ca, dir: filepath.Join(images, "mirror")}
+	files := http.FileServer(http.Dir(m.dir))
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		m.mu.Lock()
+		broken := m.broken
+		m.mu.Unlock()
+		if broken != nil && broken(w, r, files) {
+			return
+		}
+		if strings.HasPrefix(r.URL.Path, "/v2/") {
+			registry.ServeHTTP(w, r)
+			return
+		}
+		files.ServeHTTP(w, r)
+	})
+	m.plain, m.secure = httptest.NewServer(handler), httptest.NewUnstartedServer(handler)
+	m.secure.TLS = certificate
+	m.secure.StartTLS()
+	return m, nil
+}
+
+func (m *mirror) close() {
+	m.plain.Close()
+	m.secure.Close()
+}
+
+// port is that of the mirror's plain address.
+func (m *mirror) port() string { return portOf(m.plain.Listener.Addr()) }
+
+func portOf(a net.Addr) string {
+	_, port, _ := net.SplitHostPort(a.String())
+	return port
+}
+
+// forGuests is the mirror's plain address as guests have it.
+func (m *mirror) forGuests() string { return "http://" + net.JoinHostPort(gateway, m.port()) }
+
+// packages is the installation from the mirror's copies of the repositories.
+func (m *mirror) packages() (bootstrapv1.PackagesInstall, error) {
+	containerd, err := released(m.dir, "github.com/containerd/containerd/releases/download/v*/containerd-*-linux-amd64.tar.gz")
+	base := "https://" + net.JoinHostPort(gateway, portOf(m.secure.Listener.Addr()))
+	return bootstrapv1.PackagesInstall{
+		ContainerdVersion:    containerd.Version,
+		KubernetesRepository: base + "/pkgs.k8s.io", ContainerdRepository: base + "/download.docker.com",
+	}, err
+}
+
+// breaks has a function answer requests, which says whether it did, until mend is called.
+func (m *mirror) breaks(how func(w http.ResponseWriter, r *http.Request, files http.Handler) bool) (mend func()) {
+	set := func(f func(http.ResponseWriter, *http.Request, http.Handler) bool) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.broken = f
+	}
+	set(how)
+	return func() { set(nil) }
+}
+
+// binaries is the installation from the mirror, with the sums of what is there.
+func (m *mirror) binaries() (*bootstrapv1.BinariesInstall, error) {
+	out := &bootstrapv1.BinariesInstall{Architecture: "amd64", Mirror: m.forGuests()}
+	var kubelet bootstrapv1.Release
+	for pattern, release := range map[string]*bootstrapv1.Release{
+		"dl.k8s.io/release/v*/bin/linux/amd64/kubelet":                                              &kubelet,
+		"github.com/containerd/containerd/releases/download/v*/containerd-*-linux-amd64.tar.gz":     &out.Containerd,
+		"github.com/opencontainers/runc/releases/download/v*/runc.amd64":                            &out.Runc,
+		"github.com/containernetworking/plugins/releases/download/v*/cni-plugins-linux-amd64-*.tgz": &out.CNIPlugins,
+	} {
+		var err error
+		if *release, err = released(m.dir, pattern); err != nil {
+			return nil, err
+		}
+	}
+	out.Kubelet.SHA256 = kubelet.SHA256
+	return out, nil
+}
+
+var versionFolder = regexp.MustCompile(`/v([0-9]+\.[0-9]+\.[0-9]+)/`)
+
+// released tells the version in the path of the one file that the pattern finds, and the file's sum.
+func released(dir, pattern string) (bootstrapv1.Release, error) {
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil {
+		return bootstrapv1.Release{}, err
+	}
+	if len(found) != 1 {
+		return bootstrapv1.Release{}, fmt.Errorf("the mirror has %d files of the pattern %s", len(found), pattern)
+	}
+	version := versionFolder.FindStringSubmatch(strings.TrimPrefix(found[0], dir))
+	if version == nil {
+		return bootstrapv1.Release{}, fmt.Errorf("there is no version in %s", found[0])
+	}
+	f, err := os.Open(found[0])
+	if err != nil {
+		return bootstrapv1.Release{}, err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return bootstrapv1.Release{}, err
+	}
+	return bootstrapv1.Release{Version: version[1], SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
+}
+
+// registryWith serves one image, which runs the program, by the protocol of registries: whatever tag is asked for, and blobs.
+func registryWith(program string) (http.Handler, error) {
+	binary, err := os.ReadFile(program)
+	if err != nil {
+		return nil, err
+	}
+	var layer bytes.Buffer
+	archive := tar.NewWriter(&layer)
+	if err := archive.WriteHeader(&tar.Header{Name: "pause", Mode: 0o755, Size: int64(len(binary))}); err != nil {
+		return nil, err
+	}
+	if _, err := archive.Write(binary); err != nil {
+		return nil, err
+	}
+	if err := archive.Close(); err != nil {
+		return nil, err
+	}
+	blobs := map[string][]byte{}
+	add := func(blob []byte) string {
+		sum := sha256.Sum256(blob)
+		digest := "sha256:" + hex.EncodeToString(sum[:])
+		blobs[digest] = blob
+		return digest
+	}
+	type object = map[string]any
+	diff := add(layer.Bytes())
+	config, err := json.Marshal(object{
+		"architecture": "amd64", "os": "linux", "config": object{"Entrypoint": []string{"/pause"}},
+		"rootfs": object{"type": "layers", "diff_ids": []string{diff}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	const kind = "application/vnd.oci.image."
+	manifest, err := json.Marshal(object{
+		"schemaVersion": 2, "mediaType": kind + "manifest.v1+json",
+		"config": object{"mediaType": kind + "config.v1+json", "digest": add(config), "size": len(config)},
+		"layers": []object{{"mediaType": kind + "layer.v1.tar", "digest": diff, "size": layer.Len()}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	top := add(manifest)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		folder, reference := path.Split(r.URL.Path)
+		if strings.HasSuffix(folder, "/manifests/") {
+			w.Header().Set("Content-Type", kind+"manifest.v1+json")
+			if !strings.HasPrefix(reference, "sha256:") {
+				reference = top
+			}
+		}
+		blob, ok := blobs[reference]
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Docker-Content-Digest", reference)
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(blob))
+	}), nil
+}
+
+// selfSigned makes the configuration of a server at the address, and its certificate in PEM, which vouches for itself.
+func selfSigned(address string) (*tls.Config, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the site's own"}, IPAddresses: []net.IP{net.ParseIP(address)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}},
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+}

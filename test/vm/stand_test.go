@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// late is Drover's --node-late-after: short, for the tests of what goes wrong. A guest that is well may pass it.
+const late = 45 * time.Second
+
+// cloudConfig describes the cloud: its images are hack/vm's, its network is the guests', its only size is what a guest needs.
+const cloudConfig = `
+networks: [{name: default, cidr: ` + network + `}]
+images: [{name: bare, arch: amd64, os: linux}, {name: prebuilt, arch: amd64, os: linux}]
+instanceTypes: [{name: small, cpu: 2, memoryMiB: 1280, arch: amd64, pricePerHour: 0.01}]
+settings: {bootMin: 100ms, bootMax: 200ms, stop: 200ms, throttle: none}
+`
+
+// stand is all that stands around the guests.
+type stand struct {
+	management *playground.Management
+	workload   *playground.ControlPlane
+	cloud      *playground.Simulator
+	hypervisor *hypervisor
+	mirror     *mirror
+	// client and nodes are administrators of the management and the workload cluster.
+	client, nodes client.Client
+	view          *scenario.View
+	cluster       scenario.Adopted
+}
+
+// newStand makes the images where they are missing, and starts everything but guests.
+func newStand(t *testing.T) *stand {
+	t.Helper()
+	g := NewWithT(t)
+	ctrl.SetLogger(logr.Discard())
+	s := &stand{hypervisor: &hypervisor{dir: t.TempDir()}}
+	g.Expect(s.hypervisor.install(t.Context())).To(Succeed())
+	var err error
+	s.mirror, err = newMirror(s.hypervisor.images)
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(s.mirror.close)
+	t.Cleanup(func() { g.Expect(s.stop()).To(Succeed()) })
+	g.Expect(s.start(t.Context(), t.TempDir())).To(Succeed())
+
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	wait := s.hypervisor.start(ctx, func(err error) { t.Error(err) })
+	t.Cleanup(func() { stop(); wait() })
+	s.view, err = scenario.Follow(ctx, s.management.AdminConfig(), "", &clusterv1.Machine{}, &clusterv1.MachineDeployment{}, &clusterv1.Cluster{},
+		&infrav1.CloudMachine{}, &bootstrapv1.CloudInitConfig{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(s.adopt(t.Context())).To(Succeed())
+	return s
+}
+
+// start starts both clusters, the cloud and Drover, at once where they do not need each other.
+func (s *stand) start(ctx context.Context, dir string) error {
+	binary, err := playground.Build(ctx, false)
+	if err != nil {
+		return err
+	}
+	var parts sync.WaitGroup
+	var errs [3]error
+	parts.Go(func() {
+		s.management, errs[0] = playground.StartManagement(ctx, playground.ManagementOptions{
+			ControlPlaneOptions: playground.ControlPlaneOptions{Name: "management", Progress: os.Stderr},
+		})
+		if errs[0] == nil {
+			_, errs[0] = s.management.StartDrover(ctx, playground.DroverOptions{Binary: binary, Args: []string{"--node-late-after=" + late.String()}})
+		}
+	})
+	parts.Go(func() {
+		s.workload, errs[1] = playground.StartControlPlane(ctx, playground.ControlPlaneOptions{
+			Name: "workload", Progress: os.Stderr, Addresses: []net.IP{net.ParseIP(gateway)},
+		})
+	})
+	parts.Go(func() { errs[2] = s.startCloud(ctx, binary, filepath.Join(dir, "cloud.yaml")) })
+	parts.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		return err
+	}
+	if s.client, err = scenario.NewClient(s.management.AdminConfig()); err != nil {
+		return err
+	}
+	s.nodes, err = scenario.NewClient(s.workload.AdminConfig())
+	return err
+}
+
+// startCloud starts a cloud whose instances have no bodies of their own.
+func (s *stand) startCloud(ctx context.Context, binary, config string) error {
+	err := os.WriteFile(config, []byte(cloudConfig), 0o600)
+	if err == nil {
+		s.cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{Binary: binary, Args: []string{"--config=" + config}})
+	}
+	if err != nil {
+		return err
+	}
+	s.hypervisor.admin = simulator.Admin{URL: s.cloud.URL}
+	_, err = s.hypervisor.admin.AddFault(ctx, simulator.Fault{Kind: simulator.DeadBody, Operation: wire.RunInstances})
+	return err
+}
+
+// stop ends what start has started.
+func (s *stand) stop() error {
+	var errs []error
+	if s.cloud != nil {
+		errs = append(errs, s.cloud.Stop())
+	}
+	if s.workload != nil {
+		errs = append(errs, s.workload.Stop())
+	}
+	if s.management != nil {
+		errs = append(errs, s.management.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+// adopt gives the workload cluster to Drover. Machines reach its API server through their own network.
+func (s *stand) adopt(ctx context.Context) error {
+	const user = "drover-adopter"
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: user}}
+	rights := scenario.Rights("system:serviceaccount:" + metav1.NamespaceSystem + ":" + user)
+	if err := scenario.Create(ctx, s.nodes, append(rights, account)...); err != nil {
+		return err
+	}
+	kubeconfig, err := s.workload.ServiceAccountKubeconfig(ctx, metav1.NamespaceSystem, user)
+	if err != nil {
+		return err
+	}
+	u, err := url.Parse(s.workload.URL)
+	if err != nil {
+		return err
+	}
+	s.cluster, err = s.newCluster(ctx, "guests", kubeconfig, u.Port())
+	return err
+}
+
+// newCluster makes a Cluster that adopts the workload cluster, with a port of this machine's as the machines' way to its
+// API server, and waits until it can get machines.
+func (s *stand) newCluster(ctx context.Context, name string, kubeconfig []byte, port string) (scenario.Adopted, error) {
+	cluster := scenario.Adopted{
+		Namespace: name, Name: name, Kubeconfig: kubeconfig, Endpoint: s.cloud.URL, Token: s.cloud.Token,
+		Inventory: infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1},
+	}
+	number, err := strconv.ParseInt(port, 10, 32)
+	if err != nil {
+		return cluster, fmt.Errorf("read the port: %w", err)
+	}
+	objects := cluster.Objects()
+	for _, o := range objects {
+		if adopted, ok := o.(*controlplanev1.AdoptedControlPlane); ok {
+			adopted.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: gateway, Port: int32(number)}
+		}
+	}
+	if err := scenario.Create(ctx, s.client, objects...); err != nil {
+		return cluster, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	return cluster, s.view.Until(ctx, "the Cluster can get machines", cluster.Available(s.view))
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vm
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"golang.org/x/net/dns/dnsmessage"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/render"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// badMirror lets a guest meet, one after the other, a name server that does not answer, a file that is not there, a connection
+// that is cut, and a file with other bytes than it should have. The condition says what can be known from outside, the log on
+// the machine tells all of it apart, and the guest becomes a Node once each is mended.
+func (s *stand) badMirror(t *testing.T) {
+	g := NewWithT(t)
+	const name = "mirror.example.test"
+	dns := startNameServer(t, name)
+	config := s.common()
+	binaries, err := s.mirror.binaries()
+	g.Expect(err).NotTo(HaveOccurred())
+	binaries.Mirror = "http://" + net.JoinHostPort(name, s.mirror.port())
+	config.OperatingSystem, config.Install = "debian-12", bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: binaries}
+	config.Containerd.PauseImage = pauseImage
+	// systemd-resolved runs before user data are there: it is started again before the script that needs it.
+	config.Files = append(config.Files,
+		bootstrapv1.File{Path: "/etc/systemd/resolved.conf.d/site.conf", Content: "[Resolve]\nDNS=" + net.JoinHostPort(gateway, dns.port()) + "\nDomains=~.\n"},
+		bootstrapv1.File{Path: "/etc/systemd/system/drover-bootstrap.service.d/site.conf", Content: "[Service]\nExecStartPre=systemctl restart systemd-resolved\n"})
+	pool := s.pool("bad-mirror", "bare", config)
+	restore := s.mirror.breaks(onceEach(name, map[string]fault{"runc.amd64": notThere, "cni-plugins": cut, "kubelet": otherBytes}))
+	defer restore()
+
+	s.create(t, pool)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
+	g.Eventually(s.guestOf(t, s.machine(t, g, pool)).console, patience, time.Second).Should(ContainSubstring("could not be fetched"))
+	dns.answers.Store(true)
+
+	machine := s.ready(t, pool)
+	s.saysNothing(t, pool)
+	log, err := s.askKubelet(t, machine, "/logs"+strings.TrimPrefix(render.LogPath, "/var/log"))
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, cause := range []string{
+		"curl: (28) Resolving timed out",
+		"The requested URL returned error: 404",
+		"curl: (18)", // "partial file"
+		"/kubelet has not the SHA-256 that was given",
+		"drover: Done",
+	} {
+		g.Expect(log).To(ContainSubstring(cause))
+	}
+	s.remove(t, pool)
+}
+
+// badServer lets a guest meet an API server that another authority vouches for, and then a token that is gone.
+func (s *stand) badServer(t *testing.T) {
+	g := NewWithT(t)
+	door := startDoor(t, s.workload.URL)
+	cluster, err := s.newCluster(t.Context(), "other", s.cluster.Kubeconfig, portOf(door.Addr()))
+	g.Expect(err).NotTo(HaveOccurred())
+	pool := s.pool("bad-server", "prebuilt", s.common())
+	pool.Cluster = cluster
+
+	s.create(t, pool)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
+	machine := s.machine(t, g, pool)
+	g.Eventually(s.guestOf(t, machine).console, patience, time.Second).Should(ContainSubstring("certificate signed by unknown authority"))
+	tokens := s.tokens(t, machine)
+	g.Expect(tokens).To(HaveLen(1), "it is renewed as long as the machine has not joined")
+
+	g.Expect(s.nodes.Delete(t.Context(), &tokens[0])).To(Succeed())
+	door.mended.Store(true)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its bootstrap token has expired or was deleted, and is made good again within 15m0s")
+	// Sooner than that.
+	config := &bootstrapv1.CloudInitConfig{}
+	g.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}, config)).To(Succeed())
+	before := config.DeepCopy()
+	metav1.SetMetaDataAnnotation(&config.ObjectMeta, "test", "look again")
+	g.Expect(s.client.Patch(t.Context(), config, client.MergeFrom(before))).To(Succeed())
+
+	s.ready(t, pool)
+	s.saysNothing(t, pool)
+	s.remove(t, pool)
+}
+
+// says waits until the pool's CloudMachine says why it is no Node.
+func (s *stand) says(t *testing.T, pool scenario.Pool, reason string, words ...string) {
+	t.Helper()
+	g := NewWithT(t)
+	g.Eventually(func(g Gomega) {
+		c := conditions.Get(s.cloudMachine(t, g, pool), infrav1.MachineNodeLinkedCondition)
+		g.Expect(c).NotTo(BeNil())
+		g.Expect(c.Reason).To(Equal(reason), c.Message)
+		for _, w := range words {
+			g.Expect(c.Message).To(ContainSubstring(w))
+		}
+	}, patience, time.Second).Should(Succeed())
+}
+
+// saysNothing waits until it has taken back what it said.
+func (s *stand) saysNothing(t *testing.T, pool scenario.Pool) {
+	t.Helper()
+	g := NewWithT(t)
+	g.Eventually(func(g Gomega) {
+		g.Expect(conditions.Get(s.cloudMachine(t, g, pool), infrav1.MachineNodeLinkedCondition)).To(BeNil())
+	}, time.Minute, time.Second).Should(Succeed())
+}
+
+func (s *stand) cloudMachine(t *testing.T, g Gomega, pool scenario.Pool) *infrav1.CloudMachine {
+	t.Helper()
+	machine := s.machine(t, g, pool)
+	out := &infrav1.CloudMachine{}
+	g.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name}, out)).To(Succeed())
+	return out
+}
+
+// fault answers a request for a file with something else than the file.
+type fault func(w http.ResponseWriter, r *http.Request, files http.Handler)
+
+func notThere(w http.ResponseWriter, r *http.Request, _ http.Handler) { http.NotFound(w, r) }
+
+// cut ends the connection half-way.
+func cut(w http.ResponseWriter, r *http.Request, files http.Handler) {
+	whole := httptest.NewRecorder()
+	files.ServeHTTP(whole, r)
+	w.Header().Set("Content-Length", fmt.Sprint(whole.Body.Len()))
+	_, _ = w.Write(whole.Body.Bytes()[:whole.Body.Len()/2])
+	panic(http.ErrAbortHandler)
+}
+
+func otherBytes(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+	_, _ = io.WriteString(w, "not it")
+}
+
+// onceEach does each fault to the first request to that host for a path that holds its key.
+func onceEach(host string, faults map[string]fault) func(http.ResponseWriter, *http.Request, http.Handler) bool {
+	var mu sync.Mutex
+	take := func(path string) fault {
+		mu.Lock()
+		defer mu.Unlock()
+		for part, f := range faults {
+			if strings.Contains(path, part) {
+				delete(faults, part)
+				return f
+			}
+		}
+		return nil
+	}
+	return func(w http.ResponseWriter, r *http.Request, files http.Handler) bool {
+		if !strings.HasPrefix(r.Host, host) {
+			return false
+		}
+		f := take(r.URL.Path)
+		if f != nil {
+			f(w, r, files)
+		}
+		return f != nil
+	}
+}
+
+// nameServer knows one name, for the gateway's address, and keeps silent until it is to answer.
+type nameServer struct {
+	net.PacketConn
+	name    dnsmessage.Name
+	answers atomic.Bool
+}
+
+func startNameServer(t *testing.T, name string) *nameServer {
+	t.Helper()
+	g := NewWithT(t)
+	conn, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", "127.0.0.1:0")
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { conn.Close() })
+	n := &nameServer{PacketConn: conn, name: dnsmessage.MustNewName(name + ".")}
+	go n.serve()
+	return n
+}
+
+func (n *nameServer) port() string { return portOf(n.LocalAddr()) }
+
+func (n *nameServer) serve() {
+	buffer := make([]byte, 4096)
+	for {
+		size, from, err := n.ReadFrom(buffer)
+		if err != nil {
+			return // closed
+		}
+		var query dnsmessage.Message
+		if !n.answers.Load() || query.Unpack(buffer[:size]) != nil || len(query.Questions) != 1 {
+			continue
+		}
+		if reply, err := n.reply(query); err == nil {
+			_, _ = n.WriteTo(reply, from)
+		}
+	}
+}
+
+func (n *nameServer) reply(query dnsmessage.Message) ([]byte, error) {
+	question := query.Questions[0]
+	m := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: query.ID, Response: true, Authoritative: true, RecursionDesired: query.RecursionDesired, RecursionAvailable: true},
+		Questions: query.Questions,
+	}
+	switch {
+	case !strings.EqualFold(question.Name.String(), n.name.String()):
+		m.RCode = dnsmessage.RCodeNameError
+	case question.Type == dnsmessage.TypeA:
+		m.Answers = []dnsmessage.Resource{{
+			Header: dnsmessage.ResourceHeader{Name: question.Name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET, TTL: 60},
+			Body:   &dnsmessage.AResource{A: [4]byte(net.ParseIP(gateway).To4())},
+		}}
+	}
+	return m.Pack()
+}
+
+// door leads to an API server. Until it is mended, one with another authority's certificate stands behind it.
+type door struct {
+	net.Listener
+	server string
+	wrong  *tls.Config
+	mended atomic.Bool
+}
+
+func startDoor(t *testing.T, server string) *door {
+	t.Helper()
+	g := NewWithT(t)
+	u, err := url.Parse(server)
+	g.Expect(err).NotTo(HaveOccurred())
+	wrong, _, err := selfSigned(gateway)
+	g.Expect(err).NotTo(HaveOccurred())
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	g.Expect(err).NotTo(HaveOccurred())
+	d := &door{Listener: l, server: u.Host, wrong: wrong}
+	t.Cleanup(func() { l.Close() })
+	go d.serve(context.WithoutCancel(t.Context()))
+	return d
+}
+
+func (d *door) serve(ctx context.Context) {
+	for {
+		client, err := d.Accept()
+		if err != nil {
+			return // closed
+		}
+		go func() {
+			defer client.Close()
+			if !d.mended.Load() {
+				ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+				defer cancel()
+				_ = tls.Server(client, d.wrong).HandshakeContext(ctx)
+				return
+			}
+			server, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", d.server)
+			if err != nil {
+				return
+			}
+			defer server.Close()
+			go func() {
+				_, _ = io.Copy(server, client)
+				server.Close()
+			}()
+			_, _ = io.Copy(client, server)
+		}()
+	}
+}
