@@ -3,6 +3,8 @@
 package cloud
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -60,6 +62,26 @@ func zones(all []string) ([]string, error) {
 func fits(text string, limit int) bool {
 	n := utf8.RuneCountInString(text)
 	return n > 0 && n <= limit && utf8.ValidString(text)
+}
+
+// HostName makes a DNS label (RFC 1123) of at most n bytes of a machine's name. A name that had to be changed gets a digest of
+// the whole, so that two names never become one.
+func HostName(name string, n int) string {
+	fit := strings.Trim(strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return '-'
+	}, name), "-")
+	if fit == name && fit != "" && len(fit) <= n {
+		return fit
+	}
+	sum := sha256.Sum256([]byte(name))
+	fit = strings.Trim(Clip(fit, n-9), "-")
+	return strings.TrimLeft(fmt.Sprintf("%s-%x", fit, sum[:4]), "-")
 }
 
 // Clip cuts a text to at most n bytes, and never inside a character.

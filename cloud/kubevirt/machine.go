@@ -4,11 +4,9 @@ package kubevirt
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -119,7 +117,7 @@ func guest(req cloud.Request, domain infrav1.KubeVirtFailureDomain) kubevirtv1.V
 	maps.Copy(nodes, spec.NodeSelector)
 	maps.Copy(nodes, domain.NodeSelector)
 	g := kubevirtv1.VirtualMachineInstanceSpec{
-		Hostname:                      hostname(req.Name),
+		Hostname:                      cloud.HostName(req.Name, 63),
 		Architecture:                  string(spec.Architecture),
 		NodeSelector:                  nodes,
 		Affinity:                      affinity(spec),
@@ -357,26 +355,6 @@ func tolerations(spec *infrav1.KubeVirtMachine) (all []corev1.Toleration) {
 		})
 	}
 	return all
-}
-
-// hostname makes a DNS label of a name. One that had to be changed gets a digest of the whole, so that two never become one.
-func hostname(name string) string {
-	const most = 63
-	fit := strings.Trim(strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
-			return r
-		case r >= 'A' && r <= 'Z':
-			return r + 'a' - 'A'
-		}
-		return '-'
-	}, name), "-")
-	if fit == name && fit != "" && len(fit) <= most {
-		return fit
-	}
-	sum := sha256.Sum256([]byte(name))
-	fit = strings.Trim(cloud.Clip(fit, most-9), "-")
-	return strings.TrimLeft(fmt.Sprintf("%s-%x", fit, sum[:4]), "-")
 }
 
 // domain returns the failure domain of that name.

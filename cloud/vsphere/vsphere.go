@@ -192,26 +192,8 @@ func (d *driver) domain(name string) (infrav1.VSphereFailureDomain, error) {
 	return d.domains[i], nil
 }
 
-// label makes a host name of a name, up to 54 characters, so that a suffix still fits. A name that had to be changed
-// gets a digest of the whole, so that two names never become one.
-func label(name string) string {
-	const most = 54
-	fit := strings.Trim(strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
-			return r
-		case r >= 'A' && r <= 'Z':
-			return r + 'a' - 'A'
-		}
-		return '-'
-	}, name), "-")
-	if fit == name && fit != "" && len(fit) <= most {
-		return fit
-	}
-	sum := sha256.Sum256([]byte(name))
-	fit = strings.Trim(cloud.Clip(fit, most-9), "-")
-	return strings.TrimLeft(fmt.Sprintf("%s-%x", fit, sum[:4]), "-")
-}
+// label makes a host name of a name, with room for a suffix.
+func label(name string) string { return cloud.HostName(name, 54) }
 
 // vmName is what people see, and vCenter's own guard against doubles: names are unique in a folder, also among the
 // clones under way, and this one belongs to the token.
