@@ -95,12 +95,22 @@ func (x *tenant) delete(ctx context.Context, m *machine) error {
 	return scenario.Delete(ctx, x.bench.client, m.object.DeepCopy())
 }
 
-// bringBack makes the object as a backup has it: with its spec, and another UID.
+// bringBack makes the object as a backup has it: with its spec, and another UID. On a computer that is too busy to do so at
+// once the grace may end meanwhile: then nobody is to blame.
 func (x *tenant) bringBack(ctx context.Context, m *machine) error {
 	o := x.object(m.object.Spec.CreationToken)
 	o.Spec.ProviderID = m.object.Spec.ProviderID
-	defer x.note("  %s is back", o.Name)
-	return scenario.Create(ctx, x.bench.client, o)
+	begin := time.Now()
+	err := scenario.Create(ctx, x.bench.client, o)
+	for err != nil && sleep(ctx, 100*time.Millisecond) {
+		err = scenario.Create(ctx, x.bench.client, o)
+	}
+	took := time.Since(begin)
+	x.note("  %s is back, after %s", o.Name, took)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.late = x.late || took > grace/8
+	return err
 }
 
 // terminate ends a VM by the test's own hand.
@@ -185,12 +195,24 @@ func (x *tenant) many() []*machine {
 	return all
 }
 
-func (x *tenant) loseManyForAWhile(ctx context.Context) error {
-	lost := x.many()
+// loseMany loses many at once: one by one they would be believed.
+func (x *tenant) loseMany(ctx context.Context) ([]*machine, error) {
+	lost, begin := x.many(), time.Now()
 	for _, m := range lost {
 		if err := x.delete(ctx, m); err != nil {
-			return err
+			return nil, err
 		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.late = x.late || time.Since(begin) > grace/2
+	return lost, nil
+}
+
+func (x *tenant) loseManyForAWhile(ctx context.Context) error {
+	lost, err := x.loseMany(ctx)
+	if err != nil {
+		return err
 	}
 	if len(lost) > 0 {
 		sleep(ctx, between(x.rand, 0, 2.5*grace.Seconds()))
@@ -206,14 +228,9 @@ func (x *tenant) loseManyForAWhile(ctx context.Context) error {
 
 // loseManyForGood gives the machines up when a person is asked, and not before.
 func (x *tenant) loseManyForGood(ctx context.Context) error {
-	lost := x.many()
-	for _, m := range lost {
-		if err := x.delete(ctx, m); err != nil {
-			return err
-		}
-	}
-	if len(lost) == 0 {
-		return nil
+	lost, err := x.loseMany(ctx)
+	if err != nil || len(lost) == 0 {
+		return err
 	}
 	sleep(ctx, between(x.rand, 0, 2*grace.Seconds()))
 	for {
