@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -28,7 +27,6 @@ var (
 	schedules = flag.Int("schedules", 100, "how many schedules to run")
 	seed      = flag.Uint64("seed", 0, "seed of the first schedule; the others follow it. 0: another one each time")
 	width     = flag.Int("width", 50, "how many schedules share the processes at a time")
-	share     = flag.Int("share", 20, "the collector's --machine-safety-orphan-vms-max-share: with 1000 it never doubts, and the test must fail")
 	trusting  = flag.Duration("grace", grace, "the collector's --machine-safety-orphan-vms-grace: if it is much less than the schedules' own, the test must fail")
 )
 
@@ -53,9 +51,8 @@ type bench struct {
 	collector *playground.Process
 }
 
-// TestSchedules runs random schedules, wave by wave, until one breaks something. Seen to fail with -share 1000, with -grace 1s,
-// and with each of these rules of controllers/safety taken out: a paused cluster is left alone; another management cluster's
-// tokens are not ours; after a doubt that was not answered the grace begins anew; of two VMs the recorded one stays.
+// TestSchedules runs random schedules, wave by wave, until one breaks something. Seen to fail with -grace 1s, and when the grace
+// was counted from the listing. It does not see whether the share of the fleet counts: its losses in a mass are halves as well.
 func TestSchedules(t *testing.T) {
 	ctrl.SetLogger(logr.Discard()) // what matters here is in the managers' logs
 	first := *seed
@@ -126,7 +123,6 @@ func (b *bench) collect(ctx context.Context) error {
 		"--run=safety", "--leader-elect=false", "--cloud-call-timeout=10s",
 		"--machine-safety-overshooting-period=0", "--machine-safety-apiserver-statuscheck-period=0",
 		"--machine-safety-orphan-vms-period=" + period.String(), "--machine-safety-orphan-vms-grace=" + trusting.String(),
-		fmt.Sprintf("--machine-safety-orphan-vms-max-share=%d", *share),
 	}})
 	b.mu.Lock()
 	defer b.mu.Unlock()
