@@ -18,7 +18,7 @@ TEST_TIMEOUT ?= 40m
 LONG := test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/openstack test/kubevirt test/vm
 OTHERS := go test -count 1 -p 1 -timeout 6h
 
-# The first of the schedules that `make test-long` runs, so that it does the same each time. `make chaos` draws its own.
+# The first of the schedules that `make test-long` and `make test-orphans` run, so that it does the same each time. `make chaos` draws its own.
 SEED ?= 1000
 
 # Programs are built and then run, because "go run" passes on neither signals nor exit codes.
@@ -27,7 +27,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-autoscaler test-openstack test-kubevirt test-vm chaos bench demo playground lint generate verify-generate release-manifests clean
+.PHONY: help build test test-long test-orphans test-autoscaler test-openstack test-kubevirt test-vm chaos bench demo playground lint generate verify-generate release-manifests clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,11 +39,14 @@ test: ## Run the tests that end in minutes, against the real API server and Clus
 	@hack/tool $(PLAYGROUND) >/dev/null
 	go test -race -count 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
 
-test-long: ## Run lifecycles, a crash at every step, 50 schedules of chaos, 100 of orphans, and outages (35 minutes)
+test-long: ## Run lifecycles, a crash at every step, 50 schedules of chaos, and outages (40 minutes)
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/lifecycle ./test/crash ./test/outage
 	$(OTHERS) ./test/chaos -seed $(SEED)
-	$(OTHERS) ./test/orphans -seed $(SEED)
+
+test-orphans: ## Run 100 random schedules of mistakes that make orphans, with the collector armed
+	@hack/tool $(PLAYGROUND) >/dev/null
+	$(OTHERS) ./test/orphans -seed $(SEED) -v
 
 test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and back, short of capacity, and frozen
 	@hack/tool $(PLAYGROUND) kube-scheduler cluster-autoscaler >/dev/null

@@ -73,11 +73,12 @@ func (x *tenant) play(ctx context.Context) error {
 	return nil
 }
 
-// draw returns up to n machines that have their VM, in random order.
+// draw returns up to n machines that have their VM and were never lost, in random order: one that is lost, back and lost again
+// before the collector has looked was, for all that it can see, lost all the time.
 func (x *tenant) draw(n int) []*machine {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	all := slices.Clone(x.machines)
+	all := slices.DeleteFunc(slices.Clone(x.machines), func(m *machine) bool { return m.back && !x.gone })
 	x.rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:min(n, len(all))]
 }
@@ -109,7 +110,7 @@ func (x *tenant) bringBack(ctx context.Context, m *machine) error {
 	x.note("  %s is back, after %s", o.Name, took)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.late = x.late || took > grace/8
+	m.back, x.late = true, x.late || took > grace/8
 	return err
 }
 
@@ -352,6 +353,7 @@ func (x *tenant) moveAway(ctx context.Context) error {
 // deleteNamespace is a mistake: all objects are asked to go, and finalizers hold those that stand for VMs.
 func (x *tenant) deleteNamespace(ctx context.Context) error {
 	x.later.Wait()
+	x.gone = true
 	held := []client.Object{x.Account(), x.CloudCluster()}
 	for _, m := range x.draw(100) {
 		held = append(held, m.object.DeepCopy())
@@ -361,7 +363,6 @@ func (x *tenant) deleteNamespace(ctx context.Context) error {
 			return err
 		}
 	}
-	x.gone = true
 	return scenario.Delete(ctx, x.bench.client, x.Adopted.Objects()[0])
 }
 

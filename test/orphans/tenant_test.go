@@ -58,6 +58,7 @@ type tenant struct {
 type machine struct {
 	object *infrav1.CloudMachine
 	vm     string
+	back   bool // it was lost and brought back
 }
 
 func newTenant(b *bench, seed uint64) *tenant {
