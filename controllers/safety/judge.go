@@ -61,10 +61,11 @@ type memory struct {
 	passed, listed time.Time
 	since          map[string]time.Time // of orphans, by name
 	empty          map[string]time.Time // since when a former cluster has had nothing, by ownership ID
-	// machines are the CloudMachines at the last pass that was not doubted, and doubted is when Kubernetes was asked in the
-	// last one that was.
+	// machines are the CloudMachines at the last pass that was not doubted. doubted: the orphans of the last pass were not
+	// believed; and calm is when Kubernetes was asked in the first pass after that in which they were.
 	machines int
-	doubted  time.Time
+	doubted  bool
+	calm     time.Time
 	// begun is what was asked to go of machines of which something is left, and when, by token and by name.
 	begun map[string]map[string]time.Time
 	// unread: a live read failed, and is to be tried again soon.
@@ -193,7 +194,8 @@ func twins(f facts, living map[string][]cloud.Resource) (tokens []string) {
 	return tokens
 }
 
-// settle returns the former clusters that no listing has had anything of for as long as the grace.
+// settle returns the former clusters that no listing has had anything of for as long as the grace, counted from when they
+// were known to be former: a create that their last machine did not wait for may show until then.
 func (m *memory) settle(f facts, owners map[string]bool, grace time.Duration) (settled []string) {
 	empty := map[string]time.Time{}
 	for id, c := range f.clusters {
@@ -202,7 +204,7 @@ func (m *memory) settle(f facts, owners map[string]bool, grace time.Duration) (s
 		}
 		first := m.empty[id]
 		if first.IsZero() {
-			first = f.listed
+			first = f.read
 		}
 		if empty[id] = first; f.listed.Sub(first) >= grace {
 			settled = append(settled, id)
@@ -247,10 +249,14 @@ func (m *memory) allow(r report, word string) bool {
 
 // due are the machines whose remains may go, by token: of which every orphan is confirmed; those that were begun, and up
 // to n further ones, in the order of their tokens. Doubts that have passed without a person's word may have passed because
-// lost objects are being brought back one by one: those that are left have the grace once more.
+// lost objects are being brought back one by one: those that are left have the grace once more, counted from the first look
+// without doubts, for the last one with doubts may be long ago.
 func (m *memory) due(r report, n int, grace time.Duration) map[string][]orphan {
 	waits, of := map[string]bool{}, map[string][]orphan{}
-	recovering := !m.doubted.IsZero() && m.listed.Sub(m.doubted) < grace
+	if m.doubted {
+		m.doubted, m.calm = false, r.read
+	}
+	recovering := !m.calm.IsZero() && m.listed.Sub(m.calm) < grace
 	for _, o := range r.orphans {
 		waits[o.Token] = waits[o.Token] || !o.confirmed || recovering && !m.allowed[name(o.Resource)]
 		of[o.Token] = append(of[o.Token], o)

@@ -201,7 +201,7 @@ func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, foun
 		say(account, infrav1.OrphansReportedReason, fmt.Sprintf("%d resources of clusters here were made by another "+
 			"management cluster and belong to no CloudMachine here: look there whether they are in use, or delete them in the cloud", len(found.foreign)))
 	case doubt != "" && !m.allow(found, word):
-		m.doubted = found.read
+		m.doubted = true
 		say(account, infrav1.OrphansDoubtedReason, fmt.Sprintf(
 			"%s: %s, so none is deleted; look at them (status.orphans), and if they may go, annotate this account with %s=%s",
 			counts, doubt, infrav1.ConfirmOrphansAnnotation, digest(found.orphans)))
