@@ -89,6 +89,9 @@ func (r *OrphanReconciler) SetupWithManager(mgr ctrl.Manager, options controller
 		return fmt.Errorf("the orphan collector needs a period, a grace, limits and an identity: %s, %s, %d, %d, %q",
 			r.Period, r.Grace, r.MaxDeletions, r.MaxShare, r.Identity)
 	}
+	// Accounts are looked at in turn. By priority, those that a manager finds when it begins would wait for all that have an
+	// event since; where there are more of these than it can do, for ever.
+	options.UsePriorityQueue = ptr.To(false)
 	return builder.ControllerManagedBy(mgr).
 		For(&infrav1.CloudAccount{}).
 		WithOptions(options).
