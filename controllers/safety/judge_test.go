@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/drover-io/drover/cloud"
 )
@@ -141,6 +142,39 @@ func TestOldListing(t *testing.T) {
 		f.listed, f.read = lostAt.Add(after), lostAt.Add(after)
 		if r, _ := later.judge(f, grace); r.confirmed() != want {
 			t.Errorf("%s after the loss, %d are confirmed, want %d", after, r.confirmed(), want)
+		}
+	}
+}
+
+// byClock is the time as a process reads it after somebody has set its clock by so much: the wall clock differs, the monotonic one
+// does not. Nothing but the layout of time.Time gives that; it is checked.
+func byClock(t *testing.T, at time.Time, by time.Duration) time.Time {
+	t.Helper()
+	is := at
+	*(*uint64)(unsafe.Pointer(&is)) += uint64(by/time.Second) << 30
+	if is.Sub(at) != 0 || is.Round(0).Sub(at.Round(0)) != by {
+		t.Fatalf("%s is no clock that was set by %s", is, by)
+	}
+	return is
+}
+
+// TestClockIsSet: a clock that is set by a day neither confirms an orphan nor hides it. Seen to fail when times without the
+// monotonic clock's reading were compared.
+func TestClockIsSet(t *testing.T) {
+	begin := time.Now()
+	for _, by := range []time.Duration{24 * time.Hour, -24 * time.Hour} {
+		m, f := &memory{}, knows()
+		f.resources, f.listed, f.read = []cloud.Resource{vm("i-1", "ours", self+"lost")}, begin, begin
+		m.judge(f, grace)
+		for _, c := range []struct {
+			after time.Duration
+			want  int
+		}{{time.Minute, 0}, {grace, 1}} {
+			at := byClock(t, begin.Add(c.after), by)
+			f.listed, f.read = at, at
+			if r, ok := m.judge(f, grace); !ok || r.confirmed() != c.want {
+				t.Errorf("%s later, by a clock set by %s: %d are confirmed, want %d", c.after, by, r.confirmed(), c.want)
+			}
 		}
 	}
 }
