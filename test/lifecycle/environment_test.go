@@ -32,10 +32,11 @@ import (
 // patience bounds every wait of these tests. They are never this slow unless something is broken.
 const patience = 6 * time.Minute
 
-// The orphan collector's times, scaled down. The grace is longer than the longest create that is not slowed on purpose.
+// The orphan collector's times, scaled down. The grace is longer than the longest create that is not slowed on purpose, and
+// than a busy computer takes to notice what is announced in it.
 const (
 	orphanPeriod = time.Second
-	orphanGrace  = 4 * time.Second
+	orphanGrace  = 8 * time.Second
 )
 
 // environment is what all tests share.
