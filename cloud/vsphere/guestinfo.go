@@ -118,9 +118,9 @@ func ethernet(n infrav1.VSphereNetwork, match map[string]any) map[string]any {
 		e["nameservers"] = nameservers
 	}
 	var routes []map[string]any
-	for to, via := range map[string]string{"0.0.0.0/0": n.Gateway4, "::/0": n.Gateway6} {
-		if via != "" {
-			routes = append(routes, map[string]any{"to": to, "via": via})
+	for _, everywhere := range []struct{ to, via string }{{"0.0.0.0/0", n.Gateway4}, {"::/0", n.Gateway6}} {
+		if everywhere.via != "" {
+			routes = append(routes, map[string]any{"to": everywhere.to, "via": everywhere.via})
 		}
 	}
 	for _, r := range n.Routes {
