@@ -78,6 +78,9 @@ func TestOutage(t *testing.T) {
 		"--machine-safety-orphan-vms-period=1s", "--machine-safety-orphan-vms-grace="+grace.String(), "--machine-safety-orphan-vms-max-share=100")
 	s.until("the machines are ready", s.pool.Ready(s.rig.View, int32(*machines)))
 	s.until("the cluster is known to be reachable", s.reachable(infrav1.ReachableReason))
+	own := s.pool.HealthCheck(unhealthy) // paused by a user
+	own.Name, own.Annotations = "own", map[string]string{clusterv1.PausedAnnotation: "own"}
+	s.create(own)
 	before := s.machines()
 	names := slices.Sorted(maps.Keys(before))
 	sick, unwanted := names[0], names[1]
@@ -121,6 +124,9 @@ func TestOutage(t *testing.T) {
 	if !*off {
 		s.until("the cluster is thawed", s.frozen(false))
 		s.until("it says so", s.reachable(infrav1.ReachableReason))
+		if err := s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(own), own); err != nil || own.Annotations[clusterv1.PausedAnnotation] != "own" {
+			t.Errorf("a user's own pause has become %v (%v)", own.Annotations, err)
+		}
 	}
 	s.until("only the sick machine is replaced", func(ctx context.Context) (string, error) {
 		if _, there := s.machines()[sick]; there {
@@ -166,7 +172,8 @@ func TestOutage(t *testing.T) {
 }
 
 // managementOutage takes the management cluster's API server away for longer than the MachineHealthCheck and the orphan collector
-// bear. Nobody concludes anything from that. Seen to fail when the collector took a list that failed for an empty one.
+// bear. Nobody concludes anything from that. Seen to fail when the collector read clusters from its cache, and took a list of
+// machines that failed for an empty one.
 func (s *stage) managementOutage() {
 	s.Helper()
 	before, vms := s.machines(), s.vms()
