@@ -33,6 +33,8 @@ type facts struct {
 	elsewhere map[string]bool
 	// machines are the namespace's CloudMachines: their recorded provider IDs, or "", by creation token.
 	machines map[string]string
+	// recorded: one of them is of this account, and has recorded its VM.
+	recorded bool
 }
 
 // cluster is whose resources may be orphans.
@@ -105,9 +107,15 @@ func alive(r cloud.Resource) bool {
 }
 
 // judge says what the facts mean, and notes them for the next pass. Facts that are no newer than the last are ignored:
-// two looks at one listing confirm nothing.
+// two looks at one listing confirm nothing. So is a listing with nothing of any cluster here, although machines have recorded
+// their VMs: credentials that have lost their rights are answered so. Nothing is gone by its word, and no sighting outlives it.
 func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 	if !f.listed.After(m.listed) {
+		return report{}, false
+	}
+	known := func(x cloud.Resource) bool { _, here := f.clusters[x.OwnershipID]; return here }
+	if f.recorded && !slices.ContainsFunc(f.resources, known) {
+		m.listed, m.since, m.empty = f.listed, nil, nil
 		return report{}, false
 	}
 	r.machines, r.read = len(f.machines), f.read

@@ -307,6 +307,31 @@ func TestSettle(t *testing.T) {
 	}
 }
 
+// TestBlind: a listing with nothing at all, while machines have their VMs, ends no sighting's wait but its own, settles no former
+// cluster, and does not say that what was asked to go is gone. Seen to fail, in all three, when it was judged.
+func TestBlind(t *testing.T) {
+	begin, lost := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), vm("i-2", "ours", self+"lost")
+	m := &memory{begun: map[string]map[string]time.Time{lost.Token: {name(lost): begin}}}
+	f := knows(self + "a")
+	f.recorded, f.clusters["theirs"] = true, cluster{former: true}
+	for i, resources := range [][]cloud.Resource{{vm("i-1", "ours", self+"a"), lost}, nil, nil, {vm("i-1", "ours", self+"a"), lost}} {
+		f.resources, f.listed = resources, begin.Add(time.Duration(i)*grace)
+		f.read = f.listed
+		r, ok := m.judge(f, grace)
+		if ok != (resources != nil) || r.confirmed() != 0 || len(r.settled) > 0 || len(r.ended) > 0 {
+			t.Errorf("listing %d: %+v, judged: %v", i, r, ok)
+		}
+	}
+	f.recorded, f.resources = false, nil // no machine has a VM: then there is none
+	for i := range 2 {
+		f.listed = begin.Add(time.Duration(4+i) * grace)
+		f.read = f.listed
+		if r, ok := m.judge(f, grace); !ok || len(r.ended) != 1-i || len(r.settled) != 1 {
+			t.Errorf("without machines, listing %d: %+v, judged: %v", i, r, ok)
+		}
+	}
+}
+
 // world is what a schedule happens to: a cloud and an API server that drift apart.
 type world struct {
 	*rand.Rand

@@ -48,6 +48,8 @@ const (
 	maxID = 512
 	// fewTokens is how many tokens an Event names, which holds 1,024 bytes.
 	fewTokens = 10
+	// blind says why a listing that came is not judged.
+	blind = "the cloud's listing has nothing of any cluster here, although CloudMachines have recorded their VMs: the credentials may have lost the right to list"
 )
 
 // OrphanReconciler finds, account by account, what carries the ownership of a cluster here and belongs to none of its
@@ -159,10 +161,11 @@ func (r *OrphanReconciler) pass(
 	}
 	f.listed, f.resources = listed, resources
 	found, ok := m.judge(f, r.Grace)
-	if !ok {
-		return reconcile.Result{RequeueAfter: min(r.Period, listingPatience)}, nil
-	}
 	m.passed = time.Now()
+	if !ok {
+		ctrl.LoggerFrom(ctx).Info("The listing is not believed", "reason", blind)
+		return reconcile.Result{RequeueAfter: m.every(r.Period)}, nil
+	}
 	before := account.DeepCopy()
 	key := client.ObjectKeyFromObject(account).String()
 	if n := len(found.ended); n > 0 { // one Event for all: the API takes further ones of its kind for the same
@@ -317,6 +320,7 @@ func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAcco
 		if token := machines.Items[i].Spec.CreationToken; token != "" {
 			f.machines[token] = machines.Items[i].Spec.ProviderID
 		}
+		f.recorded = f.recorded || machines.Items[i].Spec.ProviderID != "" && machines.Items[i].Spec.AccountRef.Name == account.Name
 	}
 	f.read = time.Now()
 	return f, nil
@@ -439,7 +443,10 @@ func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAcc
 			m.since[x.Kind+"/"+x.ID] = x.Since.Time
 		}
 	}
-	found, _ := m.judge(f, r.Grace)
+	found, ok := m.judge(f, r.Grace)
+	if !ok {
+		return errors.New(blind)
+	}
 	due, _ := r.decide(account, m, found)
 	m.begun = map[string]map[string]time.Time{}
 	for _, orphans := range due {
