@@ -124,14 +124,9 @@ func linesOf(in io.Reader) <-chan struct{} {
 // introduction is said when all runs: the kubeconfig, the folder with logs, the simulated cloud's address.
 const introduction = `
   export KUBECONFIG=%s
-  alias kubectl=$(hack/tool kubectl)
+  export PATH=$(dirname $(hack/tool kubectl clusterctl | head -n 1)):$PATH
 
-A cluster with three machines:
-
-  CLUSTER_NAME=one NAMESPACE=default WORKER_MACHINE_COUNT=3 KUBERNETES_VERSION=v1.36.3 \
-    $(hack/tool clusterctl) generate yaml --from templates/cluster-template-adopted.yaml | kubectl apply -f -
-  kubectl get machines,cloudmachines,nodes
-  kubectl scale machinedeployment one-md-0 --replicas=6
+docs/quick-start.md goes on from here.
 
 Logs: %s/*.log   The simulated cloud: %s
 

@@ -6,26 +6,42 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"os"
+	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
+	"github.com/drover-io/drover/test/playground"
 )
 
-// TestRestart: a line of input takes another manager in the first one's place, and what was in the cluster stays.
-func TestRestart(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+var block = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
+
+// TestQuickStart runs every command of docs/quick-start.md in the playground. Before the last of them, which delete all, Enter
+// puts another manager in the first one's place: the machines stay.
+func TestQuickStart(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
+	root, err := playground.Root(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(root + "/docs/quick-start.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := block.FindAllStringSubmatch(string(page), -1)
+	if len(blocks) < 5 || blocks[0][1] != "make playground\n" {
+		t.Fatalf("the page has other commands than this test runs: %q", blocks)
+	}
+
 	in, enter := io.Pipe()
 	said, out := io.Pipe()
 	ended := make(chan error, 1)
-	go func() {
+	go func() { // what "make playground" starts
 		err := run(ctx, in, out)
-		out.CloseWithError(io.EOF)
+		out.Close()
 		ended <- err
 	}()
 	lines := bufio.NewScanner(said)
@@ -39,38 +55,37 @@ func TestRestart(t *testing.T) {
 		t.Fatalf("it never said %q: %v", prefix, <-ended)
 		return ""
 	}
-
-	config, err := clientcmd.BuildConfigFromFlags("", after("KUBECONFIG="))
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret := func() *corev1.Secret {
-		s, err := client.CoreV1().Secrets(metav1.NamespaceDefault).Get(ctx, "adopted-kubeconfig", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
-	before := secret().UID
+	shell := "export KUBECONFIG=" + after("export KUBECONFIG=") + "\nexport PATH=" + after("export PATH=") + "\n"
 	after("The simulated cloud:")
+	do := func(commands string) string {
+		cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", shell+commands)
+		cmd.Dir = root
+		said, err := cmd.CombinedOutput()
+		t.Logf("%s\n%s", commands, said)
+		if err != nil {
+			t.Fatalf("%v: %s", err, commands)
+		}
+		return string(said)
+	}
+
+	for _, b := range blocks[1 : len(blocks)-1] {
+		do(b[1])
+	}
+	const machines = `kubectl get machines,cloudmachines,nodes -o name | sort`
+	before := do(machines)
 	if _, err := io.WriteString(enter, "\n"); err != nil {
 		t.Fatal(err)
 	}
 	if log := after("restarted; log: "); !strings.HasSuffix(log, "drover-2.log") {
 		t.Errorf("the second manager's log is %s", log)
 	}
-	if secret().UID != before {
-		t.Error("the cluster is another one")
+	if now := do(machines); now != before || strings.Count(now, "\n") < 12 {
+		t.Errorf("there are other machines after the restart:\n%snot\n%s", now, before)
 	}
+	do(blocks[len(blocks)-1][1])
+
 	cancel()
-	go func() { // what it says to the end
-		for lines.Scan() {
-		}
-	}()
+	go func() { _, _ = io.Copy(io.Discard, said) }() // what it says to the end
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
