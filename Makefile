@@ -27,7 +27,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-orphans test-autoscaler test-openstack test-kubevirt test-vm chaos bench demo playground lint generate verify-generate vulncheck release-manifests release image verify-release clean
+.PHONY: help build test test-long test-orphans test-autoscaler test-openstack test-kubevirt test-vm chaos bench demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,6 +102,11 @@ generate: ## Write deepcopy code, CRDs, RBAC, webhook manifests and the API refe
 verify-generate: generate ## Fail when what is committed differs from what `make generate` writes
 	@git status --porcelain -- $(GENERATED) | { ! grep .; } || { \
 	  git --no-pager diff -- $(GENERATED); echo "the files above are not what 'make generate' writes: run it and commit"; exit 1; }
+
+docs: ## Build the book as a site to out/site/; a broken link is an error (Debian's or Ubuntu's mkdocs, not installed)
+	rm -rf out/book && mkdir -p out/book
+	git ls-files -co --exclude-standard '*.md' docs config/prometheus cloud/error.go tilt-provider.json LICENSE | xargs cp --parents -t out/book
+	mkdocs=$$(hack/debs mkdocs); "$$mkdocs" python3 -m mkdocs build --strict --quiet
 
 release-manifests: ## Write infrastructure-components.yaml, metadata.yaml and the templates to out/release/
 	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/release-manifests out/release
