@@ -106,7 +106,7 @@ verify-generate: generate ## Fail when what is committed differs from what `make
 docs: ## Build the book as a site to out/site/; a broken link is an error (Debian's or Ubuntu's mkdocs, not installed)
 	rm -rf out/book && mkdir -p out/book
 	git ls-files -co --exclude-standard '*.md' docs config/prometheus cloud/error.go tilt-provider.json LICENSE | xargs cp --parents -t out/book
-	mkdocs=$$(hack/debs mkdocs); "$$mkdocs" python3 -m mkdocs build --strict --quiet
+	mkdocs=$$(hack/debs mkdocs); "$$mkdocs" python3 -m mkdocs build --strict
 
 release-manifests: ## Write infrastructure-components.yaml, metadata.yaml and the templates to out/release/
 	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/release-manifests out/release
