@@ -27,7 +27,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-orphans test-autoscaler test-openstack test-kubevirt test-vm chaos bench demo playground lint generate verify-generate release-manifests clean
+.PHONY: help build test test-long test-orphans test-autoscaler test-openstack test-kubevirt test-vm chaos bench demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,11 +86,15 @@ playground: ## Start a management cluster with Drover and a simulated cloud, and
 	@go build -o bin/playground ./test/playground/cmd
 	@exec bin/playground
 
-lint: ## Check formatting, go vet and staticcheck
+lint: ## Check formatting, go vet, staticcheck and the workflows
 	@out=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
 	if [ -n "$$out" ]; then echo "not formatted (gofmt -w):"; echo "$$out"; exit 1; fi
 	go vet ./...
 	@staticcheck=$$(hack/tool staticcheck); "$$staticcheck" ./...
+	@actionlint=$$(hack/tool actionlint); "$$actionlint"
+
+vulncheck: ## Look for known weaknesses in what the manager calls (asks vuln.go.dev)
+	@govulncheck=$$(hack/tool govulncheck); "$$govulncheck" .
 
 generate: ## Write deepcopy code, CRDs, RBAC, webhook manifests and the API reference anew
 	hack/generate
@@ -99,8 +103,22 @@ verify-generate: generate ## Fail when what is committed differs from what `make
 	@git status --porcelain -- $(GENERATED) | { ! grep .; } || { \
 	  git --no-pager diff -- $(GENERATED); echo "the files above are not what 'make generate' writes: run it and commit"; exit 1; }
 
+docs: ## Build the book as a site to out/site/; a broken link is an error (Debian's or Ubuntu's mkdocs, not installed)
+	rm -rf out/book && mkdir -p out/book
+	git ls-files -co --exclude-standard '*.md' docs config/prometheus cloud/error.go tilt-provider.json LICENSE | xargs cp --parents -t out/book
+	mkdocs=$$(hack/debs mkdocs); "$$mkdocs" python3 -m mkdocs build --strict
+
 release-manifests: ## Write infrastructure-components.yaml, metadata.yaml and the templates to out/release/
 	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/release-manifests out/release
+
+release: ## Write a whole release to out/release/: manifests, programs, what they are made of, checksums
+	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/release out/release
+
+image: ## Push the image for all architectures, without Docker
+	VERSION=$(VERSION) IMAGE=$(IMAGE) hack/image
+
+verify-release: ## Build manager and image twice, in two folders, and compare
+	hack/verify-release
 
 clean: ## Remove what was built here (the tools' cache is kept: rm -r ~/.cache/drover)
 	rm -rf bin out _artifacts

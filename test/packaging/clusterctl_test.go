@@ -131,21 +131,44 @@ func TestClusterctl(t *testing.T) {
 			flavorRules(t, ctl.generate(t, flavor, "blue", "team-a"), ctl.ca, kinds(flavor))
 		})
 	}
-	t.Run("bad input is told", func(t *testing.T) {
-		generate := func(flavor string) []string {
-			return []string{"generate", "cluster", "blue", "--infrastructure", "drover:" + version, "--flavor", flavor, "--target-namespace", "team-a", "--kubernetes-version", "v1.36.3"}
-		}
-		ctl.refuses(t, "cluster-template-none.yaml", generate("none")...)
-		without := ctl
-		without.env = slices.DeleteFunc(slices.Clone(ctl.env), func(e string) bool { return strings.HasPrefix(e, "DROVER_AWS_REGION=") })
-		without.refuses(t, "DROVER_AWS_REGION", generate("aws")...)
-	})
+	t.Run("bad input is told", func(t *testing.T) { badInput(t, ctl) })
 	t.Run("every template is a flavour that is tested", func(t *testing.T) {
 		files, err := filepath.Glob(root(t) + "/templates/cluster-template*.yaml")
 		if err != nil || len(files) != len(flavors()) {
 			t.Errorf("there are %d templates, and %d flavours (%v)", len(files), len(flavors()), err)
 		}
 	})
+}
+
+// badInput: clusterctl says what is wrong, by the name that the user knows it by.
+func badInput(t *testing.T, ctl clusterctl) {
+	generate := func(version, flavor string, more ...string) []string {
+		return append([]string{"generate", "cluster", "blue", "--infrastructure", "drover:" + version, "--flavor", flavor, "--target-namespace", "team-a",
+			"--worker-machine-count", "3"}, more...)
+	}
+	kubernetes := "--kubernetes-version=v1.36.3"
+	ctl.refuses(t, "cluster-template-none.yaml", generate(version, "none", kubernetes)...)
+	ctl.refuses(t, "v9.9.9", generate("v9.9.9", "aws", kubernetes)...)
+	ctl.refuses(t, "KUBERNETES_VERSION", generate(version, "adopted")...)
+	ctl.refuses(t, "invalid KubernetesVersion", generate(version, "adopted", "--kubernetes-version=newest")...)
+
+	missing := 0
+	for _, set := range ctl.env {
+		name, _, _ := strings.Cut(set, "=")
+		for prefix, flavor := range map[string]string{"DROVER_SIMULATED_": "mixed", "DROVER_AWS_": "aws", "DROVER_OPENSTACK_": "openstack",
+			"DROVER_VSPHERE_": "vsphere", "DROVER_KUBEVIRT_": "kubevirt"} {
+			if !strings.HasPrefix(name, prefix) {
+				continue
+			}
+			missing++
+			without := ctl
+			without.env = slices.DeleteFunc(slices.Clone(ctl.env), func(e string) bool { return strings.HasPrefix(e, name+"=") })
+			without.refuses(t, name, generate(version, flavor, kubernetes)...)
+		}
+	}
+	if missing < 10 {
+		t.Errorf("%d variables without a default were left out, one by one", missing)
+	}
 }
 
 // flavorRules decodes the flavour strictly, so that a field that no kind has is an error. A certificate of many lines comes

@@ -64,6 +64,7 @@ func TestManagementCluster(t *testing.T) {
 			t.FailNow()
 		}
 	}
+	step("a release of another contract is refused", func(t *testing.T) { wrongContract(t, ctl) })
 	step("init", func(t *testing.T) {
 		out := string(ctl.run(t, "init", "--infrastructure", "drover:"+version, "--bootstrap", "-", "--control-plane", "-"))
 		t.Log(out)
@@ -102,6 +103,20 @@ func TestManagementCluster(t *testing.T) {
 	step("a ClusterClass makes, changes and keeps machines", life.topology)
 	life.drover.Kill()
 	step("delete", func(t *testing.T) { deleteProvider(t, ctl, server) })
+}
+
+// wrongContract: clusterctl installs no release that obeys a contract which Cluster API here does not, and says which that is.
+func wrongContract(t *testing.T, ctl clusterctl) {
+	repository := t.TempDir()
+	folder := releaseInto(t, repository, version)
+	metadata := strings.Replace(string(read(t, folder+"/metadata.yaml")), "contract: v1beta2", "contract: v1alpha4", 1)
+	if err := os.WriteFile(folder+"/metadata.yaml", []byte(metadata), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	other := newClusterctlFor(t, filepath.Join(repository, providerName, "latest"), "- name: cluster-api", "  type: CoreProvider",
+		"  url: "+coreRepository(t), "cert-manager:", "  externallyProvisioned: true")
+	other.env = ctl.env
+	other.refuses(t, "v1alpha4", "init", "--infrastructure", "drover:"+version, "--bootstrap", "-", "--control-plane", "-")
 }
 
 // coreVersion is Cluster API's, which is what the playground runs.

@@ -2,13 +2,16 @@
 
 // Command cmd ("make playground") starts a management cluster with Cluster API and Drover, and a simulated cloud, and
 // leaves them to you until Ctrl-C. The cluster gets its own machines: it is the management and the workload cluster at
-// once, and it is handed over as docs/adopt-a-cluster.md says.
+// once, and it is handed over as docs/adopt-a-cluster.md says. Enter has Drover built anew and restarted, for whoever changes
+// it: objects and VMs stay. Kinds are installed once: after a change of api/, start the playground again.
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -24,15 +27,18 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+	if err := run(ctx, os.Stdin, os.Stdout); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, "playground:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) (err error) {
+// run starts everything and leaves it until ctx ends. Each line of in has Drover built anew and restarted.
+func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	began := time.Now()
-	say := func(what string) { fmt.Printf("%5.1f s  %s\n", time.Since(began).Seconds(), what) }
+	say := func(format string, args ...any) {
+		fmt.Fprintf(out, "%5.1f s  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+	}
 	say("building Drover")
 	binary, err := playground.Build(ctx, false)
 	if err != nil {
@@ -53,35 +59,74 @@ func run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, cloud.Stop()) }()
 	say("starting Drover")
-	drover, err := m.StartDrover(ctx, playground.DroverOptions{Binary: binary, Args: []string{"--simulated-endpoint=" + cloud.URL}})
+	start := func(binary string) (*playground.Process, error) {
+		return m.StartDrover(ctx, playground.DroverOptions{Binary: binary, Args: []string{"--simulated-endpoint=" + cloud.URL}})
+	}
+	drover, err := start(binary)
 	if err != nil {
 		return err
 	}
 	if err := handOver(ctx, m, cloud); err != nil {
 		return err
 	}
-	say("ready; Ctrl-C stops everything")
-	fmt.Printf(introduction, m.AdminKubeconfig(), m.Dir, cloud.URL)
-	select {
-	case <-ctx.Done():
-		say("stopping")
-		return nil
-	case <-drover.Done():
-		return errors.Join(errors.New("the manager ended"), drover.Wait())
+	say("ready; Enter builds and restarts Drover, Ctrl-C stops everything")
+	fmt.Fprintf(out, introduction, m.AdminKubeconfig(), m.Dir, cloud.URL)
+
+	lines, ended := linesOf(in), drover.Done()
+	for {
+		select {
+		case <-ctx.Done():
+			say("stopping")
+			return nil
+		case <-ended:
+			say("%v\nEnter builds Drover and starts it again", errors.Join(errors.New("the manager ended"), drover.Wait()))
+			ended = nil
+		case <-lines:
+			next, err := restart(ctx, drover, start)
+			if err != nil {
+				say("%v\nEnter tries again", err)
+				continue
+			}
+			drover, ended = next, next.Done()
+			say("restarted; log: %s", drover.Log)
+		}
 	}
+}
+
+// restart takes the manager's place by one that is built from the source as it is now. One that can't be built stops nothing.
+func restart(ctx context.Context, old *playground.Process, start func(binary string) (*playground.Process, error)) (*playground.Process, error) {
+	binary, err := playground.Build(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	const grace = time.Minute // longer than --shutdown-timeout
+	select {
+	case <-old.Done(): // it had ended by itself
+	default:
+		if err := old.Stop(grace); err != nil {
+			return nil, err
+		}
+	}
+	return start(binary)
+}
+
+// linesOf sends once for each line. When the input ends it says nothing more.
+func linesOf(in io.Reader) <-chan struct{} {
+	lines := make(chan struct{})
+	go func() {
+		for scanner := bufio.NewScanner(in); scanner.Scan(); {
+			lines <- struct{}{}
+		}
+	}()
+	return lines
 }
 
 // introduction is said when all runs: the kubeconfig, the folder with logs, the simulated cloud's address.
 const introduction = `
   export KUBECONFIG=%s
-  alias kubectl=$(hack/tool kubectl)
+  export PATH=$(dirname $(hack/tool kubectl clusterctl | head -n 1)):$PATH
 
-A cluster with three machines:
-
-  CLUSTER_NAME=one NAMESPACE=default WORKER_MACHINE_COUNT=3 KUBERNETES_VERSION=v1.36.3 \
-    $(hack/tool clusterctl) generate yaml --from templates/cluster-template-adopted.yaml | kubectl apply -f -
-  kubectl get machines,cloudmachines,nodes
-  kubectl scale machinedeployment one-md-0 --replicas=6
+docs/quick-start.md goes on from here.
 
 Logs: %s/*.log   The simulated cloud: %s
 
