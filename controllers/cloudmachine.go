@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -65,7 +66,7 @@ type CloudMachineReconciler struct {
 func (r *CloudMachineReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	kind := infrav1.GroupVersion.WithKind("CloudMachine")
 	c, err := builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudMachine{}, builder.WithPredicates(specOrMetadataChanged())).
+		For(&infrav1.CloudMachine{}, builder.WithPredicates(predicate.Or(specOrMetadataChanged(), onUpdate(addressesChanged)))).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(util.MachineToInfrastructureMapFunc(kind)),
 			builder.WithPredicates(onUpdate(machineMatters))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToMachines),

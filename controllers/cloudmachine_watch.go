@@ -4,6 +4,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -14,6 +15,12 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
+
+// addressesChanged passes our own write of a machine's addresses. A Node without a provider ID is told by them: one that came before they
+// were in the cache was nobody's, and one that comes from now on finds its machine; so the machine must look once more in between.
+func addressesChanged(before, after *infrav1.CloudMachine) bool {
+	return !slices.Equal(before.Status.Addresses, after.Status.Addresses)
+}
 
 // machineMatters passes the changes of a Machine that a CloudMachine waits for.
 func machineMatters(before, after *clusterv1.Machine) bool {

@@ -100,6 +100,8 @@ type Options struct {
 	Parse Parse
 	// Rule at the start; SetRule changes it. nil passes everything.
 	Rule Rule
+	// Lag at the start; SetLag changes it.
+	Lag func(Call) time.Duration
 	// Skew is how far the caller's clock goes ahead of upstream's, or behind if it is negative. Since the caller's can't
 	// be set, the timestamps that pass are moved: to the past on their way to it, and back on their way to upstream.
 	Skew time.Duration
@@ -134,7 +136,7 @@ func Start(o Options) (*Proxy, error) {
 		return nil, fmt.Errorf("proxy %s: read the address of upstream: %w", o.Name, err)
 	}
 	p := &Proxy{
-		name: o.Name, parse: o.Parse, rule: o.Rule, skew: o.Skew, streams: map[*stream]struct{}{},
+		name: o.Name, parse: o.Parse, rule: o.Rule, lag: o.Lag, skew: o.Skew, streams: map[*stream]struct{}{},
 		transport: &http.Transport{MaxIdleConnsPerHost: 64, ForceAttemptHTTP2: true, DisableCompression: true},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())

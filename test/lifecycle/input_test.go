@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
@@ -197,21 +198,27 @@ func TestUserDataTooLarge(t *testing.T) {
 // byHand makes a Machine whose bootstrap data are in a Secret that somebody wrote, as other bootstrap providers do.
 func (s *stage) byHand(name, secret string, change ...func(*infrav1.CloudMachine)) (*clusterv1.Machine, *infrav1.CloudMachine) {
 	s.Helper()
-	fields := scenario.Pool{Cluster: s.Adopted}.Template("", infrav1.SimulatedMachine{}).Spec.Template.Spec
-	machine := &infrav1.CloudMachine{ObjectMeta: s.meta(name), Spec: infrav1.CloudMachineSpec{CloudMachineFields: fields}}
-	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: s.Name}
-	owner := &clusterv1.Machine{ObjectMeta: s.meta(name), Spec: clusterv1.MachineSpec{
-		ClusterName: s.Name,
-		Version:     "v1.36.3",
-		Bootstrap:   clusterv1.Bootstrap{DataSecretName: ptr.To(secret)},
-		InfrastructureRef: clusterv1.ContractVersionedObjectReference{
-			APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
-	}}
+	owner, machine := handMade(s.Adopted, name, secret)
 	for _, c := range change {
 		c(machine)
 	}
 	s.create(machine, owner)
 	return owner, machine
+}
+
+// handMade is a Machine without a MachineDeployment, whose bootstrap data are in a Secret.
+func handMade(a scenario.Adopted, name, secret string) (*clusterv1.Machine, *infrav1.CloudMachine) {
+	meta := metav1.ObjectMeta{Namespace: a.Namespace, Name: name}
+	fields := scenario.Pool{Cluster: a}.Template("", infrav1.SimulatedMachine{}).Spec.Template.Spec
+	machine := &infrav1.CloudMachine{ObjectMeta: meta, Spec: infrav1.CloudMachineSpec{CloudMachineFields: fields}}
+	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: a.Name}
+	return &clusterv1.Machine{ObjectMeta: meta, Spec: clusterv1.MachineSpec{
+		ClusterName: a.Name,
+		Version:     "v1.36.3",
+		Bootstrap:   clusterv1.Bootstrap{DataSecretName: ptr.To(secret)},
+		InfrastructureRef: clusterv1.ContractVersionedObjectReference{
+			APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
+	}}, machine
 }
 
 // touch brings an object back to its controller.

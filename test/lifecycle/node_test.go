@@ -8,8 +8,11 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +29,9 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/render"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -62,6 +68,60 @@ func TestNodeWithoutProviderID(t *testing.T) {
 	}
 	s.soon("nothing is left", s.gone())
 	s.soon("the Node is gone", s.deleted(have))
+}
+
+// A Node without a provider ID arrives when its machine has looked for it, and the manager's cache does not have the machine's addresses
+// yet, by which it is found: it is linked all the same. Seen to fail when addresses that are written down did not bring the machine back.
+func (h *house) nodeBeforeItsAddress() {
+	const behind = 12 * time.Second
+	pool := h.adopted("address-late")
+	// The answer to the create is lost, so that the VM runs when it is seen first: its addresses are written down with that.
+	h.fault(simulator.Fault{Kind: simulator.CutAfter, Operation: wire.RunInstances, Account: "house-address-late", Count: 1})
+	var written atomic.Bool
+	drover := h.start("--kubeconfig=" + h.proxied(faultproxy.Options{
+		Name: "late", Rule: func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+			if at == faultproxy.Before && c.Resource == "cloudmachines" && slices.Contains(c.Fields, "status.addresses") {
+				written.Store(true)
+			}
+			return faultproxy.Verdict{}
+		},
+		Lag: func(c faultproxy.Call) time.Duration {
+			if c.Resource == "cloudmachines" && written.Load() {
+				return behind
+			}
+			return 0
+		},
+	}))
+	owner, machine := handMade(pool.Cluster, "by-hand", "nothing")
+	h.create(append(pool.Cluster.Objects(), machine, owner,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: owner.Namespace, Name: "nothing"}, Data: map[string][]byte{"value": []byte("#cloud-config\n")}})...)
+	h.soon("the machine's addresses are written down", func(context.Context) (string, error) {
+		if !written.Load() {
+			return "they are not", nil
+		}
+		return "", nil
+	})
+	<-time.After(behind / 2) // what the cloud's listings bring has been heard of
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "before-its-address"}}
+	h.create(node)
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: h.instances(pool)[0].PrivateIP}}
+	if err := h.client.Status().Update(h.ctx, node); err != nil {
+		h.Fatal(err)
+	}
+	var cancel context.CancelFunc // machines that have no Node are looked at again within minutes anyway
+	whole := h.ctx
+	h.ctx, cancel = context.WithTimeout(whole, 2*time.Minute)
+	defer cancel()
+	h.soon("the Node is the machine's", func(ctx context.Context) (string, error) {
+		if err := h.client.Get(ctx, client.ObjectKeyFromObject(node), node); err != nil || node.Spec.ProviderID == "" {
+			return "it has no provider ID", err
+		}
+		return "", nil
+	})
+	h.ctx = whole
+	h.delete(owner)
+	h.soon("nothing is left", h.gone(pool))
+	drover.Kill()
 }
 
 // A machine that is deleted before Cluster API knows its Node takes the Node along: nobody else would.
@@ -181,14 +241,18 @@ func (s *stage) foreignData(name, node string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: s.meta(name), Data: map[string][]byte{"value": data}}
 }
 
-// approve does what the foreign provider's approver does: it lets the Node have its certificates. Drover does not.
+// approve does what the foreign provider's approver does: it lets the Node have its certificates, until it is there. Drover does not.
 func (s *stage) approve(node string) {
 	s.Helper()
 	c, err := kubernetes.NewForConfig(env.management.AdminConfig())
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.soon("the Node asks for its certificate", func(ctx context.Context) (string, error) {
+	const approver = "Foreign"
+	s.soon("the Node has its certificate, and registers", func(ctx context.Context) (string, error) {
+		if err := env.client.Get(ctx, client.ObjectKey{Name: node}, &corev1.Node{}); !apierrors.IsNotFound(err) {
+			return "", err
+		}
 		list, err := c.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return "", err
@@ -199,16 +263,20 @@ func (s *stage) approve(node string) {
 			if err != nil || request.Subject.CommonName != "system:node:"+node || csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
 				continue
 			}
-			if len(csr.Status.Conditions) > 0 {
-				return "", fmt.Errorf("somebody else decided: %+v", csr.Status.Conditions)
+			if decided := csr.Status.Conditions; len(decided) > 0 {
+				if decided[0].Reason != approver {
+					return "", fmt.Errorf("somebody else decided: %+v", decided)
+				}
+				continue
 			}
 			csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
-				Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Foreign", LastUpdateTime: metav1.Now(),
+				Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: approver, LastUpdateTime: metav1.Now(),
 			}}
-			_, err = c.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{})
-			return "", err
+			if _, err := c.CertificatesV1().CertificateSigningRequests().UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{}); err != nil {
+				return "", err
+			}
 		}
-		return "it has not asked", nil
+		return "it is not there", nil
 	})
 }
 

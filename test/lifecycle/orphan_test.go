@@ -211,6 +211,9 @@ func TestManyOrphansAreAsked(t *testing.T) {
 	machines := s.machines()
 	// Their objects vanish as in a backup that is too old: finalizers do not hold them.
 	s.pause(true)
+	for i := range machines {
+		s.soon("Drover leaves the machine alone", s.paused(&machines[i], true))
+	}
 	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
 		t.Fatal(err)
 	}
@@ -345,6 +348,7 @@ func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 	s.soon("it is seen", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansDeletingReason))
 	env.drover.Kill()
 	restarted := time.Now().Truncate(time.Second) // as precisely as the status tells times
+	<-time.After(time.Second)
 	if env.drover, err = startDrover(s.ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +358,7 @@ func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 			return "", err
 		}
 		o := account.Status.Orphans
-		if o == nil || len(o.Observed) == 0 || o.Observed[0].Since.Time.Before(restarted) {
+		if o == nil || len(o.Observed) == 0 || !o.Observed[0].Since.Time.After(restarted) {
 			return fmt.Sprintf("status.orphans is %+v", o), nil
 		}
 		return "", nil
