@@ -298,6 +298,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	many, few := controllerOptions[reconcile.Request](o.machines), controllerOptions[reconcile.Request](o.concurrency)
 	return errors.Join(
 		machines.SetupWithManager(mgr, many),
+		controllers.NewMachineTimes(mgr.GetClient(), clouds, o.watchFilter, metrics.Registry).SetupWithManager(mgr),
 		o.accountReconciler(mgr, accounts, accountsChanged, machinesChanged).SetupWithManager(mgr, few),
 		(&controllers.CloudClusterReconciler{
 			Client: mgr.GetClient(), WatchFilterValue: o.watchFilter,

@@ -421,7 +421,7 @@ func TestMetrics(t *testing.T) {
 			t.Error(err)
 		}
 		s.Remove(testKey)
-		for _, name := range []string{"drover_cloud_calls_total", "drover_cloud_errors_total", "drover_inventory_instances", "drover_inventory_age_seconds"} {
+		for _, name := range []string{"drover_cloud_calls_total", "drover_cloud_errors_total", "drover_inventory_instances", "drover_inventory_age_seconds", "drover_cloud_limiter_queue", "drover_cloud_limiter_rate_ratio"} {
 			if n, err := testutil.GatherAndCount(registry, name); n != 0 || err != nil {
 				t.Errorf("%s: %d series are left (%v)", name, n, err)
 			}

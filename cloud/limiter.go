@@ -208,6 +208,14 @@ func (b *bucket) throttled(retryAfter time.Duration) {
 	}
 }
 
+// load is how many wait for their turn, and the share of the configured rate that is in force.
+func (b *bucket) load() (queue int, share float64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.advance(time.Now())
+	return len(b.queue), b.rate / b.limit.PerSecond
+}
+
 // take serves place i, or says when to come. Those ahead that are late are in no one's way: who was told to come now
 // gets a token that is there, and the late ones get the next.
 func (b *bucket) take(i int, now time.Time) time.Duration {

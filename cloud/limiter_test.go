@@ -76,6 +76,29 @@ func TestTurnsAreInOrder(t *testing.T) {
 	})
 }
 
+// TestLoad: who waits is counted as long as he waits, and a rate that throttling has halved is told until it is whole again.
+func TestLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(Limit{PerSecond: 1, Burst: 1})
+		b.turn("now")
+		b.turn("first")
+		b.turn("second")
+		if queue, share := b.load(); queue != 2 || share != 1 {
+			t.Errorf("%d wait at %g of the rate, want 2 at 1", queue, share)
+		}
+		b.drop("first")
+		b.throttled(time.Second)
+		if queue, share := b.load(); queue != 1 || share != 0.5 {
+			t.Errorf("%d wait at %g of the rate, want 1 at 0.5", queue, share)
+		}
+		time.Sleep(2 * recovery)
+		b.turn("second")
+		if queue, share := b.load(); queue != 0 || share != 1 {
+			t.Errorf("%d wait at %g of the rate, want none at 1", queue, share)
+		}
+	})
+}
+
 // TestUnusedTurns: a turn that no one comes for delays the next ones by nothing, and is forgotten in the end.
 func TestUnusedTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -22,6 +22,12 @@ var (
 		"Time since the account's last complete listing began; absent before the first.", []string{"cloud", "account"}, nil)
 	inventoryInstances = prometheus.NewDesc("drover_inventory_instances",
 		"Instances with Drover's tags in the account's last complete listing, terminated ones apart.", []string{"cloud", "account"}, nil)
+	limiterQueue = prometheus.NewDesc("drover_cloud_limiter_queue",
+		"Calls that wait for their turn in the account's rate limit, by class: create, delete or read. Accounts that the cloud throttles together share a limit, and each shows it.",
+		[]string{"cloud", "account", "class"}, nil)
+	limiterRate = prometheus.NewDesc("drover_cloud_limiter_rate_ratio",
+		"Share of the configured rate that is in force, by class: 1, and less for a minute after the cloud has throttled.",
+		[]string{"cloud", "account", "class"}, nil)
 )
 
 func newMetrics() *metrics {
@@ -80,11 +86,18 @@ func (m *meter) waited(class Class, d time.Duration) {
 func (s *Accounts) Describe(ch chan<- *prometheus.Desc) {
 	ch <- inventoryAge
 	ch <- inventoryInstances
+	ch <- limiterQueue
+	ch <- limiterRate
 }
 
-// Collect implements prometheus.Collector: what the inventories say at the moment of asking.
+// Collect implements prometheus.Collector: what limits and inventories say at the moment of asking.
 func (s *Accounts) Collect(ch chan<- prometheus.Metric) {
 	for _, a := range s.all() {
+		for _, class := range []Class{ClassCreate, ClassDelete, ClassRead} {
+			queue, share := a.limiter.of(class).load()
+			ch <- prometheus.MustNewConstMetric(limiterQueue, prometheus.GaugeValue, float64(queue), a.cloud.Name, a.key.String(), string(class))
+			ch <- prometheus.MustNewConstMetric(limiterRate, prometheus.GaugeValue, share, a.cloud.Name, a.key.String(), string(class))
+		}
 		state := a.Inventory()
 		if state.LastComplete.IsZero() {
 			continue

@@ -26,11 +26,10 @@ type nodeProblem struct{ reason, message string }
 // A machine that has been one is none of its business: that is a MachineHealthCheck's. hasNode says that a Node carries
 // the machine's provider ID, whether or not Cluster API has seen it.
 func (r *CloudMachineReconciler) late(ctx context.Context, s *machineScope, hasNode bool) (nodeProblem, time.Duration, error) {
-	running := conditions.Get(s.CloudMachine, clusterv1.ReadyCondition)
-	if running == nil || running.Status != metav1.ConditionTrue || !s.owner.DeletionTimestamp.IsZero() {
+	since := runningSince(s.CloudMachine)
+	if since.IsZero() || !s.owner.DeletionTimestamp.IsZero() {
 		return nodeProblem{}, 0, nil
 	}
-	since := running.LastTransitionTime.UTC()
 	due := since.Add(r.LateAfter)
 	if s.owner.Status.NodeRef.IsDefined() {
 		return lateToBeReady(s, since, due)
@@ -46,6 +45,14 @@ func (r *CloudMachineReconciler) late(ctx context.Context, s *machineScope, hasN
 		reason, message = infrav1.NodeMissingReason, "no Node has its provider ID or one of its addresses: look at the machine itself"
 	}
 	return nodeProblem{reason, fmt.Sprintf("VM runs since %s, and %s", since.Format(time.RFC3339), message)}, jitter(lateCheck), err
+}
+
+// runningSince is the time since when a machine's VM has run, in UTC and whole seconds; zero when it does not.
+func runningSince(m *infrav1.CloudMachine) time.Time {
+	if c := conditions.Get(m, clusterv1.ReadyCondition); c != nil && c.Status == metav1.ConditionTrue {
+		return c.LastTransitionTime.UTC()
+	}
+	return time.Time{}
 }
 
 // lateToBeReady is late for a machine whose Node Cluster API has seen. The Node's own condition is in the Machine, which saves

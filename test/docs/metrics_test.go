@@ -14,6 +14,7 @@ import (
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/registry"
+	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
 )
 
@@ -46,6 +47,7 @@ var description = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "(.*?)",(?
 func TestMetrics(t *testing.T) {
 	r := &recorder{Registry: prometheus.NewRegistry()}
 	cloud.NewAccounts(cloud.Options{Clouds: registry.Clouds(), Times: cloud.TimesFor(cloud.DefaultCall), Metrics: r})
+	controllers.NewMachineTimes(nil, nil, "", r)
 	safety.NewMetrics(r)
 
 	rows := map[string]string{}

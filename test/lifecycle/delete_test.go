@@ -260,14 +260,22 @@ func eventIn(r client.Reader, namespace, reason string, words ...string) scenari
 func TestMachineByItself(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool"}
-	name := "a-machine-with-a-name." + strings.Repeat("x", 39) // 61, with a dot: no cloud's name and no hostname label
-	machine := &infrav1.CloudMachine{Spec: infrav1.CloudMachineSpec{CloudMachineFields: pool.Template("", infrav1.SimulatedMachine{}).Spec.Template.Spec}}
-	machine.Namespace, machine.Name = s.Namespace, name
+	owner := s.single("a-machine-with-a-name." + strings.Repeat("x", 39)) // 61, with a dot: no cloud's name and no hostname label
+	s.until("the Machine has a Node", s.hasNode(owner))
+	if err := scenario.Delete(s.ctx, env.client, owner); err != nil {
+		t.Fatal(err)
+	}
+	s.until("nothing is left", s.gone())
+}
+
+// single makes a Machine without a MachineDeployment.
+func (s *stage) single(name string, change ...func(*clusterv1.Machine)) *clusterv1.Machine {
+	s.Helper()
+	fields := scenario.Pool{Cluster: s.Adopted}.Template("", infrav1.SimulatedMachine{}).Spec.Template.Spec
+	machine := &infrav1.CloudMachine{ObjectMeta: s.meta(name), Spec: infrav1.CloudMachineSpec{CloudMachineFields: fields}}
 	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: s.Name}
-	config := &bootstrapv1.CloudInitConfig{}
-	config.Namespace, config.Name = s.Namespace, name
-	owner := &clusterv1.Machine{Spec: clusterv1.MachineSpec{
+	config := &bootstrapv1.CloudInitConfig{ObjectMeta: s.meta(name)}
+	owner := &clusterv1.Machine{ObjectMeta: s.meta(name), Spec: clusterv1.MachineSpec{
 		ClusterName: s.Name,
 		Version:     "v1.36.3",
 		Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
@@ -275,20 +283,23 @@ func TestMachineByItself(t *testing.T) {
 		InfrastructureRef: clusterv1.ContractVersionedObjectReference{
 			APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
 	}}
-	owner.Namespace, owner.Name = s.Namespace, name
+	for _, c := range change {
+		c(owner)
+	}
 	s.create(machine, config, owner)
-	s.until("the Machine has a Node", func(ctx context.Context) (string, error) {
+	return owner
+}
+
+// hasNode checks that a Machine has one.
+func (s *stage) hasNode(m *clusterv1.Machine) scenario.Check {
+	return func(ctx context.Context) (string, error) {
 		have := &clusterv1.Machine{}
-		if err := env.view.Get(ctx, client.ObjectKeyFromObject(owner), have); err != nil {
+		if err := env.view.Get(ctx, client.ObjectKeyFromObject(m), have); err != nil {
 			return "it is not seen yet", client.IgnoreNotFound(err)
 		}
 		if !have.Status.NodeRef.IsDefined() {
 			return "it has none", nil
 		}
 		return "", nil
-	})
-	if err := scenario.Delete(s.ctx, env.client, owner); err != nil {
-		t.Fatal(err)
 	}
-	s.until("nothing is left", s.gone())
 }

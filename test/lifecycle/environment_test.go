@@ -72,7 +72,10 @@ func run(m *testing.M) (code int, err error) {
 		ControlPlaneOptions: playground.ControlPlaneOptions{
 			Progress:              os.Stderr,
 			ControllerManagerArgs: []string{"--node-monitor-grace-period=16s", "--node-monitor-period=2s"},
+			Controllers: append(playground.DefaultControllers(), // they bind volumes and attach them
+				"persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"),
 		},
+		CoreArgs: []string{"--feature-gates=MachineTaintPropagation=true"}, // alpha in Cluster API 1.14
 	})
 	if err != nil {
 		return 1, err

@@ -5,6 +5,7 @@ package lifecycle
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -131,25 +132,13 @@ func TestNodeProblemsOneAtATime(t *testing.T) {
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3}
 	deployment, health := pool.Deployment(), pool.HealthCheck(300)
 	deployment.Spec.Remediation.MaxInFlight = ptr.To(intstr.FromInt32(1))
-	health.Spec.Checks.UnhealthyNodeConditions = append(health.Spec.Checks.UnhealthyNodeConditions, clusterv1.UnhealthyNodeCondition{
-		Type: "KernelDeadlock", Status: corev1.ConditionTrue, TimeoutSeconds: ptr.To(int32(1)),
-	})
+	health.Spec.Checks.UnhealthyNodeConditions = append(health.Spec.Checks.UnhealthyNodeConditions, kernelDeadlock)
 	s.create(pool.Template(pool.Name, pool.Machine), pool.ConfigTemplate(), deployment, health)
 	s.until("three machines are ready", pool.Ready(env.view, 3))
 	sick := map[string]bool{}
 	for _, m := range s.machines() {
 		sick[m.Name] = true
-		node := &corev1.Node{}
-		if err := env.client.Get(s.ctx, client.ObjectKey{Name: m.Name}, node); err != nil {
-			t.Fatal(err)
-		}
-		before := node.DeepCopy()
-		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
-			Type: "KernelDeadlock", Status: corev1.ConditionTrue, Reason: "DockerHung", LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now(),
-		})
-		if err := env.client.Status().Patch(s.ctx, node, client.StrategicMergeFrom(before)); err != nil {
-			t.Fatal(err)
-		}
+		s.deadlocked(m.Name, corev1.ConditionTrue)
 	}
 	most := 0
 	s.soon("all of them are replaced", func(ctx context.Context) (string, error) {
@@ -175,4 +164,66 @@ func TestNodeProblemsOneAtATime(t *testing.T) {
 	if most != 1 {
 		t.Errorf("%d machines were replaced at a time, want 1", most)
 	}
+}
+
+// kernelDeadlock is what the node-problem-detector says of a Node, and a MachineHealthCheck bears for a second.
+var kernelDeadlock = clusterv1.UnhealthyNodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionTrue, TimeoutSeconds: ptr.To(int32(1))}
+
+// deadlocked says so of a Node, or takes it back, as the node-problem-detector would.
+func (s *stage) deadlocked(name string, status corev1.ConditionStatus) {
+	s.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(node), node); err != nil {
+		s.Fatal(err)
+	}
+	before := node.DeepCopy()
+	node.Status.Conditions = append(slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kernelDeadlock.Type }),
+		corev1.NodeCondition{Type: kernelDeadlock.Type, Status: status, Reason: "DockerHung", LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now()})
+	if err := env.client.Status().Patch(s.ctx, node, client.StrategicMergeFrom(before)); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// Where more machines are sick than the MachineHealthCheck is told to believe, none is replaced; when they are few enough again,
+// the sick ones are, and no other.
+func TestTooManySickMachines(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3}
+	s.create(pool.Objects()...)
+	s.until("three machines are ready", pool.Ready(env.view, 3))
+	sick := s.machines()[:2]
+	for _, m := range sick {
+		s.deadlocked(m.Name, corev1.ConditionTrue)
+	}
+	health := pool.HealthCheck(300)
+	health.Spec.Checks.UnhealthyNodeConditions = append(health.Spec.Checks.UnhealthyNodeConditions, kernelDeadlock)
+	health.Spec.Remediation.TriggerIf.UnhealthyLessThanOrEqualTo = ptr.To(intstr.FromString("40%"))
+	before := s.owners()
+	s.create(health)
+	s.soon("the check says that it does nothing", says(health, clusterv1.MachineHealthCheckRemediationAllowedCondition,
+		clusterv1.MachineHealthCheckTooManyUnhealthyReason, "unhealthy: 2"))
+	s.stays("a pool with too many sick machines", func() string {
+		if n := len(s.owners()); n != 3 || s.creates() != 3 {
+			return fmt.Sprintf("%d Machines are left, of %d VMs that were made", n, s.creates())
+		}
+		return ""
+	})
+	s.deadlocked(sick[1].Name, corev1.ConditionFalse)
+	s.until("the one that is still sick is replaced", scenario.All(s.deleted(&sick[0]), pool.Ready(env.view, 3)))
+	now := s.owners()
+	for uid, name := range before {
+		if _, stays := now[uid]; stays == (name == sick[0].Name) {
+			t.Errorf("of %v, %v are left; want %s alone replaced", before, now, sick[0].Name)
+			break
+		}
+	}
+	if !conditions.IsTrue(health, clusterv1.MachineHealthCheckRemediationAllowedCondition) {
+		s.soon("the check does its work again", says(health, clusterv1.MachineHealthCheckRemediationAllowedCondition,
+			clusterv1.MachineHealthCheckRemediationAllowedReason))
+	}
+	if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	s.until("nothing is left", s.gone())
 }

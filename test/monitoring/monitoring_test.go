@@ -108,6 +108,7 @@ func TestQueries(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	s := start(t)
 	prometheus := startPrometheus(t, s.drover.Metrics)
+	s.lives(prometheus)
 	s.trouble()
 	// Not among them: DroverNoRoom, for which the cloud must have been asked a second time, minutes later.
 	s.until("what is wrong raises alarm", prometheus.raised("DroverPoolFrozen", "DroverUnauthorized", "DroverOrphansAsk", "DroverOrphansStay"))
@@ -240,6 +241,26 @@ func start(t *testing.T) *stage {
 	return s
 }
 
+// lives has a pool of two machines come and go, and sees that each part of their lives was measured, once each.
+func (s *stage) lives(prometheus server) {
+	s.Helper()
+	brief := scenario.Pool{Cluster: s.blue, Name: "brief", Replicas: 2}
+	s.must(scenario.Create(s.Context(), s.client, slices.Concat(s.blue.Objects(), brief.Objects())...))
+	s.until("two machines have come", brief.Ready(s.client, 2))
+	s.must(scenario.Delete(s.Context(), s.client, brief.Deployment()))
+	s.until("they are gone", scenario.Empty(s.client, &infrav1.CloudMachineList{}, s.blue.Namespace))
+	for _, part := range []string{"create", "join", "drain", "delete"} {
+		s.until("it is known how long they took to "+part, func(ctx context.Context) (string, error) {
+			query := fmt.Sprintf(`drover_machine_%s_seconds_count{cloud="simulated"} == 2 and drover_machine_%s_seconds_sum > 0`, part, part)
+			n, err := prometheus.ask(ctx, query)
+			if n != 1 {
+				return query + " is not so", err
+			}
+			return "", err
+		})
+	}
+}
+
 // trouble brings about what there are alerts for: a frozen pool, orphans beyond belief, credentials that do not work, no
 // capacity.
 func (s *stage) trouble() {
@@ -251,8 +272,7 @@ func (s *stage) trouble() {
 	refused := s.blue.Account()
 	refused.Name, refused.Spec.CredentialsRef.Name = "refused", "refused"
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.blue.Namespace, Name: "refused"}, Data: map[string][]byte{"token": []byte("wrong")}}
-	s.must(scenario.Create(s.Context(), s.client, slices.Concat(
-		s.blue.Objects(), good.Objects(), none.Objects(), []client.Object{secret, refused})...))
+	s.must(scenario.Create(s.Context(), s.client, slices.Concat(good.Objects(), none.Objects(), []client.Object{secret, refused})...))
 	s.until("there is a machine", good.Ready(s.client, 1))
 
 	snapshot, err := s.admin.Snapshot(s.Context())

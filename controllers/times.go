@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	toolscache "k8s.io/client-go/tools/cache"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// MachineTimes measures how long the parts of machines' lives take. It does nothing but look at the changes that pass: each
+// part ends with one, and its beginning is written in the objects. So nothing is remembered, and a part that ends
+// while no manager runs is not counted. It runs in the leader alone, so that nothing is counted twice.
+type MachineTimes struct {
+	Client           client.Reader
+	Clouds           []cloud.Cloud
+	WatchFilterValue string
+
+	create, join, drain, delete *prometheus.HistogramVec
+	informers                   ctrl.Manager
+}
+
+// lifeBuckets are seconds, from a VM on a quick cloud to a drain that somebody's budget holds up.
+var lifeBuckets = []float64{1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 7200}
+
+// NewMachineTimes makes it and registers its metrics, with whole seconds as Kubernetes' times are.
+func NewMachineTimes(reader client.Reader, clouds []cloud.Cloud, watchFilter string, registry prometheus.Registerer) *MachineTimes {
+	histogram := func(name, help string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: lifeBuckets}, []string{"cloud"})
+		registry.MustRegister(h)
+		return h
+	}
+	return &MachineTimes{
+		Client: reader, Clouds: clouds, WatchFilterValue: watchFilter,
+		create: histogram("drover_machine_create_seconds", "Time from the creation of a CloudMachine until its VM ran."),
+		join:   histogram("drover_machine_join_seconds", "Time from a VM's start until Cluster API knew its Node."),
+		drain: histogram("drover_machine_drain_seconds",
+			"Time from the beginning of a Node's drain until nothing held its VM any more: eviction, detachment of volumes and pre-terminate hooks."),
+		delete: histogram("drover_machine_delete_seconds", "Time from the deletion of a CloudMachine until nothing was left of its VM."),
+	}
+}
+
+// SetupWithManager registers it.
+func (t *MachineTimes) SetupWithManager(mgr ctrl.Manager) error {
+	t.informers = mgr
+	return mgr.Add(t)
+}
+
+// Start implements manager.Runnable: it begins to look when this manager has become the leader.
+func (t *MachineTimes) Start(ctx context.Context) error {
+	machines, err := t.informers.GetCache().GetInformer(ctx, &infrav1.CloudMachine{})
+	if err != nil {
+		return fmt.Errorf("watching CloudMachines for their times: %w", err)
+	}
+	owners, err := t.informers.GetCache().GetInformer(ctx, &clusterv1.Machine{})
+	if err != nil {
+		return fmt.Errorf("watching Machines for their times: %w", err)
+	}
+	if _, err := machines.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, after any) {
+			t.machineChanged(before.(*infrav1.CloudMachine), after.(*infrav1.CloudMachine))
+		},
+		DeleteFunc: func(o any) {
+			if m, ok := o.(*infrav1.CloudMachine); ok { // else its end was missed, and so was the time of it
+				t.machineGone(m)
+			}
+		},
+	}); err != nil {
+		return fmt.Errorf("watching CloudMachines for their times: %w", err)
+	}
+	_, err = owners.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(before, after any) {
+		t.ownerChanged(ctx, before.(*clusterv1.Machine), after.(*clusterv1.Machine))
+	}})
+	if err != nil {
+		return fmt.Errorf("watching Machines for their times: %w", err)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// machineChanged measures a create that has ended.
+func (t *MachineTimes) machineChanged(before, after *infrav1.CloudMachine) {
+	if !isProvisioned(before) && isProvisioned(after) && madeHere(after) {
+		t.observe(t.create, after, time.Since(after.CreationTimestamp.Time))
+	}
+}
+
+// machineGone measures a deletion, where there was something to delete, and it was deleted.
+func (t *MachineTimes) machineGone(m *infrav1.CloudMachine) {
+	_, moved := m.Annotations[movedAnnotation]
+	if m.DeletionTimestamp.IsZero() || m.Spec.CreationToken == "" || moved || m.Annotations[infrav1.AbandonAnnotation] == m.Name {
+		return
+	}
+	t.observe(t.delete, m, time.Since(m.DeletionTimestamp.Time))
+}
+
+// ownerChanged measures a join, when a Machine's Node has become known, and what a drain and all that follows it took, when
+// nothing holds the VM any more.
+func (t *MachineTimes) ownerChanged(ctx context.Context, before, after *clusterv1.Machine) {
+	joined := !before.Status.NodeRef.IsDefined() && after.Status.NodeRef.IsDefined()
+	drained := !letGo(before) && letGo(after) && !after.Status.Deletion.NodeDrainStartTime.IsZero()
+	if !joined && !drained || after.Spec.InfrastructureRef.GroupKind() != infrav1.GroupVersion.WithKind("CloudMachine").GroupKind() {
+		return
+	}
+	m := &infrav1.CloudMachine{}
+	if err := t.Client.Get(ctx, client.ObjectKey{Namespace: after.Namespace, Name: after.Spec.InfrastructureRef.Name}, m); err != nil {
+		return // it went meanwhile
+	}
+	if running := runningSince(m); joined && !running.IsZero() && madeHere(m) {
+		t.observe(t.join, m, time.Since(running))
+	}
+	if drained {
+		t.observe(t.drain, m, time.Since(after.Status.Deletion.NodeDrainStartTime.Time))
+	}
+}
+
+// letGo says that Cluster API has asked for the deletion of a Machine's VM, and with it that Status.Deletion is there.
+func letGo(m *clusterv1.Machine) bool {
+	return m.Status.Deletion != nil &&
+		conditions.GetReason(m, clusterv1.MachineDeletingCondition) == clusterv1.MachineDeletingWaitingForInfrastructureDeletionReason
+}
+
+// madeHere says that a machine was made under this object. An object that came by a move or from a backup has its token from
+// the beginning, and its times say nothing.
+func madeHere(m *infrav1.CloudMachine) bool { return m.Generation > 1 }
+
+// observe counts a time by the machine's cloud. Clocks differ: what seems to be less than nothing took no time.
+func (t *MachineTimes) observe(h *prometheus.HistogramVec, m *infrav1.CloudMachine, took time.Duration) {
+	if !watched(m, t.WatchFilterValue) {
+		return
+	}
+	for _, row := range t.Clouds {
+		if row.InMachine(&m.Spec.CloudMachineFields) {
+			h.WithLabelValues(row.Name).Observe(max(took, 0).Seconds())
+		}
+	}
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package monitoring
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// stateConfig is as much of kube-state-metrics' configuration as the one here uses. What is not of it is refused.
+type stateConfig struct {
+	Kind string `json:"kind"`
+	Spec struct {
+		Resources []struct {
+			GroupVersionKind struct {
+				Group   string `json:"group"`
+				Version string `json:"version"`
+				Kind    string `json:"kind"`
+			} `json:"groupVersionKind"`
+			MetricNamePrefix string              `json:"metricNamePrefix"`
+			LabelsFromPath   map[string][]string `json:"labelsFromPath"`
+			Metrics          []stateMetric       `json:"metrics"`
+		} `json:"resources"`
+	} `json:"spec"`
+}
+
+type stateMetric struct {
+	Name string `json:"name"`
+	Help string `json:"help"`
+	Each struct {
+		Type     string     `json:"type"`
+		Gauge    *stateEach `json:"gauge,omitempty"`
+		Info     *stateEach `json:"info,omitempty"`
+		StateSet *stateEach `json:"stateSet,omitempty"`
+	} `json:"each"`
+}
+
+// each is what the metric's type says it is.
+func (m stateMetric) each() *stateEach {
+	return map[string]*stateEach{"Gauge": m.Each.Gauge, "Info": m.Each.Info, "StateSet": m.Each.StateSet}[m.Each.Type]
+}
+
+type stateEach struct {
+	Path           []string            `json:"path,omitempty"`
+	LabelsFromPath map[string][]string `json:"labelsFromPath,omitempty"`
+	ValueFrom      []string            `json:"valueFrom,omitempty"`
+	LabelName      string              `json:"labelName,omitempty"`
+	List           []string            `json:"list,omitempty"`
+}
+
+// TestStatePaths: what kube-state-metrics is told to show of our kinds are fields that they have, by their CRDs, with all the
+// states that there are; and it shows the conditions of every kind that has such.
+func TestStatePaths(t *testing.T) {
+	var config stateConfig
+	if err := yaml.UnmarshalStrict(read(t, "kube-state-metrics.yaml"), &config); err != nil {
+		t.Fatal(err)
+	}
+	if config.Kind != "CustomResourceStateMetrics" {
+		t.Errorf("kind is %q", config.Kind)
+	}
+	crds := readCRDs(t)
+	missing := map[string]bool{}
+	for kind, schema := range crds {
+		if field(schema, "status", "conditions", "status") != nil {
+			missing[kind] = true
+		}
+	}
+	for _, r := range config.Spec.Resources {
+		gvk := r.GroupVersionKind
+		kind := gvk.Group + "/" + gvk.Version + "/" + gvk.Kind
+		schema := crds[kind]
+		if schema == nil {
+			t.Errorf("there is no CRD for %s", kind)
+			continue
+		}
+		must := func(what string, base []string, path ...string) *apiextensionsv1.JSONSchemaProps {
+			f := field(schema, append(slices.Clone(base), path...)...)
+			if f == nil {
+				t.Errorf("%s: %s has no field %s", kind, what, strings.Join(append(slices.Clone(base), path...), "."))
+			}
+			return f
+		}
+		for label, path := range r.LabelsFromPath {
+			must("label "+label, nil, path...)
+		}
+		for _, m := range r.Metrics {
+			each := m.each()
+			if each == nil || m.Help == "" {
+				t.Errorf("%s: metric %s has no help, or not what its type %s needs", kind, m.Name, m.Each.Type)
+				continue
+			}
+			for label, path := range each.LabelsFromPath {
+				must("label "+label+" of metric "+m.Name, each.Path, path...)
+			}
+			value := must("metric "+m.Name, each.Path, each.ValueFrom...)
+			if m.Each.Type == "StateSet" && value != nil {
+				if want := enum(value); !slices.Equal(slices.Sorted(slices.Values(each.List)), want) {
+					t.Errorf("%s: metric %s has the states %v, want %v", kind, m.Name, each.List, want)
+				}
+			}
+			if m.Name == "condition" {
+				delete(missing, kind)
+			}
+		}
+	}
+	if len(missing) > 0 {
+		t.Errorf("no conditions are shown of %v", slices.Sorted(maps.Keys(missing)))
+	}
+}
+
+// readCRDs returns the schemas of our kinds' versions, by group/version/kind.
+func readCRDs(t *testing.T) map[string]*apiextensionsv1.JSONSchemaProps {
+	t.Helper()
+	files, err := filepath.Glob("../../config/crd/bases/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d CRDs (%v)", len(files), err)
+	}
+	schemas := map[string]*apiextensionsv1.JSONSchemaProps{}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.Unmarshal(data, &crd); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, v := range crd.Spec.Versions {
+			schemas[fmt.Sprintf("%s/%s/%s", crd.Spec.Group, v.Name, crd.Spec.Names.Kind)] = v.Schema.OpenAPIV3Schema
+		}
+	}
+	return schemas
+}
+
+// metadata is what Kubernetes gives to every object, and CRDs do not spell out.
+var metadata = []string{"name", "namespace", "creationTimestamp", "deletionTimestamp"}
+
+// field finds a field by its path, through lists as kube-state-metrics goes through them; nil when there is none.
+func field(schema *apiextensionsv1.JSONSchemaProps, path ...string) *apiextensionsv1.JSONSchemaProps {
+	if len(path) > 0 && path[0] == "metadata" {
+		if len(path) == 3 && path[1] == "labels" || len(path) == 2 && slices.Contains(metadata, path[1]) {
+			return &apiextensionsv1.JSONSchemaProps{}
+		}
+		return nil
+	}
+	for _, name := range path {
+		if schema.Items != nil {
+			schema = schema.Items.Schema
+		}
+		next, ok := schema.Properties[name]
+		if !ok {
+			return nil
+		}
+		schema = &next
+	}
+	return schema
+}
+
+// enum returns the values that a field may have, sorted.
+func enum(schema *apiextensionsv1.JSONSchemaProps) []string {
+	var values []string
+	for _, v := range schema.Enum {
+		values = append(values, strings.Trim(string(v.Raw), `"`))
+	}
+	slices.Sort(values)
+	return values
+}
