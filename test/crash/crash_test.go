@@ -222,11 +222,11 @@ func (h *harness) batch(t *testing.T, n int, take func(step)) {
 	}
 	for _, s := range steps {
 		from := time.Now()
-		settings := rig.Settings()
+		var shown time.Duration
 		if s.name == "forget" { // what is terminated is not shown any more, as in most clouds: nobody can look up what it was
-			settings.TerminatedVisible.Duration = time.Millisecond
+			shown = time.Millisecond
 		}
-		if err := h.rig.Admin.SetSettings(t.Context(), settings); err != nil {
+		if err := h.rig.Remember(t.Context(), shown); err != nil {
 			t.Fatal(err)
 		}
 		take(s)

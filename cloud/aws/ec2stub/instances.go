@@ -23,11 +23,13 @@ const (
 )
 
 type instance struct {
-	id, zone, size, image string
-	spot                  bool
-	made, ended           time.Time // ended: when it was told to terminate
-	reason                string    // why it ended; "" where somebody asked for it
-	tags                  map[string]string
+	id, zone, size, image, ip string
+	spot                      bool
+	made, ended               time.Time // ended: when it was told to terminate
+	reason                    string    // why it ended; "" where somebody asked for it
+	tags                      map[string]string
+	timer                     *time.Timer // until its guest boots
+	off                       func()      // pulls its guest's plug; nil while that is off
 }
 
 // leftover is a volume or a network interface that no instance takes along.
@@ -77,6 +79,7 @@ func (c *Cloud) tick() {
 
 func (c *Cloud) newInstance(zone, size, image string, tags map[string]string) *instance {
 	i := &instance{id: c.number("i-"), zone: zone, size: size, image: image, made: time.Now(), tags: tags}
+	i.ip = fmt.Sprintf("10.%d.%d.%d", c.made>>16&255, c.made>>8&255, c.made&255)
 	c.instances[i.id] = i
 	return i
 }
@@ -114,6 +117,7 @@ func (c *Cloud) runInstances(form url.Values) (any, *failure) {
 	i := c.newInstance(subnet.Zone, form.Get("InstanceType"), form.Get("ImageId"), tags["instance"])
 	i.spot = form.Get("InstanceMarketOptions.MarketType") == "spot"
 	c.leave(i, form, tags)
+	c.boot(i, c.guestOf(i, form))
 	c.tokens[key] = launch{request: request, instance: i.id}
 	if n, ok := c.capacity[subnet.Zone]; ok {
 		c.capacity[subnet.Zone] = n - 1
@@ -127,7 +131,7 @@ func (c *Cloud) leave(i *instance, form url.Values, tags map[string]map[string]s
 		l := &leftover{id: c.number(prefix), attached: i.id, made: time.Now(), tags: tags[kind]}
 		c.leftovers[l.id] = l
 	}
-	if i.image == keepingImage {
+	if i.image == KeepingImage {
 		add("vol-", "volume")
 	}
 	for _, device := range tagged(form, "BlockDeviceMapping") {
@@ -228,9 +232,7 @@ func (c *Cloud) terminateInstances(form url.Values) (any, *failure) {
 	for _, id := range ids {
 		i := c.instances[id]
 		before := c.stateOf(i)
-		if i.ended.IsZero() {
-			i.ended = time.Now()
-		}
+		i.end("")
 		out.Instances = append(out.Instances, changeItem{ID: id, Before: stateItem{before}, Now: stateItem{c.stateOf(i)}})
 	}
 	return out, nil
@@ -239,7 +241,7 @@ func (c *Cloud) terminateInstances(form url.Values) (any, *failure) {
 func (c *Cloud) describeInstances(form url.Values) (any, *failure) {
 	var found []*instance
 	for _, id := range slices.Sorted(keys(c.instances)) {
-		if i := c.instances[id]; time.Since(i.made) >= c.options.Lag {
+		if i := c.instances[id]; c.shows(i) {
 			found = append(found, i)
 		}
 	}
@@ -254,6 +256,12 @@ func (c *Cloud) describeInstances(form url.Values) (any, *failure) {
 		out.Reservations = append(out.Reservations, reservationItem{Instances: []instanceItem{c.item(i)}})
 	}
 	return out, fail
+}
+
+// shows tells whether the API shows an instance: not at once, and not for long after its end.
+func (c *Cloud) shows(i *instance) bool {
+	forgotten := c.options.Remember > 0 && !i.ended.IsZero() && time.Since(i.ended) >= c.options.Stop+c.options.Remember
+	return time.Since(i.made) >= c.options.Lag && !forgotten
 }
 
 func (c *Cloud) describeVolumes(form url.Values) (any, *failure) {

@@ -32,6 +32,11 @@ type Options struct {
 	Throttle bool
 	// Quota is how many instances may live. 0: any number.
 	Quota int
+	// Remember is how long the API shows an instance that is terminated. 0: for good. EC2 does so for about an hour.
+	Remember time.Duration
+	// Power boots a guest and returns what pulls its plug. It must not wait, and call nothing of the Cloud's. nil: instances run, and
+	// nothing runs in them.
+	Power func(Guest) (off func())
 }
 
 // Cloud is a region, us-east-1, of one account.
@@ -233,11 +238,18 @@ func (c *Cloud) SetQuota(n int) {
 	c.options.Quota = n
 }
 
+// SetRemember changes Options.Remember.
+func (c *Cloud) SetRemember(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.Remember = d
+}
+
 // Interrupt takes a spot instance back.
 func (c *Cloud) Interrupt(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.instances[id].ended, c.instances[id].reason = time.Now(), "Server.SpotInstanceTermination: Spot instance termination"
+	c.instances[id].end("Server.SpotInstanceTermination: Spot instance termination")
 }
 
 // Protect keeps an instance from being terminated by the API.

@@ -122,7 +122,7 @@ type deviceItem struct {
 
 func (i *imageItem) fill() {
 	i.State, i.RootType, i.RootDevice = "available", "ebs", "/dev/sda1"
-	i.Devices = []deviceItem{{Name: i.RootDevice, GiB: 8}}
+	i.Devices = []deviceItem{{Name: i.RootDevice, GiB: rootGiB}}
 }
 
 type typesResponse struct {
@@ -211,7 +211,7 @@ func toTags(tags map[string]string) (all []tagItem) {
 func (c *Cloud) item(i *instance) instanceItem {
 	out := instanceItem{
 		ID: i.id, Image: i.image, Size: i.size, State: stateItem{c.stateOf(i)}, Zone: i.zone, Tags: toTags(i.tags),
-		LaunchTime: i.made.UTC().Format(time.RFC3339), PrivateIP: "10.0.0.10", PrivateDNS: "ip-10-0-0-10.ec2.internal",
+		LaunchTime: i.made.UTC().Format(time.RFC3339), PrivateIP: i.ip, PrivateDNS: i.name() + ".ec2.internal",
 	}
 	if i.spot {
 		out.Lifecycle = "spot"
