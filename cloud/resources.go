@@ -19,6 +19,7 @@ const (
 	maxZones      = 100
 	maxZoneName   = 256
 	maxAddress    = 256
+	maxImageID    = 256
 	maxAddresses  = 100
 )
 
@@ -26,6 +27,9 @@ const (
 func tame(r Resource) Resource {
 	if !fits(r.FailureDomain, maxZoneName) {
 		r.FailureDomain = ""
+	}
+	if !fits(r.ImageID, maxImageID) {
+		r.ImageID = ""
 	}
 	unfit := func(a clusterv1.MachineAddress) bool { return !fits(a.Address, maxAddress) }
 	if slices.ContainsFunc(r.Addresses, unfit) {

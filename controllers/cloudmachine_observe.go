@@ -64,6 +64,9 @@ func report(machine *infrav1.CloudMachine, instance *cloud.Resource) {
 	if instance.FailureDomain != "" {
 		status.FailureDomain = instance.FailureDomain
 	}
+	if instance.ImageID != "" {
+		status.ImageID = instance.ImageID
+	}
 	if instance.Interruptible {
 		status.Interruptible = ptr.To(true)
 	}

@@ -41,7 +41,6 @@ type driver struct {
 	types      cloud.Memo[types.InstanceTypeInfo]
 	leftovers  cloud.Memo[[]cloud.Resource]
 	deleted    atomic.Int64 // when something was deleted last, in Unix nanoseconds
-	open       openCreates
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {

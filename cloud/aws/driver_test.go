@@ -163,39 +163,31 @@ func TestResolution(t *testing.T) {
 	}
 }
 
-// TestOneInstanceAlthoughZonesDiffer loses the answer of a create and asks for another zone next: EC2 would make a second
-// instance there.
-func TestOneInstanceAlthoughZonesDiffer(t *testing.T) {
+// TestOpenZone loses the answer of a create. The zone is asked again and repeats what it did, also when it has no capacity any more; when it can't
+// be asked, that is no refusal.
+func TestOpenZone(t *testing.T) {
 	t.Parallel()
-	lost := ec2stub.Fault{Operation: "RunInstances", Code: "InternalError", Status: http.StatusInternalServerError}
-	for name, test := range map[string]struct {
-		after bool // the create took effect
-		zone  string
-	}{
-		"it was made":     {after: true, zone: "us-east-1a"},
-		"it was not made": {after: false, zone: "us-east-1b"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
-			d := connect(t, stub, nil)
-			lost := lost
-			lost.After = test.after
-			undo := stub.Inject(lost)
-			_, err := d.Ensure(t.Context(), request("token", nil))
-			g.Expect(code(err)).To(Equal(cloud.Unavailable))
-			undo()
+	g := NewWithT(t)
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	d := connect(t, stub, nil)
+	undo := stub.Inject(ec2stub.Fault{Operation: "RunInstances", Code: "InternalError", Status: http.StatusInternalServerError, After: true})
+	req := request("token", nil)
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(code(err)).To(Equal(cloud.Unavailable))
+	undo()
 
-			stub.SetCapacity("us-east-1a", 0) // which does not keep EC2 from repeating what it did
-			req := request("token", nil)
-			req.FailureDomain = "us-east-1b"
-			made, err := d.Ensure(t.Context(), req)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(made.FailureDomain).To(Equal(test.zone))
-			g.Expect(stub.Left(cloud.TagToken, "token")).To(Equal([]string{made.ID}))
-		})
-	}
+	req.Open = true
+	away := req
+	away.FailureDomain = "us-east-1f"
+	_, err = d.Ensure(t.Context(), away)
+	g.Expect(code(err)).To(Equal(cloud.Unavailable), "%v", err)
+	g.Expect(err).To(MatchError(ContainSubstring("give the machine a subnet there")))
+
+	stub.SetCapacity("us-east-1a", 0)
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(stub.Left(cloud.TagToken, "token")).To(Equal([]string{made.ID}))
+	g.Expect(made.ImageID).To(Equal("ami-0a"))
 }
 
 // TestNextZone takes the capacity of one zone away: the same token makes the machine in the next.
@@ -231,6 +223,9 @@ func TestMismatch(t *testing.T) {
 	_, err = d.Ensure(t.Context(), req)
 	g.Expect(code(err)).To(Equal(cloud.Unavailable))
 	g.Expect(err).To(MatchError(ContainSubstring("delete the Machine")))
+	req.Attempt = 1 // the refusal is on record: the next attempt has a token of its own
+	_, err = d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
 }
 
 // TestSpot has a spot instance taken back: the next listing says so, and why.

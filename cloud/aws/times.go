@@ -23,9 +23,6 @@ const (
 	// thirds of an idle account's calls. For as long after a deletion every listing looks for them.
 	leftoversTTL = 5 * time.Minute
 
-	// openTTL is how long a create without an answer is remembered. Whoever made it has given up long before.
-	openTTL = 24 * time.Hour
-
 	// credentialsEarly is how long before their end temporary credentials are renewed: longer than the slowest call.
 	credentialsEarly = 5 * time.Minute
 )

@@ -22,6 +22,12 @@ const (
 	terminated   = "terminated"
 )
 
+// maxAttachments is how many volumes and network interfaces an instance can have (EC2's user guide, "Amazon EBS volume limits", Nitro).
+const maxAttachments = 28
+
+// DeniedKey is a KMS key that the account may not use: EC2 takes the request, and the instance ends before it runs.
+const DeniedKey = "alias/denied"
+
 type instance struct {
 	id, zone, size, image, ip string
 	spot                      bool
@@ -117,7 +123,11 @@ func (c *Cloud) runInstances(form url.Values) (any, *failure) {
 	i := c.newInstance(subnet.Zone, form.Get("InstanceType"), form.Get("ImageId"), tags["instance"])
 	i.spot = form.Get("InstanceMarketOptions.MarketType") == "spot"
 	c.leave(i, form, tags)
-	c.boot(i, c.guestOf(i, form))
+	if usesKey(form, DeniedKey) {
+		i.end("Client.InternalError: Client error on launch")
+	} else {
+		c.boot(i, c.guestOf(i, form))
+	}
 	c.tokens[key] = launch{request: request, instance: i.id}
 	if n, ok := c.capacity[subnet.Zone]; ok {
 		c.capacity[subnet.Zone] = n - 1
@@ -144,6 +154,11 @@ func (c *Cloud) leave(i *instance, form url.Values, tags map[string]map[string]s
 			add("eni-", "network-interface")
 		}
 	}
+}
+
+// usesKey tells whether a disk is to be encrypted by the key.
+func usesKey(form url.Values, key string) bool {
+	return slices.ContainsFunc(tagged(form, "BlockDeviceMapping"), func(d url.Values) bool { return d.Get("Ebs.KmsKeyId") == key })
 }
 
 // checkLaunch refuses what EC2 would never take.
@@ -175,6 +190,9 @@ func (c *Cloud) checkLaunch(form url.Values) (subnetItem, *failure) {
 		if group := findGroup(id); group == nil || group.VPC != subnet.VPC {
 			return subnetItem{}, refuse("InvalidGroup.NotFound", "The security group '%s' does not exist in VPC '%s'", id, subnet.VPC)
 		}
+	}
+	if n := len(interfaces) + len(tagged(form, "BlockDeviceMapping")); n > maxAttachments {
+		return subnetItem{}, refuse("AttachmentLimitExceeded", "Volume attachment limit exceeded: %d of %d", n, maxAttachments)
 	}
 	if len(interfaces) > 1 && interfaces[0].Get("AssociatePublicIpAddress") != "" {
 		return subnetItem{}, refuse("InvalidParameterCombination", "The associatePublicIPAddress parameter cannot be specified when launching with multiple network interfaces.")

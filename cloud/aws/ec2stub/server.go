@@ -57,6 +57,7 @@ type Cloud struct {
 	tokens    map[zonalToken]launch
 	capacity  map[string]int // by zone; what is not in it has no bound
 	protected map[string]bool
+	expired   bool
 }
 
 // Fault makes calls fail.
@@ -222,6 +223,13 @@ func (c *Cloud) Inject(f Fault) (undo func()) {
 	}
 }
 
+// Expire ends the validity of all keys.
+func (c *Cloud) Expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expired = true
+}
+
 // SetCapacity is how many instances a zone has left; below 0, without bound.
 func (c *Cloud) SetCapacity(zone string, n int) {
 	c.mu.Lock()
@@ -236,6 +244,20 @@ func (c *Cloud) SetQuota(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.options.Quota = n
+}
+
+// SetLag changes Options.Lag.
+func (c *Cloud) SetLag(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.Lag = d
+}
+
+// SetPower changes Options.Power, for instances to come.
+func (c *Cloud) SetPower(power func(Guest) (off func())) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.Power = power
 }
 
 // SetRemember changes Options.Remember.
