@@ -14,10 +14,10 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestMachineDeployment: a MachineDeployment comes to Ready Nodes, rolls and goes. A spot machine that is taken back is replaced; and nothing is left in the end, the volumes of
-// the image included.
+// TestMachineDeployment: a MachineDeployment comes to Ready Nodes, rolls and goes. A machine that AWS takes back is replaced; and nothing
+// is left in the end, the volumes of the image included.
 func TestMachineDeployment(t *testing.T) {
-	s := start(t, nil)
+	s := start(t, "blue")
 	pool := s.NewPool("md", 3)
 	s.do(scenario.Create(s.ctx, s.rig.Client, pool.Objects()...))
 	s.do(scenario.Create(s.ctx, s.rig.Client, pool.HealthCheck(30)))
@@ -70,8 +70,12 @@ func (s *stage) nodes(n int) scenario.Check {
 		for _, r := range s.Live(s.books()) {
 			alive[r.ID] = true
 		}
-		ready := 0
+		all, ready := 0, 0
 		for _, node := range list.Items {
+			if !strings.HasPrefix(node.Name, s.Name+"-") {
+				continue
+			}
+			all++
 			id := node.Spec.ProviderID[strings.LastIndex(node.Spec.ProviderID, "/")+1:]
 			for _, c := range node.Status.Conditions {
 				if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && alive[id] && strings.HasPrefix(node.Spec.ProviderID, "aws:///us-east-1") {
@@ -79,8 +83,8 @@ func (s *stage) nodes(n int) scenario.Check {
 				}
 			}
 		}
-		if ready != n || len(list.Items) != n {
-			return fmt.Sprintf("of %d Nodes, %d are Ready", len(list.Items), ready), nil
+		if ready != n || all != n {
+			return fmt.Sprintf("of %d Nodes, %d are Ready", all, ready), nil
 		}
 		return "", nil
 	}

@@ -4,6 +4,9 @@ package aws
 
 import (
 	"context"
+	"flag"
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -11,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
@@ -20,70 +22,75 @@ import (
 // patience is for whatever must come true in the end: a busy computer takes minutes.
 const patience = 5 * time.Minute
 
-// stage is a cluster that is adopted, with an account of AWS and a manager.
+// bench is what all tests share, with one manager on it.
+var (
+	bench *rig.Rig
+	seat  *rig.Seat
+)
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	flag.Parse()
+	ctrl.SetLogger(logr.Discard())
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	var err error
+	if bench, err = rig.StartOnAWS(ctx); err == nil {
+		defer bench.Stop()
+		if seat, err = bench.NewSeat(ctx, "management"); err == nil {
+			defer seat.Close()
+			err = startManager(ctx)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+func startManager(ctx context.Context) error {
+	return seat.Start(ctx, "--leader-elect=false", "--cloud-call-timeout=10s")
+}
+
+// stage is a cluster that is adopted, in a namespace of its own, with an account of AWS.
 type stage struct {
 	*testing.T
 	*rig.Tenant
-	ctx  context.Context
-	rig  *rig.Rig
-	seat *rig.Seat
+	ctx context.Context
+	rig *rig.Rig
 }
 
-// start sets the stage. dress may change the account before it is there.
-func start(t *testing.T, dress func(*infrav1.CloudAccount)) *stage {
+// start sets a stage of this name.
+func start(t *testing.T, name string) *stage {
 	t.Helper()
-	ctrl.SetLogger(logr.Discard())
-	r, err := rig.StartOnAWS(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &stage{T: t, ctx: t.Context(), rig: r}
+	s := &stage{T: t, ctx: t.Context(), rig: bench}
 	t.Cleanup(s.end)
-	if s.seat, err = r.NewSeat(s.ctx, "management"); err != nil {
-		t.Fatal(err)
-	}
-	if s.Tenant, err = r.NewTenant(s.ctx, "blue"); err != nil {
-		t.Fatal(err)
-	}
-	s.startManager()
+	var err error
+	s.Tenant, err = s.rig.NewTenant(s.ctx, name)
+	s.do(err)
 	objects, err := s.Objects()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range objects {
-		if account, ok := o.(*infrav1.CloudAccount); ok && dress != nil {
-			dress(account)
-		}
-	}
-	if err := scenario.Create(s.ctx, r.Client, objects...); err != nil {
-		t.Fatal(err)
-	}
-	s.until("the cluster is there", s.Available(r.View))
+	s.do(err)
+	s.do(scenario.Create(s.ctx, s.rig.Client, objects...))
+	s.until("the cluster is there", s.Available(s.rig.View))
 	return s
 }
 
 func (s *stage) end() {
+	if s.Tenant == nil {
+		return
+	}
+	defer s.Close()
+	ctx := context.Background()
 	if s.Failed() {
-		s.Log(s.rig.Dump(context.Background(), "blue"))
+		s.Log(s.rig.Dump(ctx, s.Namespace))
 		if err := s.rig.Save(s.ArtifactDir()); err != nil {
 			s.Log(err)
 		}
 	}
-	if s.Tenant != nil {
-		s.Close()
-	}
-	if s.seat != nil {
-		s.seat.Close()
-	}
-	if err := s.rig.Stop(); err != nil {
+	if err := scenario.Delete(ctx, s.rig.Client, s.Cluster()); err != nil {
 		s.Error(err)
-	}
-}
-
-func (s *stage) startManager() {
-	s.Helper()
-	if err := s.seat.Start(s.ctx, "--leader-elect=false", "--cloud-call-timeout=10s"); err != nil {
-		s.Fatal(err)
 	}
 }
 
