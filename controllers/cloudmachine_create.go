@@ -44,7 +44,9 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (re
 	if err := r.Client.Patch(ctx, claimed, patch); err != nil {
 		return reconcile.Result{}, fmt.Errorf("claiming the machine: %w", err)
 	}
-	r.fates.set(claimed, unsent)
+	if claimed.Spec.CreationDomain != "" {
+		r.fates.set(claimed, unsent)
+	}
 	s.later = true
 	return reconcile.Result{}, nil
 }
@@ -88,15 +90,16 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	}
 	// A create under way ends even when the manager is asked to stop: its answer is worth waiting for.
 	ctx = context.WithoutCancel(ctx)
-	instance, err := r.ensure(ctx, s, userData)
+	known := r.fates.of(s.CloudMachine)
+	r.fates.set(s.CloudMachine, unknown) // from here on something may be made
+	instance, err := r.ensure(ctx, s, userData, known == unknown)
 	if err != nil {
-		return r.notMade(ctx, s, err)
+		return r.notMade(ctx, s, known, err)
 	}
 	if err := r.record(ctx, s, instance.ProviderID); err != nil {
 		return reconcile.Result{}, err
 	}
 	r.retries.forget(s.key())
-	r.fates.forget(s.key())
 	return reconcile.Result{}, nil // the record comes back as an event, and then the VM is observed
 }
 
@@ -138,7 +141,8 @@ func (r *CloudMachineReconciler) userData(ctx context.Context, s *machineScope) 
 	return data, "", nil
 }
 
-func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, userData []byte) (cloud.Resource, error) {
+// ensure asks the account; open says that a create may have been sent before.
+func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, userData []byte, open bool) (cloud.Resource, error) {
 	domains := []string{s.Spec.CreationDomain}
 	if !s.account.Cloud().Zonal {
 		var err error
@@ -149,7 +153,7 @@ func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, us
 	return s.account.Ensure(ctx, cloud.Request{
 		Token:       s.Spec.CreationToken,
 		Attempt:     int(s.Spec.CreationAttempt),
-		Open:        r.fates.of(s.CloudMachine) == unknown,
+		Open:        open,
 		OwnershipID: s.ownershipID,
 		Namespace:   s.Namespace,
 		Name:        s.Name,

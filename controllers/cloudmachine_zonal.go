@@ -57,6 +57,10 @@ func (f *fates) of(m *infrav1.CloudMachine) fate {
 func (f *fates) set(m *infrav1.CloudMachine, to fate) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if to == unknown {
+		delete(f.all, client.ObjectKeyFromObject(m))
+		return
+	}
 	if f.all == nil {
 		f.all = map[types.NamespacedName]tokenFate{}
 	}
@@ -112,13 +116,13 @@ func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bo
 
 // notMade goes on after a create that brought no VM: to the next failure domain, where the cloud had no capacity in this one; else to the
 // next attempt.
-func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, err error) (reconcile.Result, error) {
+func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, before fate, err error) (reconcile.Result, error) {
 	var queued *cloud.Queued
-	if !s.account.Cloud().Zonal || errors.As(err, &queued) { // which was not sent
+	if errors.As(err, &queued) { // nothing was sent
+		r.fates.set(s.CloudMachine, before)
 		return r.createFailed(s, err), nil
 	}
-	if cloud.CodeOf(err) != cloud.NoCapacity {
-		r.fates.set(s.CloudMachine, unknown)
+	if !s.account.Cloud().Zonal || cloud.CodeOf(err) != cloud.NoCapacity {
 		return r.createFailed(s, err), nil
 	}
 	r.fates.set(s.CloudMachine, refused)
