@@ -220,6 +220,9 @@ type Resource struct {
 	// Reason says why it is Failed, Stopped or Terminated, or still Pending, in the cloud's words; for people. It stays the same
 	// as long as nothing changes.
 	Reason string
+	// Notice is what the cloud announces of an instance that runs, or finds wrong with it, for people; "" for nothing. It changes nothing but what
+	// is shown.
+	Notice string
 }
 
 // Offering is what a machine will be as a Node, for scale from zero.

@@ -20,6 +20,7 @@ const (
 	maxZoneName   = 256
 	maxAddress    = 256
 	maxImageID    = 256
+	maxNotice     = 512
 	maxAddresses  = 100
 )
 
@@ -28,6 +29,7 @@ func tame(r Resource) Resource {
 	if !fits(r.FailureDomain, maxZoneName) {
 		r.FailureDomain = ""
 	}
+	r.Notice = Clip(strings.ToValidUTF8(r.Notice, ""), maxNotice)
 	if !fits(r.ImageID, maxImageID) {
 		r.ImageID = ""
 	}

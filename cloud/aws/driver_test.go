@@ -72,8 +72,8 @@ func TestCallsOfAFleet(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(all).To(HaveLen(n))
 	}
-	// The leftovers would be listed a second time within ten minutes; the clock stands still here.
-	idle := calls() - create + 2
+	// The leftovers and notices would be listed a second time within ten minutes; the clock stands still here.
+	idle := calls() - create + 5
 	g.Expect(idle).To(BeNumerically("<=", n/10), "%v", stub.Calls())
 
 	before := calls()
@@ -241,6 +241,44 @@ func TestSpot(t *testing.T) {
 	all, err := d.List(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(all).To(HaveExactElements(And(HaveField("State", cloud.StateTerminated), HaveField("Reason", ContainSubstring("SpotInstanceTermination")))))
+}
+
+// TestNotices: what EC2 announces of an instance, or finds wrong with it, comes with the listing and with live reads, and costs a few calls
+// each five minutes. That it may not be read spoils nothing.
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	var ids []string
+	for i := range 4 {
+		made, err := connect(t, stub, nil).Ensure(ctx, request(fmt.Sprint("token-", i), nil))
+		g.Expect(err).NotTo(HaveOccurred())
+		ids = append(ids, made.ID)
+	}
+	stub.Announce(ids[0], "instance-retirement", "The instance is running on degraded hardware")
+	stub.Announce(ids[1], "instance-reboot", "[Completed] Scheduled reboot")
+	stub.Impair(ids[2])
+	want := ConsistOf(
+		And(HaveField("ID", ids[0]), HaveField("Notice", ContainSubstring("instance-retirement from 2030-01-02T03:04:05Z: The instance is running"))),
+		And(HaveField("ID", ids[1]), HaveField("Notice", "")),
+		And(HaveField("ID", ids[2]), HaveField("Notice", ContainSubstring("status check fails"))),
+		And(HaveField("ID", ids[3]), HaveField("Notice", "")),
+	)
+	d := connect(t, stub, nil)
+	for range 2 {
+		all, err := d.List(ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(all).To(want)
+	}
+	found, err := d.Describe(ctx, []cloud.Reference{{Token: "token-0"}, {Token: "token-1"}, {Token: "token-2"}, {Token: "token-3"}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(want)
+	g.Expect(stub.Calls()).To(HaveKeyWithValue("DescribeInstanceStatus", 3))
+
+	defer stub.Inject(ec2stub.Fault{Operation: "DescribeInstanceStatus", Code: "UnauthorizedOperation", Status: http.StatusForbidden})()
+	all, err := connect(t, stub, nil).List(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(all).To(HaveLen(4))
 }
 
 // TestTerminateBatch has instances in a batch that can't be deleted: the others are, at few calls.

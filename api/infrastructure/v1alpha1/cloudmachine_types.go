@@ -137,6 +137,10 @@ type CloudMachineStatus struct {
 // otherwise. It is apart from Ready, which speaks of the VM: a MachineHealthCheck counts a Node's time from there.
 const MachineNodeLinkedCondition = "NodeLinked"
 
+// MachineUntroubledCondition is False when the cloud announces something of the VM that runs, or finds something wrong with it; absent
+// otherwise. It is apart from Ready, because the VM runs.
+const MachineUntroubledCondition = "Untroubled"
+
 // CloudMachine is one VM, on any cloud.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

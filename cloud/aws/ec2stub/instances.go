@@ -30,9 +30,10 @@ const DeniedKey = "alias/denied"
 
 type instance struct {
 	id, zone, size, image, ip string
-	spot                      bool
-	made, ended               time.Time // ended: when it was told to terminate
-	reason                    string    // why it ended; "" where somebody asked for it
+	spot, impaired            bool
+	event                     *eventItem // announced; nil for none
+	made, ended               time.Time  // ended: when it was told to terminate
+	reason                    string     // why it ended; "" where somebody asked for it
 	tags                      map[string]string
 	timer                     *time.Timer // until its guest boots
 	off                       func()      // pulls its guest's plug; nil while that is off
@@ -274,6 +275,39 @@ func (c *Cloud) describeInstances(form url.Values) (any, *failure) {
 		out.Reservations = append(out.Reservations, reservationItem{Instances: []instanceItem{c.item(i)}})
 	}
 	return out, fail
+}
+
+// describeInstanceStatus tells of instances that run, as EC2 does unless it is asked for all.
+func (c *Cloud) describeInstanceStatus(form url.Values) (any, *failure) {
+	var all []statusItem
+	for _, id := range slices.Sorted(keys(c.instances)) {
+		if i := c.instances[id]; c.stateOf(i) == running {
+			all = append(all, i.status())
+		}
+	}
+	found, next, fail := page(c, form, all, func(s statusItem, name string) []string {
+		switch {
+		case name == "instance-status.status":
+			return []string{s.Instance}
+		case name == "system-status.status":
+			return []string{s.System}
+		case name == "event.code" && len(s.Events) > 0:
+			return []string{s.Events[0].Code}
+		}
+		return nil
+	})
+	return statusResponse{Statuses: found, NextToken: next}, fail
+}
+
+func (i *instance) status() statusItem {
+	s := statusItem{ID: i.id, Instance: "ok", System: "ok"}
+	if i.impaired {
+		s.Instance = "impaired"
+	}
+	if i.event != nil {
+		s.Events = []eventItem{*i.event}
+	}
+	return s
 }
 
 // shows tells whether the API shows an instance: not at once, and not for long after its end.

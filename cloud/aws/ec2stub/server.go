@@ -156,6 +156,7 @@ func (c *Cloud) serve(in call) (any, *failure) {
 		"RunInstances":              c.runInstances,
 		"DescribeInstances":         c.describeInstances,
 		"TerminateInstances":        c.terminateInstances,
+		"DescribeInstanceStatus":    c.describeInstanceStatus,
 		"DescribeVolumes":           c.describeVolumes,
 		"DescribeNetworkInterfaces": c.describeNetworkInterfaces,
 		"DeleteVolume":              func(form url.Values) (any, *failure) { return c.deleteLeftover(form.Get("VolumeId"), "InvalidVolume") },
@@ -228,6 +229,20 @@ func (c *Cloud) Expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.expired = true
+}
+
+// Announce has EC2 announce an event for an instance, for 2030.
+func (c *Cloud) Announce(id, code, words string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.instances[id].event = &eventItem{Code: code, Description: words, NotBefore: "2030-01-02T03:04:05Z"}
+}
+
+// Impair has an instance's status check fail.
+func (c *Cloud) Impair(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.instances[id].impaired = true
 }
 
 // SetCapacity is how many instances a zone has left; below 0, without bound.

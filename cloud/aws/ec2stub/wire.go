@@ -41,6 +41,24 @@ type instanceItem struct {
 	Interfaces []struct{}  `xml:"networkInterfaceSet>item"`
 }
 
+type statusResponse struct {
+	Statuses  []statusItem `xml:"instanceStatusSet>item"`
+	NextToken string       `xml:"nextToken,omitempty"`
+}
+
+type statusItem struct {
+	ID       string      `xml:"instanceId"`
+	Events   []eventItem `xml:"eventsSet>item"`
+	Instance string      `xml:"instanceStatus>status"`
+	System   string      `xml:"systemStatus>status"`
+}
+
+type eventItem struct {
+	Code        string `xml:"code"`
+	Description string `xml:"description"`
+	NotBefore   string `xml:"notBefore"`
+}
+
 type stateItem struct {
 	Name string `xml:"name"`
 }
