@@ -72,7 +72,7 @@ func (s *stage) nodes(n int) scenario.Check {
 		}
 		all, ready := 0, 0
 		for _, node := range list.Items {
-			if !strings.HasPrefix(node.Name, s.Name+"-") {
+			if !strings.HasPrefix(node.Name, s.Tenant.Name+"-") {
 				continue
 			}
 			all++

@@ -81,7 +81,6 @@ func (s *stage) end() {
 	if s.Tenant == nil {
 		return
 	}
-	defer s.Close()
 	ctx := context.Background()
 	if s.Failed() {
 		s.Log(s.rig.Dump(ctx, s.Namespace))
