@@ -42,7 +42,6 @@ test: ## Run the tests that end in minutes, against the real API server and Clus
 test-long: ## Run lifecycles, a crash at every step, 50 schedules of chaos, and outages (40 minutes)
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/lifecycle ./test/crash ./test/outage ./test/aws
-	$(OTHERS) ./test/crash -cloud aws
 	$(OTHERS) ./test/chaos -seed $(SEED)
 
 test-orphans: ## Run 100 random schedules of mistakes that make orphans, with the collector armed
