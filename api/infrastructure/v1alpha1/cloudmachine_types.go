@@ -75,7 +75,7 @@ type CloudMachineSpec struct {
 	CreationDomain string `json:"creationDomain,omitempty"`
 
 	// creationAttempt counts the creates that such a cloud has refused. It goes into the next one's token for the cloud, which is
-	// another then.
+	// another then. Default: 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CreationAttempt int32 `json:"creationAttempt,omitempty"`
