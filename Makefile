@@ -15,7 +15,7 @@ IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 TEST_TIMEOUT ?= 40m
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/openstack test/kubevirt test/vm
+LONG := test/aws test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/openstack test/kubevirt test/vm
 OTHERS := go test -count 1 -p 1 -timeout 6h
 
 # The first of the schedules that `make test-long` and `make test-orphans` run, so that it does the same each time. `make chaos` draws its own.
@@ -41,7 +41,7 @@ test: ## Run the tests that end in minutes, against the real API server and Clus
 
 test-long: ## Run lifecycles, a crash at every step, 50 schedules of chaos, and outages (40 minutes)
 	@hack/tool $(PLAYGROUND) >/dev/null
-	$(OTHERS) ./test/lifecycle ./test/crash ./test/outage
+	$(OTHERS) ./test/lifecycle ./test/crash ./test/outage ./test/aws
 	$(OTHERS) ./test/chaos -seed $(SEED)
 
 test-orphans: ## Run 100 random schedules of mistakes that make orphans, with the collector armed

@@ -164,13 +164,12 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 
 // Ensure makes the machine, or moves its creation one step on, or finds that it is there: it never makes a second one
 // for the same token. It never waits for a turn or for a machine. domains are the allowed failure domains in the order
-// of preference; empty means that the cloud chooses (within req.FailureDomain, if that is set). Apart from the codes of
-// Driver.Ensure it fails with
+// of preference; empty means that the cloud chooses (within req.FailureDomain, if that is set). On a Zonal cloud there is one, the
+// machine's on record. Apart from the codes of Driver.Ensure it fails with
 //   - *Queued when its turn in the rate limit has not come; the turn is kept for whoever comes back with the token,
 //   - NoCapacity with RetryAfter: very short while another allowed failure domain is left to try, else when the first
 //     of them will be asked again,
 //   - Unavailable, without a call, while another create waits for a cloud that has left an earlier one without an answer,
-//     and before the first listing where Cloud.Zonal wants one,
 //   - Conflict when more than one instance has the token, or an instance of another cluster has it, or the machine was
 //     gone or under deletion already.
 func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Resource, error) {
@@ -191,9 +190,8 @@ func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Re
 	if err != nil {
 		return Resource{}, err
 	}
-	if a.cloud.Zonal && len(domains) > 1 && !a.inventory.hasListed() {
-		return Resource{}, &Error{Code: Unavailable, RetryAfter: time.Second,
-			Message: "waits for a listing of the account, for a machine that was made in one zone could be made again in another"}
+	if a.cloud.Zonal && len(domains) != 1 {
+		return Resource{}, Errorf(InvalidSpec, "create machine %s/%s: it has no failure domain on record", req.Namespace, req.Name)
 	}
 	if err := a.silence.enter(); err != nil {
 		return Resource{}, err
@@ -202,7 +200,9 @@ func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Re
 	if len(domains) == 0 {
 		domains = []string{req.FailureDomain}
 	}
-	if req.FailureDomain, err = a.capacity.choose(shape, domains); err != nil {
+	if a.cloud.Zonal { // what others were told there says nothing of this machine, which may have been made
+		req.FailureDomain = domains[0]
+	} else if req.FailureDomain, err = a.capacity.choose(shape, domains); err != nil {
 		a.limiter.create.drop(req.Token)
 		return Resource{}, err
 	}
@@ -212,6 +212,16 @@ func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Re
 	}
 	a.meter.waited(ClassCreate, waited)
 	return a.create(ctx, req, shape, domains)
+}
+
+// Domain returns the first of the failure domains, in the order of preference, that is not known to lack capacity for this kind of
+// machine; else NoCapacity with RetryAfter. It makes no call.
+func (a *Account) Domain(spec *infrav1.CloudMachineFields, domains []string) (string, error) {
+	shape, err := shapeOf(spec)
+	if err != nil {
+		return "", err
+	}
+	return a.capacity.choose(shape, domains)
 }
 
 // create asks the driver, once the turn has come.

@@ -55,32 +55,38 @@ func TestEnsureOnce(t *testing.T) {
 	})
 }
 
-// TestEnsureZonal: where tokens are good for one zone alone, a new process looks at what there is before it asks in any.
+// TestEnsureZonal: where tokens are good for one zone alone, a machine is asked for in the zone on record, whatever others were told
+// there, and in none without a record.
 func TestEnsureZonal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.zonal, c.noCapacity["a"] = true, true
-		s := c.begin(t)
-		a := s.account(t)
-		both := []string{"a", "b"}
-		attempt := func() error { _, err := a.Ensure(t.Context(), request("m"), both); return err }
-		if err := attempt(); CodeOf(err) != Unavailable || c.count("run") != 0 {
-			t.Errorf("before the first listing: %v, %d creates", err, c.count("run"))
+		a := c.begin(t).account(t)
+		attempt := func(token string, zones ...string) error {
+			_, err := a.Ensure(t.Context(), request(token), zones)
+			return err
 		}
-		until(t, time.Second, "listed", func() bool { return !a.Inventory().LastComplete.IsZero() })
-		if err := attempt(); CodeOf(err) != NoCapacity {
-			t.Errorf("zone a: %v", err)
+		for _, zones := range [][]string{nil, {"a", "b"}} {
+			if err := attempt("m", zones...); CodeOf(err) != InvalidSpec || c.count("run") != 0 {
+				t.Errorf("zones %v: %v, %d creates", zones, err, c.count("run"))
+			}
 		}
 		c.setFault(func(string) fault { return fault{cut: true} })
-		if err := attempt(); CodeOf(err) != Unavailable {
-			t.Errorf("zone b, its answer lost: %v", err)
-		}
-		s.end()
-
-		c.setFault(nil)
 		c.with(func() { c.noCapacity["a"] = false })
-		a = c.begin(t).account(t)
-		until(t, 5*time.Second, "made or found", func() bool { return attempt() == nil })
+		if err := attempt("m", "a"); CodeOf(err) != Unavailable {
+			t.Errorf("its answer lost: %v", err)
+		}
+		c.setFault(nil)
+		c.with(func() { c.noCapacity["a"] = true })
+		if err := attempt("other", "a"); CodeOf(err) != NoCapacity {
+			t.Errorf("another machine: %v", err)
+		}
+		if zone, err := a.Domain(request("x").Spec, []string{"a", "b"}); zone != "b" || err != nil {
+			t.Errorf("a new machine goes to %q, %v", zone, err)
+		}
+		if err := attempt("m", "a"); err != nil {
+			t.Errorf("asked again where it was made: %v", err)
+		}
 		if ids := c.alive("m"); len(ids) != 1 {
 			t.Errorf("alive: %v", ids)
 		}

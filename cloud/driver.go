@@ -63,8 +63,8 @@ type Cloud struct {
 	Consistency time.Duration
 
 	// Zonal says that Ensure is idempotent within one failure domain alone: the same token makes a second instance in
-	// another. Then a machine that may be in several is not made before the account's first complete listing, which shows
-	// what an earlier process has made.
+	// another. Then the domain is on record before a create is sent, Account.Ensure is asked for that one alone, and a machine
+	// leaves it only after the cloud has refused it there.
 	Zonal bool
 
 	// MaxUserData is the largest user data in bytes, as Request carries it, before any encoding.
@@ -144,6 +144,10 @@ type Info struct {
 type Request struct {
 	// Token is the CloudMachine's spec.creationToken, OwnershipID its CloudCluster's.
 	Token, OwnershipID string
+	// Attempt counts the creates that a Zonal cloud has refused. A token of the cloud's own is made of Token and this: it is a new one
+	// after each refusal, and the same one otherwise. Open says that an earlier create of this attempt may have been sent.
+	Attempt int
+	Open    bool
 	// Namespace and Name are the CloudMachine's: for the name that people see, made to fit the cloud, and TagMachine.
 	Namespace, Name string
 	// FailureDomain to put it in; empty where the cloud has none or may choose.
@@ -209,11 +213,16 @@ type Resource struct {
 	State         State
 	FailureDomain string
 	Addresses     []clusterv1.MachineAddress
+	// ImageID is what it was made from, in the cloud's words; "" where the cloud does not say.
+	ImageID string
 	// Interruptible is true when the cloud may take the instance back.
 	Interruptible bool
 	// Reason says why it is Failed, Stopped or Terminated, or still Pending, in the cloud's words; for people. It stays the same
 	// as long as nothing changes.
 	Reason string
+	// Notice is what the cloud announces of an instance that runs, or finds wrong with it, for people; "" for nothing. It changes nothing but what
+	// is shown.
+	Notice string
 }
 
 // Offering is what a machine will be as a Node, for scale from zero.

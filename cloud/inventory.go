@@ -33,7 +33,6 @@ type inventory struct {
 	mu      sync.Mutex
 	listed  map[string][]Resource // the last complete listing, by token
 	atLeast time.Duration         // how often to list although no machine is observed; 0: not at all
-	wanted  bool                  // the first complete listing, although no machine is observed
 	seen    map[string][]sighting // what is newer than that listing, by token
 	watches map[string]*watch     // the machines that someone is interested in, by token
 
@@ -169,7 +168,7 @@ func (v *inventory) listingDue() bool {
 // listAt is when the next listing is due; zero: never, because no one is interested.
 func (v *inventory) listAt(now time.Time) time.Time {
 	switch {
-	case len(v.watches) == 0 && v.atLeast == 0 && !v.wanted:
+	case len(v.watches) == 0 && v.atLeast == 0:
 		return time.Time{}
 	case !v.retryAt.IsZero():
 		return v.retryAt
@@ -263,17 +262,6 @@ func (v *inventory) listing(atLeast time.Duration) (began time.Time, all []Resou
 	return v.complete, all
 }
 
-// hasListed tells whether there was a complete listing, and asks for one if not.
-func (v *inventory) hasListed() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.complete.IsZero() && !v.wanted {
-		v.wanted = true
-		v.wake()
-	}
-	return !v.complete.IsZero()
-}
-
 func (v *inventory) state() InventoryState {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -301,7 +289,7 @@ func (v *inventory) list(ctx context.Context) {
 		v.mu.Unlock()
 		return
 	}
-	v.failures, v.complete, v.wanted = 0, began, false
+	v.failures, v.complete = 0, began
 	changed := v.take(began, resources)
 	v.mu.Unlock()
 	v.changed(changed)

@@ -19,6 +19,8 @@ const (
 	maxZones      = 100
 	maxZoneName   = 256
 	maxAddress    = 256
+	maxImageID    = 256
+	maxNotice     = 512
 	maxAddresses  = 100
 )
 
@@ -26,6 +28,10 @@ const (
 func tame(r Resource) Resource {
 	if !fits(r.FailureDomain, maxZoneName) {
 		r.FailureDomain = ""
+	}
+	r.Notice = Clip(strings.ToValidUTF8(r.Notice, ""), maxNotice)
+	if !fits(r.ImageID, maxImageID) {
+		r.ImageID = ""
 	}
 	unfit := func(a clusterv1.MachineAddress) bool { return !fits(a.Address, maxAddress) }
 	if slices.ContainsFunc(r.Addresses, unfit) {

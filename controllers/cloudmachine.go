@@ -52,6 +52,7 @@ type CloudMachineReconciler struct {
 
 	controller controller.Controller
 	retries    retries
+	fates      fates
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch;patch
@@ -126,6 +127,7 @@ func (r *CloudMachineReconciler) read(ctx context.Context, req reconcile.Request
 	if err := r.Client.Get(ctx, req.NamespacedName, machine); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.retries.forget(req.NamespacedName)
+			r.fates.forget(req.NamespacedName)
 			return nil, nil
 		}
 		return nil, fmt.Errorf("reading the CloudMachine: %w", err)
@@ -211,7 +213,7 @@ func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (rec
 		return reconcile.Result{}, nil
 	}
 	if s.Spec.CreationToken == "" {
-		return reconcile.Result{}, r.claim(ctx, s)
+		return r.claim(ctx, s)
 	}
 	return r.create(ctx, s)
 }

@@ -27,19 +27,28 @@ import (
 // process waits for it (the manager's graceful shutdown), and if it is killed, the token finds the VM again.
 const recordTimeout = 10 * time.Second
 
-// claim writes the intent to create: finalizer and token in one write, refused if anyone changed the object meanwhile.
-// The create follows when the write comes back as an event, read from the API server.
-func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) error {
+// claim writes the intent to create: finalizer, token and, where it matters, the failure domain in one write, refused if anyone
+// changed the object meanwhile. The create follows when the write comes back as an event, read from the API server.
+func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	before := s.DeepCopy()
 	claimed := s.DeepCopy()
 	controllerutil.AddFinalizer(claimed, infrav1.MachineFinalizer)
 	claimed.Spec.CreationToken = r.newToken()
+	if s.account.Cloud().Zonal {
+		var err error
+		if claimed.Spec.CreationDomain, err = r.chooseDomain(ctx, &machineScope{CloudMachine: claimed, owner: s.owner, account: s.account}); err != nil {
+			return r.noDomain(s, err)
+		}
+	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, claimed, patch); err != nil {
-		return fmt.Errorf("claiming the machine: %w", err)
+		return reconcile.Result{}, fmt.Errorf("claiming the machine: %w", err)
+	}
+	if claimed.Spec.CreationDomain != "" {
+		r.fates.set(claimed, unsent)
 	}
 	s.later = true
-	return nil
+	return reconcile.Result{}, nil
 }
 
 // +kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
@@ -68,6 +77,9 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	if ok, err := r.stillWanted(ctx, s); err != nil || !ok {
 		return reconcile.Result{}, err
 	}
+	if moved, err := r.moves(ctx, s); moved || err != nil {
+		return r.noDomain(s, err)
+	}
 	userData, reason, err := r.userData(ctx, s)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -78,9 +90,11 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	}
 	// A create under way ends even when the manager is asked to stop: its answer is worth waiting for.
 	ctx = context.WithoutCancel(ctx)
-	instance, err := r.ensure(ctx, s, userData)
+	known := r.fates.of(s.CloudMachine)
+	r.fates.set(s.CloudMachine, unknown) // from here on something may be made
+	instance, err := r.ensure(ctx, s, userData, known == unknown)
 	if err != nil {
-		return r.createFailed(s, err), nil
+		return r.notMade(ctx, s, known, err)
 	}
 	if err := r.record(ctx, s, instance.ProviderID); err != nil {
 		return reconcile.Result{}, err
@@ -100,7 +114,8 @@ func (r *CloudMachineReconciler) stillWanted(ctx context.Context, s *machineScop
 		return false, fmt.Errorf("reading the CloudMachine before its creation: %w", err)
 	}
 	same := live.UID == s.UID && live.DeletionTimestamp.IsZero() && live.Spec.ProviderID == "" &&
-		live.Spec.CreationToken == s.Spec.CreationToken && controllerutil.ContainsFinalizer(live, infrav1.MachineFinalizer)
+		live.Spec.CreationToken == s.Spec.CreationToken && live.Spec.CreationDomain == s.Spec.CreationDomain &&
+		live.Spec.CreationAttempt == s.Spec.CreationAttempt && controllerutil.ContainsFinalizer(live, infrav1.MachineFinalizer)
 	return same, nil // if not, the cache is behind, and its next event brings the machine back
 }
 
@@ -126,13 +141,19 @@ func (r *CloudMachineReconciler) userData(ctx context.Context, s *machineScope) 
 	return data, "", nil
 }
 
-func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, userData []byte) (cloud.Resource, error) {
-	domains, err := r.domains(ctx, s)
-	if err != nil {
-		return cloud.Resource{}, err
+// ensure asks the account; open says that a create may have been sent before.
+func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, userData []byte, open bool) (cloud.Resource, error) {
+	domains := []string{s.Spec.CreationDomain}
+	if !s.account.Cloud().Zonal {
+		var err error
+		if domains, err = r.domains(ctx, s); err != nil {
+			return cloud.Resource{}, err
+		}
 	}
 	return s.account.Ensure(ctx, cloud.Request{
 		Token:       s.Spec.CreationToken,
+		Attempt:     int(s.Spec.CreationAttempt),
+		Open:        open,
 		OwnershipID: s.ownershipID,
 		Namespace:   s.Namespace,
 		Name:        s.Name,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -64,11 +65,19 @@ func report(machine *infrav1.CloudMachine, instance *cloud.Resource) {
 	if instance.FailureDomain != "" {
 		status.FailureDomain = instance.FailureDomain
 	}
+	if instance.ImageID != "" {
+		status.ImageID = instance.ImageID
+	}
 	if instance.Interruptible {
 		status.Interruptible = ptr.To(true)
 	}
 	if len(instance.Addresses) > 0 {
 		status.Addresses = append([]clusterv1.MachineAddress{{Type: clusterv1.MachineHostName, Address: machine.Name}}, instance.Addresses...)
+	}
+	if instance.Notice != "" {
+		setCondition(machine, infrav1.MachineUntroubledCondition, metav1.ConditionFalse, infrav1.CloudNoticeReason, instance.Notice)
+	} else {
+		conditions.Delete(machine, infrav1.MachineUntroubledCondition)
 	}
 	switch instance.State {
 	case cloud.StateRunning:

@@ -3,10 +3,7 @@
 package aws
 
 import (
-	"context"
-	"sync"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,16 +35,16 @@ func TestAccountFindsTheZone(t *testing.T) {
 			accounts := cloud.NewAccounts(cloud.Options{Clouds: []cloud.Cloud{Cloud()}, Times: cloud.TimesFor(cloud.DefaultCall)})
 			account, err := accounts.Set(types.NamespacedName{Name: "a"}, cloud.AccountConfig{Spec: *testAccount(stub.URL), Credentials: testCredentials()})
 			g.Expect(err).NotTo(HaveOccurred())
-			var running sync.WaitGroup
-			ctx, stop := context.WithCancel(t.Context())
-			running.Go(func() { _ = accounts.Start(ctx) }) // makes the listing that comes before the first create
-			t.Cleanup(func() { stop(); running.Wait() })
-			req := request("token", func(m *infrav1.AWSMachine) { m.Subnets = test.subnets })
 			var made cloud.Resource
-			g.Eventually(func() (err error) {
-				made, err = account.Ensure(t.Context(), req, []string{"us-east-1a", "us-east-1b"})
-				return err
-			}).WithTimeout(20 * time.Second).WithPolling(20 * time.Millisecond).Should(Succeed())
+			for range 2 { // as the controller does: it asks in one zone, and in the next where there was no capacity
+				req := request("token", func(m *infrav1.AWSMachine) { m.Subnets = test.subnets })
+				zone, err := account.Domain(req.Spec, []string{"us-east-1a", "us-east-1b"})
+				g.Expect(err).NotTo(HaveOccurred())
+				if made, err = account.Ensure(t.Context(), req, []string{zone}); err == nil {
+					break
+				}
+				g.Expect(code(err)).To(Equal(cloud.NoCapacity), "%v", err)
+			}
 			g.Expect(made.FailureDomain).To(Equal("us-east-1b"))
 			g.Expect(stub.Calls()["RunInstances"]).To(Equal(test.runs))
 		})

@@ -40,8 +40,9 @@ type driver struct {
 	groups     cloud.Memo[[]string]
 	types      cloud.Memo[types.InstanceTypeInfo]
 	leftovers  cloud.Memo[[]cloud.Resource]
-	deleted    atomic.Int64 // when something was deleted last, in Unix nanoseconds
-	open       openCreates
+	troubled   cloud.Memo[map[string]string]     // notices, by instance
+	known      atomic.Pointer[map[string]string] // those last read
+	deleted    atomic.Int64                      // when something was deleted last, in Unix nanoseconds
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -82,6 +83,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		groups:     cloud.Memo[[]string]{TTL: resolvedTTL},
 		types:      cloud.Memo[types.InstanceTypeInfo]{TTL: typeTTL},
 		leftovers:  cloud.Memo[[]cloud.Resource]{TTL: leftoversTTL},
+		troubled:   cloud.Memo[map[string]string]{TTL: noticesTTL},
 	}, nil
 }
 
@@ -129,6 +131,7 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.notices(ctx, all)
 	return append(all, left...), nil
 }
 
@@ -146,6 +149,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 		return nil, err
 	}
 	found = only(found, wanted)
+	d.attach(d.noticed(), found)
 	for _, r := range found {
 		if r.State != cloud.StateTerminated {
 			delete(wanted, r.Token)

@@ -72,8 +72,8 @@ func TestCallsOfAFleet(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(all).To(HaveLen(n))
 	}
-	// The leftovers would be listed a second time within ten minutes; the clock stands still here.
-	idle := calls() - create + 2
+	// The leftovers and notices would be listed a second time within ten minutes; the clock stands still here.
+	idle := calls() - create + 5
 	g.Expect(idle).To(BeNumerically("<=", n/10), "%v", stub.Calls())
 
 	before := calls()
@@ -163,39 +163,31 @@ func TestResolution(t *testing.T) {
 	}
 }
 
-// TestOneInstanceAlthoughZonesDiffer loses the answer of a create and asks for another zone next: EC2 would make a second
-// instance there.
-func TestOneInstanceAlthoughZonesDiffer(t *testing.T) {
+// TestOpenZone loses the answer of a create. The zone is asked again and repeats what it did, also when it has no capacity any more; when it can't
+// be asked, that is no refusal.
+func TestOpenZone(t *testing.T) {
 	t.Parallel()
-	lost := ec2stub.Fault{Operation: "RunInstances", Code: "InternalError", Status: http.StatusInternalServerError}
-	for name, test := range map[string]struct {
-		after bool // the create took effect
-		zone  string
-	}{
-		"it was made":     {after: true, zone: "us-east-1a"},
-		"it was not made": {after: false, zone: "us-east-1b"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := NewWithT(t)
-			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
-			d := connect(t, stub, nil)
-			lost := lost
-			lost.After = test.after
-			undo := stub.Inject(lost)
-			_, err := d.Ensure(t.Context(), request("token", nil))
-			g.Expect(code(err)).To(Equal(cloud.Unavailable))
-			undo()
+	g := NewWithT(t)
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	d := connect(t, stub, nil)
+	undo := stub.Inject(ec2stub.Fault{Operation: "RunInstances", Code: "InternalError", Status: http.StatusInternalServerError, After: true})
+	req := request("token", nil)
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(code(err)).To(Equal(cloud.Unavailable))
+	undo()
 
-			stub.SetCapacity("us-east-1a", 0) // which does not keep EC2 from repeating what it did
-			req := request("token", nil)
-			req.FailureDomain = "us-east-1b"
-			made, err := d.Ensure(t.Context(), req)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(made.FailureDomain).To(Equal(test.zone))
-			g.Expect(stub.Left(cloud.TagToken, "token")).To(Equal([]string{made.ID}))
-		})
-	}
+	req.Open = true
+	away := req
+	away.FailureDomain = "us-east-1f"
+	_, err = d.Ensure(t.Context(), away)
+	g.Expect(code(err)).To(Equal(cloud.Unavailable), "%v", err)
+	g.Expect(err).To(MatchError(ContainSubstring("give the machine a subnet there")))
+
+	stub.SetCapacity("us-east-1a", 0)
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(stub.Left(cloud.TagToken, "token")).To(Equal([]string{made.ID}))
+	g.Expect(made.ImageID).To(Equal("ami-0a"))
 }
 
 // TestNextZone takes the capacity of one zone away: the same token makes the machine in the next.
@@ -231,6 +223,9 @@ func TestMismatch(t *testing.T) {
 	_, err = d.Ensure(t.Context(), req)
 	g.Expect(code(err)).To(Equal(cloud.Unavailable))
 	g.Expect(err).To(MatchError(ContainSubstring("delete the Machine")))
+	req.Attempt = 1 // the refusal is on record: the next attempt has a token of its own
+	_, err = d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
 }
 
 // TestSpot has a spot instance taken back: the next listing says so, and why.
@@ -246,6 +241,44 @@ func TestSpot(t *testing.T) {
 	all, err := d.List(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(all).To(HaveExactElements(And(HaveField("State", cloud.StateTerminated), HaveField("Reason", ContainSubstring("SpotInstanceTermination")))))
+}
+
+// TestNotices: what EC2 announces of an instance, or finds wrong with it, comes with the listing and with live reads, and costs a few calls
+// each five minutes. That it may not be read spoils nothing.
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	var ids []string
+	for i := range 4 {
+		made, err := connect(t, stub, nil).Ensure(ctx, request(fmt.Sprint("token-", i), nil))
+		g.Expect(err).NotTo(HaveOccurred())
+		ids = append(ids, made.ID)
+	}
+	stub.Announce(ids[0], "instance-retirement", "The instance is running on degraded hardware")
+	stub.Announce(ids[1], "instance-reboot", "[Completed] Scheduled reboot")
+	stub.Impair(ids[2])
+	want := ConsistOf(
+		And(HaveField("ID", ids[0]), HaveField("Notice", ContainSubstring("instance-retirement from 2030-01-02T03:04:05Z: The instance is running"))),
+		And(HaveField("ID", ids[1]), HaveField("Notice", "")),
+		And(HaveField("ID", ids[2]), HaveField("Notice", ContainSubstring("status check fails"))),
+		And(HaveField("ID", ids[3]), HaveField("Notice", "")),
+	)
+	d := connect(t, stub, nil)
+	for range 2 {
+		all, err := d.List(ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(all).To(want)
+	}
+	found, err := d.Describe(ctx, []cloud.Reference{{Token: "token-0"}, {Token: "token-1"}, {Token: "token-2"}, {Token: "token-3"}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(want)
+	g.Expect(stub.Calls()).To(HaveKeyWithValue("DescribeInstanceStatus", 3))
+
+	defer stub.Inject(ec2stub.Fault{Operation: "DescribeInstanceStatus", Code: "UnauthorizedOperation", Status: http.StatusForbidden})()
+	all, err := connect(t, stub, nil).List(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(all).To(HaveLen(4))
 }
 
 // TestTerminateBatch has instances in a batch that can't be deleted: the others are, at few calls.

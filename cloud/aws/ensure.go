@@ -4,6 +4,7 @@ package aws
 
 import (
 	"context"
+	"strconv"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -16,25 +17,34 @@ import (
 // Ensure makes the machine by one RunInstances, whose client token is the machine's.
 //
 // A client token is good for one zone: EC2 would make a second instance in another ("Ensuring idempotency in Amazon EC2 API
-// requests", zonal idempotency). So where an earlier create in another zone was left open, that one is asked first, and only
-// a clear refusal leads to the zone that is wanted now. This is known as long as the driver lives; after that the account's
-// inventory finds what was made, and reports what was made twice.
+// requests", zonal idempotency). The zone is the caller's, who has it on record (cloud.Cloud.Zonal).
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	p, err := d.plan(ctx, req)
 	if err != nil {
+		if req.Open && cloud.CodeOf(err) == cloud.NoCapacity { // without a word of EC2's
+			err = cloud.Errorf(cloud.Unavailable, "whether an instance was made in zone %s is open, and it can't be asked again: %v; "+
+				"give the machine a subnet there, or delete the Machine", req.FailureDomain, err)
+		}
 		return cloud.Resource{}, err
 	}
-	if zone := d.open.zone(req.Token); zone != "" && zone != p.subnet.zone {
-		first := p
-		if first.subnet, err = d.subnet(ctx, p.spec.Subnets, zone); err != nil {
-			return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "whether an instance was made in zone %s is open, and it can't be asked again: %v", zone, err)
-		}
-		made, err := d.run(ctx, req, first)
-		if cloud.CodeOf(err) != cloud.NoCapacity {
-			return made, err
-		}
+	made, err := d.runInstances(ctx, req, p)
+	switch cloud.CodeOf(err) {
+	case cloud.NoCapacity:
+		d.subnets.Forget(keyOf(p.spec.Subnets)) // its count of free addresses may be what was wrong
+	case cloud.NotFound, cloud.InvalidSpec:
+		err = d.doubt(p, err)
 	}
-	return d.run(ctx, req, p)
+	return made, err
+}
+
+// clientToken is EC2's for one attempt. EC2 may hold a token to the request that it was first sent with, also one that failed: after a
+// refusal it is another.
+func clientToken(req cloud.Request) *string {
+	token := req.Token
+	if req.Attempt > 0 {
+		token += "-" + strconv.Itoa(req.Attempt)
+	}
+	return &token
 }
 
 // plan resolves what the machine names.
@@ -53,23 +63,6 @@ func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error
 	}
 	p.groups, err = d.securityGroups(ctx, p.spec.SecurityGroups, p.subnet.vpc)
 	return p, err
-}
-
-// run is one attempt in one zone.
-func (d *driver) run(ctx context.Context, req cloud.Request, p plan) (cloud.Resource, error) {
-	made, err := d.runInstances(ctx, req, p)
-	switch cloud.CodeOf(err) {
-	case "":
-		d.open.close(req.Token)
-	case cloud.NoCapacity:
-		d.open.close(req.Token)
-		d.subnets.Forget(keyOf(p.spec.Subnets)) // its count of free addresses may be what was wrong
-	case cloud.Unavailable, cloud.Unknown:
-		d.open.note(req.Token, p.subnet.zone)
-	case cloud.NotFound, cloud.InvalidSpec: // which says nothing of an attempt before
-		err = d.doubt(p, err)
-	}
-	return made, err
 }
 
 // doubt forgets what was resolved, for something of it may be gone. An image that was found, and not named, is looked for
@@ -131,7 +124,7 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request, why string) (clou
 func runInput(req cloud.Request, p plan) *ec2.RunInstancesInput {
 	spec := p.spec
 	in := &ec2.RunInstancesInput{
-		ClientToken:                      &req.Token,
+		ClientToken:                      clientToken(req),
 		MinCount:                         aws.Int32(1),
 		MaxCount:                         aws.Int32(1),
 		InstanceType:                     types.InstanceType(spec.InstanceType),

@@ -171,7 +171,11 @@ func (r redactor) typed(op string, err error) error {
 		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": cut off before its answer", Err: context.Canceled}
 	case errors.As(err, &api) && api.ErrorCode() != unnamed:
 		code, words := r.clean(api.ErrorCode(), 64), r.clean(api.ErrorMessage(), 512)
-		return &cloud.Error{Code: codeOf(code, status), Message: op + ": " + code + ": " + words, Err: refusal{code, words}}
+		message := op + ": " + code + ": " + words
+		if remedy := remedyFor(code, words); remedy != "" {
+			message += " (" + remedy + ")"
+		}
+		return &cloud.Error{Code: codeOf(code, status), Message: message, Err: refusal{code, words}}
 	case status != 0:
 		return strange(op, status)
 	}

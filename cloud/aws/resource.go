@@ -19,6 +19,7 @@ func toInstance(i *types.Instance) cloud.Resource {
 		CreatedAt:     aws.ToTime(i.LaunchTime),
 		State:         toState(i.State),
 		Addresses:     addresses(i),
+		ImageID:       aws.ToString(i.ImageId),
 		Interruptible: i.InstanceLifecycle == types.InstanceLifecycleTypeSpot,
 	}
 	r.OwnershipID, r.Token = tagsOf(i.Tags)
@@ -30,6 +31,9 @@ func toInstance(i *types.Instance) cloud.Resource {
 		r.Reason = aws.ToString(i.StateTransitionReason)
 		if i.StateReason != nil && aws.ToString(i.StateReason.Message) != "" {
 			r.Reason = aws.ToString(i.StateReason.Message)
+		}
+		if remedy := remedyFor(r.Reason, ""); remedy != "" { // EC2's message begins with its code
+			r.Reason += " (" + remedy + ")"
 		}
 	}
 	return r

@@ -23,8 +23,8 @@ const (
 	// thirds of an idle account's calls. For as long after a deletion every listing looks for them.
 	leftoversTTL = 5 * time.Minute
 
-	// openTTL is how long a create without an answer is remembered. Whoever made it has given up long before.
-	openTTL = 24 * time.Hour
+	// noticesTTL is how long it is believed what EC2 announces of instances: AWS announces its work days ahead.
+	noticesTTL = 5 * time.Minute
 
 	// credentialsEarly is how long before their end temporary credentials are renewed: longer than the slowest call.
 	credentialsEarly = 5 * time.Minute

@@ -30,6 +30,7 @@ import (
 var (
 	width = flag.Int("width", 24, "how many machines go through their lives at once, each in a namespace of its own")
 	lives = flag.Int("lives", 3, "at how many points, far from each other, the manager dies in each step of one machine's life")
+	where = flag.String("cloud", "simulated", "where the machines are made: simulated, or aws for a stand-in for EC2")
 	only  = flag.String("points", "", "regular expression: die only at points whose line in the list matches")
 )
 
@@ -48,7 +49,11 @@ const (
 // TestCrashAtEveryStep is the whole of it.
 func TestCrashAtEveryStep(t *testing.T) {
 	ctrl.SetLogger(logr.Discard()) // what matters here is in the managers' logs
-	r, err := rig.Start(t.Context())
+	begin, ok := map[string]func(context.Context, ...string) (*rig.Rig, error){"simulated": rig.Start, "aws": rig.StartOnAWS}[*where]
+	if !ok {
+		t.Fatalf("-cloud %s: there is no such", *where)
+	}
+	r, err := begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,11 +227,11 @@ func (h *harness) batch(t *testing.T, n int, take func(step)) {
 	}
 	for _, s := range steps {
 		from := time.Now()
-		settings := rig.Settings()
+		var shown time.Duration
 		if s.name == "forget" { // what is terminated is not shown any more, as in most clouds: nobody can look up what it was
-			settings.TerminatedVisible.Duration = time.Millisecond
+			shown = time.Millisecond
 		}
-		if err := h.rig.Admin.SetSettings(t.Context(), settings); err != nil {
+		if err := h.rig.Remember(t.Context(), shown); err != nil {
 			t.Fatal(err)
 		}
 		take(s)

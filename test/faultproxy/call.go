@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -90,6 +91,16 @@ func Cloud(c *Call, req *http.Request, body []byte) {
 	}
 	if json.Unmarshal(body, &named) == nil {
 		c.Name = named.Name
+	}
+}
+
+// AWS reads a call of EC2's or STS's (a form) or of Systems Manager's (its target in a header).
+func AWS(c *Call, req *http.Request, body []byte) {
+	if form, err := url.ParseQuery(string(body)); err == nil {
+		c.Verb = form.Get("Action")
+	}
+	if _, target, ok := strings.Cut(req.Header.Get("X-Amz-Target"), "."); ok {
+		c.Verb = target
 	}
 }
 

@@ -96,7 +96,7 @@ type Options struct {
 	// Upstream is the base URL of where calls go, CA what its certificate is verified by (PEM; for https).
 	Upstream string
 	CA       []byte
-	// Parse says what calls are: Kubernetes or Cloud.
+	// Parse says what calls are: Kubernetes, Cloud or AWS.
 	Parse Parse
 	// Rule at the start; SetRule changes it. nil passes everything.
 	Rule Rule
@@ -142,7 +142,10 @@ func Start(o Options) (*Proxy, error) {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.server = &http.Server{
 		Handler: &httputil.ReverseProxy{
-			Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(upstream) },
+			Rewrite: func(r *httputil.ProxyRequest) {
+				r.SetURL(upstream)
+				r.Out.Host = r.In.Host // which AWS's signatures cover
+			},
 			Transport:     p,
 			FlushInterval: -1,
 			// An upstream that is down looks like one: no answer, rather than a proxy's own words.

@@ -52,7 +52,7 @@ func (r *Rig) Dump(ctx context.Context, namespace string) string {
 			}
 		}
 	}
-	if snapshot, err := r.Admin.Snapshot(ctx); err == nil {
+	if snapshot, err := r.place.books(ctx); err == nil {
 		for _, i := range snapshot.Resources {
 			if i.Account == namespace {
 				fmt.Fprintf(&b, "cloud: %s %s %s %s tags %v", i.Kind, i.ID, i.State, i.StateReason, i.Tags)
@@ -142,7 +142,10 @@ func (r *Rig) Save(dir string) error {
 		if err != nil {
 			return err
 		}
-		for _, log := range append(logs, r.Cloud.Log) {
+		if r.Cloud != nil {
+			logs = append(logs, r.Cloud.Log)
+		}
+		for _, log := range logs {
 			raw, err := os.ReadFile(log)
 			if err == nil {
 				err = os.WriteFile(filepath.Join(dir, name+"-"+filepath.Base(log)), raw, 0o600)

@@ -42,7 +42,7 @@ func (m *memo[T]) get(load func() (T, error)) (T, error) {
 
 // Snapshot is the cloud's own books, a glance old at most.
 func (r *Rig) Snapshot(ctx context.Context) (simulator.Snapshot, error) {
-	return r.snapshot.get(func() (simulator.Snapshot, error) { return r.Admin.Snapshot(ctx) })
+	return r.snapshot.get(func() (simulator.Snapshot, error) { return r.place.books(ctx) })
 }
 
 // systemSecrets are those in kube-system of the workload cluster.

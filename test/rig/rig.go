@@ -28,26 +28,19 @@ import (
 // through proxies.
 const adopter = "drover-adopter"
 
-// Settings of the simulated cloud that keep a test short.
-func Settings() simulator.Settings {
-	ms := func(n int) simulator.Duration {
-		return simulator.Duration{Duration: time.Duration(n) * time.Millisecond}
-	}
-	return simulator.Settings{BootMin: ms(100), BootMax: ms(200), Stop: ms(200), Throttle: simulator.ThrottleNone}
-}
-
 // Rig is the bench. Its clients go past all proxies.
 type Rig struct {
 	Management *playground.Management
 	Workload   *playground.ControlPlane
-	Cloud      *playground.Simulator
-	// Admin is the hand on the simulated cloud.
+	// Cloud is the simulated one, Admin the hand on it; nil and of no use where the tenants' machines are made elsewhere.
+	Cloud *playground.Simulator
 	Admin simulator.Admin
 	// Client and Nodes are administrators of the management and the workload cluster. They read live.
 	Client, Nodes client.Client
 	// View follows Machines, MachineDeployments, Clusters, CloudMachines and CloudInitConfigs of all namespaces.
 	View *scenario.View
 
+	place  place
 	binary string // drover, with the race detector
 	dir    string // for kubeconfigs
 	ctx    context.Context
@@ -59,10 +52,32 @@ type Rig struct {
 	nodes    memo[[]corev1.Node]
 }
 
+// place is where tenants' machines are made.
+type place interface {
+	// start is called once, with the rig to fill in.
+	start(ctx context.Context, r *Rig) error
+	// open makes an account for a tenant, and returns where its calls go and what they are.
+	open(ctx context.Context, t *Tenant) (faultproxy.Options, error)
+	// books are the cloud's own.
+	books(ctx context.Context) (simulator.Snapshot, error)
+	// remember has the cloud show what is terminated for so long; 0 is its default.
+	remember(ctx context.Context, d time.Duration) error
+	stop() error
+}
+
 // Start starts everything but managers and tenants, with arguments for the workload cluster's kube-controller-manager. Stop
 // ends it.
-func Start(ctx context.Context, controllerManagerArgs ...string) (_ *Rig, err error) {
-	r := &Rig{}
+func Start(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
+	return start(ctx, &simulated{}, controllerManagerArgs)
+}
+
+// StartOnAWS is Start with a stand-in for EC2 in the place of the simulated cloud: each tenant has an account of its own there.
+func StartOnAWS(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
+	return start(ctx, &amazon{}, controllerManagerArgs)
+}
+
+func start(ctx context.Context, where place, controllerManagerArgs []string) (_ *Rig, err error) {
+	r := &Rig{place: where}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.Stop())
@@ -77,11 +92,7 @@ func Start(ctx context.Context, controllerManagerArgs ...string) (_ *Rig, err er
 	if err := r.startClusters(ctx, controllerManagerArgs); err != nil {
 		return nil, err
 	}
-	if r.Cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{}); err != nil {
-		return nil, err
-	}
-	r.Admin = simulator.Admin{URL: r.Cloud.URL}
-	if err := r.Admin.SetSettings(ctx, Settings()); err != nil {
+	if err := r.place.start(ctx, r); err != nil {
 		return nil, err
 	}
 	if r.Client, err = scenario.NewClient(r.Management.AdminConfig()); err != nil {
@@ -124,6 +135,9 @@ func (r *Rig) startClusters(ctx context.Context, controllerManagerArgs []string)
 	return errors.Join(errs[:]...)
 }
 
+// Remember has the cloud show instances that are terminated for so long; 0 is its default.
+func (r *Rig) Remember(ctx context.Context, d time.Duration) error { return r.place.remember(ctx, d) }
+
 // Confirmed is a check that is asked again and again, of many tenants: it looks at the View, which costs nothing, and
 // then, because a copy may be behind, at the API server.
 func (r *Rig) Confirmed(check func(client.Reader) scenario.Check) scenario.Check {
@@ -161,10 +175,7 @@ func (r *Rig) Stop() error {
 	if r.Workload != nil {
 		errs = append(errs, r.Workload.Stop())
 	}
-	if r.Cloud != nil {
-		errs = append(errs, r.Cloud.Stop())
-	}
-	return errors.Join(append(errs, os.RemoveAll(r.dir))...)
+	return errors.Join(append(errs, r.place.stop(), os.RemoveAll(r.dir))...)
 }
 
 // Seat is where a Drover manager runs, time after time: it reaches the management cluster through a proxy of its own.

@@ -21,6 +21,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -29,12 +30,14 @@ import (
 )
 
 // Tenant is a namespace with a Cluster in it that adopts the rig's workload cluster, and an account of its own in the
-// simulated cloud. Its name is unique on the rig, and so are the names of its Machines.
+// rig's cloud. Its name is unique on the rig, and so are the names of its Machines.
 type Tenant struct {
 	scenario.Adopted
 	// API is the proxy to the workload cluster, for whoever uses the Cluster's kubeconfig: Drover and Cluster API. The
 	// machines reach the API server past it. Cloud is the proxy to the account.
 	API, Cloud *faultproxy.Proxy
+	// AWS is the tenant's own stand-in for EC2, behind Cloud; nil where its account is the simulated cloud's.
+	AWS *ec2stub.Cloud
 
 	rig *Rig
 }
@@ -43,9 +46,10 @@ type Tenant struct {
 func (r *Rig) NewTenant(ctx context.Context, name string) (*Tenant, error) {
 	t := &Tenant{rig: r, Adopted: scenario.Adopted{Namespace: name, Name: name, Token: "token-of-" + name}}
 	t.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
-	err := r.Admin.SetAccount(ctx, simulator.AccountOptions{Name: name, Tokens: []string{t.Token}})
+	line, err := r.place.open(ctx, t)
 	if err == nil {
-		t.Cloud, err = faultproxy.Start(faultproxy.Options{Name: "cloud", Upstream: r.Cloud.URL, Parse: faultproxy.Cloud})
+		line.Name = "cloud"
+		t.Cloud, err = faultproxy.Start(line)
 	}
 	if err == nil {
 		t.API, err = faultproxy.Start(faultproxy.Options{

@@ -27,6 +27,18 @@ type Adopted struct {
 	RateLimits *infrav1.RateLimits
 	// OrphanPolicy of the CloudAccount. "" leaves the default, Report.
 	OrphanPolicy infrav1.OrphanPolicy
+	// Dress changes each object of the cluster and its pools before it is created: it puts another cloud's fields in the place of the
+	// simulated one's. nil leaves them.
+	Dress func(client.Object)
+}
+
+func (a Adopted) dress(objects ...client.Object) []client.Object {
+	if a.Dress != nil {
+		for _, o := range objects {
+			a.Dress(o)
+		}
+	}
+	return objects
 }
 
 func (a Adopted) meta(name string) metav1.ObjectMeta {
@@ -40,7 +52,7 @@ func (a Adopted) credentialsSecret() string { return a.Name + "-credentials" }
 // Objects are the cluster's, in an order in which they can be created: the namespace, both Secrets, and everything but
 // worker pools.
 func (a Adopted) Objects() []client.Object {
-	return []client.Object{
+	return a.dress(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.Namespace}},
 		&corev1.Secret{ObjectMeta: a.meta(a.kubeconfigSecret()), Data: map[string][]byte{"value": a.Kubeconfig}},
 		&corev1.Secret{ObjectMeta: a.meta(a.credentialsSecret()), Data: map[string][]byte{"token": []byte(a.Token)}},
@@ -48,7 +60,7 @@ func (a Adopted) Objects() []client.Object {
 		a.CloudCluster(),
 		a.ControlPlane(),
 		a.Cluster(),
-	}
+	)
 }
 
 // Account is the CloudAccount that makes the machines.

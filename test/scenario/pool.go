@@ -48,6 +48,7 @@ func (p Pool) Template(name string, machine infrav1.SimulatedMachine) *infrav1.C
 		AccountRef: infrav1.LocalReference{Name: p.Cluster.Name},
 		Simulated:  &machine,
 	}
+	p.Cluster.dress(t)
 	return t
 }
 

@@ -37,9 +37,10 @@ type CloudMachineFields struct {
 }
 
 // CloudMachineSpec is one machine. It can't be changed, apart from providerID and creationToken, which Drover
-// sets once: a changed machine is a new machine.
+// sets once, and where the VM is tried to be made until it is: a changed machine is a new machine.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)",message="providerID is set once"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.creationToken) || (has(self.creationToken) && self.creationToken == oldSelf.creationToken)",message="creationToken is set once: it is in the tags of the VM"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.creationDomain) == has(oldSelf.creationDomain) && (!has(self.creationDomain) || self.creationDomain == oldSelf.creationDomain))",message="creationDomain is settled once the VM is made"
 // +kubebuilder:validation:XValidation:rule="self.accountRef == oldSelf.accountRef",message="accountRef can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.aws) == has(oldSelf.aws) && (!has(self.aws) || self.aws == oldSelf.aws)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.kubevirt) == has(oldSelf.kubevirt) && (!has(self.kubevirt) || self.kubevirt == oldSelf.kubevirt)",message="the machine's cloud fields can't be changed: make a new machine"
@@ -64,6 +65,20 @@ type CloudMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	CreationToken string `json:"creationToken,omitempty"`
+
+	// creationDomain is the failure domain that the VM is asked for in, on a cloud that would make a second VM for the same
+	// creationToken in another domain. Drover writes it before the create is sent, and another one only after the cloud has refused
+	// the machine there. Example: "eu-central-1a".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	CreationDomain string `json:"creationDomain,omitempty"`
+
+	// creationAttempt counts the creates that such a cloud has refused. It goes into the next one's token for the cloud, which is
+	// another then. Default: 0.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	CreationAttempt int32 `json:"creationAttempt,omitempty"`
 }
 
 // CloudMachineInitialization holds what Cluster API reads once.
@@ -101,6 +116,13 @@ type CloudMachineStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	FailureDomain string `json:"failureDomain,omitempty"`
 
+	// imageID is the image that the VM was made from, by the cloud's own ID, where the cloud tells: what a name or a search in spec
+	// became. Example: "ami-0123456789abcdef0".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	ImageID string `json:"imageID,omitempty"`
+
 	// interruptible is true when the cloud may take the VM back (spot). Cluster API labels the Node accordingly.
 	// +optional
 	Interruptible *bool `json:"interruptible,omitempty"`
@@ -114,6 +136,10 @@ type CloudMachineStatus struct {
 // MachineNodeLinkedCondition is False when the machine's Node can't be told apart, or is late, with how far it came; absent
 // otherwise. It is apart from Ready, which speaks of the VM: a MachineHealthCheck counts a Node's time from there.
 const MachineNodeLinkedCondition = "NodeLinked"
+
+// MachineUntroubledCondition is False when the cloud announces something of the VM that runs, or finds something wrong with it; absent
+// otherwise. It is apart from Ready, because the VM runs.
+const MachineUntroubledCondition = "Untroubled"
 
 // CloudMachine is one VM, on any cloud.
 // +kubebuilder:object:root=true

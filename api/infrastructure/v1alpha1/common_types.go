@@ -56,6 +56,8 @@ const (
 	// InstanceGoneReason says that the VM disappeared from the cloud; a live read confirmed it.
 	// It is never created again under the same Machine.
 	InstanceGoneReason = "InstanceGone"
+	// CloudNoticeReason says that the cloud announces something of the VM, such as its end, or finds something wrong with it.
+	CloudNoticeReason = "CloudNotice"
 	// InstanceStoppedReason says that the VM exists and is not running.
 	InstanceStoppedReason = "InstanceStopped"
 	// DuplicateInstancesReason says that more than one VM carries this machine's token. Nothing is changed until

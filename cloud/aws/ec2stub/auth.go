@@ -29,7 +29,11 @@ func (c *Cloud) authenticate(r *http.Request, in call, body []byte) *failure {
 	}
 	c.mu.Lock()
 	secret, known := c.keys[credential[0]]
+	expired := c.expired
 	c.mu.Unlock()
+	if expired {
+		return refuse("ExpiredToken", "The provided token has expired.")
+	}
 	if !known || r.Header.Get("X-Amz-Security-Token") != c.sessionToken(credential[0]) {
 		return &failure{http.StatusUnauthorized, "AuthFailure", "AWS was not able to validate the provided access credentials"}
 	}

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// keepingImage maps a data volume that stays when its instance goes.
-const keepingImage = "ami-0ee9"
+// KeepingImage maps a data volume that stays when its instance goes.
+const KeepingImage = "ami-0ee9"
 
 // What the region has. Images are told apart by architecture and age.
 var (
@@ -27,7 +27,7 @@ var (
 		"ami-0b":     {ID: "ami-0b", Name: "node-2", Architecture: "x86_64", Owner: "099720109477", Made: "2026-02-01T00:00:00.000Z"},
 		"ami-0c":     {ID: "ami-0c", Name: "node-2", Architecture: "arm64", Owner: "099720109477", Made: "2026-02-02T00:00:00.000Z"},
 		"ami-0d":     {ID: "ami-0d", Name: "other", Architecture: "x86_64", Owner: "099720109477", Made: "2026-03-01T00:00:00.000Z"},
-		keepingImage: {ID: keepingImage, Name: "keeper", Architecture: "x86_64", Owner: "123456789012", Made: "2026-01-01T00:00:00.000Z"},
+		KeepingImage: {ID: KeepingImage, Name: "keeper", Architecture: "x86_64", Owner: "123456789012", Made: "2026-01-01T00:00:00.000Z"},
 	}
 
 	subnets = []subnetItem{

@@ -22,12 +22,21 @@ const (
 	terminated   = "terminated"
 )
 
+// maxAttachments is how many volumes and network interfaces an instance can have (EC2's user guide, "Amazon EBS volume limits", Nitro).
+const maxAttachments = 28
+
+// DeniedKey is a KMS key that the account may not use: EC2 takes the request, and the instance ends before it runs.
+const DeniedKey = "alias/denied"
+
 type instance struct {
-	id, zone, size, image string
-	spot                  bool
-	made, ended           time.Time // ended: when it was told to terminate
-	reason                string    // why it ended; "" where somebody asked for it
-	tags                  map[string]string
+	id, zone, size, image, ip string
+	spot, impaired            bool
+	event                     *eventItem // announced; nil for none
+	made, ended               time.Time  // ended: when it was told to terminate
+	reason                    string     // why it ended; "" where somebody asked for it
+	tags                      map[string]string
+	timer                     *time.Timer // until its guest boots
+	off                       func()      // pulls its guest's plug; nil while that is off
 }
 
 // leftover is a volume or a network interface that no instance takes along.
@@ -77,6 +86,7 @@ func (c *Cloud) tick() {
 
 func (c *Cloud) newInstance(zone, size, image string, tags map[string]string) *instance {
 	i := &instance{id: c.number("i-"), zone: zone, size: size, image: image, made: time.Now(), tags: tags}
+	i.ip = fmt.Sprintf("10.%d.%d.%d", c.made>>16&255, c.made>>8&255, c.made&255)
 	c.instances[i.id] = i
 	return i
 }
@@ -114,6 +124,11 @@ func (c *Cloud) runInstances(form url.Values) (any, *failure) {
 	i := c.newInstance(subnet.Zone, form.Get("InstanceType"), form.Get("ImageId"), tags["instance"])
 	i.spot = form.Get("InstanceMarketOptions.MarketType") == "spot"
 	c.leave(i, form, tags)
+	if usesKey(form, DeniedKey) {
+		i.end("Client.InternalError: Client error on launch")
+	} else {
+		c.boot(i, c.guestOf(i, form))
+	}
 	c.tokens[key] = launch{request: request, instance: i.id}
 	if n, ok := c.capacity[subnet.Zone]; ok {
 		c.capacity[subnet.Zone] = n - 1
@@ -127,7 +142,7 @@ func (c *Cloud) leave(i *instance, form url.Values, tags map[string]map[string]s
 		l := &leftover{id: c.number(prefix), attached: i.id, made: time.Now(), tags: tags[kind]}
 		c.leftovers[l.id] = l
 	}
-	if i.image == keepingImage {
+	if i.image == KeepingImage {
 		add("vol-", "volume")
 	}
 	for _, device := range tagged(form, "BlockDeviceMapping") {
@@ -140,6 +155,11 @@ func (c *Cloud) leave(i *instance, form url.Values, tags map[string]map[string]s
 			add("eni-", "network-interface")
 		}
 	}
+}
+
+// usesKey tells whether a disk is to be encrypted by the key.
+func usesKey(form url.Values, key string) bool {
+	return slices.ContainsFunc(tagged(form, "BlockDeviceMapping"), func(d url.Values) bool { return d.Get("Ebs.KmsKeyId") == key })
 }
 
 // checkLaunch refuses what EC2 would never take.
@@ -171,6 +191,9 @@ func (c *Cloud) checkLaunch(form url.Values) (subnetItem, *failure) {
 		if group := findGroup(id); group == nil || group.VPC != subnet.VPC {
 			return subnetItem{}, refuse("InvalidGroup.NotFound", "The security group '%s' does not exist in VPC '%s'", id, subnet.VPC)
 		}
+	}
+	if n := len(interfaces) + len(tagged(form, "BlockDeviceMapping")); n > maxAttachments {
+		return subnetItem{}, refuse("AttachmentLimitExceeded", "Volume attachment limit exceeded: %d of %d", n, maxAttachments)
 	}
 	if len(interfaces) > 1 && interfaces[0].Get("AssociatePublicIpAddress") != "" {
 		return subnetItem{}, refuse("InvalidParameterCombination", "The associatePublicIPAddress parameter cannot be specified when launching with multiple network interfaces.")
@@ -228,9 +251,7 @@ func (c *Cloud) terminateInstances(form url.Values) (any, *failure) {
 	for _, id := range ids {
 		i := c.instances[id]
 		before := c.stateOf(i)
-		if i.ended.IsZero() {
-			i.ended = time.Now()
-		}
+		i.end("")
 		out.Instances = append(out.Instances, changeItem{ID: id, Before: stateItem{before}, Now: stateItem{c.stateOf(i)}})
 	}
 	return out, nil
@@ -239,7 +260,7 @@ func (c *Cloud) terminateInstances(form url.Values) (any, *failure) {
 func (c *Cloud) describeInstances(form url.Values) (any, *failure) {
 	var found []*instance
 	for _, id := range slices.Sorted(keys(c.instances)) {
-		if i := c.instances[id]; time.Since(i.made) >= c.options.Lag {
+		if i := c.instances[id]; c.shows(i) {
 			found = append(found, i)
 		}
 	}
@@ -254,6 +275,45 @@ func (c *Cloud) describeInstances(form url.Values) (any, *failure) {
 		out.Reservations = append(out.Reservations, reservationItem{Instances: []instanceItem{c.item(i)}})
 	}
 	return out, fail
+}
+
+// describeInstanceStatus tells of instances that run, as EC2 does unless it is asked for all.
+func (c *Cloud) describeInstanceStatus(form url.Values) (any, *failure) {
+	var all []statusItem
+	for _, id := range slices.Sorted(keys(c.instances)) {
+		if i := c.instances[id]; c.stateOf(i) == running {
+			all = append(all, i.status())
+		}
+	}
+	found, next, fail := page(c, form, all, func(s statusItem, name string) []string {
+		switch {
+		case name == "instance-status.status":
+			return []string{s.Instance}
+		case name == "system-status.status":
+			return []string{s.System}
+		case name == "event.code" && len(s.Events) > 0:
+			return []string{s.Events[0].Code}
+		}
+		return nil
+	})
+	return statusResponse{Statuses: found, NextToken: next}, fail
+}
+
+func (i *instance) status() statusItem {
+	s := statusItem{ID: i.id, Instance: "ok", System: "ok"}
+	if i.impaired {
+		s.Instance = "impaired"
+	}
+	if i.event != nil {
+		s.Events = []eventItem{*i.event}
+	}
+	return s
+}
+
+// shows tells whether the API shows an instance: not at once, and not for long after its end.
+func (c *Cloud) shows(i *instance) bool {
+	forgotten := c.options.Remember > 0 && !i.ended.IsZero() && time.Since(i.ended) >= c.options.Stop+c.options.Remember
+	return time.Since(i.made) >= c.options.Lag && !forgotten
 }
 
 func (c *Cloud) describeVolumes(form url.Values) (any, *failure) {

@@ -32,6 +32,11 @@ type Options struct {
 	Throttle bool
 	// Quota is how many instances may live. 0: any number.
 	Quota int
+	// Remember is how long the API shows an instance that is terminated. 0: for good. EC2 does so for about an hour.
+	Remember time.Duration
+	// Power boots a guest and returns what pulls its plug. It must not wait, and call nothing of the Cloud's. nil: instances run, and
+	// nothing runs in them.
+	Power func(Guest) (off func())
 }
 
 // Cloud is a region, us-east-1, of one account.
@@ -52,6 +57,7 @@ type Cloud struct {
 	tokens    map[zonalToken]launch
 	capacity  map[string]int // by zone; what is not in it has no bound
 	protected map[string]bool
+	expired   bool
 }
 
 // Fault makes calls fail.
@@ -150,6 +156,7 @@ func (c *Cloud) serve(in call) (any, *failure) {
 		"RunInstances":              c.runInstances,
 		"DescribeInstances":         c.describeInstances,
 		"TerminateInstances":        c.terminateInstances,
+		"DescribeInstanceStatus":    c.describeInstanceStatus,
 		"DescribeVolumes":           c.describeVolumes,
 		"DescribeNetworkInterfaces": c.describeNetworkInterfaces,
 		"DeleteVolume":              func(form url.Values) (any, *failure) { return c.deleteLeftover(form.Get("VolumeId"), "InvalidVolume") },
@@ -217,6 +224,27 @@ func (c *Cloud) Inject(f Fault) (undo func()) {
 	}
 }
 
+// Expire ends the validity of all keys.
+func (c *Cloud) Expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expired = true
+}
+
+// Announce has EC2 announce an event for an instance, for 2030.
+func (c *Cloud) Announce(id, code, words string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.instances[id].event = &eventItem{Code: code, Description: words, NotBefore: "2030-01-02T03:04:05Z"}
+}
+
+// Impair has an instance's status check fail.
+func (c *Cloud) Impair(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.instances[id].impaired = true
+}
+
 // SetCapacity is how many instances a zone has left; below 0, without bound.
 func (c *Cloud) SetCapacity(zone string, n int) {
 	c.mu.Lock()
@@ -233,11 +261,32 @@ func (c *Cloud) SetQuota(n int) {
 	c.options.Quota = n
 }
 
+// SetLag changes Options.Lag.
+func (c *Cloud) SetLag(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.Lag = d
+}
+
+// SetPower changes Options.Power, for instances to come.
+func (c *Cloud) SetPower(power func(Guest) (off func())) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.Power = power
+}
+
+// SetRemember changes Options.Remember.
+func (c *Cloud) SetRemember(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.Remember = d
+}
+
 // Interrupt takes a spot instance back.
 func (c *Cloud) Interrupt(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.instances[id].ended, c.instances[id].reason = time.Now(), "Server.SpotInstanceTermination: Spot instance termination"
+	c.instances[id].end("Server.SpotInstanceTermination: Spot instance termination")
 }
 
 // Protect keeps an instance from being terminated by the API.

@@ -41,6 +41,24 @@ type instanceItem struct {
 	Interfaces []struct{}  `xml:"networkInterfaceSet>item"`
 }
 
+type statusResponse struct {
+	Statuses  []statusItem `xml:"instanceStatusSet>item"`
+	NextToken string       `xml:"nextToken,omitempty"`
+}
+
+type statusItem struct {
+	ID       string      `xml:"instanceId"`
+	Events   []eventItem `xml:"eventsSet>item"`
+	Instance string      `xml:"instanceStatus>status"`
+	System   string      `xml:"systemStatus>status"`
+}
+
+type eventItem struct {
+	Code        string `xml:"code"`
+	Description string `xml:"description"`
+	NotBefore   string `xml:"notBefore"`
+}
+
 type stateItem struct {
 	Name string `xml:"name"`
 }
@@ -122,7 +140,7 @@ type deviceItem struct {
 
 func (i *imageItem) fill() {
 	i.State, i.RootType, i.RootDevice = "available", "ebs", "/dev/sda1"
-	i.Devices = []deviceItem{{Name: i.RootDevice, GiB: 8}}
+	i.Devices = []deviceItem{{Name: i.RootDevice, GiB: rootGiB}}
 }
 
 type typesResponse struct {
@@ -211,7 +229,7 @@ func toTags(tags map[string]string) (all []tagItem) {
 func (c *Cloud) item(i *instance) instanceItem {
 	out := instanceItem{
 		ID: i.id, Image: i.image, Size: i.size, State: stateItem{c.stateOf(i)}, Zone: i.zone, Tags: toTags(i.tags),
-		LaunchTime: i.made.UTC().Format(time.RFC3339), PrivateIP: "10.0.0.10", PrivateDNS: "ip-10-0-0-10.ec2.internal",
+		LaunchTime: i.made.UTC().Format(time.RFC3339), PrivateIP: i.ip, PrivateDNS: i.name() + ".ec2.internal",
 	}
 	if i.spot {
 		out.Lifecycle = "spot"

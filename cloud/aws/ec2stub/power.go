@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package ec2stub
+
+import (
+	"encoding/base64"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// rootGiB is the size of every image's root volume.
+const rootGiB = 8
+
+// Guest is what an instance learns of itself from its metadata service.
+type Guest struct {
+	ID, Zone, Name, IP string
+	// Architecture in Go's words.
+	Architecture string
+	CPUs         int32
+	MemoryMiB    int64
+	DiskGiB      int32
+	// UserData as the instance reads it: not base64 any more, and packed if it was sent so.
+	UserData []byte
+}
+
+// guestOf is the instance's, from the request that made it.
+func (c *Cloud) guestOf(i *instance, form url.Values) Guest {
+	data, _ := base64.StdEncoding.DecodeString(form.Get("UserData")) // checkLaunch has refused what is no base64
+	size := sizes[i.size]
+	architecture := map[string]string{"x86_64": "amd64", "arm64": "arm64"}[size.Architecture]
+	return Guest{
+		ID: i.id, Zone: i.zone, Name: i.name(), IP: i.ip, Architecture: architecture,
+		CPUs: int32(size.CPUs), MemoryMiB: int64(size.MemoryMiB), DiskGiB: rootGiB, UserData: data,
+	}
+}
+
+// name is the instance's host name, and the first label of its private DNS name.
+func (i *instance) name() string { return "ip-" + strings.ReplaceAll(i.ip, ".", "-") }
+
+// boot switches the guest on when the instance runs.
+func (c *Cloud) boot(i *instance, guest Guest) {
+	if c.options.Power == nil {
+		return
+	}
+	i.timer = time.AfterFunc(c.options.Boot, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if i.ended.IsZero() {
+			i.off = c.options.Power(guest)
+		}
+	})
+}
+
+// end takes the instance down, for a reason, or "" where somebody asked for it.
+func (i *instance) end(reason string) {
+	if !i.ended.IsZero() {
+		return
+	}
+	i.ended, i.reason = time.Now(), reason
+	if i.timer != nil {
+		i.timer.Stop()
+	}
+	if i.off != nil {
+		i.off()
+	}
+}
+
+// Entry is one line of the cloud's own books: an instance, however long it has been gone, or what is left of one.
+type Entry struct {
+	ID string
+	// State of an instance, in EC2's words; "" for a volume or a network interface.
+	State, Reason string
+	// Attached is the instance that a volume or a network interface belongs to; "" for none.
+	Attached string
+	Tags     map[string]string
+}
+
+// Living tells whether it would be on the bill.
+func (e Entry) Living() bool { return e.State != terminated }
+
+// Books are all that was ever made and is not deleted, terminated instances included, whatever the API shows of it.
+func (c *Cloud) Books() (all []Entry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tick()
+	for _, i := range c.instances {
+		all = append(all, Entry{ID: i.id, State: c.stateOf(i), Reason: i.reason, Tags: i.tags})
+	}
+	for _, l := range c.leftovers {
+		all = append(all, Entry{ID: l.id, Attached: l.attached, Tags: l.tags})
+	}
+	return all
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// Where a cloud's idempotency ends at the border of a failure domain (cloud.Cloud.Zonal), the domain belongs to the intent: it is
+// written down with the token, and another is written down before it is asked. A machine leaves the domain on record only when
+// nothing can have been made there: because the cloud has refused this very machine, or because this process wrote the domain down and has
+// sent nothing yet. Whoever comes after a crash knows neither, and asks the domain on record first.
+
+// fate is what a process knows of the attempt that is on record.
+type fate int
+
+const (
+	// unknown: something may have been sent, and made.
+	unknown fate = iota
+	// unsent: this process wrote the attempt down, and has sent nothing since.
+	unsent
+	// refused: the cloud has said that it makes nothing of it.
+	refused
+)
+
+// fates remembers what is known of each machine's attempt. The zero value is ready for use.
+type fates struct {
+	mu  sync.Mutex
+	all map[types.NamespacedName]tokenFate
+}
+
+type tokenFate struct {
+	token string
+	fate  fate
+}
+
+func (f *fates) of(m *infrav1.CloudMachine) fate {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if known := f.all[client.ObjectKeyFromObject(m)]; known.token == m.Spec.CreationToken {
+		return known.fate
+	}
+	return unknown
+}
+
+func (f *fates) set(m *infrav1.CloudMachine, to fate) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if to == unknown {
+		delete(f.all, client.ObjectKeyFromObject(m))
+		return
+	}
+	if f.all == nil {
+		f.all = map[types.NamespacedName]tokenFate{}
+	}
+	f.all[client.ObjectKeyFromObject(m)] = tokenFate{m.Spec.CreationToken, to}
+}
+
+func (f *fates) forget(key types.NamespacedName) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.all, key)
+}
+
+// chooseDomain returns the first of the machine's failure domains that is not known to lack capacity.
+func (r *CloudMachineReconciler) chooseDomain(ctx context.Context, s *machineScope) (string, error) {
+	domains, err := r.domains(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	if len(domains) == 0 {
+		return "", &cloud.Error{Code: cloud.Unavailable, RetryAfter: time.Second,
+			Message: fmt.Sprintf("waits for CloudAccount %q to tell its failure domains", s.Spec.AccountRef.Name)}
+	}
+	return s.account.Domain(&s.Spec.CloudMachineFields, domains)
+}
+
+// moves tells whether the machine leaves the attempt on record for another; then that has been written down, and comes back as an
+// event.
+func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bool, error) {
+	if !s.account.Cloud().Zonal {
+		return false, nil
+	}
+	known := r.fates.of(s.CloudMachine)
+	if s.Spec.CreationDomain != "" && known == unknown {
+		return false, nil
+	}
+	domain, err := r.chooseDomain(ctx, s)
+	if err != nil || (domain == s.Spec.CreationDomain && known == unsent) {
+		return false, err
+	}
+	moved := s.DeepCopy()
+	moved.Spec.CreationDomain = domain
+	if known == refused {
+		moved.Spec.CreationAttempt++
+	}
+	patch := client.MergeFromWithOptions(s.DeepCopy(), client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, moved, patch); err != nil {
+		return false, fmt.Errorf("recording failure domain %s: %w", domain, err)
+	}
+	r.fates.set(moved, unsent)
+	s.later = true
+	return true, nil
+}
+
+// notMade goes on after a create that brought no VM: to the next failure domain, where the cloud had no capacity in this one; else to the
+// next attempt.
+func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, before fate, err error) (reconcile.Result, error) {
+	var queued *cloud.Queued
+	if errors.As(err, &queued) { // nothing was sent
+		r.fates.set(s.CloudMachine, before)
+		return r.createFailed(s, err), nil
+	}
+	if !s.account.Cloud().Zonal || cloud.CodeOf(err) != cloud.NoCapacity {
+		return r.createFailed(s, err), nil
+	}
+	r.fates.set(s.CloudMachine, refused)
+	moved, nowhere := r.moves(ctx, s)
+	var said, told *cloud.Error
+	if errors.As(err, &said) && errors.As(nowhere, &told) {
+		again := *said
+		again.RetryAfter = told.RetryAfter // when the first of all may have capacity again
+		return r.createFailed(s, &again), nil
+	}
+	if moved || nowhere != nil {
+		return reconcile.Result{}, nowhere
+	}
+	return r.createFailed(s, err), nil
+}
+
+// noDomain tells why there is none to ask, if it is the cloud's doing.
+func (r *CloudMachineReconciler) noDomain(s *machineScope, err error) (reconcile.Result, error) {
+	var told *cloud.Error
+	if errors.As(err, &told) {
+		return r.createFailed(s, err), nil
+	}
+	return reconcile.Result{}, err
+}

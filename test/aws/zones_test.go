@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// TestZoneOnRecord: two zones have no capacity, and machines are made in the third. The manager dies before it hears of that. Then capacity
+// is the other way round, EC2 shows nobody what was made, and the next manager must neither make a second instance in another zone nor
+// lose the first.
+func TestZoneOnRecord(t *testing.T) {
+	s := start(t, "zones")
+	capacity := func(a, b, c int) {
+		s.AWS.SetCapacity("us-east-1a", a)
+		s.AWS.SetCapacity("us-east-1b", b)
+		s.AWS.SetCapacity("us-east-1c", c)
+	}
+	const machines = 4 // each begins with a zone by chance
+	capacity(0, 0, -1)
+	var refused atomic.Int32
+	s.Cloud.SetRule(func(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+		switch {
+		case c.Verb != "RunInstances" || at != faultproxy.After:
+			return faultproxy.Verdict{}
+		case c.Status == http.StatusOK:
+			return faultproxy.Hang(ctx)
+		}
+		refused.Add(1)
+		return faultproxy.Verdict{}
+	})
+	pool := s.NewPool("md", machines)
+	s.do(scenario.Create(s.ctx, s.rig.Client, pool.Objects()...))
+	s.until("all instances are made, and nobody was told", func(context.Context) (string, error) {
+		return missing(machines, len(s.Instances(s.books()))), nil
+	})
+	seat.Process.Kill()
+	s.Logf("%d creates were refused for want of capacity before", refused.Load())
+
+	s.Cloud.SetRule(nil)
+	capacity(-1, -1, 0)
+	s.AWS.SetLag(time.Hour)
+	s.do(startManager(s.ctx))
+	list := &infrav1.CloudMachineList{}
+	s.until("all are on record", func(ctx context.Context) (string, error) {
+		if err := s.rig.Client.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
+			return "", err
+		}
+		recorded := 0
+		for _, m := range list.Items {
+			if m.Spec.ProviderID != "" {
+				recorded++
+			}
+		}
+		return missing(machines, recorded), nil
+	})
+	s.do(s.Twice(s.books()))
+	s.AWS.SetLag(0)
+	s.until("all are ready", pool.Ready(s.rig.Client, machines))
+	s.do(s.rig.Client.List(s.ctx, list, client.InNamespace(s.Namespace)))
+	for _, m := range list.Items {
+		if m.Spec.CreationDomain != "us-east-1c" || !strings.HasPrefix(m.Spec.ProviderID, "aws:///us-east-1c/") || m.Status.ImageID != "ami-0ee9" {
+			t.Errorf("%s: on record %s, %s, image %s", m.Name, m.Spec.CreationDomain, m.Spec.ProviderID, m.Status.ImageID)
+		}
+	}
+	s.do(pool.Scale(s.ctx, s.rig.Client, 0))
+	s.empty()
+}
+
+func missing(want, have int) string {
+	if have != want {
+		return fmt.Sprintf("%d of %d", have, want)
+	}
+	return ""
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/faultproxy"
+)
+
+// awsKey is the access key of every tenant; its secret is the tenant's token.
+const awsKey = "AKIADROVERTEST000001"
+
+// amazon is a stand-in for EC2 for each tenant, in this process, whose instances are the simulated cloud's bodies: they read their
+// user data, and become Nodes of the cluster that they find there.
+type amazon struct {
+	fleet  *body.Fleet
+	cancel context.CancelFunc
+
+	mu       sync.Mutex
+	accounts map[string]*ec2stub.Cloud
+	closers  []func()
+}
+
+func (a *amazon) start(context.Context, *Rig) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	a.cancel, a.accounts = cancel, map[string]*ec2stub.Cloud{}
+	a.fleet = body.NewFleet(ctx, body.Options{})
+	return nil
+}
+
+// Cleanup takes what is to be done in the end; ec2stub.New asks for it.
+func (a *amazon) Cleanup(do func()) { a.closers = append(a.closers, do) }
+
+func (a *amazon) open(_ context.Context, t *Tenant) (faultproxy.Options, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t.AWS = ec2stub.New(a, ec2stub.Options{
+		Keys: map[string]string{awsKey: t.Token}, Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Power: a.power,
+	})
+	a.accounts[t.Name] = t.AWS
+	t.Dress = func(o client.Object) { dressAWS(o, t.Cloud.URL(), t.Token) }
+	return faultproxy.Options{Upstream: t.AWS.URL, Parse: faultproxy.AWS}, nil
+}
+
+func (a *amazon) power(g ec2stub.Guest) (off func()) {
+	b := a.fleet.New(body.Machine{
+		InstanceID: g.ID, Region: "us-east-1", Zone: g.Zone, Hostname: g.Name, IP: g.IP, CPU: g.CPUs, MemoryMiB: g.MemoryMiB, DiskGiB: g.DiskGiB,
+		Arch: g.Architecture, OS: "linux", UserData: g.UserData,
+	})
+	b.Start()
+	return b.Stop
+}
+
+// dressAWS makes AWS's of what is described for the simulated cloud. The image has a data volume, which outlives its instance unless
+// it is deleted on its own.
+func dressAWS(o client.Object, endpoint, secret string) {
+	switch o := o.(type) {
+	case *corev1.Secret:
+		if _, ok := o.Data["token"]; ok {
+			o.Data = map[string][]byte{"aws_access_key_id": []byte(awsKey), "aws_secret_access_key": []byte(secret)}
+		}
+	case *infrav1.CloudAccount:
+		o.Spec.Simulated, o.Spec.AWS = nil, &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint}
+		if o.Spec.RateLimits == nil { // EC2's own would make a test of hundreds of machines last
+			fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
+			o.Spec.RateLimits = &infrav1.RateLimits{Create: fast, Delete: fast, Read: fast}
+		}
+	case *infrav1.CloudMachineTemplate:
+		nodes := infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}}
+		o.Spec.Template.Spec.Simulated = nil
+		o.Spec.Template.Spec.AWS = &infrav1.AWSMachine{
+			InstanceType: "t3.small", Image: infrav1.AWSImage{ID: ec2stub.KeepingImage}, Subnets: nodes, SecurityGroups: &nodes,
+		}
+	}
+}
+
+// books are the stand-ins', in the words of the simulated cloud's.
+func (a *amazon) books(context.Context) (s simulator.Snapshot, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for name, account := range a.accounts {
+		for _, e := range account.Books() {
+			r := wire.Resource{Kind: wire.Instance, ID: e.ID, State: wire.State(e.State), StateReason: e.Reason, Tags: e.Tags, AttachedTo: e.Attached}
+			if e.State == "" {
+				r.Kind = wire.Disk
+			}
+			s.Resources = append(s.Resources, simulator.SnapshotResource{Resource: r, Account: name})
+		}
+	}
+	return s, nil
+}
+
+func (a *amazon) remember(_ context.Context, d time.Duration) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, account := range a.accounts {
+		account.SetRemember(d)
+	}
+	return nil
+}
+
+func (a *amazon) stop() error {
+	if a.cancel == nil {
+		return nil
+	}
+	for _, do := range a.closers {
+		do()
+	}
+	a.cancel()
+	a.fleet.Wait()
+	return nil
+}
