@@ -203,7 +203,8 @@ func TestOrphansThatStay(t *testing.T) {
 	}
 }
 
-// A store of objects that lost most of them makes no orphans, until a person says so: for the very set that was shown.
+// A store of objects that lost most of them makes no orphans, until a person says so: for the very set that was shown. Seen to fail
+// when nothing was doubted.
 func TestManyOrphansAreAsked(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, armed)
@@ -255,7 +256,7 @@ func TestManyOrphansAreAsked(t *testing.T) {
 }
 
 // What a deleted cluster left behind is found, because the account remembers whose it was; and then forgotten. (No listing
-// answers until it is there: by an empty one the cluster might be forgotten before.)
+// answers until it is there: by an empty one the cluster might be forgotten before.) Seen to fail when the account did not remember.
 func TestLeftOversOfADeletedCluster(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, armed)

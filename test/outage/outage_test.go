@@ -67,7 +67,8 @@ type stage struct {
 // which is the moment at which a fleet would be replaced. Then the management cluster's API server is away for a while;
 // then the workload cluster's etcd.
 //
-// Without the controller (-off), Cluster API replaces every machine as soon as the line is back.
+// Without the controller (-off), Cluster API replaces every machine as soon as the line is back. Seen to fail, too, when it thawed at the
+// first answer, and when it took back a user's own pause.
 func TestOutage(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	asked := period
@@ -172,8 +173,8 @@ func TestOutage(t *testing.T) {
 }
 
 // managementOutage takes the management cluster's API server away for longer than the MachineHealthCheck and the orphan collector
-// bear. Nobody concludes anything from that. Seen to fail when the collector read clusters from its cache, and took a list of
-// machines that failed for an empty one.
+// bear. Nobody concludes anything from that. It takes more than one mistake for this to fail: a collector that reads clusters from its
+// cache, and takes a list of machines that failed for an empty one, still doubts that all of them are gone.
 func (s *stage) managementOutage() {
 	s.Helper()
 	before, vms := s.machines(), s.vms()
