@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -176,9 +177,9 @@ func (s *stage) deadlocked(name string, status corev1.ConditionStatus) {
 	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(node), node); err != nil {
 		s.Fatal(err)
 	}
-	before := node.DeepCopy()
+	before, since := node.DeepCopy(), metav1.NewTime(time.Now().Add(-time.Minute)) // for longer than is borne, all of them
 	node.Status.Conditions = append(slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kernelDeadlock.Type }),
-		corev1.NodeCondition{Type: kernelDeadlock.Type, Status: status, Reason: "DockerHung", LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now()})
+		corev1.NodeCondition{Type: kernelDeadlock.Type, Status: status, Reason: "DockerHung", LastTransitionTime: since, LastHeartbeatTime: metav1.Now()})
 	if err := env.client.Status().Patch(s.ctx, node, client.StrategicMergeFrom(before)); err != nil {
 		s.Fatal(err)
 	}
