@@ -67,7 +67,7 @@ type CloudMachineReconciler struct {
 func (r *CloudMachineReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	kind := infrav1.GroupVersion.WithKind("CloudMachine")
 	c, err := builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudMachine{}, builder.WithPredicates(predicate.Or(specOrMetadataChanged(), onUpdate(addressesChanged)))).
+		For(&infrav1.CloudMachine{}, builder.WithPredicates(predicate.Or(specOrMetadataChanged(), onUpdate(nodeMayBeFound)))).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(util.MachineToInfrastructureMapFunc(kind)),
 			builder.WithPredicates(onUpdate(machineMatters))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToMachines),

@@ -16,10 +16,11 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// addressesChanged passes our own write of a machine's addresses. A Node without a provider ID is told by them: one that came before they
-// were in the cache was nobody's, and one that comes from now on finds its machine; so the machine must look once more in between.
-func addressesChanged(before, after *infrav1.CloudMachine) bool {
-	return !slices.Equal(before.Status.Addresses, after.Status.Addresses)
+// nodeMayBeFound passes our own writes that other events go by: a Node without a provider ID finds its machine by the addresses, and
+// a connection to the workload cluster those that are provisioned. What came before these were in the cache found nobody, so the
+// machine must look once more when they are.
+func nodeMayBeFound(before, after *infrav1.CloudMachine) bool {
+	return isProvisioned(before) != isProvisioned(after) || !slices.Equal(before.Status.Addresses, after.Status.Addresses)
 }
 
 // machineMatters passes the changes of a Machine that a CloudMachine waits for.

@@ -104,8 +104,9 @@ func (h *house) nodeBeforeItsAddress() {
 	<-time.After(behind / 2) // what the cloud's listings bring has been heard of
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "before-its-address"}}
 	h.create(node)
+	before := node.DeepCopy()
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: h.instances(pool)[0].PrivateIP}}
-	if err := h.client.Status().Update(h.ctx, node); err != nil {
+	if err := h.client.Status().Patch(h.ctx, node, client.MergeFrom(before)); err != nil {
 		h.Fatal(err)
 	}
 	var cancel context.CancelFunc // machines that have no Node are looked at again within minutes anyway

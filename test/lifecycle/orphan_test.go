@@ -266,6 +266,14 @@ func TestLeftOversOfADeletedCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.soon("the machines are gone", s.gone())
+	s.soon("the collector knows, and will not wonder where they are", func(ctx context.Context) (string, error) {
+		account := s.Account()
+		err := env.client.Get(ctx, client.ObjectKeyFromObject(account), account)
+		if o := account.Status.Orphans; o == nil || ptr.Deref(o.Machines, 1) != 0 {
+			return fmt.Sprintf("status.orphans is %+v", o), err
+		}
+		return "", err
+	})
 	fault, err := env.admin.AddFault(s.ctx, simulator.Fault{Kind: simulator.ErrorBefore, Operation: wire.DescribeResources, Account: s.Name})
 	if err != nil {
 		t.Fatal(err)
