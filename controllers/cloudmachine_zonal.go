@@ -55,16 +55,17 @@ func (f *fates) of(m *infrav1.CloudMachine) fate {
 }
 
 func (f *fates) set(m *infrav1.CloudMachine, to fate) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	key := client.ObjectKeyFromObject(m)
 	if to == unknown {
-		delete(f.all, client.ObjectKeyFromObject(m))
+		f.forget(key)
 		return
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.all == nil {
 		f.all = map[types.NamespacedName]tokenFate{}
 	}
-	f.all[client.ObjectKeyFromObject(m)] = tokenFate{m.Spec.CreationToken, to}
+	f.all[key] = tokenFate{m.Spec.CreationToken, to}
 }
 
 func (f *fates) forget(key types.NamespacedName) {

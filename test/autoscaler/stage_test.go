@@ -311,18 +311,11 @@ func (s *stage) clones(of simulator.SnapshotResource, n int) (ids []string) {
 
 func (s *stage) until(what string, check scenario.Check) {
 	s.Helper()
-	begin := time.Now()
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
-	defer cancel()
-	var missing string
-	var err error
-	if wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		missing, err = check(ctx)
-		return missing == "" && err == nil, nil
-	}) != nil {
-		s.Fatalf("waiting until %s: %s %v", what, missing, err)
+	took, err := scenario.Wait(s.ctx, patience, check)
+	if err != nil {
+		s.Fatalf("waiting until %s: %v", what, err)
 	}
-	s.Logf("%5.1fs until %s", time.Since(begin).Seconds(), what)
+	s.Logf("%5.1fs until %s", took.Seconds(), what)
 }
 
 // watch looks for a while whether something goes on to be true.

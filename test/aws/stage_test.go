@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/drover-io/drover/cloud/simulated/simulator"
@@ -95,18 +94,11 @@ func (s *stage) end() {
 
 func (s *stage) until(what string, check scenario.Check) {
 	s.Helper()
-	begin := time.Now()
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
-	defer cancel()
-	var missing string
-	var err error
-	if wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		missing, err = check(ctx)
-		return missing == "" && err == nil, nil
-	}) != nil {
-		s.Fatalf("waiting until %s: %s %v", what, missing, err)
+	took, err := scenario.Wait(s.ctx, patience, check)
+	if err != nil {
+		s.Fatalf("waiting until %s: %v", what, err)
 	}
-	s.Logf("%5.1fs until %s", time.Since(begin).Seconds(), what)
+	s.Logf("%5.1fs until %s", took.Seconds(), what)
 }
 
 // do ends the test if a step of it did not succeed.

@@ -271,18 +271,10 @@ func TestMachineByItself(t *testing.T) {
 // single makes a Machine without a MachineDeployment.
 func (s *stage) single(name string, change ...func(*clusterv1.Machine)) *clusterv1.Machine {
 	s.Helper()
-	fields := scenario.Pool{Cluster: s.Adopted}.Template("", infrav1.SimulatedMachine{}).Spec.Template.Spec
-	machine := &infrav1.CloudMachine{ObjectMeta: s.meta(name), Spec: infrav1.CloudMachineSpec{CloudMachineFields: fields}}
-	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: s.Name}
+	owner, machine := handMade(s.Adopted, name, "")
 	config := &bootstrapv1.CloudInitConfig{ObjectMeta: s.meta(name)}
-	owner := &clusterv1.Machine{ObjectMeta: s.meta(name), Spec: clusterv1.MachineSpec{
-		ClusterName: s.Name,
-		Version:     "v1.36.3",
-		Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
-			APIGroup: bootstrapv1.GroupVersion.Group, Kind: "CloudInitConfig", Name: name}},
-		InfrastructureRef: clusterv1.ContractVersionedObjectReference{
-			APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
-	}}
+	owner.Spec.Bootstrap = clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
+		APIGroup: bootstrapv1.GroupVersion.Group, Kind: "CloudInitConfig", Name: name}}
 	for _, c := range change {
 		c(owner)
 	}

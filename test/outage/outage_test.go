@@ -17,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -247,18 +246,11 @@ func (s *stage) create(objects ...client.Object) {
 
 func (s *stage) until(what string, check scenario.Check) {
 	s.Helper()
-	begin := time.Now()
-	ctx, cancel := context.WithTimeout(s.ctx, patience)
-	defer cancel()
-	var missing string
-	var err error
-	if wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		missing, err = check(ctx)
-		return missing == "" && err == nil, nil
-	}) != nil {
-		s.Fatalf("waiting until %s: %s %v", what, missing, err)
+	took, err := scenario.Wait(s.ctx, patience, check)
+	if err != nil {
+		s.Fatalf("waiting until %s: %v", what, err)
 	}
-	s.Logf("%5.1fs until %s", time.Since(begin).Seconds(), what)
+	s.Logf("%5.1fs until %s", took.Seconds(), what)
 }
 
 // machines are the pool's Machines that are not being deleted: their UIDs by name.

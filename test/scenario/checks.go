@@ -3,11 +3,14 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -85,6 +88,22 @@ func Empty(r client.Reader, list client.ObjectList, namespace string) Check {
 		}
 		return fmt.Sprintf("%d are left: %s", n, strings.Join(names, ", ")), nil
 	}
+}
+
+// Wait looks again and again until a check is true, for as long as patience, and returns how long that took; else an error that says
+// what was missing in the end.
+func Wait(ctx context.Context, patience time.Duration, check Check) (took time.Duration, err error) {
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var missing string
+	if wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		missing, err = check(ctx)
+		return missing == "" && err == nil, nil
+	}) != nil {
+		return time.Since(begin), fmt.Errorf("%s (%w)", missing, cmp.Or(err, ctx.Err()))
+	}
+	return time.Since(begin), nil
 }
 
 // All checks several things, and says what the first is that is missing.
