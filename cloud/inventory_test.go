@@ -95,7 +95,7 @@ func TestStartingPatience(t *testing.T) {
 }
 
 // TestFailedListingIsNotAbsence: whatever goes wrong with a listing, no machine is gone; the inventory becomes stale, says
-// why, and recovers.
+// why, and recovers. Seen to fail when a listing that failed was taken for a complete one.
 func TestFailedListingIsNotAbsence(t *testing.T) {
 	for name, f := range map[string]fault{
 		"error":        {code: string(Unavailable)},

@@ -33,6 +33,8 @@ var (
 const (
 	period = time.Second
 	grace  = 4 * time.Second
+	// long is enough for the collector to do what it must not: with many tenants a pass comes late, and a few must have seen it.
+	long = 4 * grace
 	// patience is how long a wave may take to come to rest.
 	patience = 3 * time.Minute
 )

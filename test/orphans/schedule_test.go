@@ -32,6 +32,7 @@ func events() []event {
 	return []event{
 		{3, "create a machine", (*tenant).createLater},
 		{3, "delete a machine, whose disk stays", (*tenant).deleteMachine},
+		{2, "delete a machine, which takes its time", (*tenant).deleteSlowly},
 		{3, "a VM by hand, with the cluster's tags", (*tenant).strayVM},
 		{2, "a machine's object is lost", (*tenant).loseOne},
 		{2, "a machine's object is lost, and brought back", (*tenant).loseOneForAMoment},
@@ -124,7 +125,7 @@ func (x *tenant) terminate(ctx context.Context, id, token string) error {
 
 // createLater makes a machine beside what else happens; it may take longer than the grace.
 func (x *tenant) createLater(ctx context.Context) error {
-	token, slow, record := x.token(x.bench.identity), between(x.rand, 0, 2*grace.Seconds()), between(x.rand, 0, 2)
+	token, slow, record := x.token(x.bench.identity), between(x.rand, 0, long.Seconds()), between(x.rand, 0, 2)
 	disk := x.rand.IntN(2) == 0
 	x.later.Go(func() {
 		if err := x.create(ctx, token, slow, record, disk); err != nil {
@@ -139,6 +140,21 @@ func (x *tenant) deleteMachine(ctx context.Context) error {
 		err := x.terminate(ctx, m.vm, m.object.Spec.CreationToken)
 		x.giveUp(m, time.Now())
 		if err := errors.Join(err, x.delete(ctx, m)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deleteSlowly: until its VM is gone, a machine has it, however long its pods take to leave.
+func (x *tenant) deleteSlowly(ctx context.Context) error {
+	for _, m := range x.draw(1) {
+		o := m.object.DeepCopy()
+		err := errors.Join(x.finalizers(ctx, o, infrav1.MachineFinalizer), x.delete(ctx, m))
+		sleep(ctx, between(x.rand, 0, long.Seconds()))
+		err = errors.Join(err, x.terminate(ctx, m.vm, m.object.Spec.CreationToken))
+		x.giveUp(m, time.Now())
+		if err := errors.Join(err, x.unhold(ctx, o)); err != nil {
 			return err
 		}
 	}
@@ -216,7 +232,7 @@ func (x *tenant) loseManyForAWhile(ctx context.Context) error {
 		return err
 	}
 	if len(lost) > 0 {
-		sleep(ctx, between(x.rand, 0, 2.5*grace.Seconds()))
+		sleep(ctx, between(x.rand, 0, long.Seconds()))
 	}
 	for _, m := range lost {
 		if err := x.bringBack(ctx, m); err != nil {
@@ -233,7 +249,7 @@ func (x *tenant) loseManyForGood(ctx context.Context) error {
 	if err != nil || len(lost) == 0 {
 		return err
 	}
-	sleep(ctx, between(x.rand, 0, 2*grace.Seconds()))
+	sleep(ctx, between(x.rand, 0, long.Seconds()))
 	for {
 		account := x.Account()
 		if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil && ctx.Err() == nil {
@@ -284,7 +300,7 @@ func (x *tenant) twins(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sleep(ctx, between(x.rand, 0, 2*grace.Seconds()))
+	sleep(ctx, between(x.rand, 0, long.Seconds()))
 	if err := x.terminate(ctx, goes.ID, token); err != nil {
 		return err
 	}
@@ -318,7 +334,7 @@ func (x *tenant) moveHalfWay(ctx context.Context) error {
 			return err
 		}
 	}
-	sleep(ctx, between(x.rand, 0, 2*grace.Seconds()))
+	sleep(ctx, between(x.rand, 0, long.Seconds()))
 	for _, m := range moved {
 		if err := x.bringBack(ctx, m); err != nil {
 			return err

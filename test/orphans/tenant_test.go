@@ -242,7 +242,7 @@ func (x *tenant) rest(ctx context.Context) error {
 			return fmt.Errorf("%d orphans are left: %s; the account says %s", len(left), strings.Join(left, ", "), x.says(context.Background()))
 		}
 	}
-	sleep(ctx, grace+2*period)
+	sleep(ctx, long)
 	if err := x.violation(); err != nil {
 		return err
 	}

@@ -31,14 +31,21 @@ type clusterctl struct {
 	ca           string // a certificate, as PEM, that the flavours are given
 }
 
+// clouds are those that are not simulated; each has a flavour of its name, and one with a ClusterClass.
+var clouds = []string{"aws", "kubevirt", "openstack", "vsphere"}
+
 // flavors are those in templates/; the last is what a user gets who names none.
 func flavors() []string {
-	return []string{"adopted", "autoscaled", "mixed", "topology", "aws", "kubevirt", "openstack", "vsphere", ""}
+	all := []string{"adopted", "autoscaled", "mixed", "topology"}
+	for _, cloud := range clouds {
+		all = append(all, cloud, "topology-"+cloud)
+	}
+	return append(all, "")
 }
 
 // kinds are what a flavour must have, beside a Cluster and the account: the parts of a cluster, or the class that has them.
 func kinds(flavor string) []string {
-	if flavor == "topology" {
+	if strings.HasPrefix(flavor, "topology") {
 		return []string{"ClusterClass", "AdoptedControlPlaneTemplate", "CloudClusterTemplate", "CloudMachineTemplate", "CloudInitConfigTemplate"}
 	}
 	return []string{"CloudCluster", "AdoptedControlPlane", "MachineDeployment", "CloudMachineTemplate", "CloudInitConfigTemplate", "MachineHealthCheck"}

@@ -101,6 +101,7 @@ func TestManagementCluster(t *testing.T) {
 	step("the machines go", life.end)
 	step("one cluster has machines of two clouds", life.mixed)
 	step("a ClusterClass makes, changes and keeps machines", life.topology)
+	step("each cloud's ClusterClass says what its flavour says", life.classes)
 	life.drover.Kill()
 	step("delete", func(t *testing.T) { deleteProvider(t, ctl, server) })
 }
@@ -201,7 +202,7 @@ func podRules(t *testing.T, server client.Client, components []*unstructured.Uns
 // deleteProvider: the components go at once, kinds and namespace when one says so, and nobody's objects go along.
 func deleteProvider(t *testing.T, ctl clusterctl, server client.Client) {
 	ctl.refuses(t, "existing objects", "delete", "--infrastructure", "drover", "--include-crd")
-	for _, namespace := range []string{"team-a", "team-b", "team-c"} {
+	for _, namespace := range []string{"team-a", "team-b", "team-c", "team-d"} {
 		o := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 		if err := server.Delete(t.Context(), o); err != nil {
 			t.Fatal(err)

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packaging
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// classes has Cluster API write what each cloud's ClusterClass says, with the variables that the cloud's flavour is given too: then
+// the same must come of both. The clouds are not there, and the pools have no machines.
+func (l *life) classes(t *testing.T) {
+	const namespace = "team-d"
+	if err := scenario.Create(t.Context(), l.admin, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, cloud := range clouds {
+		t.Run(cloud, func(t *testing.T) {
+			args := func(flavor string) []string {
+				return []string{"generate", "cluster", cloud, "--infrastructure", "drover:" + version, "--flavor", flavor,
+					"--target-namespace", namespace, "--kubernetes-version", "v1.36.3", "--worker-machine-count", "0"}
+			}
+			for _, o := range objects(t, l.ctl.run(t, args("topology-"+cloud)...)) {
+				accept(t, l.admin, o)
+			}
+			for _, want := range objects(t, l.ctl.run(t, args(cloud)...)) {
+				if kind := want.GetKind(); kind != "Cluster" && kind != "CloudAccount" {
+					until(t, l.written(namespace, cloud, want))
+				}
+			}
+			if err := scenario.Delete(t.Context(), l.admin, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: cloud}}); err != nil {
+				t.Error(err)
+			}
+			until(t, scenario.Empty(l.admin, &clusterv1.ClusterList{}, namespace))
+		})
+	}
+}
+
+// written waits for an object of the cluster, of want's kind and with all that want's spec says but names.
+func (l *life) written(namespace, cluster string, want *unstructured.Unstructured) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		found := &unstructured.UnstructuredList{}
+		found.SetGroupVersionKind(want.GroupVersionKind())
+		if err := l.admin.List(ctx, found, client.InNamespace(namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster}); err != nil {
+			return "", err
+		}
+		if len(found.Items) != 1 {
+			return fmt.Sprintf("there are %d %ss", len(found.Items), want.GetKind()), nil
+		}
+		return lacks(want.GetKind()+".spec", found.Items[0].Object["spec"], want.Object["spec"]), nil
+	}
+}
+
+// named are the fields that tell one object's name to another: Cluster API makes names of its own.
+var named = []string{"bootstrap", "infrastructureRef", "selector"}
+
+// lacks says where an object does not have what is wanted.
+func lacks(path string, is, want any) string {
+	fields, ok := want.(map[string]any)
+	if !ok {
+		if equality.Semantic.DeepEqual(is, want) {
+			return ""
+		}
+		return fmt.Sprintf("%s is %v, not %v", path, is, want)
+	}
+	has, _ := is.(map[string]any)
+	for name, value := range fields {
+		if slices.Contains(named, name) {
+			continue
+		}
+		if missing := lacks(path+"."+name, has[name], value); missing != "" {
+			return missing
+		}
+	}
+	return ""
+}
