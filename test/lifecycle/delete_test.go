@@ -86,7 +86,8 @@ func TestDeletionOfTheCluster(t *testing.T) {
 }
 
 // A namespace deleted whole takes its credentials with it at once, in whatever order Kubernetes comes by: its VMs go with it, by
-// the credentials that the manager holds, and nothing is left, in the cloud or of the namespace.
+// the credentials that the manager holds, and nothing is left, in the cloud or of the namespace. Seen to fail when an account was
+// ended with its Secret.
 func TestDeletionOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -53,8 +53,9 @@ type bench struct {
 	collector *playground.Process
 }
 
-// TestSchedules runs random schedules, wave by wave, until one breaks something. Seen to fail with -grace 1s, and when the grace
-// was counted from the listing. It does not see whether the share of the fleet counts: its losses in a mass are halves as well.
+// TestSchedules runs random schedules, wave by wave, until one breaks something. Seen to fail with -grace 1s, when the grace
+// was counted from the listing, when paused clusters were judged, when machines under deletion did not own their VMs, and when accounts
+// under deletion were judged in addition. It does not see whether the share of the fleet counts: its losses in a mass are halves as well.
 func TestSchedules(t *testing.T) {
 	ctrl.SetLogger(logr.Discard()) // what matters here is in the managers' logs
 	first := *seed

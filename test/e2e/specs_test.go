@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"slices"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/test/e2e"
+	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// waiters wait for a control plane that is adopted, which has no machines.
+var waiters = clusterctl.ControlPlaneWaiters{
+	WaitForControlPlaneInitialized: func(ctx context.Context, input clusterctl.ApplyCustomClusterTemplateAndWaitInput, result *clusterctl.ApplyCustomClusterTemplateAndWaitResult) {
+		Eventually(func(g Gomega) {
+			cluster := &clusterv1.Cluster{}
+			g.Expect(input.ClusterProxy.GetClient().Get(ctx, client.ObjectKeyFromObject(result.Cluster), cluster)).To(Succeed())
+			g.Expect(ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)).To(BeTrue())
+		}, input.WaitForControlPlaneIntervals...).Should(Succeed())
+	},
+	WaitForControlPlaneMachinesReady: func(context.Context, clusterctl.ApplyCustomClusterTemplateAndWaitInput, *clusterctl.ApplyCustomClusterTemplateAndWaitResult) {
+	},
+}
+
+var _ = Describe("A cluster", func() {
+	for _, flavor := range []string{"adopted", "topology"} {
+		Context("of the flavour "+flavor, func() {
+			e2e.QuickStartSpec(context.Background(), func() e2e.QuickStartSpecInput {
+				return e2e.QuickStartSpecInput{
+					E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
+					InfrastructureProvider: ptr.To(provider), Flavor: ptr.To(flavor), WorkerMachineCount: ptr.To[int64](3),
+					ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.secrets,
+				}
+			})
+		})
+	}
+})
+
+var _ = Describe("A MachineDeployment is scaled", func() {
+	e2e.MachineDeploymentScaleSpec(context.Background(), func() e2e.MachineDeploymentScaleSpecInput {
+		return e2e.MachineDeploymentScaleSpecInput{
+			E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
+			InfrastructureProvider: ptr.To(provider), Flavor: "adopted", ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.secrets,
+		}
+	})
+})
+
+var _ = Describe("A MachineDeployment heals", func() {
+	e2e.MachineDeploymentRemediationSpec(context.Background(), func() e2e.MachineDeploymentRemediationSpecInput {
+		return e2e.MachineDeploymentRemediationSpecInput{
+			E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
+			InfrastructureProvider: ptr.To(provider), ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.secrets,
+		}
+	})
+})
+
+// of tells whether an object is of one of the kinds.
+func of(kinds ...string) func(corev1.ObjectReference, []metav1.OwnerReference) bool {
+	return func(o corev1.ObjectReference, _ []metav1.OwnerReference) bool {
+		return slices.Contains(kinds, o.Kind)
+	}
+}
+
+var _ = Describe("A cluster goes in order", func() {
+	e2e.ClusterDeletionSpec(context.Background(), func() e2e.ClusterDeletionSpecInput {
+		return e2e.ClusterDeletionSpecInput{
+			E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
+			InfrastructureProvider: ptr.To(provider), Flavor: ptr.To("topology"), ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.secrets,
+			ClusterDeletionPhases: []e2e.ClusterDeletionPhase{
+				{ObjectFilter: of("MachineDeployment", "MachineSet", "Machine"), BlockingObjectFilter: of("Machine")},
+				{ObjectFilter: of("AdoptedControlPlane"), BlockingObjectFilter: of("AdoptedControlPlane")},
+				{ObjectFilter: of("CloudCluster"), BlockingObjectFilter: of("CloudCluster")},
+			},
+		}
+	})
+})

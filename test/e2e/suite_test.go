@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/cluster-api/test/framework"
+	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+const (
+	version    = "v0.1.0"
+	kubernetes = "v1.36.3"
+	provider   = "drover:" + version
+)
+
+// stage is what all specs share.
+type stage struct {
+	management *playground.Management
+	cloud      *playground.Simulator
+	proxy      framework.ClusterProxy
+	// config is clusterctl's, artifacts the folder for logs and for the objects of a spec that failed.
+	config, artifacts string
+	settings          *clusterctl.E2EConfig
+}
+
+func TestE2E(t *testing.T) {
+	RegisterFailHandler(Fail)
+	ctrl.SetLogger(GinkgoLogr)
+	RunSpecs(t, "Cluster API's specs, with machines of Drover's")
+}
+
+// This process starts the clusters, and so runs the specs one after the other.
+var shared = &stage{}
+
+var _ = BeforeSuite(func(ctx SpecContext) {
+	s, folder := shared, GinkgoT().TempDir()
+	s.artifacts = filepath.Join(folder, "artifacts")
+	s.config = s.release(ctx, folder)
+	s.settings = &clusterctl.E2EConfig{
+		Variables: map[string]string{"KUBERNETES_VERSION": kubernetes},
+		Intervals: map[string][]string{
+			"default/wait-cluster": {"1m", "500ms"}, "default/wait-control-plane": {"1m", "500ms"}, "default/wait-worker-nodes": {"3m", "500ms"},
+			"default/wait-machine-remediation": {"3m", "500ms"}, "default/wait-delete-cluster": {"3m", "500ms"},
+		},
+	}
+
+	var err error
+	s.management, err = playground.StartManagement(ctx, playground.ManagementOptions{ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr}})
+	Expect(err).NotTo(HaveOccurred())
+	Expect(s.management.InstallDrover(ctx)).To(Succeed())
+	s.cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	_, err = s.management.StartDrover(ctx, playground.DroverOptions{Args: []string{"--simulated-endpoint=" + s.cloud.URL, "--leader-elect=false"}})
+	Expect(err).NotTo(HaveOccurred())
+
+	scheme := runtime.NewScheme()
+	framework.TryAddDefaultSchemes(scheme)
+	for _, add := range []func(*runtime.Scheme) error{infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme} {
+		Expect(add(scheme)).To(Succeed())
+	}
+	s.proxy = framework.NewClusterProxy("management", s.management.AdminKubeconfig(), scheme)
+})
+
+var _ = AfterSuite(func(ctx SpecContext) {
+	s := shared
+	if s.proxy != nil {
+		s.proxy.Dispose(ctx)
+	}
+	if s.cloud != nil {
+		snapshot, err := simulator.Admin{URL: s.cloud.URL}.Snapshot(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(snapshot.Live()).To(BeEmpty(), "every spec has deleted its cluster")
+		Expect(s.cloud.Stop()).To(Succeed())
+	}
+	if s.management != nil {
+		Expect(s.management.Stop()).To(Succeed())
+	}
+})
+
+// release writes a release of Drover's, with the flavour that the remediation spec wants, and returns the clusterctl
+// configuration that leads there.
+func (s *stage) release(ctx context.Context, folder string) string {
+	cmd := exec.CommandContext(ctx, "hack/release-manifests", folder)
+	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "VERSION="+version, "IMAGE=ghcr.io/drover-io/drover:"+version)
+	out, err := cmd.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), string(out))
+
+	repository := filepath.Join(folder, "infrastructure-drover", version)
+	adopted, err := os.ReadFile(filepath.Join(repository, "cluster-template-adopted.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	sick := strings.Replace(string(adopted), "    unhealthyNodeConditions:\n", `    unhealthyNodeConditions:
+    - type: e2e.remediation.condition
+      status: "False"
+      timeoutSeconds: 1
+`, 1)
+	sick = strings.Replace(sick, "unhealthyLessThanOrEqualTo: 40%", "unhealthyLessThanOrEqualTo: 100%", 1)
+	Expect(strings.Count(sick, "e2e.remediation")+strings.Count(sick, "100%")).To(Equal(2), "the flavour has its MachineHealthCheck")
+	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-md-remediation.yaml"), []byte(sick), 0o600)).To(Succeed())
+
+	config := filepath.Join(folder, "clusterctl.yaml")
+	text := fmt.Sprintf("providers:\n- name: drover\n  type: InfrastructureProvider\n  url: %s/infrastructure-components.yaml\n", repository)
+	Expect(os.WriteFile(config, []byte(text), 0o600)).To(Succeed())
+	return config
+}
+
+// secrets makes what a user has ready before a cluster, in its namespace: the kubeconfig of the cluster that is adopted, which is
+// the management cluster itself, and the cloud's credentials.
+func (s *stage) secrets(proxy framework.ClusterProxy, namespace string) {
+	kubeconfig, err := os.ReadFile(s.management.AdminKubeconfig()) // the specs themselves use it, too
+	Expect(err).NotTo(HaveOccurred())
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
+	Expect(scenario.Create(context.Background(), proxy.GetClient(),
+		&corev1.Secret{ObjectMeta: meta("adopted-kubeconfig"), Data: map[string][]byte{"value": kubeconfig}},
+		&corev1.Secret{ObjectMeta: meta("simulated-credentials"), Data: map[string][]byte{"token": []byte(s.cloud.Token)}},
+	)).To(Succeed())
+}
