@@ -3,13 +3,15 @@
 package packaging
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -69,10 +71,12 @@ var named = []string{"bootstrap", "infrastructureRef", "selector"}
 func lacks(path string, is, want any) string {
 	fields, ok := want.(map[string]any)
 	if !ok {
-		if equality.Semantic.DeepEqual(is, want) {
-			return ""
+		has, e1 := json.Marshal(is) // numbers that were YAML have another type
+		wants, e2 := json.Marshal(want)
+		if err := errors.Join(e1, e2); err != nil || !bytes.Equal(has, wants) {
+			return fmt.Sprintf("%s is %s, not %s (%v)", path, has, wants, err)
 		}
-		return fmt.Sprintf("%s is %v, not %v", path, is, want)
+		return ""
 	}
 	has, _ := is.(map[string]any)
 	for name, value := range fields {
