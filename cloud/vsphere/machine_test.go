@@ -178,9 +178,11 @@ func TestFullController(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	g := NewWithT(t)
-	account := &infrav1.CloudAccountSpec{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com", Datacenter: "dc1", CABundle: "no PEM"}}
+	account := &infrav1.CloudAccountSpec{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com", Datacenter: "dc1", CABundle: "no PEM",
+		NodeAddresses: &infrav1.VSphereNodeAddresses{Exclude: []string{"192.0.2.0/24", "192.0.2.1"}}}}
 	g.Expect(validateAccount(account, field.NewPath("spec"))).To(ConsistOf(
-		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.vsphere.caBundle")))
+		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.vsphere.caBundle"),
+		HaveField("Field", "spec.vsphere.nodeAddresses.exclude[1]")))
 	_, err := newDriver(cloud.Config{Account: account, Credentials: map[string][]byte{usernameKey: []byte("u")}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
 	account.VSphere.Server = "host/path"
