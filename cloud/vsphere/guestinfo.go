@@ -99,14 +99,11 @@ func packed(data []byte) (string, error) {
 // metadata is the data source's: who the machine is, and its network. JSON, which is YAML too.
 func metadata(req cloud.Request) ([]byte, error) {
 	data := map[string]any{"instance-id": req.Token, "local-hostname": label(req.Name)}
-	if networks := req.Spec.VSphere.Networks; len(networks) > 0 {
+	networks := req.Spec.VSphere.Networks
+	if len(networks) > 1 || slices.ContainsFunc(networks, configured) { // else cloud-init asks for an address by DHCP of its own accord
 		ethernets := map[string]any{}
 		for i, n := range networks {
-			match := map[string]any{"name": "e*"}
-			if address := macOf(networks, req.Token, i); address != "" {
-				match = map[string]any{"macaddress": address}
-			}
-			ethernets[fmt.Sprintf("nic%d", i)] = ethernet(n, match)
+			ethernets[fmt.Sprintf("nic%d", i)] = ethernet(n, i, macOf(networks, req.Token, i))
 		}
 		data["network"] = map[string]any{"version": 2, "ethernets": ethernets}
 	}
@@ -117,13 +114,17 @@ func metadata(req cloud.Request) ([]byte, error) {
 	return text, nil
 }
 
-// ethernet is one adapter in cloud-init's network configuration, version 2.
-func ethernet(n infrav1.VSphereNetwork, match map[string]any) map[string]any {
+// ethernet is one adapter in cloud-init's network configuration, version 2. It is matched by its address and gets a name, because of
+// cloud-init's renderers only netplan's takes anything else: the others make files for an adapter that is called as its entry is.
+func ethernet(n infrav1.VSphereNetwork, adapter int, mac string) map[string]any {
 	dhcp4 := len(n.Addresses) == 0
 	if n.DHCP4 != nil {
 		dhcp4 = *n.DHCP4
 	}
-	e := map[string]any{"match": match, "dhcp4": dhcp4, "dhcp6": n.DHCP6 != nil && *n.DHCP6}
+	e := map[string]any{
+		"match": map[string]any{"macaddress": mac}, "set-name": fmt.Sprintf("eth%d", adapter),
+		"dhcp4": dhcp4, "dhcp6": n.DHCP6 != nil && *n.DHCP6,
+	}
 	if len(n.Addresses) > 0 {
 		e["addresses"] = n.Addresses
 	}
@@ -140,12 +141,13 @@ func ethernet(n infrav1.VSphereNetwork, match map[string]any) map[string]any {
 	if len(nameservers) > 0 {
 		e["nameservers"] = nameservers
 	}
-	var routes []map[string]any
-	for _, everywhere := range []struct{ to, via string }{{"0.0.0.0/0", n.Gateway4}, {"::/0", n.Gateway6}} {
-		if everywhere.via != "" {
-			routes = append(routes, map[string]any{"to": everywhere.to, "via": everywhere.via})
+	// Not as routes: a route to "::/0" becomes one to "::/64" in cloud-init's renderer for systemd-networkd.
+	for key, gateway := range map[string]string{"gateway4": n.Gateway4, "gateway6": n.Gateway6} {
+		if gateway != "" {
+			e[key] = gateway
 		}
 	}
+	var routes []map[string]any
 	for _, r := range n.Routes {
 		route := map[string]any{"to": r.To, "via": r.Via}
 		if r.Metric > 0 {
@@ -172,7 +174,7 @@ func macOf(networks []infrav1.VSphereNetwork, token string, adapter int) string 
 	switch own := networks[adapter].MACAddress; {
 	case own != "":
 		return own
-	case len(networks) > 1: // the guest tells them apart by their addresses
+	case len(networks) > 1 || configured(networks[adapter]): // the guest finds it by this
 		return mac(token, adapter)
 	}
 	return ""
