@@ -140,17 +140,15 @@ func (d *driver) placed(ctx context.Context, s *session, waiting map[string][]vm
 	if err != nil {
 		return nil, err
 	}
-	poolOf := map[types.ManagedObjectReference]types.ManagedObjectReference{}
-	var objects []types.ObjectSpec
+	poolOf, ownerOf := map[types.ManagedObjectReference]types.ManagedObjectReference{}, map[types.ManagedObjectReference]types.ManagedObjectReference{}
 	for _, m := range vms {
-		pool, ok := m.properties["resourcePool"].(types.ManagedObjectReference)
-		if !ok {
-			continue // it is in none yet
+		if pool, ok := m.properties["resourcePool"].(types.ManagedObjectReference); ok { // else it is in none yet
+			poolOf[m.ref], ownerOf[pool] = pool, types.ManagedObjectReference{}
 		}
-		if !slices.Contains(slices.Collect(maps.Values(poolOf)), pool) {
-			objects = append(objects, types.ObjectSpec{Obj: pool})
-		}
-		poolOf[m.ref] = pool
+	}
+	var objects []types.ObjectSpec
+	for pool := range ownerOf {
+		objects = append(objects, types.ObjectSpec{Obj: pool})
 	}
 	if len(objects) == 0 {
 		return nil, nil
@@ -159,7 +157,6 @@ func (d *driver) placed(ctx context.Context, s *session, waiting map[string][]vm
 	if err != nil {
 		return nil, err
 	}
-	ownerOf := map[types.ManagedObjectReference]types.ManagedObjectReference{}
 	for _, pool := range pools {
 		ownerOf[pool.ref], _ = pool.properties["owner"].(types.ManagedObjectReference)
 	}

@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/mo"
 	"github.com/vmware/govmomi/vim25/types"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -50,15 +51,14 @@ func TestOtherDatacenter(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
 	d := v.driver(t)
-	network := v.Context.Map.Any("Network").(*simulator.Network)
 	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
 		made, err := methods.CreateDatacenter(t.Context(), s, &types.CreateDatacenter{This: v.model.ServiceContent.RootFolder, Name: "DC1"})
 		g.Expect(err).NotTo(HaveOccurred())
 		datacenter := v.Context.Map.Get(made.Returnval).(*simulator.Datacenter)
 		folder := v.Context.Map.Get(datacenter.NetworkFolder).(*simulator.Folder)
 		v.Context.WithLock(folder, func() {
-			theirs := &simulator.Network{}
-			theirs.Name, theirs.Summary = "theirs", network.Summary
+			theirs := &mo.Network{}
+			theirs.Name = "theirs"
 			v.Context.Map.PutEntity(folder, v.Context.Map.NewEntity(theirs))
 			folder.ChildEntity = append(folder.ChildEntity, theirs.Self)
 		})
