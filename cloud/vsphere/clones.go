@@ -271,7 +271,7 @@ func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id
 		}
 		return nil, cloud.Errorf(cloud.Conflict, "VM %s has the UUID of token %s and is not tagged with it; it is left alone", vms[0].ref.Value, req.Token)
 	}
-	return &merge(vms, pending)[0], nil
+	return &d.merge(vms, pending)[0], nil
 }
 
 func names(vms []vm) string {
@@ -298,9 +298,13 @@ func (d *driver) clone(ctx context.Context, s *session, req cloud.Request, id st
 		Kind: cloud.KindInstance, ID: id, ProviderID: providerID(id), Token: req.Token, OwnershipID: req.OwnershipID,
 		State: cloud.StatePending, FailureDomain: req.FailureDomain,
 	}
-	answer, err := methods.CloneVM_Task(ctx, s, &types.CloneVM_Task{
-		This: p.template.ref, Folder: p.folder, Name: vmName(req.Name, req.Token), Spec: *spec,
-	})
+	name := vmName(req.Name, req.Token)
+	if p.pod != nil {
+		if spec.Location.Datastore, err = s.recommended(ctx, p, name, spec); err != nil {
+			return nil, err
+		}
+	}
+	answer, err := methods.CloneVM_Task(ctx, s, &types.CloneVM_Task{This: p.template.ref, Folder: p.folder, Name: name, Spec: *spec})
 	if err != nil {
 		d.clones.began(id, types.ManagedObjectReference{}, r, err)
 		d.plans.drop() // a template may have been replaced by one of the same name

@@ -256,7 +256,11 @@ func TestSession(t *testing.T) {
 // endSessions ends all others, as their time-out would.
 func (v *vcsim) endSessions(t testing.TB) {
 	t.Helper()
-	err := v.driver(t).vcenter.with(t.Context(), func(s *session) error {
+	other, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Transport: bystander{v}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = other.(*driver).vcenter.with(t.Context(), func(s *session) error {
 		managers, err := s.these(t.Context(), 0, []types.ManagedObjectReference{*s.content.SessionManager}, []string{"sessionList", "currentSession"})
 		if err != nil {
 			return err

@@ -42,11 +42,15 @@ func TestConformance(t *testing.T) {
 			"unknown network": {Machine: machine(func(m *infrav1.VSphereMachine) {
 				m.Networks = []infrav1.VSphereNetwork{{Name: "nothing"}}
 			}), Code: cloud.NotFound},
-			"no pool":           {Machine: machine(func(m *infrav1.VSphereMachine) { m.ResourcePool = "" }), Code: cloud.InvalidSpec},
-			"a smaller disk":    {Machine: machine(func(m *infrav1.VSphereMachine) { m.DiskGiB = 1 }), Code: cloud.InvalidSpec},
-			"no snapshot":       {Machine: machine(func(m *infrav1.VSphereMachine) { m.CloneMode = infrav1.VSphereCloneLinked }), Code: cloud.InvalidSpec},
-			"unknown domain":    {Machine: machine(), FailureDomain: "rack-z", Code: cloud.InvalidSpec},
-			"an option of ours": {Machine: machine(func(m *infrav1.VSphereMachine) { m.ExtraConfig[0].Key = "GuestInfo.userdata" }), Code: cloud.InvalidSpec},
+			"unknown datastore cluster": {Machine: machine(func(m *infrav1.VSphereMachine) { m.Datastore, m.DatastoreCluster = "", "nothing" }), Code: cloud.NotFound},
+			"unknown policy":            {Machine: machine(func(m *infrav1.VSphereMachine) { m.StoragePolicy = "nothing" }), Code: cloud.NotFound},
+			"a pod for a datastore":     {Machine: machine(func(m *infrav1.VSphereMachine) { m.Datastore = "DC0_POD0" }), Code: cloud.InvalidSpec},
+			"a folder for a template":   {Machine: machine(func(m *infrav1.VSphereMachine) { m.Template = "" }), Code: cloud.InvalidSpec},
+			"no pool":                   {Machine: machine(func(m *infrav1.VSphereMachine) { m.ResourcePool = "" }), Code: cloud.InvalidSpec},
+			"a smaller disk":            {Machine: machine(func(m *infrav1.VSphereMachine) { m.DiskGiB = 1 }), Code: cloud.InvalidSpec},
+			"no snapshot":               {Machine: machine(func(m *infrav1.VSphereMachine) { m.CloneMode = infrav1.VSphereCloneLinked }), Code: cloud.InvalidSpec},
+			"unknown domain":            {Machine: machine(), FailureDomain: "rack-z", Code: cloud.InvalidSpec},
+			"an option of ours":         {Machine: machine(func(m *infrav1.VSphereMachine) { m.ExtraConfig[0].Key = "GuestInfo.userdata" }), Code: cloud.InvalidSpec},
 		},
 		Machines: 60,
 		Calls: conformance.Calls{

@@ -16,6 +16,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
+// softPrefix begins the option of a machine whose power is never cut.
+const softPrefix = "soft "
+
 // removals remember what a deletion has begun, by the resource's ID. After a restart of the manager a guest has its time to
 // shut down again.
 type removals struct {
@@ -157,11 +160,16 @@ func isState(err error) bool {
 // step moves one VM's deletion one step on, and returns the task that it began; none for a guest that is asked to shut down.
 func (s *session) step(ctx context.Context, m vm, was *removal) (task types.ManagedObjectReference, err error) {
 	disks := foreignDisks(m)
+	patience, soft := m.patience()
 	switch {
-	case m.mayShutDown(*was):
-		if was.asked.IsZero() {
+	case patience > 0 && (soft || was.asked.IsZero() || time.Since(was.asked) < patience):
+		if was.asked.IsZero() || time.Since(was.asked) >= patience {
 			was.asked = time.Now()
 			_, err = methods.ShutdownGuest(ctx, s, &types.ShutdownGuest{This: m.ref})
+		}
+		if soft && faulted[*types.ToolsUnavailable](err) {
+			was.asked = time.Time{}
+			return task, cloud.Errorf(cloud.Unavailable, "%v: powerOffMode is Soft, and without VMware Tools nobody hears: shut the guest down by hand", err)
 		}
 		if !faulted[*types.ToolsUnavailable](err) { // without VMware Tools nobody hears
 			return task, err
@@ -187,13 +195,15 @@ func (s *session) step(ctx context.Context, m vm, was *removal) (task types.Mana
 	return task, err
 }
 
-// mayShutDown tells whether the guest still has time to shut down by itself.
-func (m vm) mayShutDown(was removal) bool {
-	patience, err := time.ParseDuration(m.text(option(optionPowerOff)))
+// patience is how long the guest has to shut down by itself, 0 for none; soft says that it is asked again after that, and its power
+// never cut. A guest that does not run can't be asked.
+func (m vm) patience() (patience time.Duration, soft bool) {
+	text, soft := strings.CutPrefix(m.text(option(optionPowerOff)), softPrefix)
+	patience, err := time.ParseDuration(text)
 	if err != nil || m.properties["runtime.powerState"] != types.VirtualMachinePowerStatePoweredOn {
-		return false
+		return 0, false
 	}
-	return was.asked.IsZero() || time.Since(was.asked) < patience
+	return patience, soft
 }
 
 // foreignDisks detaches what a CSI driver attached: first-class disks, which live by themselves, and which vCenter would

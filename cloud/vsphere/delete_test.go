@@ -98,6 +98,30 @@ func TestDeleteSoftWithoutTools(t *testing.T) {
 	x.wantGone()
 }
 
+// TestDeleteOnlySoft: a guest that does not shut down is asked again, and its power is never cut; that nobody hears it is told.
+func TestDeleteOnlySoft(t *testing.T) {
+	x := newDeleting(t, trySoft, func(m *infrav1.VSphereMachine) { m.PowerOffMode = infrav1.VSpherePowerOffSoft })
+	undo := x.v.refuse("ShutdownGuest", &types.ToolsUnavailable{})
+	calls := x.v.counted(func() {
+		errs := x.d.Delete(t.Context(), []cloud.Resource{x.made})
+		x.Expect(cloud.CodeOf(errs[0])).To(Equal(cloud.Unavailable))
+		x.Expect(errs[0]).To(MatchError(ContainSubstring("VMware Tools")))
+	})
+	x.Expect(calls).NotTo(HaveKey("PowerOffVM_Task"))
+	undo()
+	m := x.vm()
+	busy := func() {
+		x.v.Context.WithLock(m, func() { m.Runtime.PowerState = types.VirtualMachinePowerStatePoweredOn })
+	}
+	x.Expect(x.step()).To(Equal(one("ShutdownGuest")))
+	busy()
+	x.Expect(x.step()).To(BeEmpty(), "the guest has its time")
+	x.d.removals.set(x.made.ID, removal{asked: time.Now().Add(-301 * time.Second)})
+	x.Expect(x.step()).To(Equal(one("ShutdownGuest")), "it is asked again")
+	x.Expect(x.step()).To(Equal(one("Destroy_Task")))
+	x.wantGone()
+}
+
 // TestDeleteKeepsClaims: a first-class disk, which a CSI driver attached, is detached and outlives the VM.
 func TestDeleteKeepsClaims(t *testing.T) {
 	x := newDeleting(t)

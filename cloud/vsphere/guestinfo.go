@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/vmware/govmomi/vim25/types"
@@ -20,10 +21,19 @@ import (
 // reserved tells whether a VM's option is Drover's own: options are compared without case, as vSphere does.
 func reserved(key string) bool {
 	key = strings.ToLower(key)
-	return strings.HasPrefix(key, "drover-") || strings.HasPrefix(key, "guestinfo.userdata") || strings.HasPrefix(key, "guestinfo.metadata")
+	for _, ours := range []string{"drover-", "guestinfo.userdata", "guestinfo.metadata", "guestinfo.ignition"} {
+		if strings.HasPrefix(key, ours) {
+			return true
+		}
+	}
+	return false
 }
 
-// options are a machine's: whose it is, what its deletion must know, and the variables of cloud-init's VMware data source.
+// isIgnition tells Ignition's configuration, which is JSON, from cloud-init's user data, which never begins like that.
+func isIgnition(userData []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(userData), []byte("{")) }
+
+// options are a machine's: whose it is, what its deletion must know, and the variables of cloud-init's VMware data source, or
+// Ignition's (its operator notes, "VMware"). What reads Ignition's images' metadata is Afterburn, by the same name as cloud-init.
 func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	spec := req.Spec.VSphere
 	metadata, err := metadata(req)
@@ -45,10 +55,23 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	if req.FailureDomain != "" {
 		set(optionDomain, req.FailureDomain)
 	}
-	if spec.PowerOffMode == infrav1.VSpherePowerOffTrySoft {
-		set(optionPowerOff, fmt.Sprintf("%ds", max(spec.GuestShutdownSeconds, 1)))
+	if spec.AntiAffinityGroup != "" {
+		set(optionGroup, spec.AntiAffinityGroup)
 	}
-	for name, data := range map[string][]byte{"userdata": req.UserData, "metadata": metadata} {
+	switch spec.PowerOffMode {
+	case infrav1.VSpherePowerOffTrySoft:
+		set(optionPowerOff, fmt.Sprintf("%ds", max(spec.GuestShutdownSeconds, 1)))
+	case infrav1.VSpherePowerOffSoft:
+		set(optionPowerOff, fmt.Sprintf("%s%ds", softPrefix, max(spec.GuestShutdownSeconds, 1)))
+	}
+	userData := "userdata"
+	if isIgnition(req.UserData) {
+		if i := slices.IndexFunc(spec.Networks, configured); i >= 0 {
+			return nil, cloud.Errorf(cloud.InvalidSpec, "networks[%d]: an Ignition configuration sets its network up itself; name and macAddress alone can be set with it", i)
+		}
+		userData = "ignition.config.data"
+	}
+	for name, data := range map[string][]byte{userData: req.UserData, "metadata": metadata} {
 		text, err := packed(data)
 		if err != nil {
 			return nil, err
@@ -76,14 +99,11 @@ func packed(data []byte) (string, error) {
 // metadata is the data source's: who the machine is, and its network. JSON, which is YAML too.
 func metadata(req cloud.Request) ([]byte, error) {
 	data := map[string]any{"instance-id": req.Token, "local-hostname": label(req.Name)}
-	if networks := req.Spec.VSphere.Networks; len(networks) > 0 {
+	networks := req.Spec.VSphere.Networks
+	if len(networks) > 1 || slices.ContainsFunc(networks, configured) { // else cloud-init asks for an address by DHCP of its own accord
 		ethernets := map[string]any{}
 		for i, n := range networks {
-			match := map[string]any{"name": "e*"}
-			if len(networks) > 1 {
-				match = map[string]any{"macaddress": mac(req.Token, i)}
-			}
-			ethernets[fmt.Sprintf("nic%d", i)] = ethernet(n, match)
+			ethernets[fmt.Sprintf("nic%d", i)] = ethernet(n, i, macOf(networks, req.Token, i))
 		}
 		data["network"] = map[string]any{"version": 2, "ethernets": ethernets}
 	}
@@ -94,13 +114,17 @@ func metadata(req cloud.Request) ([]byte, error) {
 	return text, nil
 }
 
-// ethernet is one adapter in cloud-init's network configuration, version 2.
-func ethernet(n infrav1.VSphereNetwork, match map[string]any) map[string]any {
+// ethernet is one adapter in cloud-init's network configuration, version 2. It is matched by its address and gets a name, because of
+// cloud-init's renderers only netplan's takes anything else: the others make files for an adapter that is called as its entry is.
+func ethernet(n infrav1.VSphereNetwork, adapter int, mac string) map[string]any {
 	dhcp4 := len(n.Addresses) == 0
 	if n.DHCP4 != nil {
 		dhcp4 = *n.DHCP4
 	}
-	e := map[string]any{"match": match, "dhcp4": dhcp4, "dhcp6": n.DHCP6 != nil && *n.DHCP6}
+	e := map[string]any{
+		"match": map[string]any{"macaddress": mac}, "set-name": fmt.Sprintf("eth%d", adapter),
+		"dhcp4": dhcp4, "dhcp6": n.DHCP6 != nil && *n.DHCP6,
+	}
 	if len(n.Addresses) > 0 {
 		e["addresses"] = n.Addresses
 	}
@@ -117,12 +141,13 @@ func ethernet(n infrav1.VSphereNetwork, match map[string]any) map[string]any {
 	if len(nameservers) > 0 {
 		e["nameservers"] = nameservers
 	}
-	var routes []map[string]any
-	for _, everywhere := range []struct{ to, via string }{{"0.0.0.0/0", n.Gateway4}, {"::/0", n.Gateway6}} {
-		if everywhere.via != "" {
-			routes = append(routes, map[string]any{"to": everywhere.to, "via": everywhere.via})
+	// Not as routes: a route to "::/0" becomes one to "::/64" in cloud-init's renderer for systemd-networkd.
+	for key, gateway := range map[string]string{"gateway4": n.Gateway4, "gateway6": n.Gateway6} {
+		if gateway != "" {
+			e[key] = gateway
 		}
 	}
+	var routes []map[string]any
 	for _, r := range n.Routes {
 		route := map[string]any{"to": r.To, "via": r.Via}
 		if r.Metric > 0 {
@@ -134,6 +159,25 @@ func ethernet(n infrav1.VSphereNetwork, match map[string]any) map[string]any {
 		e["routes"] = routes
 	}
 	return e
+}
+
+// configured tells whether the adapter asks the guest for more than its default, which is DHCP for IPv4.
+func configured(n infrav1.VSphereNetwork) bool {
+	dhcp4 := n.DHCP4 == nil || *n.DHCP4
+	dhcp6 := n.DHCP6 != nil && *n.DHCP6
+	return !dhcp4 || dhcp6 || n.MTU > 0 || n.Gateway4 != "" || n.Gateway6 != "" ||
+		len(n.Addresses)+len(n.Nameservers)+len(n.SearchDomains)+len(n.Routes) > 0
+}
+
+// macOf is an adapter's address where it must be known before the VM is; "" leaves it to vCenter.
+func macOf(networks []infrav1.VSphereNetwork, token string, adapter int) string {
+	switch own := networks[adapter].MACAddress; {
+	case own != "":
+		return own
+	case len(networks) > 1 || configured(networks[adapter]): // the guest finds it by this
+		return mac(token, adapter)
+	}
+	return ""
 }
 
 // mac is an adapter's address, derived from the token so that user data and VM agree: of those that nobody assigns.

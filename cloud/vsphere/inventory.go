@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/types"
 	"k8s.io/utils/ptr"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/drover-io/drover/cloud"
 )
@@ -30,6 +28,7 @@ const (
 	optionDomain   = "drover-failure-domain"
 	optionHost     = "drover-host-name"
 	optionPowerOff = "drover-power-off"
+	optionGroup    = "drover-anti-affinity-group"
 )
 
 // option is the property path of one option of a VM. All options would bring the user data of every VM along.
@@ -41,7 +40,8 @@ func identityProperties() []string {
 }
 
 func stateProperties() []string {
-	return append(identityProperties(), "config.createDate", "runtime.powerState", "guest.net", option(optionHost), option(optionDomain))
+	return append(identityProperties(), "config.createDate", "runtime.powerState", "guest.net",
+		option(optionHost), option(optionDomain), option(optionGroup))
 }
 
 // vm is a VM as far as it was asked for.
@@ -279,8 +279,8 @@ func (d *driver) List(ctx context.Context) (all []cloud.Resource, err error) {
 		if vms, err = s.these(ctx, d.page, refs, stateProperties()); err != nil {
 			return err
 		}
-		all = merge(vms, pending)
-		return nil
+		all = d.merge(vms, pending)
+		return d.keepApart(ctx, s, vms, all)
 	})
 	return all, err
 }
@@ -306,7 +306,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 			return err
 		}
 		there := map[string]bool{}
-		found := merge(vms, pending)
+		found := d.merge(vms, pending)
 		for _, r := range found {
 			there[identityOf(r.Token)] = true
 		}
@@ -326,7 +326,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 }
 
 // merge returns the VMs, and of the clones those that are none yet. Two VMs of one machine get two IDs.
-func merge(vms []vm, pending map[string]cloud.Resource) []cloud.Resource {
+func (d *driver) merge(vms []vm, pending map[string]cloud.Resource) []cloud.Resource {
 	vms = slices.SortedFunc(slices.Values(vms), func(a, b vm) int { return strings.Compare(a.ref.Value, b.ref.Value) })
 	var all []cloud.Resource
 	seen := map[string]bool{}
@@ -335,7 +335,7 @@ func merge(vms []vm, pending map[string]cloud.Resource) []cloud.Resource {
 		if id == "" {
 			continue
 		}
-		r := m.resource(id)
+		r := m.resource(id, d.choice)
 		if p, ok := pending[id]; ok && (p.State == cloud.StateFailed || r.State == cloud.StateStopped) {
 			r.State, r.Reason = p.State, p.Reason // a clone is switched on in the end, or could not be
 		}
@@ -354,12 +354,12 @@ func merge(vms []vm, pending map[string]cloud.Resource) []cloud.Resource {
 }
 
 // resource is the VM as Drover sees it.
-func (m vm) resource(id string) cloud.Resource {
+func (m vm) resource(id string, addresses choice) cloud.Resource {
 	r := cloud.Resource{
 		Kind: cloud.KindInstance, ID: id, ProviderID: providerID(id),
 		FailureDomain: m.text(option(optionDomain)),
 		State:         stateOf(m.properties["runtime.powerState"]),
-		Addresses:     m.addresses(),
+		Addresses:     m.addresses(addresses),
 	}
 	r.Token, r.OwnershipID = m.tags()
 	r.CreatedAt, _ = m.properties["config.createDate"].(time.Time)
@@ -375,26 +375,4 @@ func stateOf(v types.AnyType) cloud.State {
 		return cloud.StateStopped
 	}
 	return cloud.StatePending
-}
-
-// addresses are what VMware Tools tell of the VM's own adapters (a node has many more, of its pods, which have no device),
-// and the name that the machine was given: that the guest tells another one gives it no right to a certificate for it.
-func (m vm) addresses() []clusterv1.MachineAddress {
-	var all []clusterv1.MachineAddress
-	nics, _ := m.properties["guest.net"].(types.ArrayOfGuestNicInfo)
-	for _, nic := range nics.GuestNicInfo {
-		if nic.DeviceConfigId < 0 {
-			continue
-		}
-		for _, text := range nic.IpAddress {
-			a, err := netip.ParseAddr(text)
-			if err == nil && !a.IsLinkLocalUnicast() && !a.IsLoopback() {
-				all = append(all, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: a.WithZone("").String()})
-			}
-		}
-	}
-	if name := m.text(option(optionHost)); name != "" {
-		all = append(all, clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: name})
-	}
-	return all
 }

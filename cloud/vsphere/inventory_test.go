@@ -13,6 +13,7 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -99,11 +100,25 @@ func TestAddresses(t *testing.T) {
 			{DeviceConfigId: -1, IpAddress: []string{"10.244.0.1"}},
 		}},
 	}}
-	g.Expect(m.addresses()).To(Equal([]clusterv1.MachineAddress{
+	g.Expect(m.addresses(choice{})).To(Equal([]clusterv1.MachineAddress{
 		{Type: clusterv1.MachineInternalIP, Address: "192.0.2.10"},
 		{Type: clusterv1.MachineInternalIP, Address: "2001:db8::10"},
 		{Type: clusterv1.MachineInternalDNS, Address: "node-1"},
 	}))
+
+	nics := m.properties["guest.net"].(types.ArrayOfGuestNicInfo).GuestNicInfo
+	m.properties["guest.net"] = types.ArrayOfGuestNicInfo{GuestNicInfo: append(nics, types.GuestNicInfo{
+		DeviceConfigId: 4001, Network: "nodes", IpAddress: []string{"198.51.100.10", "198.51.100.100"},
+	})}
+	chosen, err := choiceOf(&infrav1.VSphereNodeAddresses{Network: "nodes", Exclude: []string{"2001:db8::/32", "198.51.100.100/32"}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(m.addresses(chosen)).To(Equal([]clusterv1.MachineAddress{
+		{Type: clusterv1.MachineInternalIP, Address: "198.51.100.10"},
+		{Type: clusterv1.MachineInternalIP, Address: "192.0.2.10"},
+		{Type: clusterv1.MachineInternalDNS, Address: "node-1"},
+	}), "the network's first, and none of those that move")
+	_, err = choiceOf(&infrav1.VSphereNodeAddresses{Exclude: []string{"all"}})
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
 }
 
 func TestFaults(t *testing.T) {

@@ -87,10 +87,10 @@ func TestMachine(t *testing.T) {
 	g.Expect(unpacked(t, options["guestinfo.metadata"])).To(MatchJSON(`{
 		"instance-id": "full", "local-hostname": "m-full",
 		"network": {"version": 2, "ethernets": {
-			"nic0": {"match": {"macaddress": "` + macs[0] + `"}, "dhcp4": true, "dhcp6": false, "mtu": 9000},
-			"nic1": {"match": {"macaddress": "` + macs[1] + `"}, "dhcp4": false, "dhcp6": true, "addresses": ["192.0.2.10/24"],
+			"nic0": {"match": {"macaddress": "` + macs[0] + `"}, "set-name": "eth0", "dhcp4": true, "dhcp6": false, "mtu": 9000},
+			"nic1": {"match": {"macaddress": "` + macs[1] + `"}, "set-name": "eth1", "dhcp4": false, "dhcp6": true, "addresses": ["192.0.2.10/24"],
 				"nameservers": {"addresses": ["192.0.2.53"], "search": ["example.com"]},
-				"routes": [{"to": "0.0.0.0/0", "via": "192.0.2.1"}, {"to": "198.51.100.0/24", "via": "192.0.2.254", "metric": 100}]}
+				"gateway4": "192.0.2.1", "routes": [{"to": "198.51.100.0/24", "via": "192.0.2.254", "metric": 100}]}
 		}}}`))
 
 	found, err := d.List(t.Context())
@@ -178,9 +178,11 @@ func TestFullController(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	g := NewWithT(t)
-	account := &infrav1.CloudAccountSpec{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com", Datacenter: "dc1", CABundle: "no PEM"}}
+	account := &infrav1.CloudAccountSpec{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com", Datacenter: "dc1", CABundle: "no PEM",
+		NodeAddresses: &infrav1.VSphereNodeAddresses{Exclude: []string{"192.0.2.0/24", "192.0.2.1"}}}}
 	g.Expect(validateAccount(account, field.NewPath("spec"))).To(ConsistOf(
-		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.vsphere.caBundle")))
+		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.vsphere.caBundle"),
+		HaveField("Field", "spec.vsphere.nodeAddresses.exclude[1]")))
 	_, err := newDriver(cloud.Config{Account: account, Credentials: map[string][]byte{usernameKey: []byte("u")}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
 	account.VSphere.Server = "host/path"

@@ -37,6 +37,8 @@ type plan struct {
 	folder   types.ManagedObjectReference
 	pool     types.ManagedObjectReference
 	store    *types.ManagedObjectReference
+	pod      *types.ManagedObjectReference // the datastore cluster, of which one is chosen for each machine
+	policy   []types.BaseVirtualMachineProfileSpec
 	networks []types.BaseVirtualDeviceBackingInfo
 	until    time.Time
 }
@@ -63,7 +65,7 @@ func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMach
 	if err != nil {
 		return nil, err
 	}
-	kind, err := json.Marshal([]any{spec.Template, spec.Folder, spec.ResourcePool, spec.Datastore, spec.Networks, where})
+	kind, err := json.Marshal([]any{spec.Template, spec.Folder, spec.ResourcePool, spec.Datastore, spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, where})
 	if err != nil {
 		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be read", Err: err}
 	}
@@ -77,7 +79,7 @@ func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMach
 		spec = spec.DeepCopy()
 		spec.ResourcePool = where.ResourcePool
 		if where.Datastore != "" {
-			spec.Datastore = where.Datastore
+			spec.Datastore, spec.DatastoreCluster = where.Datastore, ""
 		}
 	}
 	made, err := d.resolve(ctx, s, spec)
@@ -108,12 +110,8 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 	if p.folder, err = s.child(ctx, "folder", "vm", spec.Folder, "Folder"); err != nil {
 		return nil, err
 	}
-	if spec.Datastore != "" {
-		store, err := s.child(ctx, "datastore", "datastore", spec.Datastore, "Datastore")
-		if err != nil {
-			return nil, err
-		}
-		p.store = &store
+	if err := s.storage(ctx, p, spec); err != nil {
+		return nil, err
 	}
 	for _, n := range spec.Networks {
 		backing, err := d.network(ctx, s, n.Name)
@@ -210,9 +208,14 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 	if err != nil {
 		return nil, err
 	}
+	for _, change := range devices {
+		if change := change.GetVirtualDeviceConfigSpec(); change.FileOperation != "" {
+			change.Profile = p.policy
+		}
+	}
 	clone := &types.VirtualMachineCloneSpec{
 		PowerOn:  true,
-		Location: types.VirtualMachineRelocateSpec{Folder: &p.folder, Pool: &p.pool, Datastore: p.store},
+		Location: types.VirtualMachineRelocateSpec{Folder: &p.folder, Pool: &p.pool, Datastore: p.store, Profile: p.policy},
 		Config: &types.VirtualMachineConfigSpec{
 			InstanceUuid: id, Uuid: id,
 			NumCPUs: spec.CPUs, MemoryMB: spec.MemoryMiB,
@@ -223,6 +226,15 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 	}
 	if spec.CoresPerSocket > 0 {
 		clone.Config.NumCoresPerSocket = &spec.CoresPerSocket
+	}
+	if spec.SecureBoot != nil {
+		clone.Config.BootOptions = &types.VirtualMachineBootOptions{EfiSecureBootEnabled: spec.SecureBoot}
+	}
+	if len(spec.PCIDevices) > 0 { // a device writes to memory by itself, so that none of it may be elsewhere
+		clone.Config.MemoryReservationLockedToMax = ptr.To(true)
+	}
+	if spec.TPM == infrav1.VSphereTPMVirtual && p.template.hasTPM() {
+		clone.TpmProvisionPolicy = string(types.VirtualMachineCloneSpecTpmProvisionPolicyReplace)
 	}
 	if spec.CloneMode == infrav1.VSphereCloneLinked {
 		if p.template.snapshot == nil {
@@ -271,6 +283,14 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 			CapacityInKB: int64(size) << 20,
 		}, types.VirtualDeviceConfigSpecFileOperationCreate)
 	}
+	for _, device := range spec.PCIDevices {
+		change(types.VirtualDeviceConfigSpecOperationAdd, &types.VirtualPCIPassthrough{
+			VirtualDevice: types.VirtualDevice{Key: newKey(), Backing: pciBacking(device)},
+		}, "")
+	}
+	if spec.TPM == infrav1.VSphereTPMVirtual && !t.hasTPM() {
+		change(types.VirtualDeviceConfigSpecOperationAdd, &types.VirtualTPM{VirtualDevice: types.VirtualDevice{Key: newKey()}}, "")
+	}
 	if len(networks) == 0 {
 		return all, nil
 	}
@@ -283,12 +303,26 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 		card := types.VirtualEthernetCard{VirtualDevice: types.VirtualDevice{
 			Key: newKey(), Backing: backing, Connectable: &types.VirtualDeviceConnectInfo{StartConnected: true, AllowGuestControl: true, Connected: true},
 		}}
-		if len(networks) > 1 { // the guest tells them apart by their addresses, which must be known before
-			card.AddressType, card.MacAddress = string(types.VirtualEthernetCardMacTypeManual), mac(token, i)
+		if address := macOf(spec.Networks, token, i); address != "" {
+			card.AddressType, card.MacAddress = string(types.VirtualEthernetCardMacTypeManual), address
 		}
 		change(types.VirtualDeviceConfigSpecOperationAdd, &types.VirtualVmxnet3{VirtualVmxnet: types.VirtualVmxnet{VirtualEthernetCard: card}}, "")
 	}
 	return all, nil
+}
+
+// pciBacking is any device of the kind, on whatever host has one free, or a share of a graphics card.
+func pciBacking(d infrav1.VSpherePCIDevice) types.BaseVirtualDeviceBackingInfo {
+	if d.VGPUProfile != "" {
+		return &types.VirtualPCIPassthroughVmiopBackingInfo{Vgpu: d.VGPUProfile}
+	}
+	return &types.VirtualPCIPassthroughDynamicBackingInfo{
+		AllowedDevice: []types.VirtualPCIPassthroughAllowedDevice{{VendorId: d.VendorID, DeviceId: d.DeviceID}},
+	}
+}
+
+func (t template) hasTPM() bool {
+	return slices.ContainsFunc(t.devices, func(d types.BaseVirtualDevice) bool { _, ok := d.(*types.VirtualTPM); return ok })
 }
 
 // disks returns the first disk and the unit numbers that are taken on its controller.

@@ -216,7 +216,7 @@ func classOf(operation string) cloud.Class {
 	switch operation {
 	case "CloneVM_Task":
 		return cloud.ClassCreate
-	case "PowerOffVM_Task", "ShutdownGuest", "ReconfigVM_Task", "Destroy_Task", "CancelTask":
+	case "PowerOffVM_Task", "ShutdownGuest", "ReconfigVM_Task", "Destroy_Task", "CancelTask", "ReconfigureComputeResource_Task":
 		return cloud.ClassDelete
 	}
 	return cloud.ClassRead

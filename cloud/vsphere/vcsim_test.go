@@ -48,11 +48,12 @@ type vcsim struct {
 func start(t testing.TB, vms ...int) *vcsim {
 	t.Helper()
 	model := simulator.VPX()
-	model.Host, model.ClusterHost, model.Pool, model.Machine = 0, 1, 1, append(vms, 1)[0]
+	model.Host, model.ClusterHost, model.Pool, model.Machine, model.Pod = 0, 1, 1, append(vms, 1)[0], 1
 	if err := model.Create(); err != nil {
 		t.Fatal(err)
 	}
 	model.Service.TLS = &tls.Config{}
+	model.Service.RegisterEndpoints = true // those that tests import
 	model.Service.Listen = &url.URL{User: url.UserPassword(username, password)}
 	server := model.Service.NewServer()
 	t.Cleanup(func() {
@@ -90,19 +91,28 @@ func (v *vcsim) RoundTrip(req *http.Request) (*http.Response, error) {
 	v.calls[operation]++
 	fault := v.fault
 	v.mu.Unlock()
-	send := func() (*http.Response, error) {
-		v.turn.Lock()
-		defer v.turn.Unlock()
-		resp, err := v.carrier.RoundTrip(req)
-		if class != cloud.ClassRead && !v.held {
-			v.wait()
-		}
-		return resp, err
-	}
+	send := func() (*http.Response, error) { return v.send(req, class) }
 	if fault != nil {
 		return fault(operation, send)
 	}
 	return send()
+}
+
+func (v *vcsim) send(req *http.Request, class cloud.Class) (*http.Response, error) {
+	v.turn.Lock()
+	defer v.turn.Unlock()
+	resp, err := v.carrier.RoundTrip(req)
+	if class != cloud.ClassRead && !v.held {
+		v.wait()
+	}
+	return resp, err
+}
+
+// bystander is somebody else's client: its calls are neither counted nor spoilt.
+type bystander struct{ *vcsim }
+
+func (b bystander) RoundTrip(req *http.Request) (*http.Response, error) {
+	return b.send(req, cloud.ClassRead)
 }
 
 // settle waits for all tasks.
@@ -222,18 +232,30 @@ func (v *vcsim) refuse(method string, fault types.BaseMethodFault) (undo func())
 	return v.ClearFaultRules
 }
 
-// heldVM is a template whose clones begin, and go on when they are released.
+// heldVM is a template whose clones begin, and go on when they are released; or whose tasks end with a fault.
 type heldVM struct {
 	*simulator.VirtualMachine
-	released chan struct{}
+	released chan struct{} // nil: at once
+	fault    types.BaseMethodFault
+
+	mu   sync.Mutex
+	sent []types.VirtualMachineCloneSpec // what vCenter was asked for, as it arrived
 }
 
 // CloneVMTask implements the method of vSphere's API, as vcsim calls it.
 func (m *heldVM) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) soap.HasFault {
+	m.mu.Lock()
+	m.sent = append(m.sent, req.Spec)
+	m.mu.Unlock()
 	// A task locks what it is for: this one something of its own, so that all else can be read.
 	task := simulator.CreateTask(types.ManagedObjectReference{Type: "Clone", Value: req.Name}, "cloneVm",
 		func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
-			<-m.released
+			if m.released != nil {
+				<-m.released
+			}
+			if m.fault != nil {
+				return nil, m.fault
+			}
 			made := m.VirtualMachine.CloneVMTask(ctx, req).(*methods.CloneVM_TaskBody)
 			inner := ctx.Map.Get(made.Res.Returnval).(*simulator.Task)
 			inner.Wait()
@@ -248,11 +270,10 @@ func (m *heldVM) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) so
 
 // hold keeps clones between their call and the inventory until release is called.
 func (v *vcsim) hold(t testing.TB) (release func()) {
-	held := &heldVM{VirtualMachine: v.named("DC0_C0_RP1_VM0"), released: make(chan struct{})}
+	held := v.replace(func(held *heldVM) { held.released = make(chan struct{}) })
 	v.turn.Lock()
 	defer v.turn.Unlock()
 	v.held = true
-	v.Context.Map.Put(held)
 	release = sync.OnceFunc(func() {
 		v.turn.Lock()
 		defer v.turn.Unlock()
@@ -263,6 +284,16 @@ func (v *vcsim) hold(t testing.TB) (release func()) {
 	})
 	t.Cleanup(release)
 	return release
+}
+
+// replace puts another template in the place of vcsim's.
+func (v *vcsim) replace(edit func(*heldVM)) *heldVM {
+	m := &heldVM{VirtualMachine: v.named("DC0_C0_RP1_VM0")}
+	edit(m)
+	v.turn.Lock()
+	defer v.turn.Unlock()
+	v.Context.Map.Put(m)
+	return m
 }
 
 // named returns a VM behind the driver's back.

@@ -92,6 +92,13 @@ func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorL
 	if _, err := roots(a); err != nil {
 		all = append(all, field.Invalid(path.Child("vsphere", "caBundle"), "", "must hold certificates in PEM"))
 	}
+	if n := a.VSphere.NodeAddresses; n != nil {
+		for i, text := range n.Exclude {
+			if _, err := netip.ParsePrefix(text); err != nil {
+				all = append(all, field.Invalid(path.Child("vsphere", "nodeAddresses", "exclude").Index(i), text, "must be a range of addresses, such as 192.0.2.0/24"))
+			}
+		}
+	}
 	return all
 }
 
@@ -145,11 +152,13 @@ func validateNetwork(n infrav1.VSphereNetwork, path *field.Path) field.ErrorList
 type driver struct {
 	vcenter  *vcenter
 	domains  []infrav1.VSphereFailureDomain
+	choice   choice
 	page     int32
 	identity string
 	clones   clones
 	removals removals
 	plans    plans
+	groups   groups
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -167,10 +176,15 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	chosen, err := choiceOf(account.NodeAddresses)
+	if err != nil {
+		return nil, err
+	}
 	sum := sha256.Sum256([]byte(username)) // a name may tell more than a log should hold
 	return &driver{
 		vcenter: v,
 		domains: slices.Clone(account.FailureDomains),
+		choice:  chosen,
 		page:    pageSize,
 		identity: strings.Join([]string{"vsphere", account.Server, account.Datacenter,
 			hex.EncodeToString(sum[:6])}, "|"),

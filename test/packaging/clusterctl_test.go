@@ -14,8 +14,11 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	kubeadmv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+	kubeadmcontrolplanev1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/yaml"
 
@@ -36,7 +39,7 @@ var clouds = []string{"aws", "kubevirt", "openstack", "vsphere"}
 
 // flavors are those in templates/; the last is what a user gets who names none.
 func flavors() []string {
-	all := []string{"adopted", "autoscaled", "mixed", "topology"}
+	all := []string{"adopted", "autoscaled", "mixed", "topology", "vsphere-kubeadm"}
 	for _, cloud := range clouds {
 		all = append(all, cloud, "topology-"+cloud)
 	}
@@ -45,8 +48,11 @@ func flavors() []string {
 
 // kinds are what a flavour must have, beside a Cluster and the account: the parts of a cluster, or the class that has them.
 func kinds(flavor string) []string {
-	if strings.HasPrefix(flavor, "topology") {
+	switch {
+	case strings.HasPrefix(flavor, "topology"):
 		return []string{"ClusterClass", "AdoptedControlPlaneTemplate", "CloudClusterTemplate", "CloudMachineTemplate", "CloudInitConfigTemplate"}
+	case strings.HasSuffix(flavor, "-kubeadm"):
+		return []string{"CloudCluster", "KubeadmControlPlane", "MachineDeployment", "CloudMachineTemplate", "KubeadmConfigTemplate", "MachineHealthCheck"}
 	}
 	return []string{"CloudCluster", "AdoptedControlPlane", "MachineDeployment", "CloudMachineTemplate", "CloudInitConfigTemplate", "MachineHealthCheck"}
 }
@@ -82,6 +88,7 @@ func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
 		"DROVER_OPENSTACK_FLAVOR=m1.large", "DROVER_OPENSTACK_IMAGE=ubuntu-24.04", "DROVER_OPENSTACK_NETWORKS=nodes, storage",
 		"DROVER_VSPHERE_SERVER=vcenter.example.com", "DROVER_VSPHERE_DATACENTER=dc1", "DROVER_VSPHERE_CA_BUNDLE=" + strings.ReplaceAll(ca, "\n", `\n`),
 		"DROVER_VSPHERE_TEMPLATE=templates/ubuntu", "DROVER_VSPHERE_RESOURCE_POOL=cluster-a/Resources", "DROVER_VSPHERE_DATASTORE=san-a",
+		"DROVER_CONTROL_PLANE_ADDRESS=192.0.2.100",
 		"DROVER_KUBEVIRT_NAMESPACE=blue-machines", "DROVER_KUBEVIRT_IMAGE_URL=docker://registry.example.com/node:1",
 	}}
 }
@@ -183,7 +190,8 @@ func badInput(t *testing.T, ctl clusterctl) {
 func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,
+		kubeadmv1.AddToScheme, kubeadmcontrolplanev1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -209,12 +217,42 @@ func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 		if md, ok := typed.(*clusterv1.MachineDeployment); ok {
 			replicasRules(t, md)
 		}
+		if kcp, ok := typed.(*kubeadmcontrolplanev1.KubeadmControlPlane); ok {
+			staticPodRules(t, kcp)
+		}
 		found = append(found, o.GetKind())
 	}
 	for _, kind := range append(want, "Cluster", "CloudAccount") {
 		if !strings.Contains(" "+strings.Join(found, " ")+" ", " "+kind+" ") {
 			t.Errorf("there is no %s among %v", kind, found)
 		}
+	}
+}
+
+// staticPodRules: a pod that kubelets are to run is one, strictly, and each file of theirs that it mounts is written or kubeadm's own.
+func staticPodRules(t *testing.T, kcp *kubeadmcontrolplanev1.KubeadmControlPlane) {
+	written, pods := map[string]bool{"/etc/kubernetes/admin.conf": true}, 0
+	files := kcp.Spec.KubeadmConfigSpec.Files
+	for _, f := range files {
+		written[f.Path] = true
+	}
+	for _, f := range files {
+		if !strings.HasPrefix(f.Path, "/etc/kubernetes/manifests/") {
+			continue
+		}
+		pod := &corev1.Pod{}
+		if err := yaml.UnmarshalStrict([]byte(f.Content), pod); err != nil || len(pod.Spec.Containers) == 0 {
+			t.Errorf("%s: %v, with %d containers", f.Path, err, len(pod.Spec.Containers))
+		}
+		pods++
+		for _, v := range pod.Spec.Volumes {
+			if v.HostPath == nil || !written[v.HostPath.Path] {
+				t.Errorf("%s mounts %s, which is nowhere written", f.Path, v.Name)
+			}
+		}
+	}
+	if pods == 0 {
+		t.Error("nothing answers for the API server's address")
 	}
 }
 

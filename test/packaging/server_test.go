@@ -58,6 +58,7 @@ func TestManagementCluster(t *testing.T) {
 	}
 	server := client.WithFieldValidation(plain, metav1.FieldValidationStrict)
 	installCertManagerKinds(t, server)
+	installKubeadmKinds(t, server)
 
 	step := func(name string, do func(t *testing.T)) { // each stands on those before it
 		if !t.Run(name, do) {
@@ -147,6 +148,20 @@ func installCertManagerKinds(t *testing.T, server client.Client) {
 	for _, file := range files {
 		for _, crd := range objects(t, read(t, file)) {
 			crd.SetLabels(nil)
+			accept(t, server, crd)
+		}
+	}
+}
+
+// installKubeadmKinds installs the CRDs of Cluster API's kubeadm providers, for the flavours that make a whole cluster.
+func installKubeadmKinds(t *testing.T, server client.Client) {
+	t.Helper()
+	files, err := filepath.Glob(moduleDir(t, ".", "sigs.k8s.io/cluster-api") + "/*/kubeadm/config/crd/bases/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("kubeadm's providers have no CRDs: %v", err)
+	}
+	for _, file := range files {
+		for _, crd := range objects(t, read(t, file)) {
 			accept(t, server, crd)
 		}
 	}

@@ -76,6 +76,11 @@ func StartOnAWS(ctx context.Context, controllerManagerArgs ...string) (*Rig, err
 	return start(ctx, &amazon{}, controllerManagerArgs)
 }
 
+// StartOnVSphere is Start with govmomi's simulator of a vCenter in the place of the simulated cloud. All tenants have the same one.
+func StartOnVSphere(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
+	return start(ctx, &vsphere{}, controllerManagerArgs)
+}
+
 func start(ctx context.Context, where place, controllerManagerArgs []string) (_ *Rig, err error) {
 	r := &Rig{place: where}
 	defer func() {

@@ -27,6 +27,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/vcenter"
 )
 
 // Tenant is a namespace with a Cluster in it that adopts the rig's workload cluster, and an account of its own in the
@@ -38,6 +39,8 @@ type Tenant struct {
 	API, Cloud *faultproxy.Proxy
 	// AWS is the tenant's own stand-in for EC2, behind Cloud; nil where its account is the simulated cloud's.
 	AWS *ec2stub.Cloud
+	// VCenter is the one of all tenants, behind Cloud; nil where the account is another cloud's.
+	VCenter *vcenter.VCenter
 
 	rig *Rig
 }

@@ -39,6 +39,31 @@ type VSphereAccount struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
 	FailureDomains []VSphereFailureDomain `json:"failureDomains,omitempty"`
+
+	// nodeAddresses chooses among the addresses that VMware Tools tell of a machine. Left out, all of them are the machine's but
+	// loopback and link-local ones.
+	// +optional
+	NodeAddresses *VSphereNodeAddresses `json:"nodeAddresses,omitempty"`
+}
+
+// VSphereNodeAddresses chooses a machine's addresses.
+// +kubebuilder:validation:MinProperties=1
+type VSphereNodeAddresses struct {
+	// network whose addresses come first, by the name that vCenter shows for the adapter's network. Example: "node-network".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=80
+	Network string `json:"network,omitempty"`
+
+	// exclude are address ranges that are no machine's own, such as that of a virtual address, which moves among the machines of a
+	// control plane. Example: ["192.0.2.100/32"].
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=50
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	Exclude []string `json:"exclude,omitempty"`
 }
 
 // VSphereFailureDomain is a part of a datacenter that fails by itself, such as a compute cluster with its storage.
@@ -77,7 +102,7 @@ const (
 )
 
 // VSpherePowerOffMode says how a machine is switched off before it is deleted.
-// +kubebuilder:validation:Enum=Hard;TrySoft
+// +kubebuilder:validation:Enum=Hard;TrySoft;Soft
 type VSpherePowerOffMode string
 
 const (
@@ -85,15 +110,18 @@ const (
 	VSpherePowerOffHard VSpherePowerOffMode = "Hard"
 	// VSpherePowerOffTrySoft asks the guest to shut down, and cuts the power when it has not done so in time.
 	VSpherePowerOffTrySoft VSpherePowerOffMode = "TrySoft"
+	// VSpherePowerOffSoft asks the guest to shut down, again and again, and never cuts the power of one that runs.
+	VSpherePowerOffSoft VSpherePowerOffMode = "Soft"
 )
 
 // VSphereMachine is a VM that is cloned from a template. Paths are those of the inventory, below the datacenter's folder
 // for that kind of object; a slash in a name is written as "%2f".
 // +kubebuilder:validation:XValidation:rule="!has(self.cloneMode) || self.cloneMode != 'Linked' || !has(self.diskGiB)",message="a linked clone has its template's disk: leave diskGiB out"
+// +kubebuilder:validation:XValidation:rule="!has(self.datastore) || !has(self.datastoreCluster)",message="datastore and datastoreCluster are two answers to one question: set one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.coresPerSocket) || (has(self.cpus) && self.cpus % self.coresPerSocket == 0)",message="cpus must be set, and a multiple of coresPerSocket"
 type VSphereMachine struct {
 	// template is the path of the VM or template to clone. It needs VMware Tools, and cloud-init with the VMware data
-	// source. Example: "templates/ubuntu-2404-kube-v1.36.3".
+	// source or Ignition. Example: "templates/ubuntu-2404-kube-v1.36.3".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -127,6 +155,21 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	Datastore string `json:"datastore,omitempty"`
+
+	// datastoreCluster to put the VM's disks on, instead of a datastore: Storage DRS chooses one in it for each machine. A failure
+	// domain's datastore goes before it. Example: "san".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
+	DatastoreCluster string `json:"datastoreCluster,omitempty"`
+
+	// storagePolicy is the name of the VM storage policy for the VM's home and all its disks. The datastore must satisfy it.
+	// Default: the datastore's. Example: "vSAN Default Storage Policy".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=80
+	StoragePolicy string `json:"storagePolicy,omitempty"`
 
 	// cpus is the number of virtual CPUs. Default: the template's. Example: 4.
 	// +optional
@@ -170,8 +213,33 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:MaxItems=10
 	Networks []VSphereNetwork `json:"networks,omitempty"`
 
+	// pciDevices are passed through to the guest, in order. All of the machine's memory is reserved for it then. Default: the
+	// template's.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	PCIDevices []VSpherePCIDevice `json:"pciDevices,omitempty"`
+
+	// secureBoot has the firmware start signed code alone. The template's firmware must be EFI. Default: the template's.
+	// +optional
+	SecureBoot *bool `json:"secureBoot,omitempty"`
+
+	// tpm is "Virtual" for a virtual TPM of the machine's own: a new one, and a new identity in place of the template's if that has
+	// one. vCenter needs a key provider, the template EFI firmware. Default: what the template has, copied.
+	// +optional
+	TPM VSphereTPM `json:"tpm,omitempty"`
+
+	// antiAffinityGroup has DRS keep the machines of one cluster and one group on different hosts where it can. The rule is made and
+	// kept by Drover in each compute cluster that the group has two machines in. Default: none. Example: "workers".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	AntiAffinityGroup string `json:"antiAffinityGroup,omitempty"`
+
 	// extraConfig are further options of the VM. Those of Drover ("drover-…") and those that carry the user data
-	// ("guestinfo.userdata", "guestinfo.metadata" and their encodings) can't be set. Default: the template's.
+	// ("guestinfo.userdata", "guestinfo.metadata", "guestinfo.ignition" and what follows) can't be set. Default: the template's.
 	// +optional
 	// +listType=map
 	// +listMapKey=key
@@ -179,18 +247,48 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:MaxItems=50
 	ExtraConfig []VSphereOption `json:"extraConfig,omitempty"`
 
-	// powerOffMode is "Hard", which cuts the power before the VM is deleted, or "TrySoft", which asks the guest to shut
-	// down first. The Node has been drained before. Default: "Hard".
+	// powerOffMode is "Hard", which cuts the power before the VM is deleted, "TrySoft", which asks the guest to shut
+	// down first, or "Soft", which waits until it has done so, however long. The Node has been drained before. Default: "Hard".
 	// +optional
 	// +kubebuilder:default=Hard
 	PowerOffMode VSpherePowerOffMode `json:"powerOffMode,omitempty"`
 
-	// guestShutdownSeconds is how long the guest has to shut down, in seconds, with powerOffMode "TrySoft". Default: 300.
+	// guestShutdownSeconds is how long the guest has to shut down, in seconds, before its power is cut with powerOffMode "TrySoft", and
+	// before it is asked again with "Soft". Default: 300.
 	// +optional
 	// +kubebuilder:default=300
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	GuestShutdownSeconds int32 `json:"guestShutdownSeconds,omitempty"`
+}
+
+// VSphereTPM says which TPM a machine has.
+// +kubebuilder:validation:Enum=Virtual
+type VSphereTPM string
+
+// VSphereTPMVirtual is one that vCenter makes and keeps encrypted.
+const VSphereTPMVirtual VSphereTPM = "Virtual"
+
+// VSpherePCIDevice is a device of the host's: one of a kind, wherever there is one, or a share of a graphics card.
+// +kubebuilder:validation:XValidation:rule="has(self.vGPUProfile) ? !has(self.vendorID) && !has(self.deviceID) : has(self.vendorID) && has(self.deviceID)",message="set vendorID and deviceID, or vGPUProfile alone"
+type VSpherePCIDevice struct {
+	// vendorID of the device. Example: 4318.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	VendorID int32 `json:"vendorID,omitempty"`
+
+	// deviceID of the device. Example: 7864.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	DeviceID int32 `json:"deviceID,omitempty"`
+
+	// vGPUProfile is the share of a graphics card, by its vendor's name for it. Example: "grid_t4-8q".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=80
+	VGPUProfile string `json:"vGPUProfile,omitempty"`
 }
 
 // VSphereNetwork is one network adapter, and how the guest sets it up (by cloud-init's network configuration, version 2).
@@ -202,6 +300,12 @@ type VSphereNetwork struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	Name string `json:"name,omitempty"`
+
+	// macAddress of the adapter. All machines of a template would have the same: it is for a machine that is alone. Default: vCenter's
+	// choice. Example: "00:50:56:00:00:07".
+	// +optional
+	// +kubebuilder:validation:Pattern=`^([0-9a-f]{2}:){5}[0-9a-f]{2}$`
+	MACAddress string `json:"macAddress,omitempty"`
 
 	// dhcp4 asks for an IPv4 address by DHCP. Default: true, unless addresses are given.
 	// +optional

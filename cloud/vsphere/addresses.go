@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/vmware/govmomi/vim25/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// choice is which of the addresses that a guest has are its machine's.
+type choice struct {
+	network string // whose addresses come first
+	exclude []netip.Prefix
+}
+
+func choiceOf(n *infrav1.VSphereNodeAddresses) (c choice, err error) {
+	if n == nil {
+		return c, nil
+	}
+	c.network = n.Network
+	for _, text := range n.Exclude {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return c, cloud.Errorf(cloud.InvalidSpec, "nodeAddresses.exclude: %q is no range of addresses", cloud.Clip(text, 64))
+		}
+		c.exclude = append(c.exclude, p)
+	}
+	return c, nil
+}
+
+func (c choice) has(a netip.Addr) bool {
+	excluded := slices.ContainsFunc(c.exclude, func(p netip.Prefix) bool { return p.Contains(a.WithZone("")) })
+	return !excluded && !a.IsLinkLocalUnicast() && !a.IsLoopback()
+}
+
+// addresses are what VMware Tools tell of the VM's own adapters (a node has many more, of its pods, which have no device),
+// and the name that the machine was given: that the guest tells another one gives it no right to a certificate for it.
+func (m vm) addresses(chosen choice) []clusterv1.MachineAddress {
+	var first, others []clusterv1.MachineAddress
+	nics, _ := m.properties["guest.net"].(types.ArrayOfGuestNicInfo)
+	for _, nic := range nics.GuestNicInfo {
+		if nic.DeviceConfigId < 0 {
+			continue
+		}
+		to := &others
+		if chosen.network != "" && nic.Network == chosen.network {
+			to = &first
+		}
+		for _, text := range nic.IpAddress {
+			a, err := netip.ParseAddr(text)
+			if err == nil && chosen.has(a) {
+				*to = append(*to, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: a.WithZone("").String()})
+			}
+		}
+	}
+	all := append(first, others...)
+	if name := m.text(option(optionHost)); name != "" {
+		all = append(all, clusterv1.MachineAddress{Type: clusterv1.MachineInternalDNS, Address: name})
+	}
+	return all
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/vmware/govmomi/vim25/types"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// faults are what vCenter may answer to a clone, and what each means.
+var faults = map[cloud.Code][]types.BaseMethodFault{
+	cloud.Unauthorized:  {&types.NoPermission{PrivilegeId: "VirtualMachine.Provisioning.Clone"}},
+	cloud.NoCapacity:    {&types.InsufficientResourcesFault{}, &types.InsufficientMemoryResourcesFault{}, &types.NoDiskSpace{Datastore: "san-a"}, &types.NoCompatibleHost{}},
+	cloud.QuotaExceeded: {&types.NotEnoughLicenses{}},
+	cloud.Conflict:      {&types.DuplicateName{Name: "m"}, &types.FileAlreadyExists{}},
+	cloud.InvalidSpec:   {&types.InvalidArgument{InvalidProperty: "spec.location"}, &types.InvalidVmConfig{Property: "memory"}, &types.DatacenterMismatch{}, &types.NotSupported{}},
+	cloud.Unavailable:   {&types.ConcurrentAccess{}, &types.TaskInProgress{}, &types.HostNotConnected{}, &types.InvalidHostState{}, &types.Timedout{}, &types.InaccessibleDatastore{}},
+	cloud.Unknown:       {&types.SystemErrorFault{Reason: "why"}},
+}
+
+// TestFaultsOfCalls: vcsim answers a clone's call with each fault, over the wire, and nothing is made.
+func TestFaultsOfCalls(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	d := v.driver(t)
+	for code, all := range faults {
+		for _, fault := range all {
+			undo := v.refuse("CloneVM_Task", fault)
+			_, err := d.Ensure(t.Context(), request("refused"))
+			g.Expect(cloud.CodeOf(err)).To(Equal(code), "%T", fault)
+			g.Expect(err).To(MatchError(ContainSubstring(nameOf(fault))))
+			undo()
+		}
+	}
+	v.refuse("CloneVM_Task", &types.ManagedObjectNotFound{})
+	_, err := d.Ensure(t.Context(), request("refused"))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "what was looked up before may have been replaced")
+	v.ClearFaultRules()
+	g.Expect(d.List(t.Context())).To(BeEmpty())
+	_, err = d.Ensure(t.Context(), request("refused"))
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+// TestFaultsOfTasks: a clone that begins and fails is Failed as long as it is remembered, then told by the next attempt, and the one
+// after that is free to succeed.
+func TestFaultsOfTasks(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	d := v.driver(t)
+	template := v.replace(func(*heldVM) {})
+	for code, all := range faults {
+		for _, fault := range all {
+			template.fault = fault
+			_, err := d.Ensure(t.Context(), request("failed"))
+			g.Expect(err).NotTo(HaveOccurred(), "%T", fault)
+			g.Expect(d.List(t.Context())).To(ConsistOf(And(HaveField("State", cloud.StateFailed), HaveField("Reason", ContainSubstring(nameOf(fault))))))
+			_, err = d.Ensure(t.Context(), request("failed"))
+			g.Expect(cloud.CodeOf(err)).To(Equal(code), "%T", fault)
+			g.Expect(d.List(t.Context())).To(BeEmpty())
+		}
+	}
+	template.fault = nil
+	_, err := d.Ensure(t.Context(), request("failed"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(d.List(t.Context())).To(HaveLen(1))
+}
+
+// TestFleet: 300 machines, 20 at a time, through the end of a session, cost two logins and at most four calls each, all listings and
+// look-ups included. Then they cost nothing by themselves: a listing is two reads, whatever their number.
+func TestFleet(t *testing.T) {
+	const machines, atOnce = 300, 20
+	g := NewWithT(t)
+	v := start(t)
+	d := v.driver(t)
+	var made sync.Map
+	create := func(from, to int) {
+		var wg sync.WaitGroup
+		turns := make(chan int)
+		for range atOnce {
+			wg.Go(func() {
+				for i := range turns {
+					r, err := d.Ensure(t.Context(), request(fmt.Sprintf("m-%d", i)))
+					if err != nil {
+						t.Errorf("machine %d: %v", i, err)
+					}
+					made.Store(r.ProviderID, i)
+				}
+			})
+		}
+		for i := from; i < to; i++ {
+			turns <- i
+		}
+		close(turns)
+		wg.Wait()
+	}
+	var found []cloud.Resource
+	calls := v.counted(func() {
+		create(0, machines/2)
+		v.endSessions(t)
+		create(machines/2, machines)
+		for range 3 { // until all were seen to run
+			var err error
+			found, err = d.List(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+	})
+	g.Expect(found).To(HaveLen(machines))
+	g.Expect(found).To(HaveEach(HaveField("State", cloud.StateRunning)))
+	for _, r := range found {
+		_, ok := made.LoadAndDelete(r.ProviderID)
+		g.Expect(ok).To(BeTrue(), r.ProviderID)
+	}
+	sum := 0
+	for _, n := range calls {
+		sum += n
+	}
+	t.Logf("%d calls: %v", sum, calls)
+	g.Expect(calls["Login"]).To(Equal(2), "one, and one after the session's end")
+	g.Expect(calls["CloneVM_Task"]).To(Equal(machines))
+	g.Expect(sum).To(BeNumerically("<=", 4*machines))
+	idle := v.counted(func() {
+		_, err := d.List(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+	})
+	g.Expect(idle).To(Equal(map[string]int{"RetrievePropertiesEx": 2}))
+}
+
+// life is a machine from its first call to its last, as a manager makes it.
+type life struct {
+	*vcsim
+	t        *testing.T
+	req      cloud.Request
+	deleting bool   // from here on nobody wants it
+	release  func() // lets its clone go on
+}
+
+// lead moves the machine on until it is gone, or until its manager gets no answer.
+func (l *life) lead(d *driver) error {
+	ctx := l.t.Context()
+	ref := []cloud.Reference{{Token: l.req.Token, OwnershipID: l.req.OwnershipID}}
+	for step := 0; !l.deleting; step++ {
+		r, err := d.Ensure(ctx, l.req)
+		if err != nil && (step > 1 || cloud.CodeOf(err) != cloud.Unavailable || !strings.Contains(err.Error(), "clones run")) {
+			return err
+		}
+		l.release()
+		l.deleting = r.State == cloud.StateRunning
+	}
+	for range 6 {
+		found, err := d.Describe(ctx, ref)
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		for _, err := range d.Delete(ctx, found) {
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("the machine does not go")
+}
+
+// TestCrashAtEveryCall: a manager dies at its first call, before vCenter got it and after, the next one at its second call, and so on
+// through a machine's life. The manager after it finds the machine or makes it, makes no second one, and leaves nothing.
+func TestCrashAtEveryCall(t *testing.T) {
+	v := start(t)
+	for point := 1; ; point++ {
+		for _, done := range []bool{false, true} {
+			l := &life{vcsim: v, t: t, req: request(fmt.Sprintf("crash-%d-%t", point, done)), release: v.hold(t)}
+			calls, cloned, last := 0, 0, ""
+			count := func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
+				if operation == "CloneVM_Task" {
+					cloned++
+				}
+				return send()
+			}
+			v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
+				calls++
+				if calls < point || calls == point && done {
+					resp, err := count(operation, send)
+					if calls < point || err != nil {
+						return resp, err
+					}
+					_ = resp.Body.Close()
+				}
+				if calls == point {
+					last = operation
+				}
+				return nil, io.ErrUnexpectedEOF
+			})
+			err := l.lead(v.driver(t))
+			v.spoil(count)
+			if calls < point {
+				if err != nil || point < 15 {
+					t.Fatalf("a life without a crash has %d calls: %v", calls, err)
+				}
+				return
+			}
+			if err == nil {
+				t.Errorf("call %d, %s: a manager without an answer went on", point, last)
+			}
+			if err := l.lead(v.driver(t)); err != nil {
+				t.Errorf("call %d, %s, done %t: the next manager: %v", point, last, done, err)
+			}
+			if left := v.with(cloud.TagToken, l.req.Token); len(left) > 0 {
+				t.Errorf("call %d, %s, done %t: %d VMs are left", point, last, done, len(left))
+			}
+			if cloned != 1 {
+				t.Errorf("call %d, %s, done %t: cloned %d times", point, last, done, cloned)
+			}
+		}
+	}
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// groups are the machines that DRS keeps on different hosts. A rule can name none but VMs that are there, so it is set by the listing
+// that finds them, for all new ones at once. vCenter takes a VM that is destroyed out of its rules.
+type groups struct {
+	mu sync.Mutex
+	// settled are the VMs that need no further look, until their group gets another one.
+	settled map[types.ManagedObjectReference]bool
+	// tasks are the latest changes of compute clusters' rules.
+	tasks map[types.ManagedObjectReference]types.ManagedObjectReference
+}
+
+// unsettled returns, by their rules' names, the groups that have a VM which was not looked at yet, and forgets VMs that are gone.
+func (g *groups) unsettled(vms []vm) map[string][]vm {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.tasks == nil {
+		g.tasks = map[types.ManagedObjectReference]types.ManagedObjectReference{}
+	}
+	all, fresh, there := map[string][]vm{}, map[string]bool{}, map[types.ManagedObjectReference]bool{}
+	for _, m := range vms {
+		group := m.text(option(optionGroup))
+		if group == "" || m.identity() == "" {
+			continue
+		}
+		_, owner := m.tags()
+		rule := ruleName(owner, group)
+		all[rule] = append(all[rule], m)
+		if g.settled[m.ref] {
+			there[m.ref] = true
+		} else {
+			fresh[rule] = true
+		}
+	}
+	g.settled = there
+	maps.DeleteFunc(all, func(rule string, _ []vm) bool { return !fresh[rule] })
+	return all
+}
+
+// settle notes that the VMs are in the rule that they belong to, or need none.
+func (g *groups) settle(refs []types.ManagedObjectReference) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, ref := range refs {
+		g.settled[ref] = true
+	}
+}
+
+// ruleName is the group's rule: one cluster's, whatever others call their groups, and within the 80 letters of a name.
+func ruleName(owner, group string) string {
+	return fmt.Sprintf("drover-%s-%x", group, sha256.Sum256([]byte(owner)))[:len("drover--")+len(group)+12]
+}
+
+// keepApart sees that each group's rule names all its VMs. What stands against it is shown with the machines, and spoils no listing.
+func (d *driver) keepApart(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) error {
+	waiting := d.groups.unsettled(vms)
+	if len(waiting) == 0 {
+		return nil
+	}
+	err := d.keepRules(ctx, s, waiting)
+	var queued *cloud.Queued
+	switch {
+	case err == nil, errors.As(err, &queued): // the next listing tries again
+		return nil
+	case faulted[*types.NotAuthenticated](err):
+		return err
+	}
+	ours := map[string]bool{}
+	for _, members := range waiting {
+		for _, m := range members {
+			token, _ := m.tags()
+			ours[token] = true
+		}
+	}
+	for i := range shown {
+		if ours[shown[i].Token] {
+			shown[i].Notice = fmt.Sprintf("its anti-affinity rule is not in force: %v", err)
+		}
+	}
+	return nil
+}
+
+// keepRules compares the rules of the compute clusters with the groups that have VMs there, and changes what differs. Whether
+// a change was made is seen the next time.
+func (d *driver) keepRules(ctx context.Context, s *session, waiting map[string][]vm) error {
+	placed, err := d.placed(ctx, s, waiting)
+	if err != nil {
+		return err
+	}
+	clusters, err := s.these(ctx, d.page, slices.Collect(maps.Keys(placed)), []string{"configurationEx"})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, cluster := range clusters {
+		config, _ := cluster.properties["configurationEx"].(types.ClusterConfigInfoEx)
+		var changes []types.ClusterRuleSpec
+		for rule, members := range placed[cluster.ref] {
+			if change := changeOf(config.Rule, rule, members); change != nil {
+				changes = append(changes, *change)
+			} else {
+				d.groups.settle(members)
+			}
+		}
+		if len(changes) > 0 {
+			errs = append(errs, d.changeRules(ctx, s, cluster.ref, changes))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// placed returns where the groups' VMs are: for each compute cluster and rule its members.
+func (d *driver) placed(ctx context.Context, s *session, waiting map[string][]vm) (map[types.ManagedObjectReference]map[string][]types.ManagedObjectReference, error) {
+	rules := map[types.ManagedObjectReference]string{}
+	for rule, members := range waiting {
+		for _, m := range members {
+			rules[m.ref] = rule
+		}
+	}
+	vms, err := s.these(ctx, d.page, slices.Collect(maps.Keys(rules)), []string{"resourcePool"})
+	if err != nil {
+		return nil, err
+	}
+	poolOf, ownerOf := map[types.ManagedObjectReference]types.ManagedObjectReference{}, map[types.ManagedObjectReference]types.ManagedObjectReference{}
+	for _, m := range vms {
+		if pool, ok := m.properties["resourcePool"].(types.ManagedObjectReference); ok { // else it is in none yet
+			poolOf[m.ref], ownerOf[pool] = pool, types.ManagedObjectReference{}
+		}
+	}
+	var objects []types.ObjectSpec
+	for pool := range ownerOf {
+		objects = append(objects, types.ObjectSpec{Obj: pool})
+	}
+	if len(objects) == 0 {
+		return nil, nil
+	}
+	pools, err := s.retrieve(ctx, d.page, "ResourcePool", objects, []string{"owner"})
+	if err != nil {
+		return nil, err
+	}
+	for _, pool := range pools {
+		ownerOf[pool.ref], _ = pool.properties["owner"].(types.ManagedObjectReference)
+	}
+	all := map[types.ManagedObjectReference]map[string][]types.ManagedObjectReference{}
+	for ref, pool := range poolOf {
+		owner := ownerOf[pool]
+		switch owner.Type {
+		case "ClusterComputeResource":
+			if all[owner] == nil {
+				all[owner] = map[string][]types.ManagedObjectReference{}
+			}
+			all[owner][rules[ref]] = append(all[owner][rules[ref]], ref)
+		case "ComputeResource": // one host by itself: nothing to be kept apart from
+			d.groups.settle([]types.ManagedObjectReference{ref})
+		}
+	}
+	return all, nil
+}
+
+// changeOf is what the rule lacks; nil if nothing, or if there are no two VMs to keep apart.
+func changeOf(rules []types.BaseClusterRuleInfo, name string, members []types.ManagedObjectReference) *types.ClusterRuleSpec {
+	if len(members) < 2 {
+		return nil
+	}
+	byValue := func(a, b types.ManagedObjectReference) int { return strings.Compare(a.Value, b.Value) }
+	members = slices.SortedFunc(slices.Values(members), byValue)
+	wanted := &types.ClusterAntiAffinityRuleSpec{
+		// Not mandatory: a host that fails is worse than two machines on one host for a while.
+		ClusterRuleInfo: types.ClusterRuleInfo{Name: name, Enabled: ptr.To(true), Mandatory: ptr.To(false)},
+		Vm:              members,
+	}
+	for _, rule := range rules {
+		info := rule.GetClusterRuleInfo()
+		if info.Name != name {
+			continue
+		}
+		is, ok := rule.(*types.ClusterAntiAffinityRuleSpec)
+		if ok && ptr.Deref(info.Enabled, false) && slices.Equal(slices.SortedFunc(slices.Values(is.Vm), byValue), members) {
+			return nil
+		}
+		wanted.Key, wanted.RuleUuid = info.Key, info.RuleUuid
+		return &types.ClusterRuleSpec{ArrayUpdateSpec: types.ArrayUpdateSpec{Operation: types.ArrayUpdateOperationEdit}, Info: wanted}
+	}
+	return &types.ClusterRuleSpec{ArrayUpdateSpec: types.ArrayUpdateSpec{Operation: types.ArrayUpdateOperationAdd}, Info: wanted}
+}
+
+// changeRules begins the change unless the one before still runs, and says why that failed if it did.
+func (d *driver) changeRules(ctx context.Context, s *session, cluster types.ManagedObjectReference, changes []types.ClusterRuleSpec) error {
+	d.groups.mu.Lock()
+	task, known := d.groups.tasks[cluster]
+	d.groups.mu.Unlock()
+	var failed error
+	if known {
+		answers, err := s.these(ctx, d.page, []types.ManagedObjectReference{task}, []string{"info.state", "info.error"})
+		if err != nil {
+			return err
+		}
+		for _, answer := range answers {
+			switch answer.properties["info.state"] {
+			case types.TaskInfoStateError:
+				failed = s.taskError("ReconfigureComputeResource_Task", answer)
+			case types.TaskInfoStateQueued, types.TaskInfoStateRunning:
+				return nil
+			}
+		}
+	}
+	answer, err := methods.ReconfigureComputeResource_Task(ctx, s, &types.ReconfigureComputeResource_Task{
+		This: cluster, Modify: true, Spec: &types.ClusterConfigSpecEx{RulesSpec: changes},
+	})
+	if err != nil {
+		return err
+	}
+	d.groups.mu.Lock()
+	defer d.groups.mu.Unlock()
+	d.groups.tasks[cluster] = answer.Returnval
+	return failed
+}

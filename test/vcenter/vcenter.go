@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package vcenter is govmomi's simulator of a vCenter Server behind a door that lets one call in at a time, until its tasks have
+// ended: vcsim's tasks race with each other and with reads. Its VMs can be given bodies, and are remembered after their end. It
+// serves tests alone.
+package vcenter
+
+import (
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"sync"
+
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/types"
+)
+
+// What there is in it: a template, a resource pool and a datastore, by their paths in the datacenter.
+const (
+	Datacenter   = "DC0"
+	Template     = "DC0_C0_RP1_VM0"
+	ResourcePool = "DC0_C0/Resources"
+	Datastore    = "LocalDS_0"
+)
+
+// Options of one.
+type Options struct {
+	Username, Password string
+	// Power is called when a VM with options of Drover's is switched on, and what it returns when the VM is switched off or destroyed.
+	// nil: VMs have no bodies.
+	Power func(VM) (off func())
+}
+
+// VM is a virtual machine as vCenter has it, or had it.
+type VM struct {
+	Name, UUID string
+	// Options are the VM's extraConfig, by which its guest gets its user data.
+	Options   map[string]string
+	CPUs      int32
+	MemoryMiB int64
+	IP        string // the guest's, as vCenter is told
+	On, Gone  bool
+}
+
+// VCenter is one that runs.
+type VCenter struct {
+	// URL of its API, over TLS, and CA, which its certificate is verified by, as PEM.
+	URL string
+	CA  []byte
+
+	options Options
+	model   *simulator.Model
+	server  *simulator.Server
+	door    *httptest.Server
+
+	mu      sync.Mutex
+	settled types.ManagedObjectReference // the last task that was waited for
+	seen    map[types.ManagedObjectReference]VM
+	off     map[types.ManagedObjectReference]func()
+}
+
+// Start starts one. Close ends it.
+func Start(o Options) (*VCenter, error) {
+	model := simulator.VPX()
+	model.Host, model.ClusterHost, model.Pool, model.Machine = 0, 1, 1, 1
+	if err := model.Create(); err != nil {
+		return nil, fmt.Errorf("make the simulator's inventory: %w", err)
+	}
+	model.Service.Listen = &url.URL{User: url.UserPassword(o.Username, o.Password)}
+	v := &VCenter{
+		options: o, model: model, server: model.Service.NewServer(),
+		seen: map[types.ManagedObjectReference]VM{}, off: map[types.ManagedObjectReference]func(){},
+	}
+	inner := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: v.server.URL.Host})
+	v.door = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		inner.ServeHTTP(w, r)
+		v.settle()
+	}))
+	v.URL, v.CA = v.door.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: v.door.Certificate().Raw})
+	return v, nil
+}
+
+// Close ends it, and all bodies.
+func (v *VCenter) Close() {
+	v.door.Close()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, off := range v.off {
+		off()
+	}
+	v.server.Close()
+	v.model.Remove()
+}
+
+// VMs are those that carry Drover's options, gone ones included.
+func (v *VCenter) VMs() []VM {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var all []VM
+	for _, vm := range v.seen {
+		all = append(all, vm)
+	}
+	return all
+}
+
+// Destroy removes a VM behind everybody's back.
+func (v *VCenter) Destroy(uuid string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, vm := range v.machines() {
+		if vm.Config.Uuid != uuid {
+			continue
+		}
+		vm.PowerOffVMTask(v.model.Service.Context, &types.PowerOffVM_Task{This: vm.Self})
+		v.settle()
+		vm.DestroyTask(v.model.Service.Context, &types.Destroy_Task{This: vm.Self})
+		v.settle()
+		return nil
+	}
+	return errors.New("there is no VM " + uuid)
+}
+
+func (v *VCenter) machines() (all []*simulator.VirtualMachine) {
+	for _, e := range v.model.Service.Context.Map.All("VirtualMachine") {
+		all = append(all, e.(*simulator.VirtualMachine))
+	}
+	return all
+}
+
+// settle waits for all tasks, also those that tasks begin, and gives bodies to VMs and takes them away.
+func (v *VCenter) settle() {
+	ctx := v.model.Service.Context
+	manager := ctx.Map.Get(*v.model.ServiceContent.TaskManager)
+	for {
+		var recent []types.ManagedObjectReference
+		ctx.WithLock(manager, func() { recent = slices.Clone(manager.(*simulator.TaskManager).RecentTask) })
+		last := slices.Index(recent, v.settled) + 1
+		if last == len(recent) {
+			break
+		}
+		for _, ref := range recent[last:] {
+			if task, ok := ctx.Map.Get(ref).(*simulator.Task); ok {
+				task.Wait()
+			}
+			v.settled = ref
+		}
+	}
+	there := map[types.ManagedObjectReference]bool{}
+	for _, m := range v.machines() {
+		if vm, ours := v.look(m); ours {
+			there[m.Self] = true
+			v.embody(m, vm)
+		}
+	}
+	for ref, vm := range v.seen {
+		if !there[ref] && !vm.Gone {
+			v.switchOff(ref)
+			vm.On, vm.Gone = false, true
+			v.seen[ref] = vm
+		}
+	}
+}
+
+// look reads a VM, and tells whether it is Drover's.
+func (v *VCenter) look(m *simulator.VirtualMachine) (vm VM, ours bool) {
+	vm = v.seen[m.Self] // with its address
+	vm.Options = map[string]string{}
+	v.model.Service.Context.WithLock(m, func() {
+		vm.Name, vm.UUID, vm.On = m.Name, m.Config.Uuid, m.Runtime.PowerState == types.VirtualMachinePowerStatePoweredOn
+		vm.CPUs, vm.MemoryMiB = m.Config.Hardware.NumCPU, int64(m.Config.Hardware.MemoryMB)
+		for _, o := range m.Config.ExtraConfig {
+			vm.Options[o.GetOptionValue().Key], _ = o.GetOptionValue().Value.(string)
+		}
+	})
+	return vm, vm.Options["drover-creation-token"] != ""
+}
+
+// embody gives a VM that is on a body and an address, and takes the body of one that is off.
+func (v *VCenter) embody(m *simulator.VirtualMachine, vm VM) {
+	if vm.IP == "" {
+		n := len(v.seen) + 1
+		vm.IP = fmt.Sprintf("10.66.%d.%d", n/250, n%250+1)
+	}
+	v.seen[m.Self] = vm
+	switch _, has := v.off[m.Self]; {
+	case vm.On && !has && v.options.Power != nil:
+		v.model.Service.Context.Update(m, []types.PropertyChange{{Name: "guest.net", Val: []types.GuestNicInfo{
+			{Network: "VM Network", DeviceConfigId: 4000, Connected: true, IpAddress: []string{vm.IP}},
+		}}})
+		v.off[m.Self] = v.options.Power(vm)
+	case !vm.On:
+		v.switchOff(m.Self)
+	}
+}
+
+func (v *VCenter) switchOff(ref types.ManagedObjectReference) {
+	if off := v.off[ref]; off != nil {
+		off()
+		delete(v.off, ref)
+	}
+}
