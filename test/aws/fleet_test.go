@@ -28,6 +28,7 @@ func TestCallsOfAFleet(t *testing.T) {
 	)
 	s := start(t, "fleet")
 	s.AWS.SetPower(nil)
+	s.AWS.SetKeep(false) // the driver leaves nothing behind
 	account := s.Account()
 	s.do(s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(account), account))
 	before := account.DeepCopy()

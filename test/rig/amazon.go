@@ -46,7 +46,7 @@ func (a *amazon) open(_ context.Context, t *Tenant) (faultproxy.Options, error) 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	t.AWS = ec2stub.New(a, ec2stub.Options{
-		Keys: map[string]string{awsKey: t.Token}, Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Power: a.power,
+		Keys: map[string]string{awsKey: t.Token}, Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: a.power,
 	})
 	a.accounts[t.Name] = t.AWS
 	t.Dress = func(o client.Object) { dressAWS(o, t.Cloud.URL(), t.Token) }
@@ -62,8 +62,7 @@ func (a *amazon) power(g ec2stub.Guest) (off func()) {
 	return b.Stop
 }
 
-// dressAWS makes AWS's of what is described for the simulated cloud. The image has a data volume, which outlives its instance unless
-// it is deleted on its own.
+// dressAWS makes AWS's of what is described for the simulated cloud.
 func dressAWS(o client.Object, endpoint, secret string) {
 	switch o := o.(type) {
 	case *corev1.Secret:

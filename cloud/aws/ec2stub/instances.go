@@ -136,16 +136,18 @@ func (c *Cloud) runInstances(form url.Values) (any, *failure) {
 	return runResponse{Instances: []instanceItem{c.item(i)}}, nil
 }
 
-// leave makes what will outlive the instance: the image's own data volume, and what is not deleted on termination.
+// leave makes what will outlive the instance: what is not deleted on termination, by the request or by the image.
 func (c *Cloud) leave(i *instance, form url.Values, tags map[string]map[string]string) {
 	add := func(prefix, kind string) {
 		l := &leftover{id: c.number(prefix), attached: i.id, made: time.Now(), tags: tags[kind]}
 		c.leftovers[l.id] = l
 	}
-	if i.image == KeepingImage {
+	devices := tagged(form, "BlockDeviceMapping")
+	named := slices.ContainsFunc(devices, func(d url.Values) bool { return d.Get("DeviceName") == keptDevice })
+	if c.options.Keep || i.image == KeepingImage && !named {
 		add("vol-", "volume")
 	}
-	for _, device := range tagged(form, "BlockDeviceMapping") {
+	for _, device := range devices {
 		if device.Get("Ebs.DeleteOnTermination") != "true" {
 			add("vol-", "volume")
 		}

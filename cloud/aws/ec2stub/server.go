@@ -34,6 +34,8 @@ type Options struct {
 	Quota int
 	// Remember is how long the API shows an instance that is terminated. 0: for good. EC2 does so for about an hour.
 	Remember time.Duration
+	// Keep has each instance leave a volume behind, as if somebody had taken its DeleteOnTermination away.
+	Keep bool
 	// Power boots a guest and returns what pulls its plug. It must not wait, and call nothing of the Cloud's. nil: instances run, and
 	// nothing runs in them.
 	Power func(Guest) (off func())
@@ -273,6 +275,13 @@ func (c *Cloud) SetPower(power func(Guest) (off func())) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.options.Power = power
+}
+
+// SetKeep changes Options.Keep, for instances to come.
+func (c *Cloud) SetKeep(keep bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.Keep = keep
 }
 
 // SetRemember changes Options.Remember.
