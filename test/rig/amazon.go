@@ -18,8 +18,8 @@ import (
 	"github.com/drover-io/drover/test/faultproxy"
 )
 
-// awsKey is the access key of every tenant; its secret is the tenant's token.
-const awsKey = "AKIADROVERTEST000001"
+// AWSKey is the access key of every tenant on AWS; its secret is the tenant's token.
+const AWSKey = "AKIADROVERTEST000001"
 
 // amazon is a stand-in for EC2 for each tenant, in this process, whose instances are the simulated cloud's bodies: they read their
 // user data, and become Nodes of the cluster that they find there.
@@ -46,7 +46,7 @@ func (a *amazon) open(_ context.Context, t *Tenant) (faultproxy.Options, error) 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	t.AWS = ec2stub.New(a, ec2stub.Options{
-		Keys: map[string]string{awsKey: t.Token}, Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: a.power,
+		Keys: map[string]string{AWSKey: t.Token}, Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: a.power,
 	})
 	a.accounts[t.Name] = t.AWS
 	t.Dress = func(o client.Object) { dressAWS(o, t.Cloud.URL(), t.Token) }
@@ -67,7 +67,7 @@ func dressAWS(o client.Object, endpoint, secret string) {
 	switch o := o.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
-			o.Data = map[string][]byte{"aws_access_key_id": []byte(awsKey), "aws_secret_access_key": []byte(secret)}
+			o.Data = map[string][]byte{"aws_access_key_id": []byte(AWSKey), "aws_secret_access_key": []byte(secret)}
 		}
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated, o.Spec.AWS = nil, &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint}

@@ -43,6 +43,9 @@ func page[T any](c *Cloud, form url.Values, all []T, valuesOf func(T, string) []
 		}
 		from = n
 	}
+	if c.short && from < len(all) {
+		size = min(size, (len(all)-from)/2)
+	}
 	if from+size < len(all) {
 		next = "from-" + itoa(from+size)
 	}
