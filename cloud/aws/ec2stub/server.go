@@ -28,6 +28,8 @@ type Options struct {
 	PageSize int
 	// Boot and Stop are how long an instance is pending, and shutting down.
 	Boot, Stop time.Duration
+	// Latency of each call.
+	Latency time.Duration
 	// Lag is how long reads do not show what was made.
 	Lag time.Duration
 	// Throttle applies the limits that EC2 publishes.
@@ -55,6 +57,7 @@ type Cloud struct {
 	mu        sync.Mutex
 	keys      map[string]string // access keys and their secrets, those handed out by STS among them
 	calls     map[string]int    // by operation
+	throttled int               // of them
 	faults    []*injected
 	short     bool  // of the call that is served
 	birth     Birth // of the instance that it makes
@@ -113,6 +116,7 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if fail == nil {
 		fail = c.authenticate(r, in, body)
 	}
+	pause(r.Context(), c.options.Latency)
 	var f Fault
 	if fail == nil {
 		f, fail = c.admit(in)
@@ -144,6 +148,7 @@ func (c *Cloud) admit(in call) (Fault, *failure) {
 	defer c.mu.Unlock()
 	c.calls[in.op]++
 	if fail := c.throttle(in); fail != nil {
+		c.throttled++
 		return Fault{}, fail
 	}
 	return c.draw(in.op), nil
@@ -324,6 +329,13 @@ func (c *Cloud) Calls() map[string]int {
 		all[op] = n
 	}
 	return all
+}
+
+// Throttled returns how many of them were refused for being too many.
+func (c *Cloud) Throttled() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.throttled
 }
 
 // Left lists all that exists and has the tag; terminated instances apart.
