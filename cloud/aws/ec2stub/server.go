@@ -62,6 +62,7 @@ type Cloud struct {
 	short     bool  // of the call that is served
 	birth     Birth // of the instance that it makes
 	made      int   // to number what is made
+	pages     int   // that were not the last
 	instances map[string]*instance
 	leftovers map[string]*leftover // volumes and network interfaces, by ID
 	tokens    map[zonalToken]launch
