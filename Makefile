@@ -27,7 +27,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-aws test-orphans test-autoscaler test-e2e test-openstack test-kubevirt test-vm chaos bench demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
+.PHONY: help build test test-long test-aws test-orphans test-autoscaler test-e2e test-openstack test-kubevirt test-vm chaos bench bench-aws demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,9 +44,11 @@ test-long: ## Run lifecycles, a crash at every step, 50 schedules of chaos, and 
 	$(OTHERS) ./test/lifecycle ./test/crash ./test/outage
 	$(OTHERS) ./test/chaos -seed $(SEED)
 
-test-aws: ## Have a stand-in for EC2 make, roll, lose and refuse machines, and 300 of them with their calls counted (20 minutes)
+test-aws: ## Have a stand-in for EC2 make, roll, lose and refuse machines, count their calls, crash at every step, and run 25 schedules of chaos (an hour)
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/aws -v
+	$(OTHERS) ./test/crash -cloud aws -v
+	$(OTHERS) ./test/chaos -run TestSchedules -cloud aws -seed $(SEED) -schedules 25 -v
 
 test-orphans: ## Run 100 random schedules of mistakes that make orphans, with the collector armed
 	@hack/tool $(PLAYGROUND) >/dev/null
@@ -83,6 +85,11 @@ bench: ## Print calls, writes, CPU, memory and times for fleets of 10 to 3,000 m
 	@hack/tool $(PLAYGROUND) >/dev/null
 	@go build -o bin/bench ./test/bench
 	@exec bin/bench
+
+bench-aws: ## Print the same for fleets of 300, and of 100 that EC2 throttles, on a stand-in for it
+	@hack/tool $(PLAYGROUND) >/dev/null
+	@go build -o bin/bench ./test/bench
+	@exec bin/bench -cloud aws -sizes 300 -out out/aws
 
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null

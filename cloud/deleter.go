@@ -155,8 +155,8 @@ func (d *deleter) next() (at time.Time) {
 		return read
 	}
 	at = first.Add(window)
-	if quiet := last.Add(d.account().times.DeleteWindow); quiet.Before(at) {
-		at = quiet
+	if quiet := last.Add(max(d.account().times.DeleteWindow, window/2)); quiet.Before(at) {
+		at = quiet // among many, who asks for them may be slow
 	}
 	if !read.IsZero() {
 		at = earlier(at, read.Add(window/2))
@@ -276,8 +276,10 @@ func (d *deleter) provenAt(j *job, own []Resource) time.Time {
 		made = j.asked
 	}
 	switch {
+	case recorded(own, j.ref) && a.cloud.Whole:
+		return j.nothing // the cloud says that it is terminated, which is no silence, and took all with it
 	case recorded(own, j.ref):
-		// The cloud says that it is terminated. Only a dependant, made with it, may still be hidden.
+		// Only a dependant, made with it, may still be hidden.
 		return made.Add(a.cloud.Consistency)
 	case j.ref.ProviderID != "":
 		return later(made, j.nothing).Add(a.cloud.Consistency)

@@ -103,6 +103,68 @@ func TestDeleteMany(t *testing.T) {
 	})
 }
 
+// TestDeleteYoung: that the cloud shows a machine as terminated is believed at once, however young it is, where nothing of it can be hidden.
+func TestDeleteYoung(t *testing.T) {
+	for _, whole := range []bool{true, false} {
+		t.Run(fmt.Sprint("whole ", whole), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCloud(t)
+				c.doubt, c.whole = 2*time.Minute, whole
+				a := c.begin(t).account(t)
+				begin := time.Now()
+				ref := running(t, a, "m")
+				took := remove(t, a, ref, 5*time.Minute)
+				if hidden := time.Since(begin) < c.doubt; hidden != whole {
+					t.Errorf("gone after %s", took)
+				}
+				if n := c.count("terminate", "describe"); n > 5 {
+					t.Errorf("%d calls", n)
+				}
+			})
+		})
+	}
+}
+
+// TestDeleteHesitantly: 300 deletions by one who needs a minute and a half for them, and pauses for longer than a single one would be held, cost
+// few calls; and one deletion alone still waits for a second and no longer.
+func TestDeleteHesitantly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.doubt, c.whole = 2*time.Minute, true
+		a := c.begin(t).account(t)
+		var refs []Reference
+		c.with(func() {
+			for i := range 301 {
+				r := c.make(fmt.Sprint(i), "own", "a")
+				refs = append(refs, Reference{Token: r.Token, OwnershipID: "own", ProviderID: "test:///" + r.ID})
+			}
+		})
+		for _, ref := range refs {
+			a.Observe(ref)
+		}
+		time.Sleep(30 * time.Second)
+		for i, ref := range refs[:300] {
+			a.Delete(ref)
+			if i%6 == 5 {
+				time.Sleep(1800 * time.Millisecond)
+			}
+		}
+		for _, ref := range refs[:300] {
+			remove(t, a, ref, time.Minute)
+		}
+		t.Logf("300 deletions over 90 s: %d deletes, %d live reads", c.count("terminate"), c.count("describe"))
+		if n := c.count("terminate"); n > 16 {
+			t.Errorf("%d deletes", n)
+		}
+		if n := c.count("describe"); n > 17 {
+			t.Errorf("%d live reads", n)
+		}
+		before := c.count("terminate")
+		a.Delete(refs[300])
+		until(t, 1500*time.Millisecond, "it is asked to go", func() bool { return c.count("terminate") > before })
+	})
+}
+
 // TestDeleteAtOnce: 300 deletions at once go in batches of the cloud's size.
 func TestDeleteAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -62,6 +62,10 @@ type Cloud struct {
 	// reads its own writes. Within it, a read that finds nothing is not believed.
 	Consistency time.Duration
 
+	// Whole says that all that Ensure makes goes with its instance by the cloud's own doing. Then an instance that the cloud
+	// shows as terminated has left nothing that a read could still miss. Otherwise its dependants may be hidden for Consistency.
+	Whole bool
+
 	// Zonal says that Ensure is idempotent within one failure domain alone: the same token makes a second instance in
 	// another. Then the domain is on record before a create is sent, Account.Ensure is asked for that one alone, and a machine
 	// leaves it only after the cloud has refused it there.

@@ -36,8 +36,10 @@ type testCloud struct {
 	lag          time.Duration // how long reads may miss what changed
 	dependants   int           // NICs of each machine, which outlive it
 	noCapacity   map[string]bool
-	zonal        bool   // a token is good for one zone alone
-	credential   string // the only one that is accepted
+	zonal        bool          // a token is good for one zone alone
+	doubt        time.Duration // Consistency, where it is more than lag
+	whole        bool          // a machine leaves nothing behind
+	credential   string        // the only one that is accepted
 	buckets      map[Class]*plainBucket
 	fault        func(op string) fault // nil: none
 	poison       string                // a token that makes a describe invalid

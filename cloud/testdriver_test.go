@@ -144,7 +144,8 @@ func (c *testCloud) row() Cloud {
 		Name:        "test",
 		InAccount:   func(s *infrav1.CloudAccountSpec) bool { return s.Simulated != nil },
 		Limits:      Limits{Create: Limit{2, 5}, Delete: Limit{5, 10}, Read: Limit{10, 20}},
-		Consistency: c.lag,
+		Consistency: max(c.lag, c.doubt),
+		Whole:       c.whole,
 		Zonal:       c.zonal,
 		MaxBatch:    100,
 		New: func(cfg Config) (Driver, error) {

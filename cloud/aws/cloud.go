@@ -40,6 +40,7 @@ func Cloud() cloud.Cloud {
 			Read:   cloud.Limit{PerSecond: 20, Burst: 100},
 		},
 		Consistency: consistency,
+		Whole:       true, // blockDevices and networkInterfaces see to it
 		Zonal:       true,
 		MaxUserData: maxUserData,
 		MaxBatch:    maxBatch,

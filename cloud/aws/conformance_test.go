@@ -49,18 +49,17 @@ func testMachine(edit func(*infrav1.AWSMachine)) *infrav1.CloudMachineFields {
 // and against one that lags.
 func TestConformance(t *testing.T) {
 	t.Run("consistent", func(t *testing.T) {
-		conform(t, 0, 120, func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0ee9" })
+		conform(t, ec2stub.Options{Keep: true}, 120)
 	})
-	t.Run("lagging", func(t *testing.T) { conform(t, 300*time.Millisecond, 50, nil) })
+	t.Run("lagging", func(t *testing.T) { conform(t, ec2stub.Options{Lag: 300 * time.Millisecond}, 50) })
 }
 
-func conform(t *testing.T, lag time.Duration, machines int, edit func(*infrav1.AWSMachine)) {
+func conform(t *testing.T, options ec2stub.Options, machines int) {
 	t.Parallel()
-	stub := ec2stub.New(t, ec2stub.Options{
-		Keys: testKeys(), PageSize: 50, Boot: 50 * time.Millisecond, Stop: 50 * time.Millisecond, Lag: lag,
-	})
+	options.Keys, options.PageSize, options.Boot, options.Stop = testKeys(), 50, 50*time.Millisecond, 50*time.Millisecond
+	stub := ec2stub.New(t, options)
 	row := Cloud()
-	row.Consistency = lag // the row's own is for EC2's bad days
+	row.Consistency = options.Lag // the row's own is for EC2's bad days
 	refused := func(code cloud.Code, offeringToo bool, edit func(*infrav1.AWSMachine)) conformance.Refused {
 		return conformance.Refused{Machine: testMachine(edit), Code: code, OfferingToo: offeringToo}
 	}
@@ -71,7 +70,7 @@ func conform(t *testing.T, lag time.Duration, machines int, edit func(*infrav1.A
 		Account:        testAccount(stub.URL),
 		Credentials:    testCredentials(),
 		BadCredentials: bad,
-		Machine:        testMachine(edit),
+		Machine:        testMachine(nil),
 		Refused: map[string]conformance.Refused{
 			"unknown type":   refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.InstanceType = "t3.enormous" }),
 			"unknown image":  refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }),

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 
@@ -87,6 +89,31 @@ func TestCallsOfAFleet(t *testing.T) {
 		g.Expect(found).To(HaveEach(HaveField("State", cloud.StateTerminated)))
 	}
 	g.Expect(calls()-before).To(BeNumerically("<=", n*5/100), "%v", stub.Calls())
+}
+
+// TestImageThatKeeps makes a machine of an image whose data volume would stay: it goes with the machine, without a further call. It stays in
+// the machine's own words where it is named there.
+func TestImageThatKeeps(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	d := connect(t, stub, nil)
+	keeping := func(m *infrav1.AWSMachine) { m.Image.ID = ec2stub.KeepingImage }
+	req := request("token", keeping)
+	p, err := d.plan(ctx, req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(blockDevices(p)[1:]).To(Equal([]types.BlockDeviceMapping{{DeviceName: aws.String("/dev/sdb"), Ebs: &types.EbsBlockDevice{
+		DeleteOnTermination: aws.Bool(true), SnapshotId: aws.String("snap-02"), VolumeSize: aws.Int32(1), VolumeType: "gp3",
+	}}}))
+	p.spec.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdb", AWSVolume: infrav1.AWSVolume{SizeGiB: 7}}}
+	g.Expect(blockDevices(p)).To(HaveLen(2))
+	g.Expect(*blockDevices(p)[1].Ebs.VolumeSize).To(Equal(int32(7)))
+
+	made, err := d.Ensure(ctx, request("token", keeping))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(d.Delete(ctx, []cloud.Resource{made})).To(Equal([]error{nil}))
+	g.Expect(stub.Left(cloud.TagToken, "token")).To(BeEmpty())
+	g.Expect(stub.Calls()).NotTo(HaveKey("DeleteVolume"))
 }
 
 // TestManyAskOnce has fifty machines of one template made at once.

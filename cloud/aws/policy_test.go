@@ -32,7 +32,7 @@ func TestPolicy(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	var mu sync.Mutex
 	seen := map[string]bool{}
-	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Stop: time.Millisecond})
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Stop: time.Millisecond, Keep: true})
 	d := connect(t, stub, func(c *cloud.Config) {
 		c.Transport = transport(func(r *http.Request) (*http.Response, error) {
 			op, _, _ := cloud.OperationOf(r.Context())
@@ -44,7 +44,7 @@ func TestPolicy(t *testing.T) {
 	})
 	_, err := d.Probe(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
-	for token, image := range map[string]infrav1.AWSImage{"a": {SSMParameter: "/aws/service/node/image"}, "b": {ID: "ami-0ee9"}} {
+	for token, image := range map[string]infrav1.AWSImage{"a": {SSMParameter: "/aws/service/node/image"}, "b": {ID: "ami-0a"}} {
 		req := request(token, func(m *infrav1.AWSMachine) { m.Image = image })
 		_, err = d.Offering(ctx, req.Spec)
 		g.Expect(err).NotTo(HaveOccurred())

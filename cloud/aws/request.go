@@ -117,7 +117,9 @@ func networkInterfaces(p plan) []types.InstanceNetworkInterfaceSpecification {
 	return all
 }
 
-// blockDevices are the root volume, encrypted where nothing else is said, and further ones. All go with the instance.
+// blockDevices are the root volume, encrypted where nothing else is said, and further ones. All go with the instance, also those of the
+// image that would stay: what a request names overwrites the AMI's mapping or is merged with it (EC2's user guide, "Add block device
+// mappings to an Amazon EC2 instance"), so all that the image says of them is said again.
 func blockDevices(p plan) (all []types.BlockDeviceMapping) {
 	if p.image.root != "" {
 		root := infrav1.AWSVolume{}
@@ -131,7 +133,21 @@ func blockDevices(p plan) (all []types.BlockDeviceMapping) {
 		ebs.SnapshotId = optional(volume.SnapshotID)
 		all = append(all, types.BlockDeviceMapping{DeviceName: &volume.DeviceName, Ebs: ebs})
 	}
+	for _, kept := range p.image.kept {
+		named := func(m types.BlockDeviceMapping) bool {
+			return aws.ToString(m.DeviceName) == aws.ToString(kept.DeviceName)
+		}
+		if !slices.ContainsFunc(all, named) {
+			all = append(all, types.BlockDeviceMapping{DeviceName: kept.DeviceName, Ebs: going(*kept.Ebs)})
+		}
+	}
 	return all
+}
+
+// going is an image's volume with one thing changed: it goes with the instance. Its encryption need not be named, for it is its snapshot's.
+func going(v types.EbsBlockDevice) *types.EbsBlockDevice {
+	v.DeleteOnTermination, v.Encrypted, v.KmsKeyId = aws.Bool(true), nil, nil
+	return &v
 }
 
 func blockDevice(v infrav1.AWSVolume) *types.EbsBlockDevice {

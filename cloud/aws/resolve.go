@@ -24,6 +24,7 @@ type image struct {
 	id           string
 	root         string // name of the root device; "" where it is not of EBS
 	rootGiB      int32
+	kept         []types.BlockDeviceMapping // further volumes that would outlive their instance
 	architecture types.ArchitectureValues
 	windows      bool
 }
@@ -111,8 +112,12 @@ func toImage(i types.Image) image {
 	}
 	out.root = aws.ToString(i.RootDeviceName)
 	for _, device := range i.BlockDeviceMappings {
-		if device.Ebs != nil && aws.ToString(device.DeviceName) == out.root {
+		switch {
+		case device.Ebs == nil:
+		case aws.ToString(device.DeviceName) == out.root:
 			out.rootGiB = aws.ToInt32(device.Ebs.VolumeSize)
+		case !aws.ToBool(device.Ebs.DeleteOnTermination):
+			out.kept = append(out.kept, device)
 		}
 	}
 	return out

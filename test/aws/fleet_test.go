@@ -14,6 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -28,11 +29,15 @@ func TestCallsOfAFleet(t *testing.T) {
 	)
 	s := start(t, "fleet")
 	s.AWS.SetPower(nil)
+	s.AWS.SetKeep(false) // the driver leaves nothing behind
 	account := s.Account()
-	s.do(s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(account), account))
-	before := account.DeepCopy()
-	account.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: period, ActiveSeconds: period}
-	s.do(s.rig.Client.Patch(s.ctx, account, client.MergeFrom(before)))
+	list := func(often infrav1.InventorySpec) {
+		s.do(s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(account), account))
+		before := account.DeepCopy()
+		account.Spec.Inventory = often
+		s.do(s.rig.Client.Patch(s.ctx, account, client.MergeFrom(before)))
+	}
+	list(infrav1.InventorySpec{IdleSeconds: period, ActiveSeconds: period})
 
 	calls := s.counter()
 	pool := s.NewPool("md", machines)
@@ -66,6 +71,7 @@ func TestCallsOfAFleet(t *testing.T) {
 	t.Logf("in %d periods of listing: %v", periods, idle)
 	atMost(t, "calls in ten idle minutes", sum(idle), machines/10)
 
+	list(infrav1.InventorySpec{}) // as users have it, for a deletion takes its own time
 	s.do(scenario.Delete(s.ctx, s.rig.Client, pool.Deployment()))
 	begin = time.Now()
 	s.until("all instances are gone", func(context.Context) (string, error) {
@@ -80,10 +86,16 @@ func TestCallsOfAFleet(t *testing.T) {
 	gone := time.Since(begin)
 	s.empty()
 	s.until("the Machines are gone", scenario.Empty(s.rig.Client, &clusterv1.MachineList{}, s.Namespace))
+	whole := time.Since(begin)
 	deleted := calls()
-	t.Logf("to delete them, which took %s: %v", gone.Round(time.Second), deleted)
-	// How many come together is up to Cluster API; each second that it takes may be a batch.
-	atMost(t, "terminating calls", deleted["TerminateInstances"], machines*5/100+int(gone.Seconds()))
+	t.Logf("to delete them, which took %s, and %s until all was known: %v", gone.Round(time.Second), whole.Round(time.Second), deleted)
+	// Cluster API deletes one Machine after the other. What it asks for is collected for some seconds at a time: each batch is a call to
+	// terminate it and one to look at it, and two more for what those that are terminated may have left.
+	batches := int(whole/cloud.TimesFor(cloud.DefaultCall).DeleteWindowMax) + 2
+	atMost(t, "terminating calls", deleted["TerminateInstances"], min(batches, machines*5/100))
+	// Nothing is deleted one by one, and nobody asks again and again: each batch is looked at once. Listings go on beside.
+	listed := 3 * (int(whole.Minutes()) + 2)
+	atMost(t, "calls to delete them", sum(deleted)-deleted["DescribeInstanceStatus"], 4*batches+listed)
 }
 
 // counter returns a function that says how many calls of EC2 came since it was last asked.

@@ -27,6 +27,7 @@ import (
 )
 
 type flags struct {
+	cloud     string
 	sizes     string
 	throttled int
 	poolSize  int
@@ -41,6 +42,7 @@ func main() {
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	var f flags
+	flag.StringVar(&f.cloud, "cloud", "simulated", "Where the machines are made: simulated, or aws for a stand-in for EC2.")
 	flag.StringVar(&f.sizes, "sizes", "10,300,1000,3000", "Sizes of the fleets, one after the other.")
 	flag.IntVar(&f.throttled, "throttled", 100, "Size of the fleet on a cloud that throttles as EC2 does; 0 leaves that out.")
 	flag.IntVar(&f.poolSize, "pool-size", 300, "Machines in one MachineDeployment, at most.")
@@ -91,6 +93,9 @@ func run(ctx context.Context, f flags) error {
 
 // runs are the measurements that the flags ask for.
 func (f flags) runs() ([]measure.Options, error) {
+	if f.cloud != "simulated" && f.cloud != "aws" {
+		return nil, fmt.Errorf("--cloud: there is no %q", f.cloud)
+	}
 	var runs []measure.Options
 	for _, s := range strings.Split(f.sizes, ",") {
 		if strings.TrimSpace(s) == "" {
@@ -117,7 +122,7 @@ func (f flags) runs() ([]measure.Options, error) {
 // options are those that the peers were measured with: 100 ms for each call, and machines that boot after 2 s.
 func (f flags) options(machines int) measure.Options {
 	return measure.Options{
-		Machines: machines, PoolSize: f.poolSize, Latency: 100 * time.Millisecond, Joins: 2 * time.Second, Profile: f.profile,
+		AWS: f.cloud == "aws", Machines: machines, PoolSize: f.poolSize, Latency: 100 * time.Millisecond, Joins: 2 * time.Second, Profile: f.profile,
 	}
 }
 

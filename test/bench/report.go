@@ -129,6 +129,9 @@ func report(w io.Writer, results []*measure.Result) {
 		if title == throttledName {
 			title = fmt.Sprintf("%d throttled", r.Machines)
 		}
+		if r.AWS {
+			title += " on EC2"
+		}
 		cells = append(cells, title)
 	}
 	fmt.Fprintln(t, strings.Join(cells, "\t")+"\t")

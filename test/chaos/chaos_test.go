@@ -19,6 +19,7 @@ import (
 var (
 	schedules = flag.Int("schedules", 50, "how many schedules to run")
 	seed      = flag.Uint64("seed", 0, "seed of the first schedule; the others follow it. 0: another one each time")
+	where     = flag.String("cloud", "simulated", "where the machines are made: simulated, or aws for a stand-in for EC2")
 	width     = flag.Int("width", 25, "how many schedules share the processes at a time")
 )
 
@@ -30,7 +31,11 @@ func TestSchedules(t *testing.T) {
 		first = rand.Uint64N(1_000_000) * 1000
 	}
 	t.Logf("%d schedules from -seed %d", *schedules, first)
-	r, err := rig.Start(t.Context())
+	world, ok := worlds[*where]
+	if !ok {
+		t.Fatalf("-cloud %s: there is no such", *where)
+	}
+	r, err := world.start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +52,7 @@ func TestSchedules(t *testing.T) {
 		}
 	}()
 	for done := 0; done < *schedules && !t.Failed(); done += *width {
-		w := &wave{rig: r, managers: managers}
+		w := &wave{rig: r, world: world, managers: managers}
 		w.run(t, first+uint64(done), min(*width, *schedules-done))
 	}
 }

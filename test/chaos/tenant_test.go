@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -34,6 +35,7 @@ const patient = 5 * time.Second
 type tenant struct {
 	*rig.Tenant
 	rig     *rig.Rig
+	world   world
 	seed    uint64
 	actions []action
 	lines   lines
@@ -46,8 +48,8 @@ type tenant struct {
 	pools   int
 	rolls   int
 	tokens  int
-	faults  []string // IDs
-	deleted bool     // the Cluster, by its user
+	faults  []func(context.Context) error // their ends
+	deleted bool                          // the Cluster, by its user
 	foreign map[string]bool
 	// made are the IDs of all instances that were ever seen, by the machine and by the token in their tags.
 	made map[string]map[string]bool
@@ -80,13 +82,11 @@ func (x *tenant) setUp(ctx context.Context) error {
 		// Another management cluster with a copy of the CloudCluster made this one: tokens tell who did.
 		{cloud.TagOwnership: x.ownership(), cloud.TagToken: "ffffffff-" + x.Name, cloud.TagMachine: x.Namespace + "/copied"},
 	} {
-		r, err := x.rig.Admin.Run(ctx, x.Name, wire.RunInstancesRequest{
-			Region: "sim-1", InstanceType: "small", Image: "node-image", Tags: tags, DataDisksGiB: []int32{1},
-		})
+		id, err := x.world.launch(ctx, x, tags)
 		if err != nil {
 			return err
 		}
-		x.foreign[r.ID] = true
+		x.foreign[id] = true
 	}
 	objects, err := x.Objects()
 	if err != nil {
@@ -150,10 +150,10 @@ func (x *tenant) do(ctx context.Context, a action) error {
 		x.deleted = true
 		return scenario.Delete(ctx, x.rig.Client, x.Cluster())
 	case "cloud fault":
-		f := a.fault
-		f.Account = x.Name
-		id, err := x.rig.Admin.AddFault(ctx, f)
-		x.faults = append(x.faults, id)
+		undo, err := x.world.fault(ctx, x, a.fault)
+		if err == nil {
+			x.faults = append(x.faults, undo)
+		}
 		return err
 	case "terminate VM":
 		return x.harm(ctx, a.n, simulator.ActTerminate)
@@ -218,7 +218,7 @@ func (x *tenant) changePool(ctx context.Context, a action) error {
 	if err := x.rig.Client.Get(ctx, key, template); err != nil {
 		return err
 	}
-	template.Spec.Template.Spec.Simulated.InstanceType = "large"
+	x.world.resize(&template.Spec.Template.Spec)
 	if x.rig.Client.Update(ctx, template) == nil {
 		return errors.New("INVARIANT: a template was changed in place")
 	}
@@ -244,12 +244,14 @@ func (x *tenant) pause(ctx context.Context, on bool) error {
 func (x *tenant) rotate(ctx context.Context) error {
 	x.tokens++
 	token := fmt.Sprintf("token-of-%s-%d", x.Name, x.tokens)
-	inCloud := func() error {
-		return x.rig.Admin.SetAccount(ctx, simulator.AccountOptions{Name: x.Name, Tokens: []string{token}})
-	}
+	inCloud := func() error { return x.world.accept(ctx, x, token) }
 	inSecret := func() error {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: x.Account().Spec.CredentialsRef.Name}}
-		return x.rig.Client.Patch(ctx, secret, mergePatch(fmt.Sprintf(`{"stringData":{"token":%q}}`, token)))
+		patch, err := json.Marshal(map[string]any{"stringData": x.world.credentials(token)})
+		if err != nil {
+			return err
+		}
+		return x.rig.Client.Patch(ctx, secret, mergePatch(string(patch)))
 	}
 	if x.tokens%2 == 0 {
 		inCloud, inSecret = inSecret, inCloud
@@ -262,7 +264,7 @@ func (x *tenant) revoke(ctx context.Context, on bool) error {
 	if !on {
 		return x.rotate(ctx)
 	}
-	return x.rig.Admin.SetAccount(ctx, simulator.AccountOptions{Name: x.Name})
+	return x.world.accept(ctx, x)
 }
 
 // harm does something to one of the tenant's own VMs behind Drover's back. It spares those whose provider ID was not
@@ -292,7 +294,7 @@ func (x *tenant) harm(ctx context.Context, n int, act simulator.InstanceAction) 
 		return nil
 	}
 	x.note("   %s", own[n%len(own)])
-	return x.rig.Admin.Act(ctx, own[n%len(own)], act)
+	return x.world.harm(ctx, x, own[n%len(own)], act)
 }
 
 // tearOut is what users do who have no patience with a deletion: they take the finalizer off, and the VM is an orphan.
@@ -334,8 +336,8 @@ func (x *tenant) confirm(ctx context.Context, r client.Reader) error {
 func (x *tenant) heal(ctx context.Context) error {
 	x.lines.heal()
 	var errs []error
-	for _, id := range x.faults {
-		errs = append(errs, x.rig.Admin.RemoveFault(ctx, id))
+	for _, undo := range x.faults {
+		errs = append(errs, undo(ctx))
 	}
 	if err := x.pause(ctx, false); err != nil {
 		errs = append(errs, err)
@@ -358,7 +360,7 @@ func (x *tenant) watch(s simulator.Snapshot) error {
 			intact[r.ID] += 1
 		}
 		if x.foreign[r.AttachedTo] {
-			intact[r.AttachedTo] += 1 // NIC, disk, data disk
+			intact[r.AttachedTo] += 1
 		}
 		if r.Kind != wire.Instance || x.foreign[r.ID] {
 			continue
@@ -374,8 +376,8 @@ func (x *tenant) watch(s simulator.Snapshot) error {
 		}
 	}
 	for id := range x.foreign {
-		if intact[id] != 4 {
-			errs = append(errs, fmt.Errorf("the foreign VM %s was touched: %d of 4 parts are left", id, intact[id]))
+		if intact[id] != x.world.parts() {
+			errs = append(errs, fmt.Errorf("the foreign VM %s was touched: %d of %d parts are left", id, intact[id], x.world.parts()))
 		}
 	}
 	return errors.Join(errs...)

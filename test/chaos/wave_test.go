@@ -43,6 +43,7 @@ const (
 // wave is a number of schedules that share the processes.
 type wave struct {
 	rig      *rig.Rig
+	world    world
 	managers []*manager
 	tenants  []*tenant
 	actions  []action
@@ -73,7 +74,7 @@ func (w *wave) run(t *testing.T, seed uint64, n int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := &tenant{Tenant: made, rig: w.rig, seed: seed + uint64(i), actions: schedule(seed + uint64(i))}
+		x := &tenant{Tenant: made, rig: w.rig, world: w.world, seed: seed + uint64(i), actions: schedule(seed + uint64(i))}
 		x.Inventory.IdleSeconds = 2
 		if x.armed() {
 			x.OrphanPolicy = infrav1.OrphanPolicyDelete
@@ -113,7 +114,7 @@ func (w *wave) rage(t *testing.T) {
 	}
 	settings := rig.Settings()
 	settings.ConsistencyLag, settings.PageSize, settings.Latency = w.settings.ConsistencyLag, w.settings.PageSize, w.settings.Latency
-	if err := w.rig.Admin.SetSettings(t.Context(), settings); err != nil {
+	if err := w.world.set(t.Context(), w, settings); err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range w.tenants {
@@ -135,7 +136,7 @@ func (w *wave) rage(t *testing.T) {
 	w.faults.Wait()
 	w.rig.Settle()
 
-	if err := w.rig.Admin.SetSettings(t.Context(), rig.Settings()); err != nil {
+	if err := w.world.set(t.Context(), w, rig.Settings()); err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range w.managers {
@@ -204,9 +205,12 @@ func (w *wave) do(ctx context.Context, a action) error {
 		defer w.restarting.Unlock()
 		return w.rig.Workload.RestartAPIServer(ctx)
 	case "cloud down":
-		err := w.rig.Admin.SetDown(ctx, simulator.DownMode(a.line))
+		rise, err := w.world.fall(ctx, w, simulator.DownMode(a.line))
+		if err != nil {
+			return err
+		}
 		waitUntil(ctx, time.Now().Add(a.lasts))
-		return errors.Join(err, w.rig.Admin.SetDown(ctx, ""))
+		return rise(ctx)
 	default:
 		return fmt.Errorf("nobody knows how to %s", a.what)
 	}
@@ -216,7 +220,7 @@ func (w *wave) do(ctx context.Context, a action) error {
 // watch looks at the cloud's books again and again.
 func (w *wave) watch(ctx context.Context) {
 	for waitUntil(ctx, time.Now().Add(glance)) {
-		snapshot, err := w.rig.Admin.Snapshot(ctx)
+		snapshot, err := w.rig.Snapshot(ctx)
 		if err != nil {
 			continue // of the test's end
 		}
@@ -337,7 +341,7 @@ func (w *wave) end(t *testing.T) {
 	w.secrets(t)
 	if t.Failed() {
 		first := w.tenants[0].seed
-		t.Logf("again: go test ./test/chaos -run TestSchedules -seed %d -schedules %d -width %d", first, len(w.tenants), len(w.tenants))
+		t.Logf("again: go test ./test/chaos -run TestSchedules -cloud %s -seed %d -schedules %d -width %d", *where, first, len(w.tenants), len(w.tenants))
 		t.Logf("the storm:\n%s", strings.Join(w.log, "\n"))
 		for _, x := range w.tenants {
 			t.Logf("seed %d:\n%s", x.seed, strings.Join(x.log, "\n"))

@@ -35,8 +35,8 @@ var (
 )
 
 const (
-	// patience is for whatever must come true in the end.
-	patience = 4 * time.Minute
+	// patience is for whatever must come true in the end. What EC2 does not show is believed to be absent after more than two minutes.
+	patience = 8 * time.Minute
 	// slow is what is worth a word.
 	slow = 45 * time.Second
 	// gather is how long points are waited for once all else is done.

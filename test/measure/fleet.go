@@ -15,16 +15,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
 )
 
 // Options of one measurement.
 type Options struct {
+	// AWS makes the machines in a stand-in for EC2 in this process, instead of the simulated cloud.
+	AWS bool
 	// Machines to make.
 	Machines int
 	// PoolSize is how many machines a MachineDeployment has at most; 0: all in one.
@@ -53,6 +55,7 @@ type Options struct {
 
 // Result of one measurement.
 type Result struct {
+	AWS      bool   `json:"aws,omitempty"`
 	Machines int    `json:"machines"`
 	Throttle string `json:"throttle"`
 	// Create lasts until all machines are Ready, Delete from there until all is gone.
@@ -78,13 +81,12 @@ const (
 type fleet struct {
 	Options
 	management *playground.Management
-	simulator  *playground.Simulator
+	place      place
 	drover     *playground.Process
 	profilers  map[string]string // process → base URL of its pprof
 
 	client  client.Client
 	view    *scenario.View
-	cloud   simulator.Admin
 	audit   auditLog
 	cluster scenario.Adopted
 	pools   []scenario.Pool
@@ -99,7 +101,10 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	if o.Throttle == "" {
 		o.Throttle = simulator.ThrottleNone
 	}
-	f := &fleet{Options: o, profilers: map[string]string{}}
+	f := &fleet{Options: o, place: &simulated{}, profilers: map[string]string{}}
+	if o.AWS {
+		f.place = &amazon{}
+	}
 	defer func() { err = errors.Join(err, f.stop()) }()
 	if err := f.start(ctx); err != nil {
 		return nil, err
@@ -113,14 +118,8 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 }
 
 func (f *fleet) start(ctx context.Context) (err error) {
-	files := map[string]string{"audit-policy.yaml": policy}
-	if files["cloud.yaml"], err = f.cloudConfig(); err != nil {
+	if err := write(filepath.Join(f.Dir, "audit-policy.yaml"), policy); err != nil {
 		return err
-	}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(f.Dir, name), []byte(text), 0o600); err != nil {
-			return fmt.Errorf("write %s: %w", name, err)
-		}
 	}
 	f.audit.path = filepath.Join(f.Dir, "audit.log")
 	coreArgs := []string{"--kube-api-qps=1000", "--kube-api-burst=2000", "--clustercache-client-qps=1000", "--clustercache-client-burst=2000"}
@@ -155,28 +154,25 @@ func (f *fleet) start(ctx context.Context) (err error) {
 	if f.Profile {
 		f.profilers["kube-apiserver"] = f.management.URL
 	}
-	f.simulator, err = playground.StartSimulator(ctx, playground.SimulatorOptions{
-		Binary: f.Binary, Dir: f.Dir, Args: []string{"--config=" + filepath.Join(f.Dir, "cloud.yaml")},
-	})
-	if err != nil {
+	if err := f.place.start(ctx, f.Options); err != nil {
 		return err
 	}
-	f.cloud = simulator.Admin{URL: f.simulator.URL}
 	f.drover, err = f.management.StartDrover(ctx, playground.DroverOptions{Binary: f.Binary, Args: droverArgs})
 	return err
 }
 
-func (f *fleet) cloudConfig() (string, error) {
-	d := func(d time.Duration) simulator.Duration { return simulator.Duration{Duration: d} }
-	var o simulator.Options
-	o.Settings.BootMin, o.Settings.BootMax = d(f.Joins), d(f.Joins)
-	o.Settings.Latency = simulator.Latency{Min: d(f.Latency), Mean: d(f.Latency), Max: d(f.Latency)}
-	o.Settings.Throttle = f.Throttle
-	o.Bodies.NoPods = true
-	o.Bodies.LeaseInterval = d(time.Hour)
-	o.Bodies.StatusInterval = d(time.Hour)
-	text, err := yaml.Marshal(o)
-	return string(text), err
+func write(file, text string) error {
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", file, err)
+	}
+	return nil
+}
+
+// quietBodies hardly ever renew their Leases: a kubelet's heartbeats are no part of what is measured.
+func quietBodies() body.Options {
+	return body.Options{
+		NoPods: true, LeaseInterval: simulator.Duration{Duration: time.Hour}, StatusInterval: simulator.Duration{Duration: time.Hour},
+	}
 }
 
 func freeAddress() (string, error) {
@@ -205,8 +201,7 @@ func (f *fleet) adopt(ctx context.Context) (err error) {
 		return err
 	}
 	f.cluster = scenario.Adopted{
-		Namespace: namespace, Name: clusterName, Kubeconfig: kubeconfig,
-		Endpoint: f.simulator.URL, Token: f.simulator.Token, Inventory: f.Inventory,
+		Namespace: namespace, Name: clusterName, Kubeconfig: kubeconfig, Inventory: f.Inventory,
 	}
 	if f.Throttle == simulator.ThrottleEC2 {
 		f.cluster.RateLimits = &infrav1.RateLimits{
@@ -215,6 +210,7 @@ func (f *fleet) adopt(ctx context.Context) (err error) {
 			Read:   &infrav1.RateLimit{PerSecond: "20", Burst: 100},
 		}
 	}
+	f.place.adopt(&f.cluster)
 	if err := scenario.Create(ctx, f.client, append(scenario.Rights(adopter), f.cluster.Objects()...)...); err != nil {
 		return err
 	}
@@ -229,8 +225,5 @@ func (f *fleet) stop() error {
 	if f.management != nil {
 		errs = append(errs, f.management.Stop())
 	}
-	if f.simulator != nil {
-		errs = append(errs, f.simulator.Stop())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, f.place.stop())...)
 }

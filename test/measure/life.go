@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -29,7 +28,7 @@ const quiet = 10 * time.Second
 
 // measure takes the fleet through its life.
 func (f *fleet) measure(ctx context.Context) (*Result, error) {
-	r := &Result{Machines: f.Machines, Throttle: f.Throttle}
+	r := &Result{AWS: f.AWS, Machines: f.Machines, Throttle: f.Throttle}
 	start, err := f.mark(ctx)
 	if err != nil {
 		return nil, err
@@ -128,21 +127,14 @@ func (f *fleet) progress(check scenario.Check) scenario.Check {
 }
 
 func (f *fleet) lastVM(ctx context.Context, start time.Time) (float64, error) {
-	snapshot, err := f.cloud.Snapshot(ctx)
+	books, err := f.place.books(ctx)
 	if err != nil {
 		return 0, err
 	}
-	instances := snapshot.Instances()
-	if len(instances) != f.Machines {
-		return 0, fmt.Errorf("the cloud has %d VMs for %d machines", len(instances), f.Machines)
+	if books.vms != f.Machines {
+		return 0, fmt.Errorf("the cloud has %d VMs for %d machines", books.vms, f.Machines)
 	}
-	last := start
-	for _, i := range instances {
-		if i.CreatedAt.After(last) {
-			last = i.CreatedAt
-		}
-	}
-	return last.Sub(start).Seconds(), nil
+	return books.last.Sub(start).Seconds(), nil
 }
 
 // idle lets Idle pass while nothing is asked for, and then has a VM vanish.
@@ -215,7 +207,7 @@ func (f *fleet) vanish(ctx context.Context) (float64, error) {
 		return 0, err
 	}
 	start := time.Now()
-	if err := f.cloud.Act(ctx, machine.Spec.ProviderID[strings.LastIndex(machine.Spec.ProviderID, "/")+1:], simulator.ActTerminate); err != nil {
+	if err := f.place.terminate(ctx, machine.Spec.ProviderID[strings.LastIndex(machine.Spec.ProviderID, "/")+1:]); err != nil {
 		return 0, err
 	}
 	limited, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -253,7 +245,7 @@ func machineNames() *metav1.PartialObjectMetadataList {
 
 // prove fails when anything is left.
 func (f *fleet) prove(ctx context.Context) error {
-	snapshot, err := f.cloud.Snapshot(ctx)
+	books, err := f.place.books(ctx)
 	if err != nil {
 		return err
 	}
@@ -261,7 +253,7 @@ func (f *fleet) prove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if n := len(snapshot.Live()); n > 0 || left != (scenario.Left{}) {
+	if n := books.live; n > 0 || left != (scenario.Left{}) {
 		return fmt.Errorf("after the last machine, %d resources are left in the cloud, and %s", n, left)
 	}
 	return nil

@@ -5,6 +5,7 @@ package measure
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"time"
 
@@ -12,7 +13,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/playground"
 )
 
@@ -74,15 +74,11 @@ func (m marks) since(before marks) Phase {
 
 // mark reads all counters.
 func (f *fleet) mark(ctx context.Context) (marks, error) {
-	m := marks{at: time.Now(), calls: map[string]int{}, cpu: map[string]time.Duration{}}
-	audit, err := f.cloud.Audit(ctx)
-	if err != nil {
+	m := marks{at: time.Now(), cpu: map[string]time.Duration{}}
+	var err error
+	if m.calls, m.throttled, err = f.place.calls(ctx); err != nil {
 		return m, err
 	}
-	for _, row := range audit.Rows {
-		m.calls[row.Operation] += row.Calls
-	}
-	m.throttled = audit.Calls("", wire.RequestLimitExceeded)
 	if m.drover, m.core, err = f.audit.read(); err != nil {
 		return m, err
 	}
@@ -101,10 +97,12 @@ func (f *fleet) mark(ctx context.Context) (marks, error) {
 
 // processes are those whose CPU time is told.
 func (f *fleet) processes() map[string]*playground.Process {
-	return map[string]*playground.Process{
+	all := map[string]*playground.Process{
 		"drover": f.drover, "capi-core": f.management.Core(), "kube-apiserver": f.management.APIServer(),
-		"etcd": f.management.Etcd(), "kube-controller-manager": f.management.ControllerManager(), "simulated-cloud": f.simulator.Process,
+		"etcd": f.management.Etcd(), "kube-controller-manager": f.management.ControllerManager(),
 	}
+	maps.Copy(all, f.place.processes())
+	return all
 }
 
 // reconciles reads controller_runtime_reconcile_total by controller.

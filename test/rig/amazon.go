@@ -18,8 +18,8 @@ import (
 	"github.com/drover-io/drover/test/faultproxy"
 )
 
-// awsKey is the access key of every tenant; its secret is the tenant's token.
-const awsKey = "AKIADROVERTEST000001"
+// AWSKey is the access key of every tenant on AWS; its secret is the tenant's token.
+const AWSKey = "AKIADROVERTEST000001"
 
 // amazon is a stand-in for EC2 for each tenant, in this process, whose instances are the simulated cloud's bodies: they read their
 // user data, and become Nodes of the cluster that they find there.
@@ -46,29 +46,31 @@ func (a *amazon) open(_ context.Context, t *Tenant) (faultproxy.Options, error) 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	t.AWS = ec2stub.New(a, ec2stub.Options{
-		Keys: map[string]string{awsKey: t.Token}, Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Power: a.power,
+		Keys: map[string]string{AWSKey: t.Token}, Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: Power(a.fleet),
 	})
 	a.accounts[t.Name] = t.AWS
-	t.Dress = func(o client.Object) { dressAWS(o, t.Cloud.URL(), t.Token) }
+	t.Dress = func(o client.Object) { DressAWS(o, t.Cloud.URL(), t.Token) }
 	return faultproxy.Options{Upstream: t.AWS.URL, Parse: faultproxy.AWS}, nil
 }
 
-func (a *amazon) power(g ec2stub.Guest) (off func()) {
-	b := a.fleet.New(body.Machine{
-		InstanceID: g.ID, Region: "us-east-1", Zone: g.Zone, Hostname: g.Name, IP: g.IP, CPU: g.CPUs, MemoryMiB: g.MemoryMiB, DiskGiB: g.DiskGiB,
-		Arch: g.Architecture, OS: "linux", UserData: g.UserData,
-	})
-	b.Start()
-	return b.Stop
+// Power makes guests of a stand-in for EC2 bodies of the fleet.
+func Power(fleet *body.Fleet) func(ec2stub.Guest) (off func()) {
+	return func(g ec2stub.Guest) (off func()) {
+		b := fleet.New(body.Machine{
+			InstanceID: g.ID, Region: "us-east-1", Zone: g.Zone, Hostname: g.Name, IP: g.IP, CPU: g.CPUs, MemoryMiB: g.MemoryMiB, DiskGiB: g.DiskGiB,
+			Arch: g.Architecture, OS: "linux", UserData: g.UserData,
+		})
+		b.Start()
+		return b.Stop
+	}
 }
 
-// dressAWS makes AWS's of what is described for the simulated cloud. The image has a data volume, which outlives its instance unless
-// it is deleted on its own.
-func dressAWS(o client.Object, endpoint, secret string) {
+// DressAWS makes AWS's of what is described for the simulated cloud.
+func DressAWS(o client.Object, endpoint, secret string) {
 	switch o := o.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
-			o.Data = map[string][]byte{"aws_access_key_id": []byte(awsKey), "aws_secret_access_key": []byte(secret)}
+			o.Data = map[string][]byte{"aws_access_key_id": []byte(AWSKey), "aws_secret_access_key": []byte(secret)}
 		}
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated, o.Spec.AWS = nil, &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint}

@@ -8,8 +8,11 @@ import (
 	"slices"
 )
 
-// KeepingImage maps a data volume that stays when its instance goes.
-const KeepingImage = "ami-0ee9"
+// KeepingImage maps a data volume, at keptDevice, that stays when its instance goes, unless the request says otherwise.
+const (
+	KeepingImage = "ami-0ee9"
+	keptDevice   = "/dev/sdb"
+)
 
 // What the region has. Images are told apart by architecture and age.
 var (

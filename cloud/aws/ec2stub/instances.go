@@ -30,7 +30,7 @@ const DeniedKey = "alias/denied"
 
 type instance struct {
 	id, zone, size, image, ip string
-	spot, impaired            bool
+	spot, impaired, vanished  bool
 	event                     *eventItem // announced; nil for none
 	made, ended               time.Time  // ended: when it was told to terminate
 	reason                    string     // why it ended; "" where somebody asked for it
@@ -58,9 +58,10 @@ type launch struct {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
+// number makes an ID, of 17 digits as AWS's are. No other account has it, and in an account they ascend.
 func (c *Cloud) number(prefix string) string {
 	c.made++
-	return fmt.Sprintf("%s%017x", prefix, c.made)
+	return fmt.Sprintf("%s%09x%08x", prefix, c.account, c.made)
 }
 
 func (c *Cloud) stateOf(i *instance) string {
@@ -124,9 +125,12 @@ func (c *Cloud) runInstances(form url.Values) (any, *failure) {
 	i := c.newInstance(subnet.Zone, form.Get("InstanceType"), form.Get("ImageId"), tags["instance"])
 	i.spot = form.Get("InstanceMarketOptions.MarketType") == "spot"
 	c.leave(i, form, tags)
-	if usesKey(form, DeniedKey) {
+	switch {
+	case usesKey(form, DeniedKey):
 		i.end("Client.InternalError: Client error on launch")
-	} else {
+	case c.birth == Stillborn:
+		i.end("Server.InternalError: Internal error on launch")
+	case c.birth != Lifeless:
 		c.boot(i, c.guestOf(i, form))
 	}
 	c.tokens[key] = launch{request: request, instance: i.id}
@@ -136,16 +140,18 @@ func (c *Cloud) runInstances(form url.Values) (any, *failure) {
 	return runResponse{Instances: []instanceItem{c.item(i)}}, nil
 }
 
-// leave makes what will outlive the instance: the image's own data volume, and what is not deleted on termination.
+// leave makes what will outlive the instance: what is not deleted on termination, by the request or by the image.
 func (c *Cloud) leave(i *instance, form url.Values, tags map[string]map[string]string) {
 	add := func(prefix, kind string) {
 		l := &leftover{id: c.number(prefix), attached: i.id, made: time.Now(), tags: tags[kind]}
 		c.leftovers[l.id] = l
 	}
-	if i.image == KeepingImage {
+	devices := tagged(form, "BlockDeviceMapping")
+	named := slices.ContainsFunc(devices, func(d url.Values) bool { return d.Get("DeviceName") == keptDevice })
+	if c.options.Keep || i.image == KeepingImage && !named {
 		add("vol-", "volume")
 	}
-	for _, device := range tagged(form, "BlockDeviceMapping") {
+	for _, device := range devices {
 		if device.Get("Ebs.DeleteOnTermination") != "true" {
 			add("vol-", "volume")
 		}
@@ -232,7 +238,7 @@ func (c *Cloud) terminateInstances(form url.Values) (any, *failure) {
 		if !strings.HasPrefix(id, "i-") {
 			return nil, refuse("InvalidInstanceID.Malformed", "Invalid id: \"%s\"", id)
 		}
-		if c.instances[id] == nil {
+		if i := c.instances[id]; i == nil || i.vanished {
 			missing = append(missing, id)
 		}
 	}
@@ -313,7 +319,7 @@ func (i *instance) status() statusItem {
 // shows tells whether the API shows an instance: not at once, and not for long after its end.
 func (c *Cloud) shows(i *instance) bool {
 	forgotten := c.options.Remember > 0 && !i.ended.IsZero() && time.Since(i.ended) >= c.options.Stop+c.options.Remember
-	return time.Since(i.made) >= c.options.Lag && !forgotten
+	return time.Since(i.made) >= c.options.Lag && !forgotten && !i.vanished
 }
 
 func (c *Cloud) describeVolumes(form url.Values) (any, *failure) {

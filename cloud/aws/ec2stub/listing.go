@@ -37,14 +37,19 @@ func page[T any](c *Cloud, form url.Values, all []T, valuesOf func(T, string) []
 	}
 	from := 0
 	if token := form.Get("NextToken"); token != "" {
-		n, err := strconv.Atoi(strings.TrimPrefix(token, "from-"))
+		_, at, _ := strings.Cut(token, "-from-")
+		n, err := strconv.Atoi(at)
 		if err != nil || n > len(all) {
 			return nil, "", refuse("InvalidNextToken", "The NextToken is not valid")
 		}
 		from = n
 	}
+	if c.short && from < len(all) {
+		size = min(size, (len(all)-from)/2)
+	}
 	if from+size < len(all) {
-		next = "from-" + itoa(from+size)
+		c.pages++ // no token comes twice
+		next = itoa(c.pages) + "-from-" + itoa(from+size)
 	}
 	return all[from:min(from+size, len(all))], next, nil
 }

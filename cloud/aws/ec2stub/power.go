@@ -74,6 +74,7 @@ type Entry struct {
 	// Attached is the instance that a volume or a network interface belongs to; "" for none.
 	Attached string
 	Tags     map[string]string
+	Made     time.Time
 }
 
 // Living tells whether it would be on the bill.
@@ -85,10 +86,10 @@ func (c *Cloud) Books() (all []Entry) {
 	defer c.mu.Unlock()
 	c.tick()
 	for _, i := range c.instances {
-		all = append(all, Entry{ID: i.id, State: c.stateOf(i), Reason: i.reason, Tags: i.tags})
+		all = append(all, Entry{ID: i.id, State: c.stateOf(i), Reason: i.reason, Tags: i.tags, Made: i.made})
 	}
 	for _, l := range c.leftovers {
-		all = append(all, Entry{ID: l.id, Attached: l.attached, Tags: l.tags})
+		all = append(all, Entry{ID: l.id, Attached: l.attached, Tags: l.tags, Made: l.made})
 	}
 	return all
 }

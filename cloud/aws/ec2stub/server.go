@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -26,6 +28,8 @@ type Options struct {
 	PageSize int
 	// Boot and Stop are how long an instance is pending, and shutting down.
 	Boot, Stop time.Duration
+	// Latency of each call.
+	Latency time.Duration
 	// Lag is how long reads do not show what was made.
 	Lag time.Duration
 	// Throttle applies the limits that EC2 publishes.
@@ -34,6 +38,8 @@ type Options struct {
 	Quota int
 	// Remember is how long the API shows an instance that is terminated. 0: for good. EC2 does so for about an hour.
 	Remember time.Duration
+	// Keep has each instance leave a volume behind, as if somebody had taken its DeleteOnTermination away.
+	Keep bool
 	// Power boots a guest and returns what pulls its plug. It must not wait, and call nothing of the Cloud's. nil: instances run, and
 	// nothing runs in them.
 	Power func(Guest) (off func())
@@ -45,13 +51,18 @@ type Cloud struct {
 	URL string
 
 	options Options
+	account uint64 // begins all IDs
 	buckets map[string]*rate.Limiter
 
 	mu        sync.Mutex
 	keys      map[string]string // access keys and their secrets, those handed out by STS among them
 	calls     map[string]int    // by operation
-	faults    []*Fault
-	made      int // to number what is made
+	throttled int               // of them
+	faults    []*injected
+	short     bool  // of the call that is served
+	birth     Birth // of the instance that it makes
+	made      int   // to number what is made
+	pages     int   // that were not the last
 	instances map[string]*instance
 	leftovers map[string]*leftover // volumes and network interfaces, by ID
 	tokens    map[zonalToken]launch
@@ -60,20 +71,11 @@ type Cloud struct {
 	expired   bool
 }
 
-// Fault makes calls fail.
-type Fault struct {
-	Operation string
-	// Code and Status of the answer. Example: "RequestLimitExceeded", 503.
-	Code   string
-	Status int
-	// After lets the call take its effect first.
-	After bool
-}
-
 // New starts a cloud that ends with the test.
 func New(t interface{ Cleanup(func()) }, options Options) *Cloud {
 	c := &Cloud{
 		options: options,
+		account: rand.Uint64N(1 << 36),
 		buckets: map[string]*rate.Limiter{
 			// EC2's user guide, "Request throttling for the Amazon EC2 API".
 			"Run": rate.NewLimiter(2, 5), "Describe": rate.NewLimiter(20, 100), "": rate.NewLimiter(5, 100),
@@ -81,9 +83,7 @@ func New(t interface{ Cleanup(func()) }, options Options) *Cloud {
 		keys: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{},
 		leftovers: map[string]*leftover{}, tokens: map[zonalToken]launch{}, capacity: map[string]int{}, protected: map[string]bool{},
 	}
-	for id, secret := range options.Keys {
-		c.keys[id] = secret
-	}
+	maps.Copy(c.keys, options.Keys)
 	server := httptest.NewServer(c)
 	t.Cleanup(server.Close)
 	c.URL = server.URL
@@ -117,13 +117,42 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if fail == nil {
 		fail = c.authenticate(r, in, body)
 	}
-	var out any
+	pause(r.Context(), c.options.Latency)
+	var f Fault
 	if fail == nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		out, fail = c.serve(in)
+		f, fail = c.admit(in)
 	}
-	write(w, in, out, fail)
+	if fail != nil {
+		write(w, in, nil, fail, false)
+		return
+	}
+	if f.Late {
+		time.AfterFunc(f.Delay, func() { _, _ = c.serve(in, f) })
+		panic(http.ErrAbortHandler)
+	}
+	var out any
+	if !f.After {
+		pause(r.Context(), f.Delay)
+	}
+	if f.After || !f.instead() {
+		out, fail = c.serve(in, f)
+	}
+	if f.After {
+		pause(r.Context(), f.Delay)
+	}
+	f.answer(w, in, out, fail)
+}
+
+// admit counts a call, and says what befalls it.
+func (c *Cloud) admit(in call) (Fault, *failure) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls[in.op]++
+	if fail := c.throttle(in); fail != nil {
+		c.throttled++
+		return Fault{}, fail
+	}
+	return c.draw(in.op), nil
 }
 
 // parse tells the protocols apart: Systems Manager's is JSON, the others are forms.
@@ -143,15 +172,11 @@ func parse(r *http.Request, body []byte) (call, *failure) {
 	return in, nil
 }
 
-func (c *Cloud) serve(in call) (any, *failure) {
-	c.calls[in.op]++
-	if fail := c.throttle(in); fail != nil {
-		return nil, fail
-	}
-	f := c.faultOf(in.op)
-	if f != nil && !f.After {
-		return nil, &failure{f.Status, f.Code, "as the test wants it"}
-	}
+// serve lets a call take its effect, whether or not the client still listens.
+func (c *Cloud) serve(in call, f Fault) (any, *failure) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.short, c.birth = f.Short, f.Birth
 	handle, ok := map[string]func(url.Values) (any, *failure){
 		"RunInstances":              c.runInstances,
 		"DescribeInstances":         c.describeInstances,
@@ -175,11 +200,7 @@ func (c *Cloud) serve(in call) (any, *failure) {
 	if !ok {
 		return nil, refuse("InvalidAction", "The action %s is not valid for this web service.", in.op)
 	}
-	out, fail := handle(in.form)
-	if f != nil && fail == nil {
-		return nil, &failure{f.Status, f.Code, "as the test wants it"}
-	}
-	return out, fail
+	return handle(in.form)
 }
 
 func (c *Cloud) throttle(in call) *failure {
@@ -196,32 +217,6 @@ func (c *Cloud) throttle(in call) *failure {
 		return nil
 	}
 	return &failure{http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded."}
-}
-
-func (c *Cloud) faultOf(op string) *Fault {
-	for _, f := range c.faults {
-		if f.Operation == op {
-			return f
-		}
-	}
-	return nil
-}
-
-// Inject makes calls fail until undo is called.
-func (c *Cloud) Inject(f Fault) (undo func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.faults = append(c.faults, &f)
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for i := range c.faults {
-			if c.faults[i] == &f {
-				c.faults = append(c.faults[:i], c.faults[i+1:]...)
-				return
-			}
-		}
-	}
 }
 
 // Expire ends the validity of all keys.
@@ -243,6 +238,20 @@ func (c *Cloud) Impair(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.instances[id].impaired = true
+}
+
+// SetKeys changes Options.Keys.
+func (c *Cloud) SetKeys(keys map[string]string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.keys = maps.Clone(keys)
+}
+
+// SetPageSize changes Options.PageSize.
+func (c *Cloud) SetPageSize(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.PageSize = n
 }
 
 // SetCapacity is how many instances a zone has left; below 0, without bound.
@@ -275,6 +284,13 @@ func (c *Cloud) SetPower(power func(Guest) (off func())) {
 	c.options.Power = power
 }
 
+// SetKeep changes Options.Keep, for instances to come.
+func (c *Cloud) SetKeep(keep bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.options.Keep = keep
+}
+
 // SetRemember changes Options.Remember.
 func (c *Cloud) SetRemember(d time.Duration) {
 	c.mu.Lock()
@@ -287,6 +303,15 @@ func (c *Cloud) Interrupt(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.instances[id].end("Server.SpotInstanceTermination: Spot instance termination")
+}
+
+// Vanish ends an instance that is not shown any more from then on, not even as terminated.
+func (c *Cloud) Vanish(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := c.instances[id]
+	i.end("it vanished")
+	i.vanished = true
 }
 
 // Protect keeps an instance from being terminated by the API.
@@ -305,6 +330,13 @@ func (c *Cloud) Calls() map[string]int {
 		all[op] = n
 	}
 	return all
+}
+
+// Throttled returns how many of them were refused for being too many.
+func (c *Cloud) Throttled() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.throttled
 }
 
 // Left lists all that exists and has the tag; terminated instances apart.
@@ -337,8 +369,8 @@ func (c *Cloud) Launch(tags map[string]string) (id string, alive func() bool) {
 	}
 }
 
-// write answers in the service's words.
-func write(w http.ResponseWriter, in call, out any, fail *failure) {
+// write answers in the service's words, or with half of them.
+func write(w http.ResponseWriter, in call, out any, fail *failure, half bool) {
 	var body bytes.Buffer
 	status := http.StatusOK
 	if fail != nil {
@@ -349,6 +381,9 @@ func write(w http.ResponseWriter, in call, out any, fail *failure) {
 		kind = "application/x-amz-json-1.1"
 	}
 	encode(&body, in, out, fail)
+	if half {
+		body.Truncate(body.Len() / 2)
+	}
 	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(status)
 	_, _ = w.Write(body.Bytes()) // the client may be gone

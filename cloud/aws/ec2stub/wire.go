@@ -134,13 +134,19 @@ type imageItem struct {
 }
 
 type deviceItem struct {
-	Name string `xml:"deviceName"`
-	GiB  int    `xml:"ebs>volumeSize"`
+	Name                string `xml:"deviceName"`
+	Snapshot            string `xml:"ebs>snapshotId"`
+	GiB                 int    `xml:"ebs>volumeSize"`
+	Type                string `xml:"ebs>volumeType"`
+	DeleteOnTermination bool   `xml:"ebs>deleteOnTermination"`
 }
 
 func (i *imageItem) fill() {
 	i.State, i.RootType, i.RootDevice = "available", "ebs", "/dev/sda1"
-	i.Devices = []deviceItem{{Name: i.RootDevice, GiB: rootGiB}}
+	i.Devices = []deviceItem{{i.RootDevice, "snap-01", rootGiB, "gp3", true}}
+	if i.ID == KeepingImage {
+		i.Devices = append(i.Devices, deviceItem{keptDevice, "snap-02", 1, "gp3", false})
+	}
 }
 
 type typesResponse struct {

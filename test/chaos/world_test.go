@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/rig"
+)
+
+// world is where the machines are made, and the hand on it. Schedules are in the simulated cloud's words.
+type world interface {
+	// start starts the bench.
+	start(ctx context.Context) (*rig.Rig, error)
+	// parts is how many things on its bill a foreign VM is.
+	parts() int
+	// launch makes a foreign VM with these tags in a tenant's account.
+	launch(ctx context.Context, x *tenant, tags map[string]string) (id string, err error)
+	// accept is which tokens open a tenant's account from now on, and credentials what its Secret holds with one.
+	accept(ctx context.Context, x *tenant, tokens ...string) error
+	credentials(token string) map[string]string
+	// harm terminates a VM, or makes it vanish.
+	harm(ctx context.Context, x *tenant, id string, act simulator.InstanceAction) error
+	// fault befalls a tenant's account until undo is called.
+	fault(ctx context.Context, x *tenant, f simulator.Fault) (undo func(context.Context) error, err error)
+	// resize makes of a machine another.
+	resize(m *infrav1.CloudMachineFields)
+	// set changes how the cloud is for all.
+	set(ctx context.Context, w *wave, s simulator.Settings) error
+	// fall takes the cloud down for all, until rise is called.
+	fall(ctx context.Context, w *wave, mode simulator.DownMode) (rise func(context.Context) error, err error)
+}
+
+var worlds = map[string]world{"simulated": &simulatedWorld{}, "aws": amazonWorld{}}
+
+// simulatedWorld is the simulated cloud.
+type simulatedWorld struct{ admin simulator.Admin }
+
+func (s *simulatedWorld) start(ctx context.Context) (*rig.Rig, error) {
+	r, err := rig.Start(ctx)
+	if err == nil {
+		s.admin = r.Admin
+	}
+	return r, err
+}
+
+func (s *simulatedWorld) parts() int { return 4 } // VM, NIC, disk, data disk
+
+func (s *simulatedWorld) launch(ctx context.Context, x *tenant, tags map[string]string) (string, error) {
+	r, err := s.admin.Run(ctx, x.Name, wire.RunInstancesRequest{
+		Region: "sim-1", InstanceType: "small", Image: "node-image", Tags: tags, DataDisksGiB: []int32{1},
+	})
+	return r.ID, err
+}
+
+func (s *simulatedWorld) accept(ctx context.Context, x *tenant, tokens ...string) error {
+	return s.admin.SetAccount(ctx, simulator.AccountOptions{Name: x.Name, Tokens: tokens})
+}
+
+func (s *simulatedWorld) credentials(token string) map[string]string {
+	return map[string]string{"token": token}
+}
+
+func (s *simulatedWorld) harm(ctx context.Context, _ *tenant, id string, act simulator.InstanceAction) error {
+	return s.admin.Act(ctx, id, act)
+}
+
+func (s *simulatedWorld) fault(ctx context.Context, x *tenant, f simulator.Fault) (func(context.Context) error, error) {
+	f.Account = x.Name
+	id, err := s.admin.AddFault(ctx, f)
+	return func(ctx context.Context) error { return s.admin.RemoveFault(ctx, id) }, err
+}
+
+func (s *simulatedWorld) resize(m *infrav1.CloudMachineFields) { m.Simulated.InstanceType = "large" }
+
+func (s *simulatedWorld) set(ctx context.Context, _ *wave, settings simulator.Settings) error {
+	return s.admin.SetSettings(ctx, settings)
+}
+
+func (s *simulatedWorld) fall(ctx context.Context, _ *wave, mode simulator.DownMode) (func(context.Context) error, error) {
+	return func(ctx context.Context) error { return s.admin.SetDown(ctx, "") }, s.admin.SetDown(ctx, mode)
+}
+
+// amazonWorld is a stand-in for EC2 for each tenant.
+type amazonWorld struct{}
+
+func (amazonWorld) start(ctx context.Context) (*rig.Rig, error) { return rig.StartOnAWS(ctx) }
+
+func (amazonWorld) parts() int { return 1 }
+
+func (amazonWorld) launch(_ context.Context, x *tenant, tags map[string]string) (string, error) {
+	id, _ := x.AWS.Launch(tags)
+	return id, nil
+}
+
+func (amazonWorld) accept(_ context.Context, x *tenant, tokens ...string) error {
+	keys := map[string]string{}
+	for _, token := range tokens {
+		keys[rig.AWSKey] = token
+	}
+	x.AWS.SetKeys(keys)
+	return nil
+}
+
+func (amazonWorld) credentials(token string) map[string]string {
+	return map[string]string{"aws_access_key_id": rig.AWSKey, "aws_secret_access_key": token}
+}
+
+func (amazonWorld) harm(_ context.Context, x *tenant, id string, act simulator.InstanceAction) error {
+	switch act {
+	case simulator.ActTerminate:
+		x.AWS.Interrupt(id)
+	case simulator.ActVanish:
+		x.AWS.Vanish(id)
+	default:
+		return fmt.Errorf("nobody knows how to %s an instance of EC2", act)
+	}
+	return nil
+}
+
+// What the simulated cloud's operations and errors are called on EC2.
+var (
+	ec2Operations = map[string]string{
+		"": "", wire.RunInstances: "RunInstances", wire.DescribeResources: "DescribeInstances", wire.TerminateInstances: "TerminateInstances",
+		wire.DeleteResources: "DeleteVolume", wire.DescribeCatalog: "DescribeSubnets",
+	}
+	ec2Errors = map[string]ec2stub.Fault{
+		wire.InternalError:                {Code: "InternalError", Status: http.StatusInternalServerError},
+		wire.ServiceUnavailable:           {Code: "Unavailable", Status: http.StatusServiceUnavailable},
+		wire.RequestLimitExceeded:         {Code: "RequestLimitExceeded", Status: http.StatusServiceUnavailable},
+		wire.IdempotentParameterMismatch:  {Code: "IdempotentParameterMismatch", Status: http.StatusBadRequest},
+		wire.InsufficientInstanceCapacity: {Code: "InsufficientInstanceCapacity", Status: http.StatusInternalServerError},
+	}
+)
+
+func (amazonWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func(context.Context) error, error) {
+	out, known := ec2Errors[f.Code]
+	op, named := ec2Operations[f.Operation]
+	if !named || f.Code != "" && !known {
+		return nil, fmt.Errorf("EC2 knows no %s of %s", f.Code, f.Operation)
+	}
+	out.Operation, out.Skip, out.Count, out.Delay = op, f.Skip, f.Count, f.Delay.Duration
+	switch f.Kind {
+	case simulator.ErrorBefore, simulator.Slow:
+	case simulator.CutBefore:
+		out.Instead = ec2stub.Cut
+	case simulator.ErrorAfter, simulator.SlowAfter:
+		out.After = true
+	case simulator.CutAfter:
+		out.After, out.Instead = true, ec2stub.Cut
+	case simulator.Late:
+		out.Late = true
+	case simulator.PartialPage:
+		out.Short = true
+	case simulator.TruncatedJSON:
+		out.After, out.Instead = true, ec2stub.Half
+	case simulator.HTML:
+		out.After, out.Instead = true, ec2stub.Page
+	case simulator.Redirect:
+		out.After, out.Instead = true, ec2stub.Elsewhere
+	case simulator.FailBoot:
+		out.Birth = ec2stub.Stillborn
+	case simulator.DeadBody:
+		out.Birth = ec2stub.Lifeless
+	default:
+		return nil, fmt.Errorf("nobody knows how %s befalls EC2", f.Kind)
+	}
+	return forget(x.AWS.Inject(out)), nil
+}
+
+// forget is an undo that can't fail.
+func forget(undo func()) func(context.Context) error {
+	return func(context.Context) error {
+		undo()
+		return nil
+	}
+}
+
+func (amazonWorld) resize(m *infrav1.CloudMachineFields) { m.AWS.InstanceType = "m7g.large" }
+
+// set sets what EC2 has of it. A volume that somebody keeps from going with its instance is an old one: the driver makes none,
+// and so none that a lagging read could miss.
+func (amazonWorld) set(_ context.Context, w *wave, s simulator.Settings) error {
+	for _, x := range w.tenants {
+		x.AWS.SetLag(s.ConsistencyLag.Duration)
+		x.AWS.SetPageSize(s.PageSize)
+		x.AWS.SetKeep(s.ConsistencyLag.Duration == 0)
+	}
+	return nil
+}
+
+func (amazonWorld) fall(_ context.Context, w *wave, mode simulator.DownMode) (func(context.Context) error, error) {
+	down, ok := map[simulator.DownMode]ec2stub.Fault{
+		simulator.DownCut:         {Instead: ec2stub.Cut},
+		simulator.DownUnavailable: ec2Errors[wire.ServiceUnavailable],
+		simulator.DownHang:        {Instead: ec2stub.Cut, Delay: time.Hour},
+	}[mode]
+	if !ok {
+		return nil, errors.New("nobody knows how EC2 is down: " + string(mode))
+	}
+	var all []func()
+	for _, x := range w.tenants {
+		all = append(all, x.AWS.Inject(down))
+	}
+	return forget(func() {
+		for _, undo := range all {
+			undo()
+		}
+	}), nil
+}
