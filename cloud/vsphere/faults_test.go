@@ -152,6 +152,9 @@ func (l *life) lead(d *driver) error {
 		if err != nil && (step > 1 || cloud.CodeOf(err) != cloud.Unavailable || !strings.Contains(err.Error(), "clones run")) {
 			return err
 		}
+		if step > 6 {
+			return fmt.Errorf("the machine does not run: it is %s, %s", r.State, r.Reason)
+		}
 		l.release()
 		l.deleting = r.State == cloud.StateRunning
 	}
