@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -68,7 +69,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}
 	base.Credentials = login.provider
 	fips, dual := endpointKinds(account)
-	return &driver{
+	d := &driver{
 		identity: strings.Join([]string{"aws", account.Endpoint, account.Region, login.who}, "|"),
 		secrets:  login.secrets,
 		ec2: ec2.NewFromConfig(base, func(o *ec2.Options) {
@@ -84,7 +85,13 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		types:      cloud.Memo[types.InstanceTypeInfo]{TTL: typeTTL},
 		leftovers:  cloud.Memo[[]cloud.Resource]{TTL: leftoversTTL},
 		troubled:   cloud.Memo[map[string]string]{TTL: noticesTTL},
-	}, nil
+	}
+	if queue := account.InterruptionQueue; queue != nil {
+		return &listener{driver: d, queue: queue, sqs: sqs.NewFromConfig(base, func(o *sqs.Options) {
+			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
+		})}, nil
+	}
+	return d, nil
 }
 
 func (d *driver) Identity() string { return d.identity }

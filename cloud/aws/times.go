@@ -26,6 +26,13 @@ const (
 	// noticesTTL is how long it is believed what EC2 announces of instances: AWS announces its work days ahead.
 	noticesTTL = 5 * time.Minute
 
+	// longPoll is SQS's longest: an idle account with a queue costs three calls of SQS a minute.
+	longPoll = 20 * time.Second
+
+	// hiddenFor is how long SQS keeps a message to itself that was handed out: longer than a reconcile takes to put it on record, and a
+	// quarter of the two minutes that EC2 gives notice.
+	hiddenFor = 30 * time.Second
+
 	// credentialsEarly is how long before their end temporary credentials are renewed: longer than the slowest call.
 	credentialsEarly = 5 * time.Minute
 )

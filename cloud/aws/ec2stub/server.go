@@ -46,6 +46,7 @@ type Cloud struct {
 
 	options Options
 	buckets map[string]*rate.Limiter
+	queue   *queue
 
 	mu        sync.Mutex
 	keys      map[string]string // access keys and their secrets, those handed out by STS among them
@@ -78,7 +79,7 @@ func New(t interface{ Cleanup(func()) }, options Options) *Cloud {
 			// EC2's user guide, "Request throttling for the Amazon EC2 API".
 			"Run": rate.NewLimiter(2, 5), "Describe": rate.NewLimiter(20, 100), "": rate.NewLimiter(5, 100),
 		},
-		keys: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{},
+		queue: newQueue(), keys: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{},
 		leftovers: map[string]*leftover{}, tokens: map[zonalToken]launch{}, capacity: map[string]int{}, protected: map[string]bool{},
 	}
 	for id, secret := range options.Keys {
@@ -105,6 +106,7 @@ type call struct {
 	op      string
 	service string
 	form    url.Values
+	json    []byte // of SQS
 }
 
 // ServeHTTP implements http.Handler.
@@ -118,7 +120,11 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail = c.authenticate(r, in, body)
 	}
 	var out any
-	if fail == nil {
+	switch {
+	case fail != nil:
+	case in.service == "sqs":
+		out, fail = c.serveQueue(r.Context(), in)
+	default:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		out, fail = c.serve(in)
@@ -126,11 +132,14 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	write(w, in, out, fail)
 }
 
-// parse tells the protocols apart: Systems Manager's is JSON, the others are forms.
+// parse tells the protocols apart: Systems Manager's and SQS's are JSON, the others are forms.
 func parse(r *http.Request, body []byte) (call, *failure) {
 	if target, ok := strings.CutPrefix(r.Header.Get("X-Amz-Target"), "AmazonSSM."); ok {
 		name, fail := parameterName(body)
 		return call{op: target, service: "ssm", form: url.Values{"Name": {name}}}, fail
+	}
+	if target, ok := strings.CutPrefix(r.Header.Get("X-Amz-Target"), "AmazonSQS."); ok {
+		return call{op: target, service: "sqs", json: body}, nil
 	}
 	form, err := url.ParseQuery(string(body))
 	if err != nil || form.Get("Action") == "" {
@@ -345,10 +354,14 @@ func write(w http.ResponseWriter, in call, out any, fail *failure) {
 		status = fail.status
 	}
 	kind := "text/xml;charset=UTF-8"
-	if in.service == "ssm" {
+	switch in.service {
+	case "ssm":
 		kind = "application/x-amz-json-1.1"
+	case "sqs":
+		kind = "application/x-amz-json-1.0"
 	}
 	encode(&body, in, out, fail)
+	sqsHeader(w.Header(), in, fail)
 	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(status)
 	_, _ = w.Write(body.Bytes()) // the client may be gone
