@@ -30,7 +30,8 @@ func (r *CloudMachineReconciler) heed(ctx context.Context, s *machineScope, inst
 	case s.unreachable != "", s.cluster == nil, annotations.IsPaused(s.cluster, s.owner):
 		return nil
 	}
-	err := r.Client.Delete(ctx, s.owner, client.Preconditions{UID: &s.owner.UID})
+	// As it was judged, and not as it has become since: someone may just have paused it.
+	err := r.Client.Delete(ctx, s.owner, client.Preconditions{UID: &s.owner.UID, ResourceVersion: &s.owner.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting the Machine, whose VM the cloud takes back: %w", err)
 	}

@@ -111,6 +111,7 @@ var codes = map[string]cloud.Code{
 	"DependencyViolation":           cloud.Conflict,
 	"VolumeInUse":                   cloud.Conflict,
 	"InvalidNetworkInterface.InUse": cloud.Conflict,
+	"InvalidIPAddress.InUse":        cloud.Conflict,
 
 	"InternalError":       cloud.Unavailable,
 	"InternalFailure":     cloud.Unavailable,

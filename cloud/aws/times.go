@@ -18,9 +18,9 @@ const (
 	// mistake.
 	typeTTL = 24 * time.Hour
 
-	// leftoversTTL is how long a listing of volumes and network interfaces that were left behind serves further listings.
-	// They are an exception that costs little and is confirmed by a live read; listing them each minute would cost two
-	// thirds of an idle account's calls. For as long after a deletion every listing looks for them.
+	// leftoversTTL is how long a listing of volumes, network interfaces and addresses that were left behind serves further listings.
+	// They are an exception that costs little and is confirmed by a live read; listing them each minute would cost three
+	// quarters of an idle account's calls. For as long after a deletion every listing looks for them.
 	leftoversTTL = 5 * time.Minute
 
 	// noticesTTL is how long it is believed what EC2 announces of instances: AWS announces its work days ahead.

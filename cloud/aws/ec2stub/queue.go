@@ -92,7 +92,7 @@ func (c *Cloud) serveQueue(ctx context.Context, in call) (any, *failure) {
 	var asked struct {
 		QueueUrl                                                string //nolint:revive,staticcheck // SQS's spelling
 		MaxNumberOfMessages, WaitTimeSeconds, VisibilityTimeout int
-		MessageSystemAttributeNames                             []string
+		MessageBody                                             string
 		Entries                                                 []struct{ Id, ReceiptHandle string } //nolint:revive,staticcheck // the same
 	}
 	if err := json.Unmarshal(in.json, &asked); err != nil {
@@ -102,6 +102,9 @@ func (c *Cloud) serveQueue(ctx context.Context, in call) (any, *failure) {
 		return nil, refuse("QueueDoesNotExist", "The specified queue does not exist.")
 	}
 	switch in.op {
+	case "SendMessage":
+		c.Send(asked.MessageBody, 0)
+		return map[string]any{"MessageId": "sent", "MD5OfMessageBody": checksum(asked.MessageBody)}, nil
 	case "ReceiveMessage":
 		if asked.MaxNumberOfMessages > 10 || asked.WaitTimeSeconds > 20 {
 			return nil, refuse("InvalidParameterValue", "at most 10 messages, and 20 seconds")
@@ -158,13 +161,17 @@ func (q *queue) take(most int, hide time.Duration) (found []map[string]any, next
 		}
 		m.received++
 		m.until = now.Add(hide)
-		sum := md5.Sum([]byte(m.body)) //nolint:gosec // as above
 		found = append(found, map[string]any{
-			"MessageId": m.id, "ReceiptHandle": fmt.Sprintf("%s/%d", m.id, m.received), "Body": m.body, "MD5OfBody": hex.EncodeToString(sum[:]),
+			"MessageId": m.id, "ReceiptHandle": fmt.Sprintf("%s/%d", m.id, m.received), "Body": m.body, "MD5OfBody": checksum(m.body),
 			"Attributes": map[string]string{"SentTimestamp": fmt.Sprint(m.sent.UnixMilli())},
 		})
 	}
 	return found, next, q.arrived
+}
+
+func checksum(body string) string {
+	sum := md5.Sum([]byte(body)) //nolint:gosec // as above
+	return hex.EncodeToString(sum[:])
 }
 
 // delete removes a message by any of its receipts; one that is not there is not missed.

@@ -168,7 +168,11 @@ func (c *Cloud) serve(in call) (any, *failure) {
 		"DescribeInstanceStatus":    c.describeInstanceStatus,
 		"DescribeVolumes":           c.describeVolumes,
 		"DescribeNetworkInterfaces": c.describeNetworkInterfaces,
-		"DeleteVolume":              func(form url.Values) (any, *failure) { return c.deleteLeftover(form.Get("VolumeId"), "InvalidVolume") },
+		"DescribeAddresses":         c.describeAddresses,
+		"ReleaseAddress": func(form url.Values) (any, *failure) {
+			return c.deleteLeftover(form.Get("AllocationId"), "InvalidAllocationID")
+		},
+		"DeleteVolume": func(form url.Values) (any, *failure) { return c.deleteLeftover(form.Get("VolumeId"), "InvalidVolume") },
 		"DeleteNetworkInterface": func(form url.Values) (any, *failure) {
 			return c.deleteLeftover(form.Get("NetworkInterfaceId"), "InvalidNetworkInterfaceID")
 		},
