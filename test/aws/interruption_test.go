@@ -83,7 +83,9 @@ func TestInterruption(t *testing.T) {
 	s.until("the third says what happens to it", s.troubled(all[2], "takes the spot instance back"))
 	s.AWS.Warn("i-0dead") // which is nobody's
 	asked := s.AWS.Calls()["ReceiveMessage"]
-	s.until("both have come twice", func(context.Context) (string, error) { return missing(4, min(4, s.AWS.Calls()["ReceiveMessage"]-asked)), nil })
+	s.until("both have come twice", func(context.Context) (string, error) {
+		return missing(4, min(4, s.AWS.Calls()["ReceiveMessage"]-asked)), nil
+	})
 	if left := s.AWS.Messages(); len(left) != 2 || !s.owner(all[2]).DeletionTimestamp.IsZero() {
 		t.Errorf("a Machine that is paused was deleted, or of the messages there is only %v", left)
 	}

@@ -3,6 +3,7 @@
 package packaging
 
 import (
+	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"net/http/httptest"
@@ -14,8 +15,11 @@ import (
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	kubeadmv1 "sigs.k8s.io/cluster-api/api/bootstrap/kubeadm/v1beta2"
+	kcpv1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/yaml"
 
@@ -33,13 +37,18 @@ type clusterctl struct {
 
 // flavors are those in templates/; the last is what a user gets who names none.
 func flavors() []string {
-	return []string{"adopted", "autoscaled", "mixed", "topology", "aws", "kubevirt", "openstack", "vsphere", ""}
+	return []string{"adopted", "autoscaled", "mixed", "topology", "aws", "aws-eks", "aws-kubeadm", "kubevirt", "openstack", "vsphere", ""}
 }
 
 // kinds are what a flavour must have, beside a Cluster and the account: the parts of a cluster, or the class that has them.
 func kinds(flavor string) []string {
-	if flavor == "topology" {
+	switch flavor {
+	case "topology":
 		return []string{"ClusterClass", "AdoptedControlPlaneTemplate", "CloudClusterTemplate", "CloudMachineTemplate", "CloudInitConfigTemplate"}
+	case "aws-eks":
+		return []string{"CloudCluster", "AdoptedControlPlane", "MachineDeployment", "CloudMachineTemplate", "Secret", "MachineHealthCheck"}
+	case "aws-kubeadm":
+		return []string{"CloudCluster", "KubeadmControlPlane", "MachineDeployment", "CloudMachineTemplate", "KubeadmConfigTemplate", "MachineHealthCheck"}
 	}
 	return []string{"CloudCluster", "AdoptedControlPlane", "MachineDeployment", "CloudMachineTemplate", "CloudInitConfigTemplate", "MachineHealthCheck"}
 }
@@ -71,6 +80,9 @@ func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
 		"DROVER_SIMULATED_ENDPOINT_A=http://one.example.com", "DROVER_SIMULATED_ENDPOINT_B=http://two.example.com",
 		"DROVER_AWS_REGION=eu-central-1", "DROVER_AWS_IMAGE_ID=ami-0a1b",
 		"DROVER_AWS_SUBNETS=subnet-0a1b, subnet-0c2d", "DROVER_AWS_SECURITY_GROUPS=sg-0a1b",
+		"DROVER_EKS_CLUSTER=green", "DROVER_EKS_ENDPOINT=https://0A1B.gr7.eu-central-1.eks.amazonaws.com", "DROVER_EKS_SERVICE_CIDR=10.100.0.0/16",
+		"DROVER_EKS_CA=" + base64.StdEncoding.EncodeToString([]byte(ca)), "DROVER_EKS_INSTANCE_PROFILE=nodes",
+		"DROVER_KUBEADM_ENDPOINT_HOST=api.example.com",
 		"DROVER_OPENSTACK_AUTH_URL=https://keystone.example.com/v3", "DROVER_OPENSTACK_PROJECT_ID=8fe3a5a1c1f04e0b",
 		"DROVER_OPENSTACK_FLAVOR=m1.large", "DROVER_OPENSTACK_IMAGE=ubuntu-24.04", "DROVER_OPENSTACK_NETWORKS=nodes, storage",
 		"DROVER_VSPHERE_SERVER=vcenter.example.com", "DROVER_VSPHERE_DATACENTER=dc1", "DROVER_VSPHERE_CA_BUNDLE=" + strings.ReplaceAll(ca, "\n", `\n`),
@@ -155,7 +167,7 @@ func badInput(t *testing.T, ctl clusterctl) {
 	missing := 0
 	for _, set := range ctl.env {
 		name, _, _ := strings.Cut(set, "=")
-		for prefix, flavor := range map[string]string{"DROVER_SIMULATED_": "mixed", "DROVER_AWS_": "aws", "DROVER_OPENSTACK_": "openstack",
+		for prefix, flavor := range map[string]string{"DROVER_SIMULATED_": "mixed", "DROVER_AWS_": "aws", "DROVER_EKS_": "aws-eks", "DROVER_KUBEADM_": "aws-kubeadm", "DROVER_OPENSTACK_": "openstack",
 			"DROVER_VSPHERE_": "vsphere", "DROVER_KUBEVIRT_": "kubevirt"} {
 			if !strings.HasPrefix(name, prefix) {
 				continue
@@ -176,7 +188,8 @@ func badInput(t *testing.T, ctl clusterctl) {
 func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,
+		kubeadmv1.AddToScheme, kcpv1.AddToScheme, corev1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
