@@ -66,6 +66,7 @@ type ledger struct {
 	current   atomic.Pointer[Account] // whose driver the loops use
 	inventory *inventory
 	deleter   *deleter
+	herald    *herald
 	capacity  *capacity
 	stop      context.CancelFunc // ends the loops; nil while they do not run
 }
@@ -81,6 +82,8 @@ type InventoryState struct {
 	Fresh bool
 	// Instances counts those with Drover's tags, of any cluster, terminated ones apart.
 	Instances int
+	// Deaf is why the news that the account names a place for can't be had (Herald); nil when they can, or it names none.
+	Deaf error
 }
 
 // Observation is what is known of one machine, without a call to the cloud.
@@ -257,8 +260,14 @@ func (a *Account) create(ctx context.Context, req Request, shape [sha256.Size]by
 // Observe returns what is known of the machine, and registers interest in it until Forget: OnMachines tells of changes.
 // It never calls the cloud.
 func (a *Account) Observe(ref Reference) Observation {
-	return a.inventory.observe(ref, a.deleter.has(ref.Token))
+	o := a.inventory.observe(ref, a.deleter.has(ref.Token))
+	a.herald.wake()
+	return o
 }
+
+// Recorded says that the Notice and the Ending of the machine's instance, as Observe has returned it, are on record, so that the cloud need
+// not tell them again. It never calls the cloud.
+func (a *Account) Recorded(token string, seen *Resource) { a.inventory.record(token, seen) }
 
 // Delete asks for the deletion of the machine and all that belongs to it, and returns how far it is. It never calls the
 // cloud and never blocks: the deletion goes on by itself, together with those of other machines, until Forget, and
@@ -287,7 +296,11 @@ func (a *Account) Listing(atLeast time.Duration) (began time.Time, all []Resourc
 func (a *Account) Living(token string) int { return len(living(a.inventory.resources(token))) }
 
 // Inventory says how much the inventory is worth.
-func (a *Account) Inventory() InventoryState { return a.inventory.state() }
+func (a *Account) Inventory() InventoryState {
+	s := a.inventory.state()
+	s.Deaf = a.herald.deaf()
+	return s
+}
 
 // list is a complete listing.
 func (a *Account) list(ctx context.Context) ([]Resource, error) {

@@ -32,7 +32,7 @@ type Options struct {
 	// OnMachines tells that these machines changed. It must not block.
 	OnMachines func(account types.NamespacedName, tokens []string)
 	// OnAccount tells that the account's inventory became stale, or fresh, or that its credentials are refused, or no
-	// longer. It must not block.
+	// longer; or that its news can't be had, or can again. It must not block.
 	OnAccount func(account types.NamespacedName)
 
 	// random returns a number from 0 to 1, for jitter. Tests fix it.
@@ -148,6 +148,7 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 	} else {
 		a.inventory.retry()
 		a.deleter.retry()
+		a.herald.wake()
 	}
 	return a, nil
 }
@@ -238,6 +239,7 @@ func (s *Accounts) newLedger(a *Account) *ledger {
 	}
 	l.inventory = newInventory(l.current.Load, changed, func() { s.options.OnAccount(a.key) }, s.options.random)
 	l.deleter = newDeleter(l.current.Load, l.inventory, changed, s.options.random)
+	l.herald = newHerald(l.current.Load, l.inventory, func() { s.options.OnAccount(a.key) }, s.options.random)
 	return l
 }
 
@@ -250,6 +252,7 @@ func (s *Accounts) run(l *ledger) {
 	l.stop = stop
 	s.loops.Go(func() { l.inventory.run(ctx) })
 	s.loops.Go(func() { l.deleter.run(ctx) })
+	s.loops.Go(func() { l.herald.run(ctx) })
 }
 
 func (s *Accounts) all() []*Account {

@@ -227,6 +227,8 @@ type Resource struct {
 	// Notice is what the cloud announces of an instance that runs, or finds wrong with it, for people; "" for nothing. It changes nothing but what
 	// is shown.
 	Notice string
+	// Ending is true when the cloud is about to take an Interruptible instance back, within minutes: its Machine gives way to a successor.
+	Ending bool
 }
 
 // Offering is what a machine will be as a Node, for scale from zero.

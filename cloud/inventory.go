@@ -69,6 +69,9 @@ type watch struct {
 	gone           bool
 	last           *Resource // the instance as last seen
 	reported       Observation
+	// news is what the cloud told of the instance, and recorded that the machine's controller has it on record.
+	news     *News
+	recorded bool
 }
 
 func newInventory(account func() *Account, changed func([]string), flipped func(), random func() float64) *inventory {

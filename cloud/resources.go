@@ -124,6 +124,7 @@ func (v *inventory) look(w *watch) Observation {
 	if i := slices.IndexFunc(instances, func(r Resource) bool { return w.ref.ProviderID != "" && r.ProviderID == w.ref.ProviderID }); i >= 0 {
 		pick = instances[i]
 	}
+	w.announce(&pick)
 	o.Instance, w.last = &pick, &pick
 	if len(alive) > 1 || (len(alive) == 1 && alive[0].ID != pick.ID) {
 		for _, r := range alive {

@@ -59,6 +59,7 @@ type CloudMachineReconciler struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters;cloudaccounts,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;clusters/status;machines;machines/status,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=delete
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
@@ -98,6 +99,8 @@ type machineScope struct {
 	// later says that the status is a later step's to write, which saves a write: because this step wrote the spec, and that
 	// comes back as an event; or because there is nothing to say yet.
 	later bool
+	// heeded is the instance as it was seen, when what the cloud has told of it is on record after this step.
+	heeded *cloud.Resource
 }
 
 func (s *machineScope) key() client.ObjectKey { return client.ObjectKeyFromObject(s.CloudMachine) }
@@ -118,7 +121,11 @@ func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return result, err
 	}
 	r.eventOnChange(before, scope.CloudMachine)
-	return result, errors.Join(err, patchStatus(ctx, r.Client, before, scope.CloudMachine))
+	err = errors.Join(err, patchStatus(ctx, r.Client, before, scope.CloudMachine))
+	if err == nil && scope.heeded != nil {
+		scope.account.Recorded(scope.Spec.CreationToken, scope.heeded)
+	}
+	return result, err
 }
 
 // read gathers what the step needs. A nil scope means that there is nothing to do.

@@ -55,6 +55,9 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 		return reconcile.Result{}, nil
 	}
 	report(s.CloudMachine, seen.Instance)
+	if err := r.heed(ctx, s, seen.Instance); err != nil {
+		return reconcile.Result{}, err
+	}
 	return r.link(ctx, s)
 }
 

@@ -73,7 +73,9 @@ func classOf(op string) cloud.Class {
 	switch {
 	case strings.HasPrefix(op, "Run"):
 		return cloud.ClassCreate
-	case strings.HasPrefix(op, "Terminate"), strings.HasPrefix(op, "Delete"):
+	case op == deleteMessages: // SQS's, which has nothing to do with how often EC2 deletes
+		return cloud.ClassRead
+	case strings.HasPrefix(op, "Terminate"), strings.HasPrefix(op, "Delete"), strings.HasPrefix(op, "Release"):
 		return cloud.ClassDelete
 	}
 	return cloud.ClassRead

@@ -6,6 +6,8 @@ package aws
 
 import (
 	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -53,11 +55,25 @@ func Cloud() cloud.Cloud {
 // providerID is the instance's as AWS's cloud controller writes it, in every partition.
 func providerID(zone, id string) string { return "aws:///" + zone + "/" + id }
 
-func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
-	if a.AWS != nil && a.AWS.Endpoint != "" && a.CredentialsRef == nil {
-		return field.ErrorList{field.Forbidden(path.Child("aws", "endpoint"), "an endpoint of one's own needs credentials of one's own: set credentialsRef")}
+func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
+	if a.AWS == nil {
+		return nil
 	}
-	return nil
+	path = path.Child("aws")
+	if a.AWS.Endpoint != "" && a.CredentialsRef == nil {
+		all = append(all, field.Forbidden(path.Child("endpoint"), "an endpoint of one's own needs credentials of one's own: set credentialsRef"))
+	}
+	if queue := a.AWS.InterruptionQueue; queue != nil && a.AWS.Endpoint == "" && !inRegion(queue.URL, a.AWS.Region) {
+		all = append(all, field.Invalid(path.Child("interruptionQueue", "url"), queue.URL,
+			fmt.Sprintf("must be the https:// URL of a queue in the account's region, %s", a.AWS.Region)))
+	}
+	return all
+}
+
+// inRegion tells whether a queue's URL is of a region, in any of the forms that AWS gives them.
+func inRegion(queue, region string) bool {
+	u, err := url.Parse(queue)
+	return err == nil && u.Scheme == "https" && slices.Contains(strings.Split(u.Hostname(), "."), region)
 }
 
 func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) field.ErrorList {

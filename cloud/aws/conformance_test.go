@@ -85,7 +85,7 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 		Patience: 20 * time.Second,
 		// A driver that is new looks up image, subnets and security groups, once for all its machines. A listing looks for
 		// volumes and network interfaces, too, and for three kinds of announcements.
-		Calls:  conformance.Calls{Create: 4, Offering: 2, List: 6, Describe: 3, Page: 50},
+		Calls:  conformance.Calls{Create: 4, Offering: 2, List: 7, Describe: 4, Page: 50},
 		Inject: injections(stub),
 		Foreign: func(testing.TB) func() bool {
 			_, alive := stub.Launch(map[string]string{"team": "others"})

@@ -17,6 +17,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	sqstypes "github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 	"github.com/aws/smithy-go"
 	. "github.com/onsi/gomega"
@@ -31,8 +33,9 @@ func TestContract(t *testing.T) {
 	t.Parallel()
 	t.Run("stand-in", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, ec2stub.New(t, ec2stub.Options{Keys: testKeys()}).URL)
-		w.image = "ami-0a"
+		stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+		w := newWorld(t, stub.URL)
+		w.image, w.queue = "ami-0a", stub.QueueURL()
 		for _, c := range contract() {
 			t.Run(c.name, func(t *testing.T) { c.hold(t, w, c.want) })
 		}
@@ -41,6 +44,11 @@ func TestContract(t *testing.T) {
 		t.Parallel()
 		endpoint := startMoto(t)
 		w := newWorld(t, endpoint)
+		made, err := w.sqs.CreateQueue(t.Context(), &sqs.CreateQueueInput{QueueName: aws.String("drover")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.queue = *made.QueueUrl
 		for _, c := range contract() {
 			t.Run(c.name, func(t *testing.T) {
 				if c.moto == nil {
@@ -232,6 +240,42 @@ func contract() []question {
 			_, err := w.ec2.DeleteNetworkInterface(ctx, &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: aws.String("eni-0dead000")})
 			return "", err
 		}},
+		{name: "no address with the tag", want: "0", ask: func(ctx context.Context, w *world) (string, error) {
+			answer, err := w.ec2.DescribeAddresses(ctx, &ec2.DescribeAddressesInput{Filters: []types.Filter{filter("tag-key", "none")}})
+			if err != nil {
+				return "", err
+			}
+			return fmt.Sprint(len(answer.Addresses)), nil
+		}},
+		{name: "unknown address", want: "InvalidAllocationID.NotFound", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.ec2.ReleaseAddress(ctx, &ec2.ReleaseAddressInput{AllocationId: aws.String("eipalloc-0dead000")})
+			return "", err
+		}},
+		{name: "unknown queue", want: "AWS.SimpleQueueService.NonExistentQueue", ask: func(ctx context.Context, w *world) (string, error) {
+			_, err := w.sqs.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: aws.String(w.queue + "-2")})
+			return "", err
+		}},
+		{name: "an empty queue", want: "0", ask: func(ctx context.Context, w *world) (string, error) { return w.receive(ctx) }},
+		{name: "a message", want: "1 hello", ask: func(ctx context.Context, w *world) (string, error) {
+			if _, err := w.sqs.SendMessage(ctx, &sqs.SendMessageInput{QueueUrl: &w.queue, MessageBody: aws.String("hello")}); err != nil {
+				return "", err
+			}
+			return w.receive(ctx)
+		}},
+		{name: "a message that is hidden", want: "0", ask: func(ctx context.Context, w *world) (string, error) { return w.receive(ctx) }},
+		{name: "a message that comes again", want: "1 hello", ask: func(ctx context.Context, w *world) (string, error) {
+			return w.receiveWithin(ctx, 3)
+		}},
+		{name: "delete a message", want: "true", ask: func(ctx context.Context, w *world) (string, error) {
+			answer, err := w.sqs.DeleteMessageBatch(ctx, &sqs.DeleteMessageBatchInput{QueueUrl: &w.queue, Entries: []sqstypes.DeleteMessageBatchRequestEntry{
+				{Id: aws.String("0"), ReceiptHandle: &w.receipt},
+			}})
+			if err != nil {
+				return "", err
+			}
+			return fmt.Sprint(len(answer.Successful) == 1), nil
+		}},
+		{name: "a queue that was emptied", want: "0", ask: func(ctx context.Context, w *world) (string, error) { return w.receiveWithin(ctx, 2) }},
 		{name: "wrong secret", want: "SignatureDoesNotMatch", ask: func(ctx context.Context, w *world) (string, error) {
 			_, err := w.client(testKey, "wrong").DescribeInstances(ctx, &ec2.DescribeInstancesInput{})
 			return "taken", err
@@ -248,7 +292,10 @@ type world struct {
 	endpoint      string
 	ec2           *ec2.Client
 	ssm           *ssm.Client
+	sqs           *sqs.Client
 	image, subnet string
+	queue         string
+	receipt       string // of the last message
 	first         string // the first instance
 }
 
@@ -257,6 +304,7 @@ func newWorld(t *testing.T, endpoint string) *world {
 	w := &world{endpoint: endpoint}
 	w.ec2 = w.client(testKey, testSecret)
 	w.ssm = ssm.NewFromConfig(w.config(testKey, testSecret))
+	w.sqs = sqs.NewFromConfig(w.config(testKey, testSecret))
 	subnets, err := w.ec2.DescribeSubnets(t.Context(), &ec2.DescribeSubnetsInput{})
 	if err != nil {
 		t.Fatal(err)
@@ -279,6 +327,26 @@ func (w *world) config(key, secret string) aws.Config {
 		Region: "us-east-1", BaseEndpoint: &w.endpoint, Retryer: func() aws.Retryer { return aws.NopRetryer{} },
 		Credentials: credentials.NewStaticCredentialsProvider(key, secret, ""),
 	}
+}
+
+// receive tells what is in the queue, and hides it for a second.
+func (w *world) receive(ctx context.Context) (string, error) { return w.receiveWithin(ctx, 0) }
+
+func (w *world) receiveWithin(ctx context.Context, seconds int32) (string, error) {
+	answer, err := w.sqs.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: &w.queue, VisibilityTimeout: 1, WaitTimeSeconds: seconds,
+		MessageSystemAttributeNames: []sqstypes.MessageSystemAttributeName{sqstypes.MessageSystemAttributeNameSentTimestamp}})
+	if err != nil {
+		return "", err
+	}
+	all := fmt.Sprint(len(answer.Messages))
+	for _, m := range answer.Messages {
+		w.receipt = *m.ReceiptHandle
+		all += " " + *m.Body
+		if m.Attributes["SentTimestamp"] == "" {
+			all += " without its time"
+		}
+	}
+	return all, nil
 }
 
 func (w *world) client(key, secret string) *ec2.Client {

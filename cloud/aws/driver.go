@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -68,7 +69,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}
 	base.Credentials = login.provider
 	fips, dual := endpointKinds(account)
-	return &driver{
+	d := &driver{
 		identity: strings.Join([]string{"aws", account.Endpoint, account.Region, login.who}, "|"),
 		secrets:  login.secrets,
 		ec2: ec2.NewFromConfig(base, func(o *ec2.Options) {
@@ -84,7 +85,13 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		types:      cloud.Memo[types.InstanceTypeInfo]{TTL: typeTTL},
 		leftovers:  cloud.Memo[[]cloud.Resource]{TTL: leftoversTTL},
 		troubled:   cloud.Memo[map[string]string]{TTL: noticesTTL},
-	}, nil
+	}
+	if queue := account.InterruptionQueue; queue != nil {
+		return &listener{driver: d, queue: queue, sqs: sqs.NewFromConfig(base, func(o *sqs.Options) {
+			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
+		})}, nil
+	}
+	return d, nil
 }
 
 func (d *driver) Identity() string { return d.identity }
@@ -126,7 +133,11 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 			return nil, err
 		}
 		interfaces, err := d.interfaces(ctx, ours, filter("status", "available"))
-		return append(volumes, interfaces...), err
+		if err != nil {
+			return nil, err
+		}
+		addresses, err := d.addresses(ctx, ours)
+		return slices.Concat(volumes, interfaces, addresses), err
 	})
 	if err != nil {
 		return nil, err
@@ -136,7 +147,7 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 }
 
 // Describe asks by token alone: an instance that a ProviderID names and that carries the Reference's tags carries its
-// token. Volumes and network interfaces are looked for once their instance lives no more: until then they belong to it.
+// token. Volumes, network interfaces and addresses are looked for once their instance lives no more: until then they belong to it.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
 	wanted := map[string]bool{}
 	for _, ref := range refs {
@@ -163,7 +174,11 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	if err != nil {
 		return nil, err
 	}
-	return append(found, only(append(volumes, interfaces...), wanted)...), nil
+	addresses, err := d.addresses(ctx, tokens(wanted)...)
+	if err != nil {
+		return nil, err
+	}
+	return append(found, only(slices.Concat(volumes, interfaces, addresses), wanted)...), nil
 }
 
 // tokens is the filter for what carries one of the tokens; none where there is none.
@@ -249,6 +264,24 @@ func (d *driver) interfaces(ctx context.Context, filters ...types.Filter) ([]clo
 	})
 }
 
+// addresses reads the elastic IP addresses that nothing uses. Drover allocates none: these are what others have tagged as a machine's. EC2
+// has no pages of them.
+func (d *driver) addresses(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
+	return pages(len(filters) > 0, "DescribeAddresses", func(*string) ([]cloud.Resource, *string, error) {
+		answer, err := d.ec2.DescribeAddresses(ctx, &ec2.DescribeAddressesInput{Filters: filters})
+		if err != nil {
+			return nil, nil, d.secrets.typed("DescribeAddresses", err)
+		}
+		var found []cloud.Resource
+		for i := range answer.Addresses {
+			if aws.ToString(answer.Addresses[i].AssociationId) == "" {
+				found = append(found, toAddress(&answer.Addresses[i]))
+			}
+		}
+		return found, nil, nil
+	})
+}
+
 // pages reads to the end, and keeps what is ours. Only an empty NextToken ends a listing: a short page does not.
 func pages(ask bool, op string, page func(next *string) (found []cloud.Resource, after *string, err error)) ([]cloud.Resource, error) {
 	if !ask {
@@ -295,6 +328,9 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 		case cloud.KindNIC:
 			_, err = d.ec2.DeleteNetworkInterface(ctx, &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: &r.ID})
 			err = d.secrets.typed("DeleteNetworkInterface "+r.ID, err)
+		case cloud.KindAddress:
+			_, err = d.ec2.ReleaseAddress(ctx, &ec2.ReleaseAddressInput{AllocationId: &r.ID})
+			err = d.secrets.typed("ReleaseAddress "+r.ID, err)
 		default:
 			err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing on AWS", r.Kind, r.ID)
 		}

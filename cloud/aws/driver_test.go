@@ -530,3 +530,39 @@ type body struct{ *strings.Reader }
 
 func newBody(s string) body { return body{strings.NewReader(s)} }
 func (body) Close() error   { return nil }
+
+// TestAddresses: an elastic IP address that carries a machine's tags, whoever put them there, is released when the machine's instance is gone;
+// one that is in use, or carries no tags of Drover's, is left alone.
+func TestAddresses(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
+	d := connect(t, stub, nil)
+	made, err := d.Ensure(ctx, request("token", nil))
+	g.Expect(err).NotTo(HaveOccurred())
+	mine := stub.Allocate(made.ID, map[string]string{cloud.TagOwnership: "owner", cloud.TagToken: "token"})
+	stub.Allocate("", map[string]string{"Name": "of somebody else"})
+	orphan := stub.Allocate("", map[string]string{cloud.TagOwnership: "owner", cloud.TagToken: "other"})
+
+	addresses := func(all []cloud.Resource, err error) (ids []string) {
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, r := range all {
+			if r.Kind == cloud.KindAddress {
+				ids = append(ids, r.ID)
+			}
+		}
+		return ids
+	}
+	refs := []cloud.Reference{{Token: "token", OwnershipID: "owner"}}
+	g.Expect(addresses(d.List(ctx))).To(ConsistOf(orphan))
+	g.Expect(addresses(d.Describe(ctx, refs))).To(BeEmpty())
+
+	g.Expect(d.Delete(ctx, []cloud.Resource{made})).To(Equal([]error{nil}))
+	found, err := d.Describe(ctx, refs)
+	g.Expect(addresses(found, err)).To(ConsistOf(mine))
+	g.Expect(addresses(d.List(ctx))).To(ConsistOf(mine, orphan))
+	address := cloud.Resource{Kind: cloud.KindAddress, ID: mine}
+	g.Expect(d.Delete(ctx, []cloud.Resource{address, address})).To(Equal([]error{nil, nil}), "gone already is what was wanted")
+	g.Expect(addresses(d.Describe(ctx, refs))).To(BeEmpty())
+	g.Expect(addresses(d.List(ctx))).To(ConsistOf(orphan))
+}

@@ -23,8 +23,8 @@ const (
 	imageNotFound      = "InvalidAMIID.NotFound"
 )
 
-// codes maps AWS's codes, from "Error codes for the Amazon EC2 API" in the EC2 API Reference and the common errors of STS and
-// Systems Manager. What is not in it goes by the code's form, see codeOf.
+// codes maps AWS's codes, from "Error codes for the Amazon EC2 API" in the EC2 API Reference and the common errors of STS,
+// Systems Manager and SQS. What is not in it goes by the code's form, see codeOf.
 var codes = map[string]cloud.Code{
 	"RequestLimitExceeded":      cloud.Throttled,
 	"Throttling":                cloud.Throttled,
@@ -96,6 +96,13 @@ var codes = map[string]cloud.Code{
 	"InvalidAMIID.Unavailable": cloud.NotFound,
 	"ParameterNotFound":        cloud.NotFound,
 
+	// SQS's, by both of its names.
+	"QueueDoesNotExist":                       cloud.NotFound,
+	"AWS.SimpleQueueService.NonExistentQueue": cloud.NotFound,
+	"OverLimit":       cloud.Throttled,
+	"KmsThrottled":    cloud.Throttled,
+	"KmsAccessDenied": cloud.Unauthorized,
+
 	parameterMismatch:               cloud.Conflict,
 	instanceTerminated:              cloud.Conflict,
 	notPermitted:                    cloud.Conflict,
@@ -104,6 +111,7 @@ var codes = map[string]cloud.Code{
 	"DependencyViolation":           cloud.Conflict,
 	"VolumeInUse":                   cloud.Conflict,
 	"InvalidNetworkInterface.InUse": cloud.Conflict,
+	"InvalidIPAddress.InUse":        cloud.Conflict,
 
 	"InternalError":       cloud.Unavailable,
 	"InternalFailure":     cloud.Unavailable,

@@ -33,17 +33,25 @@ func TestPolicy(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]bool{}
 	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Stop: time.Millisecond, Keep: true})
-	d := connect(t, stub, func(c *cloud.Config) {
-		c.Transport = transport(func(r *http.Request) (*http.Response, error) {
+	account := testAccount(stub.URL)
+	account.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: stub.QueueURL()}
+	made, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(),
+		Transport: transport(func(r *http.Request) (*http.Response, error) {
 			op, _, _ := cloud.OperationOf(r.Context())
 			mu.Lock()
 			defer mu.Unlock()
 			seen[op] = true
 			return http.DefaultTransport.RoundTrip(r)
-		})
+		}),
 	})
-	_, err := d.Probe(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
+	d := made.(*listener)
+	_, err = d.Probe(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	stub.Warn("i-01")
+	news, err := d.Hear(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(d.Dismiss(ctx, news)).To(Succeed())
 	for token, image := range map[string]infrav1.AWSImage{"a": {SSMParameter: "/aws/service/node/image"}, "b": {ID: "ami-0a"}} {
 		req := request(token, func(m *infrav1.AWSMachine) { m.Image = image })
 		_, err = d.Offering(ctx, req.Spec)
@@ -51,8 +59,8 @@ func TestPolicy(t *testing.T) {
 		_, err = d.Ensure(ctx, req)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	// No test of this package's makes a network interface that stays behind.
-	g.Expect(d.Delete(ctx, []cloud.Resource{{Kind: cloud.KindNIC, ID: "eni-0"}})).To(Equal([]error{nil}))
+	// The driver makes neither a network interface that stays behind nor an elastic IP address.
+	g.Expect(d.Delete(ctx, []cloud.Resource{{Kind: cloud.KindNIC, ID: "eni-0"}, {Kind: cloud.KindAddress, ID: "eipalloc-0"}})).To(Equal([]error{nil, nil}))
 	g.Eventually(func() []string {
 		all, err := d.List(ctx)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -90,7 +98,12 @@ func policy(operations []string) any {
 		Condition: map[string]map[string]string{"StringEquals": {"ec2:CreateAction": "RunInstances"}}}
 	remove := statement{Sid: "DeleteWhatIsTagged", Effect: "Allow", Resource: "*",
 		Condition: map[string]map[string]string{"Null": {"aws:ResourceTag/" + cloud.TagOwnership: "false"}}}
+	hear := statement{Sid: "HearWhatIsAnnounced", Effect: "Allow", Resource: "arn:aws:sqs:*:*:drover"}
 	for _, op := range operations {
+		if name, ok := map[string]string{receiveMessage: "sqs:ReceiveMessage", deleteMessages: "sqs:DeleteMessage"}[op]; ok {
+			hear.Action = append(hear.Action, name)
+			continue
+		}
 		of, service := &read, "ec2:"
 		switch classOf(op) {
 		case cloud.ClassCreate:
@@ -106,5 +119,5 @@ func policy(operations []string) any {
 	return struct {
 		Version   string
 		Statement []statement
-	}{"2012-10-17", []statement{read, create, tag, remove}}
+	}{"2012-10-17", []statement{read, create, tag, remove, hear}}
 }

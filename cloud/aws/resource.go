@@ -98,3 +98,9 @@ func toInterface(n *types.NetworkInterface) cloud.Resource {
 	r.OwnershipID, r.Token = tagsOf(n.TagSet)
 	return r
 }
+
+func toAddress(a *types.Address) cloud.Resource {
+	r := cloud.Resource{Kind: cloud.KindAddress, ID: aws.ToString(a.AllocationId)}
+	r.OwnershipID, r.Token = tagsOf(a.Tags)
+	return r
+}

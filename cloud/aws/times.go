@@ -18,13 +18,20 @@ const (
 	// mistake.
 	typeTTL = 24 * time.Hour
 
-	// leftoversTTL is how long a listing of volumes and network interfaces that were left behind serves further listings.
-	// They are an exception that costs little and is confirmed by a live read; listing them each minute would cost two
-	// thirds of an idle account's calls. For as long after a deletion every listing looks for them.
+	// leftoversTTL is how long a listing of volumes, network interfaces and addresses that were left behind serves further listings.
+	// They are an exception that costs little and is confirmed by a live read; listing them each minute would cost three
+	// quarters of an idle account's calls. For as long after a deletion every listing looks for them.
 	leftoversTTL = 5 * time.Minute
 
 	// noticesTTL is how long it is believed what EC2 announces of instances: AWS announces its work days ahead.
 	noticesTTL = 5 * time.Minute
+
+	// longPoll is SQS's longest: an idle account with a queue costs three calls of SQS a minute.
+	longPoll = 20 * time.Second
+
+	// hiddenFor is how long SQS keeps a message to itself that was handed out: longer than a reconcile takes to put it on record, and a
+	// quarter of the two minutes that EC2 gives notice.
+	hiddenFor = 30 * time.Second
 
 	// credentialsEarly is how long before their end temporary credentials are renewed: longer than the slowest call.
 	credentialsEarly = 5 * time.Minute

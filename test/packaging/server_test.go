@@ -58,7 +58,7 @@ func TestManagementCluster(t *testing.T) {
 	}
 	server := client.WithFieldValidation(plain, metav1.FieldValidationStrict)
 	installCertManagerKinds(t, server)
-	installKubeadmKinds(t, server)
+	installKinds(t, server, moduleDir(t, "hack/tools/nodeadm", "github.com/awslabs/amazon-eks-ami/nodeadm")+"/crds/*.yaml")
 
 	step := func(name string, do func(t *testing.T)) { // each stands on those before it
 		if !t.Run(name, do) {
@@ -87,11 +87,17 @@ func TestManagementCluster(t *testing.T) {
 	}
 	life := newLife(t, ctl, management)
 	step("every flavour, strictly", func(t *testing.T) {
+		for _, provider := range []string{"bootstrap", "controlplane"} {
+			installKinds(t, server, moduleDir(t, ".", "sigs.k8s.io/cluster-api")+"/"+provider+"/kubeadm/config/crd/bases/*.yaml")
+		}
 		for _, flavor := range flavors() {
 			for _, o := range objects(t, ctl.generate(t, flavor, "blue", "default")) {
 				accept(t, server, o, client.DryRunAll)
 			}
 		}
+	})
+	step("EKS's user data, strictly", func(t *testing.T) {
+		accept(t, server, nodeConfig(t, ctl.generate(t, "aws-eks", "blue", "default")), client.DryRunAll)
 	})
 	step("the adopted flavour makes machines", life.begin)
 	step("describe", life.describe)
@@ -121,6 +127,20 @@ func wrongContract(t *testing.T, ctl clusterctl) {
 	other.refuses(t, "v1alpha4", "init", "--infrastructure", "drover:"+version, "--bootstrap", "-", "--control-plane", "-")
 }
 
+// installKinds installs the CRDs in a module's files.
+func installKinds(t *testing.T, server client.Client, pattern string) {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s: no CRDs: %v", pattern, err)
+	}
+	for _, file := range files {
+		for _, crd := range objects(t, read(t, file)) {
+			accept(t, server, crd)
+		}
+	}
+}
+
 // coreVersion is Cluster API's, which is what the playground runs.
 const coreVersion = "v1.14.2"
 
@@ -148,20 +168,6 @@ func installCertManagerKinds(t *testing.T, server client.Client) {
 	for _, file := range files {
 		for _, crd := range objects(t, read(t, file)) {
 			crd.SetLabels(nil)
-			accept(t, server, crd)
-		}
-	}
-}
-
-// installKubeadmKinds installs the CRDs of Cluster API's kubeadm providers, for the flavours that make a whole cluster.
-func installKubeadmKinds(t *testing.T, server client.Client) {
-	t.Helper()
-	files, err := filepath.Glob(moduleDir(t, ".", "sigs.k8s.io/cluster-api") + "/*/kubeadm/config/crd/bases/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("kubeadm's providers have no CRDs: %v", err)
-	}
-	for _, file := range files {
-		for _, crd := range objects(t, read(t, file)) {
 			accept(t, server, crd)
 		}
 	}

@@ -16,7 +16,7 @@ type AWSAccount struct {
 	// +kubebuilder:validation:Pattern=`^[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}$`
 	Region string `json:"region"`
 
-	// endpoint takes the place of AWS's own for EC2, SSM and STS alike, for a cloud that speaks their protocols. It needs
+	// endpoint takes the place of AWS's own for EC2, SSM, STS and SQS alike, for a cloud that speaks their protocols. It needs
 	// credentials of one's own. Default: the region's. Example: "https://ec2.cloud.example:8443".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -35,6 +35,28 @@ type AWSAccount struct {
 	// assumeRole is a role, of this or of another AWS account, to act as. The credentials are used for nothing else then.
 	// +optional
 	AssumeRole *AWSAssumeRole `json:"assumeRole,omitempty"`
+
+	// interruptionQueue is where EventBridge puts what EC2 announces of instances. It belongs to this CloudAccount alone: what is read
+	// is removed from it. Default: none, and an instance that is taken back is missed when it is gone.
+	// +optional
+	InterruptionQueue *AWSInterruptionQueue `json:"interruptionQueue,omitempty"`
+}
+
+// AWSInterruptionQueue is a queue of Amazon SQS.
+type AWSInterruptionQueue struct {
+	// url of the queue, in the account's region. Example: "https://sqs.eu-central-1.amazonaws.com/123456789012/drover".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^https?://[^\s/?#@]+/[^\s?#@]+$`
+	URL string `json:"url"`
+
+	// rebalance says what follows when EC2 recommends to leave a spot instance because it is likely to be taken back: "Report" shows it in
+	// the machine's condition Untroubled, "Replace" deletes the Machine as in an interruption. Default: "Report".
+	// +optional
+	// +kubebuilder:default=Report
+	// +kubebuilder:validation:Enum=Report;Replace
+	Rebalance string `json:"rebalance,omitempty"`
 }
 
 // AWSAssumeRole is a role to act as.

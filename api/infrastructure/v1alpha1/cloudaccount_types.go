@@ -259,6 +259,9 @@ const ConfirmOrphansAnnotation = "infrastructure.cluster.x-k8s.io/confirm-orphan
 // AccountInventoryFreshCondition is True while complete listings come as often as they should.
 const AccountInventoryFreshCondition = "InventoryFresh"
 
+// AccountNewsHeardCondition is False while the news that the account names a place for, such as a queue, can't be had; absent otherwise.
+const AccountNewsHeardCondition = "NewsHeard"
+
 // CloudAccount is one place where machines can be made: a cloud, its credentials, its limits. All machines that
 // refer to it share one client, one rate limit and one inventory.
 // +kubebuilder:object:root=true

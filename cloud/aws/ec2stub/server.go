@@ -4,6 +4,7 @@ package ec2stub
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -53,6 +54,7 @@ type Cloud struct {
 	options Options
 	account uint64 // begins all IDs
 	buckets map[string]*rate.Limiter
+	queue   *queue
 
 	mu        sync.Mutex
 	keys      map[string]string // access keys and their secrets, those handed out by STS among them
@@ -80,7 +82,7 @@ func New(t interface{ Cleanup(func()) }, options Options) *Cloud {
 			// EC2's user guide, "Request throttling for the Amazon EC2 API".
 			"Run": rate.NewLimiter(2, 5), "Describe": rate.NewLimiter(20, 100), "": rate.NewLimiter(5, 100),
 		},
-		keys: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{},
+		queue: newQueue(), keys: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{},
 		leftovers: map[string]*leftover{}, tokens: map[zonalToken]launch{}, capacity: map[string]int{}, protected: map[string]bool{},
 	}
 	maps.Copy(c.keys, options.Keys)
@@ -105,6 +107,7 @@ type call struct {
 	op      string
 	service string
 	form    url.Values
+	json    []byte // of SQS
 }
 
 // ServeHTTP implements http.Handler.
@@ -127,7 +130,7 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if f.Late {
-		time.AfterFunc(f.Delay, func() { _, _ = c.serve(in, f) })
+		time.AfterFunc(f.Delay, func() { _, _ = c.serve(context.Background(), in, f) })
 		panic(http.ErrAbortHandler)
 	}
 	var out any
@@ -135,7 +138,7 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		pause(r.Context(), f.Delay)
 	}
 	if f.After || !f.instead() {
-		out, fail = c.serve(in, f)
+		out, fail = c.serve(r.Context(), in, f)
 	}
 	if f.After {
 		pause(r.Context(), f.Delay)
@@ -155,11 +158,14 @@ func (c *Cloud) admit(in call) (Fault, *failure) {
 	return c.draw(in.op), nil
 }
 
-// parse tells the protocols apart: Systems Manager's is JSON, the others are forms.
+// parse tells the protocols apart: Systems Manager's and SQS's are JSON, the others are forms.
 func parse(r *http.Request, body []byte) (call, *failure) {
 	if target, ok := strings.CutPrefix(r.Header.Get("X-Amz-Target"), "AmazonSSM."); ok {
 		name, fail := parameterName(body)
 		return call{op: target, service: "ssm", form: url.Values{"Name": {name}}}, fail
+	}
+	if target, ok := strings.CutPrefix(r.Header.Get("X-Amz-Target"), "AmazonSQS."); ok {
+		return call{op: target, service: "sqs", json: body}, nil
 	}
 	form, err := url.ParseQuery(string(body))
 	if err != nil || form.Get("Action") == "" {
@@ -173,7 +179,10 @@ func parse(r *http.Request, body []byte) (call, *failure) {
 }
 
 // serve lets a call take its effect, whether or not the client still listens.
-func (c *Cloud) serve(in call, f Fault) (any, *failure) {
+func (c *Cloud) serve(ctx context.Context, in call, f Fault) (any, *failure) {
+	if in.service == "sqs" {
+		return c.serveQueue(ctx, in)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.short, c.birth = f.Short, f.Birth
@@ -184,7 +193,11 @@ func (c *Cloud) serve(in call, f Fault) (any, *failure) {
 		"DescribeInstanceStatus":    c.describeInstanceStatus,
 		"DescribeVolumes":           c.describeVolumes,
 		"DescribeNetworkInterfaces": c.describeNetworkInterfaces,
-		"DeleteVolume":              func(form url.Values) (any, *failure) { return c.deleteLeftover(form.Get("VolumeId"), "InvalidVolume") },
+		"DescribeAddresses":         c.describeAddresses,
+		"ReleaseAddress": func(form url.Values) (any, *failure) {
+			return c.deleteLeftover(form.Get("AllocationId"), "InvalidAllocationID")
+		},
+		"DeleteVolume": func(form url.Values) (any, *failure) { return c.deleteLeftover(form.Get("VolumeId"), "InvalidVolume") },
 		"DeleteNetworkInterface": func(form url.Values) (any, *failure) {
 			return c.deleteLeftover(form.Get("NetworkInterfaceId"), "InvalidNetworkInterfaceID")
 		},
@@ -377,13 +390,17 @@ func write(w http.ResponseWriter, in call, out any, fail *failure, half bool) {
 		status = fail.status
 	}
 	kind := "text/xml;charset=UTF-8"
-	if in.service == "ssm" {
+	switch in.service {
+	case "ssm":
 		kind = "application/x-amz-json-1.1"
+	case "sqs":
+		kind = "application/x-amz-json-1.0"
 	}
 	encode(&body, in, out, fail)
 	if half {
 		body.Truncate(body.Len() / 2)
 	}
+	sqsHeader(w.Header(), in, fail)
 	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(status)
 	_, _ = w.Write(body.Bytes()) // the client may be gone

@@ -268,10 +268,10 @@ func (l *leftover) networkInterface() interfaceItem {
 // encode writes an answer, or an error, as the service does.
 func encode(w io.Writer, in call, out any, fail *failure) {
 	switch {
-	case in.service == "ssm" && fail != nil:
+	case (in.service == "ssm" || in.service == "sqs") && fail != nil:
 		out = map[string]string{"__type": fail.code, "message": fail.message}
 		fallthrough
-	case in.service == "ssm":
+	case in.service == "ssm", in.service == "sqs":
 		_ = json.NewEncoder(w).Encode(out) // to a buffer
 		return
 	case fail != nil && in.service == "sts":

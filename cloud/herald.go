@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// newsKept is how long news may come again before they are dismissed although nobody has acted on them: far longer than clouds give
+	// notice of an instance's end, and short enough that what concerns nobody does not pile up.
+	newsKept = 10 * time.Minute
+	// newsRest is the least time from one question that brought nothing to the next: a place that answers at once costs a call a second.
+	newsRest = time.Second
+)
+
+// Herald is a Driver whose cloud tells by itself what becomes of instances, at a place that the account names. It is asked while
+// machines of the account are observed. Nothing depends on it but how soon something is known.
+type Herald interface {
+	Driver
+
+	// Hear waits for news, in one call and for less than ctx allows; that none came is not an error. What is not dismissed comes again
+	// within a minute.
+	Hear(ctx context.Context) ([]News, error)
+
+	// Dismiss has them come no more. That some do all the same is harmless.
+	Dismiss(ctx context.Context, news []News) error
+}
+
+// News is what a cloud tells of one instance.
+type News struct {
+	// InstanceID is the Resource's ID; "" where there is nothing to be done.
+	InstanceID string
+	// At is when it was told, by the cloud's clock.
+	At time.Time
+	// Notice is for people, as a Resource's; "" for none.
+	Notice string
+	// Ending is true when the cloud is about to take the instance back. It is believed of an instance that is Interruptible.
+	Ending bool
+	// Changed is true when the instance's state has become another, and is to be read.
+	Changed bool
+	// Receipt is what the driver dismisses it by.
+	Receipt string
+}
+
+// herald hears an account's news, one question after the other, for as long as someone is interested in its machines.
+type herald struct {
+	account   func() *Account
+	inventory *inventory
+	flipped   func() // called without the lock, must not block
+	random    func() float64
+	wakeup    chan struct{}
+
+	mu  sync.Mutex
+	err error // why the latest question failed
+}
+
+func newHerald(account func() *Account, inventory *inventory, flipped func(), random func() float64) *herald {
+	return &herald{account: account, inventory: inventory, flipped: flipped, random: random, wakeup: make(chan struct{}, 1)}
+}
+
+// wake says that there may be someone to hear for, or another place to hear from.
+func (h *herald) wake() {
+	select {
+	case h.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+// run hears until ctx ends.
+func (h *herald) run(ctx context.Context) {
+	failures := 0
+	for ctx.Err() == nil {
+		driver, able := h.account().driver.(Herald)
+		if !able || !h.inventory.observed() {
+			failures = 0
+			h.tell(nil)
+			sleepUntil(ctx, time.Time{}, h.wakeup)
+			continue
+		}
+		err := h.hear(ctx, driver)
+		if ctx.Err() != nil {
+			return
+		}
+		h.tell(err)
+		if err == nil {
+			failures = 0
+			continue
+		}
+		failures++
+		sleepUntil(ctx, time.Now().Add(max(retryAfter(err), backoff(failures, h.random()))), nil)
+	}
+}
+
+// hear asks once, and dismisses what is settled.
+func (h *herald) hear(ctx context.Context, driver Herald) error {
+	a, began := h.account(), time.Now()
+	var news []News
+	err := a.step(ctx, "Hear", a.times.Call, &step{}, func(ctx context.Context) (err error) {
+		news, err = driver.Hear(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if len(news) == 0 {
+		sleepUntil(ctx, began.Add(newsRest), nil)
+		return nil
+	}
+	settled := h.inventory.heed(news)
+	if len(settled) == 0 {
+		return nil
+	}
+	return a.step(ctx, "Dismiss", a.times.Call, &step{}, func(ctx context.Context) error { return driver.Dismiss(ctx, settled) })
+}
+
+// tell notes whether news can be had, and says so when that changes.
+func (h *herald) tell(err error) {
+	h.mu.Lock()
+	flip := CodeOf(err) != CodeOf(h.err)
+	h.err = err
+	h.mu.Unlock()
+	if flip {
+		h.flipped()
+	}
+}
+
+// deaf is why no news can be had; nil when they can.
+func (h *herald) deaf() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err
+}
+
+// observed tells whether someone is interested in a machine.
+func (v *inventory) observed() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.watches) > 0
+}
+
+// heed puts news to the machines that they are about, and returns those that need not come again. What a machine's controller has yet to put
+// on record does come again, and brings the machine back each time: so it outlives this process.
+func (v *inventory) heed(news []News) (settled []News) {
+	v.mu.Lock()
+	watches := map[string]*watch{}
+	for _, w := range v.watches {
+		if w.last != nil {
+			watches[w.last.ID] = w
+		}
+	}
+	var changed []string
+	for _, n := range news {
+		w := watches[n.InstanceID]
+		told, done := false, true
+		if n.InstanceID != "" && time.Since(n.At) < newsKept {
+			told, done = v.put(w, n)
+		}
+		if told {
+			changed = append(changed, w.ref.Token)
+		}
+		if done {
+			settled = append(settled, n)
+		}
+	}
+	v.mu.Unlock()
+	v.changed(changed)
+	return settled
+}
+
+// put notes what is told of a machine. told: its controller is to look at it. done: the news need not come again.
+func (v *inventory) put(w *watch, n News) (told, done bool) {
+	switch {
+	case w == nil:
+		return false, false // it may be a machine that is not known yet
+	case w.deleting || w.gone:
+		return false, true
+	case n.Changed:
+		if w.ref.ProviderID != "" && !w.absent {
+			w.absent, w.readAt = true, time.Now() // as if a listing had missed it: a live read decides
+			v.wake()
+		}
+		return false, true
+	}
+	n.Notice = Clip(strings.ToValidUTF8(n.Notice, ""), maxNotice)
+	same := w.news != nil && w.news.Notice == n.Notice && w.news.Ending == n.Ending
+	if w.news != nil && w.news.Ending && !n.Ending {
+		return false, true // worse is known
+	}
+	if same && w.recorded {
+		return false, true
+	}
+	if !same {
+		w.news, w.recorded = &n, false
+	}
+	w.reported = v.look(w)
+	return true, false
+}
+
+// record notes that what seen says of the machine is on record, unless something else has been told since.
+func (v *inventory) record(token string, seen *Resource) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := v.watches[token]
+	if w == nil {
+		return
+	}
+	if now := v.look(w).Instance; now != nil && now.Notice == seen.Notice && now.Ending == seen.Ending {
+		w.recorded = true
+	}
+}
+
+// announce puts what was told of an instance to what a listing says of it.
+func (w *watch) announce(r *Resource) {
+	if w.news == nil || w.news.InstanceID != r.ID || (r.State != StateRunning && r.State != StatePending) {
+		return
+	}
+	r.Ending = w.news.Ending && r.Interruptible
+	if r.Notice == "" {
+		r.Notice = w.news.Notice
+	} else if w.news.Notice != "" {
+		r.Notice = Clip(w.news.Notice+"; "+r.Notice, maxNotice)
+	}
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// post is where a cloud puts its news: a queue that hands out again, after half a minute, what was not dismissed.
+type post struct {
+	mu        sync.Mutex
+	letters   map[string]*letter // by receipt
+	asked     int
+	err       error
+	spot      bool // every instance may be taken back
+	dismissed []string
+}
+
+type letter struct {
+	News
+	hidden time.Time
+}
+
+func (p *post) send(n News) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n.At.IsZero() {
+		n.At = time.Now()
+	}
+	p.letters[n.Receipt] = &letter{News: n}
+}
+
+func (p *post) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = err
+}
+
+func (p *post) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked
+}
+
+func (p *post) left() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.letters)
+}
+
+// listening is a testDriver whose cloud has a post.
+type listening struct {
+	*testDriver
+	*post
+}
+
+func (l listening) List(ctx context.Context) ([]Resource, error) {
+	all, err := l.testDriver.List(ctx)
+	for i := range all {
+		all[i].Interruptible = l.spot
+	}
+	return all, err
+}
+
+func (l listening) Hear(ctx context.Context) (news []News, err error) {
+	for range 20 { // seconds
+		l.mu.Lock()
+		l.asked++
+		for _, m := range l.letters {
+			if time.Now().After(m.hidden) {
+				m.hidden = time.Now().Add(30 * time.Second)
+				news = append(news, m.News)
+			}
+		}
+		err = l.err
+		l.mu.Unlock()
+		if len(news) > 0 || err != nil {
+			return news, err
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return nil, nil
+}
+
+func (l listening) Dismiss(_ context.Context, news []News) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range news {
+		delete(l.letters, n.Receipt)
+		l.dismissed = append(l.dismissed, n.Receipt)
+	}
+	return nil
+}
+
+// listen starts Accounts whose cloud has a post.
+func (c *testCloud) listen(t *testing.T) (*session, *post) {
+	p := &post{letters: map[string]*letter{}, spot: true}
+	return c.listenAt(t, p), p
+}
+
+func (c *testCloud) listenAt(t *testing.T, p *post) *session {
+	return c.begin(t, func(o *Options) {
+		connect := o.Clouds[0].New
+		o.Clouds[0].New = func(cfg Config) (Driver, error) {
+			d, err := connect(cfg)
+			if err != nil {
+				return nil, err
+			}
+			return listening{d.(*testDriver), p}, nil
+		}
+	})
+}
+
+// TestNewsAreHeardForMachines: there is a question only while someone is interested in a machine.
+func TestNewsAreHeardForMachines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s, p := c.listen(t)
+		a := s.account(t)
+		time.Sleep(time.Hour)
+		if n := p.count(); n != 0 {
+			t.Errorf("%d questions for no machine", n)
+		}
+		ref := running(t, a, "m")
+		time.Sleep(time.Minute)
+		if n := p.count(); n < 50 {
+			t.Errorf("%d seconds of a minute were listened", n)
+		}
+		a.Forget(ref.Token)
+		time.Sleep(time.Minute)
+		before := p.count()
+		time.Sleep(time.Hour)
+		if n := p.count() - before; n != 0 {
+			t.Errorf("%d questions when there is no machine any more", n)
+		}
+	})
+}
+
+// TestNewsComeUntilRecorded: the machine's controller is told, again and again, until what was told is on record; and once it is, the news
+// are dismissed. Another process is told anew.
+func TestNewsComeUntilRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s, p := c.listen(t)
+		a := s.account(t)
+		ref := running(t, a, "m")
+		time.Sleep(time.Minute)
+		before := s.count("m")
+		p.send(News{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
+		time.Sleep(2 * time.Second)
+		if s.count("m") != before+1 {
+			t.Errorf("told %d times", s.count("m")-before)
+		}
+		if o := a.Observe(ref); !o.Instance.Ending || o.Instance.Notice != "taken back" {
+			t.Errorf("%+v", o.Instance)
+		}
+		time.Sleep(100 * time.Second)
+		if n := s.count("m") - before; n < 3 || p.left() != 1 {
+			t.Errorf("told %d times, %d in the post", n, p.left())
+		}
+
+		s.end() // as a crash would
+		s = c.listenAt(t, p)
+		a = s.account(t)
+		a.Observe(ref)
+		until(t, time.Minute, "the next process knows", func() bool { o := a.Observe(ref); return o.Instance != nil && o.Instance.Ending })
+
+		a.Recorded(ref.Token, &Resource{Notice: "something else"})
+		time.Sleep(time.Minute)
+		if p.left() != 1 {
+			t.Error("dismissed although what is on record is older")
+		}
+		a.Recorded(ref.Token, a.Observe(ref).Instance)
+		until(t, time.Minute, "it is dismissed", func() bool { return p.left() == 0 })
+		if !a.Observe(ref).Instance.Ending {
+			t.Error("and forgotten")
+		}
+	})
+}
+
+// TestNewsOfNobody: what concerns no machine goes, when it is old; what is no news, at once; and none of it is told to anyone.
+func TestNewsOfNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s, p := c.listen(t)
+		a := s.account(t)
+		ref := running(t, a, "m")
+		time.Sleep(time.Minute)
+		before := s.count("m")
+		p.send(News{Receipt: "nothing", Notice: "nonsense", Ending: true})
+		p.send(News{Receipt: "foreign", InstanceID: "i-9999", Ending: true})
+		p.send(News{Receipt: "old", InstanceID: "i-0001", Ending: true, At: time.Now().Add(-newsKept)})
+		time.Sleep(2 * time.Second)
+		if p.left() != 1 {
+			t.Errorf("%d are left, want the foreign one", p.left())
+		}
+		time.Sleep(newsKept - 10*time.Second)
+		if p.left() != 1 {
+			t.Error("the foreign one went early")
+		}
+		until(t, time.Minute, "the foreign one goes", func() bool { return p.left() == 0 })
+		if o := a.Observe(ref); o.Instance.Ending || s.count("m") != before {
+			t.Errorf("%+v, told %d times", o.Instance, s.count("m")-before)
+		}
+	})
+}
+
+// TestEndingIsBelievedOfSpotAlone: whoever can write news can't end what the cloud doesn't take back.
+func TestEndingIsBelievedOfSpotAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s, p := c.listen(t)
+		p.spot = false
+		a := s.account(t)
+		ref := running(t, a, "m")
+		p.send(News{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
+		time.Sleep(2 * time.Second)
+		if o := a.Observe(ref); o.Instance.Ending || o.Instance.Notice != "taken back" {
+			t.Errorf("%+v", o.Instance)
+		}
+	})
+}
+
+// TestChangeIsReadAtOnce: a VM that is said to have changed is read, long before the next listing; that of a machine under deletion is not.
+func TestChangeIsReadAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s, p := c.listen(t)
+		a := s.account(t, func(cfg *AccountConfig) { cfg.Spec.Inventory.IdleSeconds = 3600 })
+		ref := running(t, a, "m")
+		other := running(t, a, "other")
+		time.Sleep(time.Minute)
+		p.send(News{InstanceID: "i-0001", Changed: true, Receipt: "for nothing"})
+		time.Sleep(2 * time.Second)
+		if o := a.Observe(ref); o.Gone || o.Instance.State != StateRunning || c.count("describe") != 1 {
+			t.Errorf("%+v after %d reads", o, c.count("describe"))
+		}
+		c.vanish("m", false)
+		p.send(News{InstanceID: "i-0001", Changed: true, Receipt: "1"})
+		a.Delete(other)
+		p.send(News{InstanceID: "i-0002", Changed: true, Receipt: "2"})
+		time.Sleep(2 * time.Second)
+		if !a.Observe(ref).Gone {
+			t.Error("it is not known to be gone")
+		}
+		if p.left() != 0 {
+			t.Errorf("%d are left", p.left())
+		}
+		if c.count("list") > 10 {
+			t.Errorf("%d listings", c.count("list"))
+		}
+	})
+}
+
+// TestDeaf: that news can't be had is said, once, and spoils nothing; the questions become few, and come again.
+func TestDeaf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s, p := c.listen(t)
+		a := s.account(t)
+		ref := running(t, a, "m")
+		time.Sleep(time.Minute)
+		flips, asked := s.flips(), p.count()
+		p.fail(Errorf(NotFound, "no such place"))
+		time.Sleep(10 * time.Minute)
+		if err := a.Inventory().Deaf; CodeOf(err) != NotFound || s.flips() != flips+1 {
+			t.Errorf("%v, told %d times", err, s.flips()-flips)
+		}
+		if n := p.count() - asked; n > 25 {
+			t.Errorf("%d questions in vain", n)
+		}
+		if o := a.Observe(ref); o.Gone || !a.Inventory().Fresh {
+			t.Errorf("%+v", o)
+		}
+		p.fail(nil)
+		until(t, 2*time.Minute, "it is heard again", func() bool { return a.Inventory().Deaf == nil })
+		if s.flips() != flips+2 || !slices.Equal(p.dismissed, nil) {
+			t.Errorf("told %d times", s.flips()-flips)
+		}
+	})
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package aws
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// TestInterruption: a spot machine of which EC2 announces that it is taken back is drained, and replaced, while it still runs. The message stays
+// in the queue until that is on record: also when the manager dies with it in its hands, and while the Machine is paused.
+func TestInterruption(t *testing.T) {
+	s := start(t, "spot")
+	s.AWS.SetHidden(2 * time.Second)
+	account := s.Account()
+	s.do(s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(account), account))
+	account.Spec.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: s.AWS.QueueURL() + "-2"}
+	s.do(s.rig.Client.Update(s.ctx, account))
+
+	pool := s.NewPool("md", 3)
+	for _, o := range pool.Objects() {
+		s.Dress(o)
+		if template, ok := o.(*infrav1.CloudMachineTemplate); ok {
+			template.Spec.Template.Spec.AWS.Market = &infrav1.AWSMarket{Type: "spot"}
+		}
+		s.do(s.rig.Client.Create(s.ctx, o))
+	}
+	s.until("three machines are ready", scenario.All(pool.Ready(s.rig.Client, 3), s.nodes(3)))
+	s.until("the account says that there is no such queue", s.account(account, metav1.ConditionFalse, "interruptionQueue.url"))
+	account.Spec.AWS.InterruptionQueue.URL = s.AWS.QueueURL()
+	s.do(s.rig.Client.Update(s.ctx, account))
+	s.until("the account hears", s.account(account, metav1.ConditionUnknown, ""))
+
+	s.AWS.Send("Dear Sir or Madam", 0)
+	all := s.machines()
+	s.AWS.Send(ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", map[string]any{"instance-id": instanceOf(all[0])}), 0)
+	s.until("the recommendation is shown", s.troubled(all[0], "likely to be taken back"))
+	s.until("and the queue is empty", s.queue(0))
+
+	s.AWS.Warn(instanceOf(all[0]))
+	s.until("the first is replaced", scenario.All(s.replaced(all[0]), pool.Ready(s.rig.Client, 3), s.nodes(3), s.queue(0)))
+
+	var hanging atomic.Bool
+	s.Cloud.SetRule(func(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+		if c.Verb != "ReceiveMessage" || at != faultproxy.After || c.Status != http.StatusOK || len(s.AWS.Messages()) == 0 {
+			return faultproxy.Verdict{}
+		}
+		hanging.Store(true)
+		return faultproxy.Hang(ctx)
+	})
+	s.AWS.Warn(instanceOf(all[1]))
+	s.until("the message is on its way", func(context.Context) (string, error) {
+		if !hanging.Load() {
+			return "it is not", nil
+		}
+		return "", nil
+	})
+	seat.Process.Kill()
+	s.Cloud.SetRule(nil)
+	s.do(startManager(s.ctx))
+	s.until("the second is replaced by another process", scenario.All(s.replaced(all[1]), pool.Ready(s.rig.Client, 3), s.nodes(3), s.queue(0)))
+
+	owner := s.owner(all[2])
+	before := owner.DeepCopy()
+	metav1.SetMetaDataAnnotation(&owner.ObjectMeta, clusterv1.PausedAnnotation, "")
+	s.do(s.rig.Client.Patch(s.ctx, owner, client.MergeFrom(before)))
+	s.AWS.Warn(instanceOf(all[2]))
+	s.until("the third says what happens to it", s.troubled(all[2], "takes the spot instance back"))
+	s.AWS.Warn("i-0dead") // which is nobody's
+	asked := s.AWS.Calls()["ReceiveMessage"]
+	s.until("both have come twice", func(context.Context) (string, error) {
+		return missing(4, min(4, s.AWS.Calls()["ReceiveMessage"]-asked)), nil
+	})
+	if left := s.AWS.Messages(); len(left) != 2 || !s.owner(all[2]).DeletionTimestamp.IsZero() {
+		t.Errorf("a Machine that is paused was deleted, or of the messages there is only %v", left)
+	}
+	before = s.owner(all[2])
+	owner = before.DeepCopy()
+	delete(owner.Annotations, clusterv1.PausedAnnotation)
+	s.do(s.rig.Client.Patch(s.ctx, owner, client.MergeFrom(before)))
+	s.until("the third is replaced", scenario.All(s.replaced(all[2]), pool.Ready(s.rig.Client, 3), s.nodes(3), s.queue(1)))
+
+	s.do(pool.Scale(s.ctx, s.rig.Client, 0))
+	s.empty()
+	t.Logf("calls of AWS: %v", s.AWS.Calls())
+}
+
+func instanceOf(m *infrav1.CloudMachine) string {
+	return m.Spec.ProviderID[strings.LastIndex(m.Spec.ProviderID, "/")+1:]
+}
+
+// machines are the tenant's, by name.
+func (s *stage) machines() (all []*infrav1.CloudMachine) {
+	s.Helper()
+	list := &infrav1.CloudMachineList{}
+	s.do(s.rig.Client.List(s.ctx, list, client.InNamespace(s.Namespace)))
+	for i := range list.Items {
+		all = append(all, &list.Items[i])
+	}
+	slices.SortFunc(all, func(a, b *infrav1.CloudMachine) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// owner is the Machine of a CloudMachine, which has the same name.
+func (s *stage) owner(m *infrav1.CloudMachine) *clusterv1.Machine {
+	s.Helper()
+	machine := &clusterv1.Machine{}
+	s.do(s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(m), machine))
+	return machine
+}
+
+// account checks the account's NewsHeard; unknown stands for absent.
+func (s *stage) account(account *infrav1.CloudAccount, want metav1.ConditionStatus, words string) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
+			return "", err
+		}
+		status, message := metav1.ConditionUnknown, ""
+		if c := conditions.Get(account, infrav1.AccountNewsHeardCondition); c != nil {
+			status, message = c.Status, c.Message
+		}
+		if status != want || !strings.Contains(message, words) {
+			return string(status) + ": " + message, nil
+		}
+		return "", nil
+	}
+}
+
+func (s *stage) troubled(m *infrav1.CloudMachine, words string) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		now := &infrav1.CloudMachine{}
+		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(m), now); err != nil {
+			return "", err
+		}
+		if message := conditions.GetMessage(now, infrav1.MachineUntroubledCondition); !strings.Contains(message, words) {
+			return "it says " + message, nil
+		}
+		return "", nil
+	}
+}
+
+// replaced: the machine is gone, and its instance was terminated by Drover: EC2 has not come to it.
+func (s *stage) replaced(m *infrav1.CloudMachine) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(m), &infrav1.CloudMachine{})
+		if client.IgnoreNotFound(err) != nil {
+			return "", err
+		}
+		if err == nil {
+			return m.Name + " is there", nil
+		}
+		for _, e := range s.AWS.Books() {
+			if e.ID == instanceOf(m) && (e.Living() || e.Reason != "") {
+				return e.ID + " is " + e.State + " " + e.Reason, nil
+			}
+		}
+		return "", nil
+	}
+}
+
+func (s *stage) queue(n int) scenario.Check {
+	return func(context.Context) (string, error) {
+		if left := s.AWS.Messages(); len(left) != n {
+			return "in the queue are: " + strings.Join(left, " "), nil
+		}
+		return "", nil
+	}
+}
