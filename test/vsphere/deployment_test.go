@@ -28,6 +28,11 @@ func TestMachineDeployment(t *testing.T) {
 	lost := s.Live(s.books())[0].ID
 	s.do(s.VCenter.Destroy(lost))
 	s.until("the one that was destroyed is replaced", func(ctx context.Context) (string, error) {
+		for _, r := range s.Live(s.books()) { // which are asked for anew only now and then
+			if r.ID == lost {
+				return lost + " is there", nil
+			}
+		}
 		return scenario.All(pool.Ready(s.rig.Client, 3), s.nodes(3))(ctx)
 	})
 
