@@ -17,6 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -41,10 +42,15 @@ func (l *life) classes(t *testing.T) {
 					until(t, l.written(namespace, cloud, want))
 				}
 			}
-			if err := scenario.Delete(t.Context(), l.admin, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: cloud}}); err != nil {
+			meta := metav1.ObjectMeta{Namespace: namespace, Name: cloud}
+			if err := scenario.Delete(t.Context(), l.admin, &clusterv1.Cluster{ObjectMeta: meta}); err != nil {
 				t.Error(err)
 			}
 			until(t, scenario.Empty(l.admin, &clusterv1.ClusterList{}, namespace))
+			if err := scenario.Delete(t.Context(), l.admin, &infrav1.CloudAccount{ObjectMeta: meta}); err != nil {
+				t.Error(err)
+			}
+			until(t, scenario.Empty(l.admin, &infrav1.CloudAccountList{}, namespace))
 		})
 	}
 }
