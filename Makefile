@@ -30,7 +30,7 @@ GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 .PHONY: help build test test-long test-aws test-orphans test-autoscaler test-e2e test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
 
 help: ## Say what the targets are
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build bin/drover
 	CGO_ENABLED=0 go build -o bin/drover .

@@ -33,7 +33,7 @@ func TestOneBuild(t *testing.T) {
 var (
 	makeCommand = regexp.MustCompile(`(?m)run: make (.+)$`)
 	matrix      = regexp.MustCompile(`(?m)target: \[(.+)\]$`)
-	makeTarget  = regexp.MustCompile(`(?m)^([a-z-]+):.*## `)
+	makeTarget  = regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `)
 )
 
 // TestWorkflowsCallMake: what the workflows run are targets of the Makefile.
