@@ -4,11 +4,7 @@ package aws
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"testing"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/scenario"
@@ -19,31 +15,31 @@ import (
 func TestMachineDeployment(t *testing.T) {
 	s := start(t, "blue")
 	pool := s.NewPool("md", 3)
-	s.do(scenario.Create(s.ctx, s.rig.Client, pool.Objects()...))
-	s.do(scenario.Create(s.ctx, s.rig.Client, pool.HealthCheck(30)))
-	s.until("three machines are ready", scenario.All(pool.Ready(s.rig.Client, 3), s.nodes(3)))
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.HealthCheck(30)))
+	s.Until("three machines are ready", scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3)))
 	s.instances(3)
 
-	s.do(pool.Roll(s.ctx, s.rig.Client, pool.Name+"-2", pool.Machine))
-	s.until("all have rolled", scenario.All(pool.Ready(s.rig.Client, 3), pool.Current(s.rig.Client), s.nodes(3)))
+	s.Do(pool.Roll(s.Ctx, s.Rig.Client, pool.Name+"-2", pool.Machine))
+	s.Until("all have rolled", scenario.All(pool.Ready(s.Rig.Client, 3), pool.Current(s.Rig.Client), s.nodes(3)))
 	s.instances(3)
 
-	lost := s.Live(s.books())[0]
+	lost := s.Live(s.Books())[0]
 	if lost.Kind != wire.Instance {
 		lost.ID = lost.AttachedTo
 	}
 	s.AWS.Interrupt(lost.ID)
-	s.until("the one that was taken back is replaced", func(ctx context.Context) (string, error) {
-		for _, r := range s.Live(s.books()) {
+	s.Until("the one that was taken back is replaced", func(ctx context.Context) (string, error) {
+		for _, r := range s.Live(s.Books()) {
 			if r.ID == lost.ID {
 				return lost.ID + " is there", nil
 			}
 		}
-		return scenario.All(pool.Ready(s.rig.Client, 3), s.nodes(3))(ctx)
+		return scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3))(ctx)
 	})
 
-	s.do(pool.Scale(s.ctx, s.rig.Client, 0))
-	s.empty()
+	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
+	s.Empty()
 	t.Logf("calls of EC2: %v", s.AWS.Calls())
 }
 
@@ -51,7 +47,7 @@ func TestMachineDeployment(t *testing.T) {
 func (s *stage) instances(n int) {
 	s.Helper()
 	count := map[wire.Kind]int{}
-	for _, r := range s.Live(s.books()) {
+	for _, r := range s.Live(s.Books()) {
 		count[r.Kind]++
 	}
 	if count[wire.Instance] != n || count[wire.Disk] != n {
@@ -59,33 +55,5 @@ func (s *stage) instances(n int) {
 	}
 }
 
-// nodes checks that so many Nodes are Ready, each by the name and provider ID of an instance that lives.
-func (s *stage) nodes(n int) scenario.Check {
-	return func(ctx context.Context) (string, error) {
-		list := &corev1.NodeList{}
-		if err := s.rig.Nodes.List(ctx, list); err != nil {
-			return "", err
-		}
-		alive := map[string]bool{}
-		for _, r := range s.Live(s.books()) {
-			alive[r.ID] = true
-		}
-		all, ready := 0, 0
-		for _, node := range list.Items {
-			if !strings.HasPrefix(node.Name, s.Tenant.Name+"-") {
-				continue
-			}
-			all++
-			id := node.Spec.ProviderID[strings.LastIndex(node.Spec.ProviderID, "/")+1:]
-			for _, c := range node.Status.Conditions {
-				if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && alive[id] && strings.HasPrefix(node.Spec.ProviderID, "aws:///us-east-1") {
-					ready++
-				}
-			}
-		}
-		if ready != n || all != n {
-			return fmt.Sprintf("of %d Nodes, %d are Ready", all, ready), nil
-		}
-		return "", nil
-	}
-}
+// nodes checks that so many Nodes are Ready, and no other instance lives.
+func (s *stage) nodes(n int) scenario.Check { return s.Nodes(n, "aws:///us-east-1") }

@@ -32,20 +32,20 @@ func TestCallsOfAFleet(t *testing.T) {
 	s.AWS.SetKeep(false) // the driver leaves nothing behind
 	account := s.Account()
 	list := func(often infrav1.InventorySpec) {
-		s.do(s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(account), account))
+		s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(account), account))
 		before := account.DeepCopy()
 		account.Spec.Inventory = often
-		s.do(s.rig.Client.Patch(s.ctx, account, client.MergeFrom(before)))
+		s.Do(s.Rig.Client.Patch(s.Ctx, account, client.MergeFrom(before)))
 	}
 	list(infrav1.InventorySpec{IdleSeconds: period, ActiveSeconds: period})
 
 	calls := s.counter()
 	pool := s.NewPool("md", machines)
-	s.do(scenario.Create(s.ctx, s.rig.Client, pool.Objects()...))
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
 	begin := time.Now()
-	s.until("all run", func(ctx context.Context) (string, error) {
+	s.Until("all run", func(ctx context.Context) (string, error) {
 		list := &infrav1.CloudMachineList{}
-		if err := s.rig.View.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
+		if err := s.Rig.View.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
 			return "", err
 		}
 		running := 0
@@ -63,20 +63,20 @@ func TestCallsOfAFleet(t *testing.T) {
 	atMost(t, "creates", made["RunInstances"], machines)
 	atMost(t, "listings meanwhile", made["DescribeInstances"], listings)
 	atMost(t, "calls to make them", sum(made)-made["DescribeInstances"], machines*11/10)
-	s.do(s.Twice(s.books()))
+	s.Do(s.Twice(s.Books()))
 
 	calls()
-	rest(s.ctx, period*periods*time.Second)
+	rest(s.Ctx, period*periods*time.Second)
 	idle := calls()
 	t.Logf("in %d periods of listing: %v", periods, idle)
 	atMost(t, "calls in ten idle minutes", sum(idle), machines/10)
 
 	list(infrav1.InventorySpec{}) // as users have it, for a deletion takes its own time
-	s.do(scenario.Delete(s.ctx, s.rig.Client, pool.Deployment()))
+	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, pool.Deployment()))
 	begin = time.Now()
-	s.until("all instances are gone", func(context.Context) (string, error) {
+	s.Until("all instances are gone", func(context.Context) (string, error) {
 		n := 0
-		for _, r := range s.Live(s.books()) {
+		for _, r := range s.Live(s.Books()) {
 			if r.Kind == wire.Instance {
 				n++
 			}
@@ -84,8 +84,8 @@ func TestCallsOfAFleet(t *testing.T) {
 		return missing(0, n), nil
 	})
 	gone := time.Since(begin)
-	s.empty()
-	s.until("the Machines are gone", scenario.Empty(s.rig.Client, &clusterv1.MachineList{}, s.Namespace))
+	s.Empty()
+	s.Until("the Machines are gone", scenario.Empty(s.Rig.Client, &clusterv1.MachineList{}, s.Namespace))
 	whole := time.Since(begin)
 	deleted := calls()
 	t.Logf("to delete them, which took %s, and %s until all was known: %v", gone.Round(time.Second), whole.Round(time.Second), deleted)

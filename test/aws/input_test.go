@@ -23,6 +23,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -58,7 +59,7 @@ func TestBadMachines(t *testing.T) {
 		{"data", func(*infrav1.AWSMachine) {}, base64.StdEncoding.EncodeToString(long), string(cloud.InvalidSpec), []string{"user data", "EC2 takes 16384", "shorten files and commands"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := &stage{T: t, Tenant: s.Tenant, ctx: s.ctx, rig: s.rig}
+			s := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}
 			pool := s.NewPool(c.name, 1)
 			template := pool.Template(pool.Name, pool.Machine)
 			template.Spec.Template.Spec.AWS.Image.ID = "ami-0a" // which keeps nothing
@@ -66,10 +67,10 @@ func TestBadMachines(t *testing.T) {
 			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: pool.Name}, Data: map[string][]byte{"value": []byte("#cloud-config\n" + c.data)}}
 			md := pool.Deployment()
 			md.Spec.Template.Spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To(secret.Name)}
-			s.do(scenario.Create(s.ctx, s.rig.Client, secret, template, md))
-			s.until("the machine says what is wrong", func(ctx context.Context) (string, error) {
+			s.Do(scenario.Create(s.Ctx, s.Rig.Client, secret, template, md))
+			s.Until("the machine says what is wrong", func(ctx context.Context) (string, error) {
 				list := &infrav1.CloudMachineList{}
-				if err := s.rig.Client.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: md.Name}); err != nil {
+				if err := s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: md.Name}); err != nil {
 					return "", err
 				}
 				if len(list.Items) != 1 {
@@ -80,7 +81,7 @@ func TestBadMachines(t *testing.T) {
 		})
 	}
 	var living []string
-	for _, r := range s.Live(s.books()) {
+	for _, r := range s.Live(s.Books()) {
 		living = append(living, r.ID)
 	}
 	if len(living) > 0 {
@@ -118,13 +119,13 @@ func TestBadAccounts(t *testing.T) {
 		{"site", site.URL, string(cloud.Unknown), []string{"does the endpoint belong to AWS?"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := &stage{T: t, Tenant: s.Tenant, ctx: s.ctx, rig: s.rig}
+			s := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}
 			account := s.Account()
 			s.Dress(account)
 			account.Name, account.Spec.AWS.Endpoint = c.name, c.endpoint
-			s.do(s.rig.Client.Create(s.ctx, account))
-			s.until("the account says what is wrong", func(ctx context.Context) (string, error) {
-				if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
+			s.Do(s.Rig.Client.Create(s.Ctx, account))
+			s.Until("the account says what is wrong", func(ctx context.Context) (string, error) {
+				if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 					return "", err
 				}
 				return says(account, c.reason, c.words...), nil

@@ -28,9 +28,9 @@ func TestInterruption(t *testing.T) {
 	s := start(t, "spot")
 	s.AWS.SetHidden(2 * time.Second)
 	account := s.Account()
-	s.do(s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(account), account))
+	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(account), account))
 	account.Spec.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: s.AWS.QueueURL() + "-2"}
-	s.do(s.rig.Client.Update(s.ctx, account))
+	s.Do(s.Rig.Client.Update(s.Ctx, account))
 
 	pool := s.NewPool("md", 3)
 	for _, o := range pool.Objects() {
@@ -38,22 +38,22 @@ func TestInterruption(t *testing.T) {
 		if template, ok := o.(*infrav1.CloudMachineTemplate); ok {
 			template.Spec.Template.Spec.AWS.Market = &infrav1.AWSMarket{Type: "spot"}
 		}
-		s.do(s.rig.Client.Create(s.ctx, o))
+		s.Do(s.Rig.Client.Create(s.Ctx, o))
 	}
-	s.until("three machines are ready", scenario.All(pool.Ready(s.rig.Client, 3), s.nodes(3)))
-	s.until("the account says that there is no such queue", s.account(account, metav1.ConditionFalse, "interruptionQueue.url"))
+	s.Until("three machines are ready", scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3)))
+	s.Until("the account says that there is no such queue", s.account(account, metav1.ConditionFalse, "interruptionQueue.url"))
 	account.Spec.AWS.InterruptionQueue.URL = s.AWS.QueueURL()
-	s.do(s.rig.Client.Update(s.ctx, account))
-	s.until("the account hears", s.account(account, metav1.ConditionUnknown, ""))
+	s.Do(s.Rig.Client.Update(s.Ctx, account))
+	s.Until("the account hears", s.account(account, metav1.ConditionUnknown, ""))
 
 	s.AWS.Send("Dear Sir or Madam", 0)
 	all := s.machines()
 	s.AWS.Send(ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", map[string]any{"instance-id": instanceOf(all[0])}), 0)
-	s.until("the recommendation is shown", s.troubled(all[0], "likely to be taken back"))
-	s.until("and the queue is empty", s.queue(0))
+	s.Until("the recommendation is shown", s.troubled(all[0], "likely to be taken back"))
+	s.Until("and the queue is empty", s.queue(0))
 
 	s.AWS.Warn(instanceOf(all[0]))
-	s.until("the first is replaced", scenario.All(s.replaced(all[0]), pool.Ready(s.rig.Client, 3), s.nodes(3), s.queue(0)))
+	s.Until("the first is replaced", scenario.All(s.replaced(all[0]), pool.Ready(s.Rig.Client, 3), s.nodes(3), s.queue(0)))
 
 	var hanging atomic.Bool
 	s.Cloud.SetRule(func(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
@@ -64,26 +64,26 @@ func TestInterruption(t *testing.T) {
 		return faultproxy.Hang(ctx)
 	})
 	s.AWS.Warn(instanceOf(all[1]))
-	s.until("the message is on its way", func(context.Context) (string, error) {
+	s.Until("the message is on its way", func(context.Context) (string, error) {
 		if !hanging.Load() {
 			return "it is not", nil
 		}
 		return "", nil
 	})
-	seat.Process.Kill()
+	house.Seat.Process.Kill()
 	s.Cloud.SetRule(nil)
-	s.do(startManager(s.ctx))
-	s.until("the second is replaced by another process", scenario.All(s.replaced(all[1]), pool.Ready(s.rig.Client, 3), s.nodes(3), s.queue(0)))
+	s.Do(house.StartManager(s.Ctx))
+	s.Until("the second is replaced by another process", scenario.All(s.replaced(all[1]), pool.Ready(s.Rig.Client, 3), s.nodes(3), s.queue(0)))
 
 	owner := s.owner(all[2])
 	before := owner.DeepCopy()
 	metav1.SetMetaDataAnnotation(&owner.ObjectMeta, clusterv1.PausedAnnotation, "")
-	s.do(s.rig.Client.Patch(s.ctx, owner, client.MergeFrom(before)))
+	s.Do(s.Rig.Client.Patch(s.Ctx, owner, client.MergeFrom(before)))
 	s.AWS.Warn(instanceOf(all[2]))
-	s.until("the third says what happens to it", s.troubled(all[2], "takes the spot instance back"))
+	s.Until("the third says what happens to it", s.troubled(all[2], "takes the spot instance back"))
 	s.AWS.Warn("i-0dead") // which is nobody's
 	asked := s.AWS.Calls()["ReceiveMessage"]
-	s.until("both have come twice", func(context.Context) (string, error) {
+	s.Until("both have come twice", func(context.Context) (string, error) {
 		return missing(4, min(4, s.AWS.Calls()["ReceiveMessage"]-asked)), nil
 	})
 	if left := s.AWS.Messages(); len(left) != 2 || !s.owner(all[2]).DeletionTimestamp.IsZero() {
@@ -92,11 +92,11 @@ func TestInterruption(t *testing.T) {
 	before = s.owner(all[2])
 	owner = before.DeepCopy()
 	delete(owner.Annotations, clusterv1.PausedAnnotation)
-	s.do(s.rig.Client.Patch(s.ctx, owner, client.MergeFrom(before)))
-	s.until("the third is replaced", scenario.All(s.replaced(all[2]), pool.Ready(s.rig.Client, 3), s.nodes(3), s.queue(1)))
+	s.Do(s.Rig.Client.Patch(s.Ctx, owner, client.MergeFrom(before)))
+	s.Until("the third is replaced", scenario.All(s.replaced(all[2]), pool.Ready(s.Rig.Client, 3), s.nodes(3), s.queue(1)))
 
-	s.do(pool.Scale(s.ctx, s.rig.Client, 0))
-	s.empty()
+	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
+	s.Empty()
 	t.Logf("calls of AWS: %v", s.AWS.Calls())
 }
 
@@ -108,7 +108,7 @@ func instanceOf(m *infrav1.CloudMachine) string {
 func (s *stage) machines() (all []*infrav1.CloudMachine) {
 	s.Helper()
 	list := &infrav1.CloudMachineList{}
-	s.do(s.rig.Client.List(s.ctx, list, client.InNamespace(s.Namespace)))
+	s.Do(s.Rig.Client.List(s.Ctx, list, client.InNamespace(s.Namespace)))
 	for i := range list.Items {
 		all = append(all, &list.Items[i])
 	}
@@ -120,14 +120,14 @@ func (s *stage) machines() (all []*infrav1.CloudMachine) {
 func (s *stage) owner(m *infrav1.CloudMachine) *clusterv1.Machine {
 	s.Helper()
 	machine := &clusterv1.Machine{}
-	s.do(s.rig.Client.Get(s.ctx, client.ObjectKeyFromObject(m), machine))
+	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(m), machine))
 	return machine
 }
 
 // account checks the account's NewsHeard; unknown stands for absent.
 func (s *stage) account(account *infrav1.CloudAccount, want metav1.ConditionStatus, words string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
+		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 			return "", err
 		}
 		status, message := metav1.ConditionUnknown, ""
@@ -144,7 +144,7 @@ func (s *stage) account(account *infrav1.CloudAccount, want metav1.ConditionStat
 func (s *stage) troubled(m *infrav1.CloudMachine, words string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		now := &infrav1.CloudMachine{}
-		if err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(m), now); err != nil {
+		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(m), now); err != nil {
 			return "", err
 		}
 		if message := conditions.GetMessage(now, infrav1.MachineUntroubledCondition); !strings.Contains(message, words) {
@@ -157,7 +157,7 @@ func (s *stage) troubled(m *infrav1.CloudMachine, words string) scenario.Check {
 // replaced: the machine is gone, and its instance was terminated by Drover: EC2 has not come to it.
 func (s *stage) replaced(m *infrav1.CloudMachine) scenario.Check {
 	return func(ctx context.Context) (string, error) {
-		err := s.rig.Client.Get(ctx, client.ObjectKeyFromObject(m), &infrav1.CloudMachine{})
+		err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(m), &infrav1.CloudMachine{})
 		if client.IgnoreNotFound(err) != nil {
 			return "", err
 		}

@@ -42,20 +42,20 @@ func TestZoneOnRecord(t *testing.T) {
 		return faultproxy.Verdict{}
 	})
 	pool := s.NewPool("md", machines)
-	s.do(scenario.Create(s.ctx, s.rig.Client, pool.Objects()...))
-	s.until("all instances are made, and nobody was told", func(context.Context) (string, error) {
-		return missing(machines, len(s.Instances(s.books()))), nil
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
+	s.Until("all instances are made, and nobody was told", func(context.Context) (string, error) {
+		return missing(machines, len(s.Instances(s.Books()))), nil
 	})
-	seat.Process.Kill()
+	house.Seat.Process.Kill()
 	s.Logf("%d creates were refused for want of capacity before", refused.Load())
 
 	s.Cloud.SetRule(nil)
 	capacity(-1, -1, 0)
 	s.AWS.SetLag(time.Hour)
-	s.do(startManager(s.ctx))
+	s.Do(house.StartManager(s.Ctx))
 	list := &infrav1.CloudMachineList{}
-	s.until("all are on record", func(ctx context.Context) (string, error) {
-		if err := s.rig.Client.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
+	s.Until("all are on record", func(ctx context.Context) (string, error) {
+		if err := s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace)); err != nil {
 			return "", err
 		}
 		recorded := 0
@@ -66,17 +66,17 @@ func TestZoneOnRecord(t *testing.T) {
 		}
 		return missing(machines, recorded), nil
 	})
-	s.do(s.Twice(s.books()))
+	s.Do(s.Twice(s.Books()))
 	s.AWS.SetLag(0)
-	s.until("all are ready", pool.Ready(s.rig.Client, machines))
-	s.do(s.rig.Client.List(s.ctx, list, client.InNamespace(s.Namespace)))
+	s.Until("all are ready", pool.Ready(s.Rig.Client, machines))
+	s.Do(s.Rig.Client.List(s.Ctx, list, client.InNamespace(s.Namespace)))
 	for _, m := range list.Items {
 		if m.Spec.CreationDomain != "us-east-1c" || !strings.HasPrefix(m.Spec.ProviderID, "aws:///us-east-1c/") || m.Status.ImageID != "ami-0ee9" {
 			t.Errorf("%s: on record %s, %s, image %s", m.Name, m.Spec.CreationDomain, m.Spec.ProviderID, m.Status.ImageID)
 		}
 	}
-	s.do(pool.Scale(s.ctx, s.rig.Client, 0))
-	s.empty()
+	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
+	s.Empty()
 }
 
 func missing(want, have int) string {

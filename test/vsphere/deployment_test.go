@@ -4,11 +4,7 @@ package vsphere
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"testing"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -18,26 +14,26 @@ import (
 func TestMachineDeployment(t *testing.T) {
 	s := start(t, "blue")
 	pool := s.NewPool("md", 3)
-	s.do(scenario.Create(s.ctx, s.rig.Client, pool.Objects()...))
-	s.do(scenario.Create(s.ctx, s.rig.Client, pool.HealthCheck(30)))
-	s.until("three machines are ready", scenario.All(pool.Ready(s.rig.Client, 3), s.nodes(3)))
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.HealthCheck(30)))
+	s.Until("three machines are ready", scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3)))
 
-	s.do(pool.Roll(s.ctx, s.rig.Client, pool.Name+"-2", pool.Machine))
-	s.until("all have rolled", scenario.All(pool.Ready(s.rig.Client, 3), pool.Current(s.rig.Client), s.nodes(3)))
+	s.Do(pool.Roll(s.Ctx, s.Rig.Client, pool.Name+"-2", pool.Machine))
+	s.Until("all have rolled", scenario.All(pool.Ready(s.Rig.Client, 3), pool.Current(s.Rig.Client), s.nodes(3)))
 
-	lost := s.Live(s.books())[0].ID
-	s.do(s.VCenter.Destroy(lost))
-	s.until("the one that was destroyed is replaced", func(ctx context.Context) (string, error) {
-		for _, r := range s.Live(s.books()) { // which are asked for anew only now and then
+	lost := s.Live(s.Books())[0].ID
+	s.Do(s.VCenter.Destroy(lost))
+	s.Until("the one that was destroyed is replaced", func(ctx context.Context) (string, error) {
+		for _, r := range s.Live(s.Books()) { // which are asked for anew only now and then
 			if r.ID == lost {
 				return lost + " is there", nil
 			}
 		}
-		return scenario.All(pool.Ready(s.rig.Client, 3), s.nodes(3))(ctx)
+		return scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3))(ctx)
 	})
 
-	s.do(pool.Scale(s.ctx, s.rig.Client, 0))
-	s.empty()
+	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
+	s.Empty()
 	calls := map[string]int{}
 	for _, c := range s.Cloud.Calls() {
 		calls[c.Verb]++
@@ -48,32 +44,5 @@ func TestMachineDeployment(t *testing.T) {
 	}
 }
 
-// nodes checks that so many Nodes are Ready, each by the provider ID of a VM that lives, and that no other VM does.
-func (s *stage) nodes(n int) scenario.Check {
-	return func(ctx context.Context) (string, error) {
-		list := &corev1.NodeList{}
-		if err := s.rig.Nodes.List(ctx, list); err != nil {
-			return "", err
-		}
-		alive := map[string]bool{}
-		for _, r := range s.Live(s.books()) {
-			alive["vsphere://"+r.ID] = true
-		}
-		all, ready := 0, 0
-		for _, node := range list.Items {
-			if !strings.HasPrefix(node.Name, s.Tenant.Name+"-") {
-				continue
-			}
-			all++
-			for _, c := range node.Status.Conditions {
-				if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && alive[node.Spec.ProviderID] {
-					ready++
-				}
-			}
-		}
-		if ready != n || all != n || len(alive) != n {
-			return fmt.Sprintf("of %d Nodes and %d VMs, %d are Ready", all, len(alive), ready), nil
-		}
-		return "", nil
-	}
-}
+// nodes checks that so many Nodes are Ready, and no other instance lives.
+func (s *stage) nodes(n int) scenario.Check { return s.Nodes(n, "vsphere://") }
