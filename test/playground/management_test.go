@@ -115,7 +115,8 @@ func droverInstalled(t *testing.T, m *Management, admin client.Client) {
 	}{
 		{"patch", "infrastructure.cluster.x-k8s.io", "cloudmachines", true},
 		{"list", "cluster.x-k8s.io", "machines", true},
-		{"delete", "cluster.x-k8s.io", "machines", false},
+		{"delete", "cluster.x-k8s.io", "machines", true}, // of machines that a cloud takes back
+		{"delete", "cluster.x-k8s.io", "machinesets", false},
 		{"delete", "", "nodes", false},
 		{"*", "*", "*", false},
 	} {
