@@ -198,7 +198,7 @@ func TestVanished(t *testing.T) {
 }
 
 // TestGoneNeedsALiveRead: while live reads fail, or still find it, a machine that listings lack is not gone; one that was
-// never recorded is never.
+// never recorded is never. So a listing that is a page short does no harm. Seen to fail when what a listing lacked was gone.
 func TestGoneNeedsALiveRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
