@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -16,11 +17,12 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// nodeMayBeFound passes our own writes that other events go by: a Node without a provider ID finds its machine by the addresses, and
-// a connection to the workload cluster those that are provisioned. What came before these were in the cache found nobody, so the
-// machine must look once more when they are.
+// nodeMayBeFound passes our own writes that other events go by: a Node without a provider ID finds its machine by the addresses,
+// a connection to the workload cluster those that are provisioned, and a Node that goes those that have trouble with one. What came
+// before these were in the cache found nobody, so the machine must look once more when they are.
 func nodeMayBeFound(before, after *infrav1.CloudMachine) bool {
-	return isProvisioned(before) != isProvisioned(after) || !slices.Equal(before.Status.Addresses, after.Status.Addresses)
+	return isProvisioned(before) != isProvisioned(after) || !slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
+		!conditions.Has(before, infrav1.MachineNodeLinkedCondition) && conditions.Has(after, infrav1.MachineNodeLinkedCondition)
 }
 
 // machineMatters passes the changes of a Machine that a CloudMachine waits for.

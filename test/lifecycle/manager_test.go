@@ -207,6 +207,7 @@ func TestManagers(t *testing.T) {
 	h.run("safety-apart", (*house).safetyApart)
 	h.run("freeze-in-two-passes", (*house).freezeInTwoPasses)
 	h.run("node-before-its-address", (*house).nodeBeforeItsAddress)
+	h.run("node-gone-before-its-trouble", (*house).nodeGoneBeforeItsTrouble)
 	h.run("secrets", (*house).secretsStaySecret)
 	h.run("behind-the-webhooks", (*house).behindTheWebhooks) // the last: it removes them
 }
