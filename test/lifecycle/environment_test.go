@@ -32,6 +32,9 @@ import (
 // patience bounds every wait of these tests. They are never this slow unless something is broken.
 const patience = 6 * time.Minute
 
+// lateAfter is when a machine whose Node is not ready is late.
+const lateAfter = 15 * time.Second
+
 // The orphan collector's times, scaled down. The grace is longer than the longest create that is not slowed on purpose, and
 // than a busy computer takes to notice what is announced in it.
 const (
@@ -118,7 +121,7 @@ func startDrover(ctx context.Context, args ...string) (*playground.Process, erro
 		Args: append([]string{
 			"--leader-elect=false", "--cloud-call-timeout=10s", "--ambient-credentials-namespaces=operator", "--simulated-endpoint=" + env.cloud.URL, "-v=2",
 			"--machine-safety-orphan-vms-period=" + orphanPeriod.String(), "--machine-safety-orphan-vms-grace=" + orphanGrace.String(),
-			"--machine-safety-overshooting-period=1s", "--node-late-after=15s",
+			"--machine-safety-overshooting-period=1s", "--node-late-after=" + lateAfter.String(),
 		}, args...),
 		Env: []string{"DROVER_SIMULATED_TOKEN=" + env.cloud.Token}, // the operator's own credentials
 	})

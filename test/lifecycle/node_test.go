@@ -394,6 +394,8 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 		}
 		return ""
 	})
+	// The machine has come in time: a Node that goes before the time for that is over would make it late.
+	<-time.After(time.Until(conditions.Get(&machine, clusterv1.ReadyCondition).LastTransitionTime.Add(lateAfter + time.Second)))
 	// The real Node goes, and its VM hangs: it does not come back by itself.
 	if err := env.admin.Act(s.ctx, vm.ID, "Hang"); err != nil {
 		t.Fatal(err)
