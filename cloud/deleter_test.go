@@ -61,21 +61,26 @@ func TestDeleteOne(t *testing.T) {
 	}
 }
 
+// observed makes n instances that are looked after.
+func (c *testCloud) observed(a *Account, n int) (refs []Reference) {
+	c.with(func() {
+		for i := range n {
+			r := c.make(fmt.Sprint(i), "own", "a")
+			refs = append(refs, Reference{Token: r.Token, OwnershipID: "own", ProviderID: "test:///" + r.ID})
+		}
+	})
+	for _, ref := range refs {
+		a.Observe(ref)
+	}
+	return refs
+}
+
 // TestDeleteMany: 300 deletions that come over 35 s cost at most 15 calls.
 func TestDeleteMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		a := c.begin(t).account(t)
-		var refs []Reference
-		c.with(func() {
-			for i := range 300 {
-				r := c.make(fmt.Sprint(i), "own", "a")
-				refs = append(refs, Reference{Token: r.Token, OwnershipID: "own", ProviderID: "test:///" + r.ID})
-			}
-		})
-		for _, ref := range refs {
-			a.Observe(ref)
-		}
+		refs := c.observed(a, 300)
 		time.Sleep(time.Minute)
 		listed := c.count("list")
 		start := time.Now()
@@ -132,16 +137,7 @@ func TestDeleteHesitantly(t *testing.T) {
 		c := newTestCloud(t)
 		c.doubt, c.whole = 2*time.Minute, true
 		a := c.begin(t).account(t)
-		var refs []Reference
-		c.with(func() {
-			for i := range 301 {
-				r := c.make(fmt.Sprint(i), "own", "a")
-				refs = append(refs, Reference{Token: r.Token, OwnershipID: "own", ProviderID: "test:///" + r.ID})
-			}
-		})
-		for _, ref := range refs {
-			a.Observe(ref)
-		}
+		refs := c.observed(a, 301)
 		time.Sleep(30 * time.Second)
 		for i, ref := range refs[:300] {
 			a.Delete(ref)

@@ -109,16 +109,7 @@ func TestFailedListingIsNotAbsence(t *testing.T) {
 				c := newTestCloud(t)
 				s := c.begin(t)
 				a := s.account(t)
-				var refs []Reference
-				c.with(func() {
-					for i := range 150 { // two pages
-						r := c.make(fmt.Sprint(i), "own", "a")
-						refs = append(refs, Reference{Token: r.Token, OwnershipID: "own", ProviderID: "test:///" + r.ID})
-					}
-				})
-				for _, ref := range refs {
-					a.Observe(ref)
-				}
+				refs := c.observed(a, 150) // two pages
 				time.Sleep(time.Minute)
 				pages := 0
 				c.setFault(func(op string) fault {
