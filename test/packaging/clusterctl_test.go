@@ -40,7 +40,7 @@ var clouds = []string{"aws", "kubevirt", "openstack", "vsphere"}
 
 // flavors are those in templates/; the last is what a user gets who names none.
 func flavors() []string {
-	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-kubeadm", "vsphere-kubeadm"}
+	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "aws-kubeadm", "kubevirt-kubeadm", "openstack-kubeadm", "vsphere-kubeadm"}
 	for _, cloud := range clouds {
 		all = append(all, cloud, "topology-"+cloud)
 	}
@@ -86,6 +86,7 @@ func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
 		// What the flavours have no default for.
 		"DROVER_SIMULATED_ENDPOINT_A=http://one.example.com", "DROVER_SIMULATED_ENDPOINT_B=http://two.example.com",
 		"DROVER_AWS_REGION=eu-central-1", "DROVER_AWS_IMAGE_ID=ami-0a1b",
+		"DROVER_SPOT_QUEUE_URL=https://sqs.eu-central-1.amazonaws.com/123456789012/drover",
 		"DROVER_AWS_SUBNETS=subnet-0a1b, subnet-0c2d", "DROVER_AWS_SECURITY_GROUPS=sg-0a1b",
 		"DROVER_EKS_CLUSTER=green", "DROVER_EKS_ENDPOINT=https://0A1B.gr7.eu-central-1.eks.amazonaws.com", "DROVER_EKS_SERVICE_CIDR=10.100.0.0/16",
 		"DROVER_EKS_CA=" + base64.StdEncoding.EncodeToString([]byte(ca)), "DROVER_EKS_INSTANCE_PROFILE=nodes",
@@ -178,7 +179,7 @@ func badInput(t *testing.T, ctl clusterctl) {
 	missing := 0
 	for _, set := range ctl.env {
 		name, _, _ := strings.Cut(set, "=")
-		for prefix, flavor := range map[string]string{"DROVER_SIMULATED_": "mixed", "DROVER_AWS_": "aws", "DROVER_EKS_": "aws-eks", "DROVER_CONTROL_PLANE_": "aws-kubeadm", "DROVER_OPENSTACK_": "openstack",
+		for prefix, flavor := range map[string]string{"DROVER_SIMULATED_": "mixed", "DROVER_AWS_": "aws", "DROVER_EKS_": "aws-eks", "DROVER_SPOT_": "aws-spot", "DROVER_CONTROL_PLANE_": "aws-kubeadm", "DROVER_OPENSTACK_": "openstack",
 			"DROVER_VSPHERE_": "vsphere", "DROVER_KUBEVIRT_": "kubevirt"} {
 			if !strings.HasPrefix(name, prefix) {
 				continue
