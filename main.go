@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -141,9 +142,9 @@ func run(o *options) error {
 	if err := logsv1.ValidateAndApply(o.logs, nil); err != nil {
 		return fmt.Errorf("log flags: %w", err)
 	}
-	election := map[string]string{runAll: "drover-leader", runMachines: "drover-leader", runSafety: "drover-safety-leader"}[o.part]
-	if election == "" {
-		return fmt.Errorf("--run=%s: want %s, %s or %s", o.part, runAll, runMachines, runSafety)
+	election, err := o.election()
+	if err != nil {
+		return err
 	}
 	ctrl.SetLogger(klog.Background())
 	config, err := o.restConfig()
@@ -160,6 +161,20 @@ func run(o *options) error {
 	}
 	klog.InfoS("Starting Drover", "version", version)
 	return mgr.Start(ctx)
+}
+
+// election is the name of the lease that the leader holds. Managers among which the work is divided, by namespace or by label, lead each for
+// their own part.
+func (o *options) election() (string, error) {
+	name := map[string]string{runAll: "drover-leader", runMachines: "drover-leader", runSafety: "drover-safety-leader"}[o.part]
+	switch {
+	case name == "":
+		return "", fmt.Errorf("--run=%s: want %s, %s or %s", o.part, runAll, runMachines, runSafety)
+	case o.namespace == "" && o.watchFilter == "":
+		return name, nil
+	}
+	part := sha256.Sum256([]byte(o.namespace + "/" + o.watchFilter))
+	return fmt.Sprintf("%s-%x", name, part[:5]), nil
 }
 
 func (o *options) restConfig() (*rest.Config, error) {

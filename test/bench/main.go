@@ -29,6 +29,7 @@ import (
 type flags struct {
 	cloud     string
 	sizes     string
+	clusters  int
 	throttled int
 	poolSize  int
 	idle      time.Duration
@@ -44,6 +45,7 @@ func main() {
 	var f flags
 	flag.StringVar(&f.cloud, "cloud", "simulated", "Where the machines are made: simulated, or aws for a stand-in for EC2.")
 	flag.StringVar(&f.sizes, "sizes", "10,300,1000,3000", "Sizes of the fleets, one after the other.")
+	flag.IntVar(&f.clusters, "clusters", 1, "Clusters that the machines of each fleet are divided among.")
 	flag.IntVar(&f.throttled, "throttled", 100, "Size of the fleet on a cloud that throttles as EC2 does; 0 leaves that out.")
 	flag.IntVar(&f.poolSize, "pool-size", 300, "Machines in one MachineDeployment, at most.")
 	flag.DurationVar(&f.idle, "idle", 10*time.Minute, "How long the fleet of --idle-size idles before it is deleted.")
@@ -122,7 +124,7 @@ func (f flags) runs() ([]measure.Options, error) {
 // options are those that the peers were measured with: 100 ms for each call, and machines that boot after 2 s.
 func (f flags) options(machines int) measure.Options {
 	return measure.Options{
-		AWS: f.cloud == "aws", Machines: machines, PoolSize: f.poolSize, Latency: 100 * time.Millisecond, Joins: 2 * time.Second, Profile: f.profile,
+		AWS: f.cloud == "aws", Machines: machines, Clusters: f.clusters, PoolSize: f.poolSize, Latency: 100 * time.Millisecond, Joins: 2 * time.Second, Profile: f.profile,
 	}
 }
 

@@ -132,6 +132,9 @@ func report(w io.Writer, results []*measure.Result) {
 		if r.AWS {
 			title += " on EC2"
 		}
+		if r.Clusters > 1 {
+			title += fmt.Sprintf(" in %d clusters", r.Clusters)
+		}
 		cells = append(cells, title)
 	}
 	fmt.Fprintln(t, strings.Join(cells, "\t")+"\t")

@@ -204,6 +204,7 @@ func TestManagers(t *testing.T) {
 	h.run("api-server-restarts", (*house).apiServerRestarts)
 	h.run("namespace", (*house).onlyNamespace)
 	h.run("watch-filter", (*house).onlyFiltered)
+	h.run("divided", (*house).dividedByLabel)
 	h.run("safety-apart", (*house).safetyApart)
 	h.run("freeze-in-two-passes", (*house).freezeInTwoPasses)
 	h.run("node-before-its-address", (*house).nodeBeforeItsAddress)
@@ -495,17 +496,7 @@ func (h *house) onlyFiltered() {
 	mine, other := h.adopted("mine"), h.adopted("not-mine")
 	mine.Replicas, other.Replicas = 1, 1
 	drover := h.start("--watch-filter=mine")
-	label := map[string]string{clusterv1.WatchLabel: "mine"}
-	for _, o := range append(mine.Cluster.Objects(), mine.Objects()...) {
-		o.SetLabels(label)
-		switch o := o.(type) { // what is cloned gets the label of its template
-		case *infrav1.CloudMachineTemplate:
-			o.Spec.Template.ObjectMeta.Labels = label
-		case *clusterv1.MachineDeployment:
-			o.Spec.Template.Labels[clusterv1.WatchLabel] = "mine"
-		}
-		h.create(o)
-	}
+	h.createLabelled(mine, "mine")
 	h.create(append(other.Cluster.Objects(), other.Objects()...)...)
 	h.soon("a machine with the label is ready", mine.Ready(h.client, 1))
 	h.only(mine, other)
@@ -513,6 +504,53 @@ func (h *house) onlyFiltered() {
 	h.soon("nothing is left of the label's", h.gone(mine))
 	drover.Kill()
 	h.delete(other.Deployment(), other.Cluster.Cluster())
+}
+
+// createLabelled creates a cluster with its pool, whose objects all have the label that managers filter by.
+func (h *house) createLabelled(pool scenario.Pool, value string) {
+	h.Helper()
+	label := map[string]string{clusterv1.WatchLabel: value}
+	for _, o := range append(pool.Cluster.Objects(), pool.Objects()...) {
+		o.SetLabels(label)
+		switch o := o.(type) { // what is cloned gets the label of its template
+		case *infrav1.CloudMachineTemplate:
+			o.Spec.Template.ObjectMeta.Labels = label
+		case *clusterv1.MachineDeployment:
+			o.Spec.Template.Labels[clusterv1.WatchLabel] = value
+		}
+		h.create(o)
+	}
+}
+
+// Two managers among whom the work is divided by label lead at the same time, each for its part: none waits for the other, and none does
+// the other's work when that is gone. Seen to fail when both had one lease.
+func (h *house) dividedByLabel() {
+	one, two := h.adopted("part-one"), h.adopted("part-two")
+	one.Replicas, two.Replicas = 1, 1
+	first := h.start("--watch-filter=one")
+	second := h.start("--watch-filter=two")
+	h.createLabelled(one, "one")
+	h.createLabelled(two, "two")
+	h.soon("a machine of each part is ready", scenario.All(one.Ready(h.client, 1), two.Ready(h.client, 1)))
+	first.Kill()
+	for _, pool := range []scenario.Pool{one, two} {
+		if err := pool.Scale(h.ctx, h.client, 2); err != nil {
+			h.Fatal(err)
+		}
+	}
+	h.soon("the part whose manager lives goes on", two.Ready(h.client, 2))
+	if n := len(h.instances(one)); n != 1 {
+		h.Errorf("there are %d VMs of the part that has no manager, want 1", n)
+	}
+	first = h.start("--watch-filter=one")
+	h.soon("the other part goes on once its manager is back", one.Ready(h.client, 2))
+	for _, pool := range []scenario.Pool{one, two} {
+		h.oneEach(pool, 2)
+		h.delete(pool.Deployment())
+		h.soon("nothing is left", h.gone(pool))
+	}
+	first.Kill()
+	second.Kill()
 }
 
 // Where no webhook stands in the way, because someone took it away, the controller refuses the same by itself: the

@@ -29,6 +29,8 @@ type Options struct {
 	AWS bool
 	// Machines to make.
 	Machines int
+	// Clusters that they are divided among, each with an account of its own, all of which are the same one at the cloud; 0: one.
+	Clusters int
 	// PoolSize is how many machines a MachineDeployment has at most; 0: all in one.
 	PoolSize int
 	// Latency of each call of the cloud.
@@ -57,6 +59,7 @@ type Options struct {
 type Result struct {
 	AWS      bool   `json:"aws,omitempty"`
 	Machines int    `json:"machines"`
+	Clusters int    `json:"clusters"`
 	Throttle string `json:"throttle"`
 	// Create lasts until all machines are Ready, Delete from there until all is gone.
 	Create Phase  `json:"create"`
@@ -72,10 +75,8 @@ type Result struct {
 	Profiles []string `json:"-"`
 }
 
-const (
-	namespace   = "fleet"
-	clusterName = "fleet"
-)
+// namespace of all clusters. The first has its name.
+const namespace = "fleet"
 
 // fleet is what runs while it is measured.
 type fleet struct {
@@ -85,11 +86,11 @@ type fleet struct {
 	drover     *playground.Process
 	profilers  map[string]string // process → base URL of its pprof
 
-	client  client.Client
-	view    *scenario.View
-	audit   auditLog
-	cluster scenario.Adopted
-	pools   []scenario.Pool
+	client   client.Client
+	view     *scenario.View
+	audit    auditLog
+	clusters []scenario.Adopted
+	pools    []scenario.Pool
 }
 
 // Run measures a fleet's life from nothing to nothing, on processes of its own. The management cluster is its own
@@ -101,6 +102,7 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	if o.Throttle == "" {
 		o.Throttle = simulator.ThrottleNone
 	}
+	o.Clusters = max(o.Clusters, 1)
 	f := &fleet{Options: o, place: &simulated{}, profilers: map[string]string{}}
 	if o.AWS {
 		f.place = &amazon{}
@@ -184,7 +186,7 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// adopt brings the cluster to where machines can be made.
+// adopt brings the clusters to where machines can be made.
 func (f *fleet) adopt(ctx context.Context) (err error) {
 	if f.client, err = scenario.NewClient(f.management.AdminConfig()); err != nil {
 		return err
@@ -200,23 +202,42 @@ func (f *fleet) adopt(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	f.cluster = scenario.Adopted{
-		Namespace: namespace, Name: clusterName, Kubeconfig: kubeconfig, Inventory: f.Inventory,
+	if err := scenario.Create(ctx, f.client, scenario.Rights(adopter)...); err != nil {
+		return err
+	}
+	checks := make([]scenario.Check, 0, f.Clusters)
+	for n := range f.Clusters {
+		cluster := f.cluster(n, kubeconfig)
+		objects := cluster.Objects()
+		if n > 0 {
+			objects = objects[1:] // the namespace is there
+		}
+		if err := scenario.Create(ctx, f.client, objects...); err != nil {
+			return err
+		}
+		f.clusters = append(f.clusters, cluster)
+		checks = append(checks, cluster.Available(f.view))
+	}
+	limited, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	return f.view.Until(limited, "the clusters are adopted", scenario.All(checks...))
+}
+
+// cluster is the one of this number. All of them adopt the management cluster.
+func (f *fleet) cluster(n int, kubeconfig []byte) scenario.Adopted {
+	a := scenario.Adopted{Namespace: namespace, Name: namespace, Kubeconfig: kubeconfig, Inventory: f.Inventory}
+	if n > 0 {
+		a.Name = fmt.Sprintf("%s-%d", namespace, n)
 	}
 	if f.Throttle == simulator.ThrottleEC2 {
-		f.cluster.RateLimits = &infrav1.RateLimits{
+		a.RateLimits = &infrav1.RateLimits{
 			Create: &infrav1.RateLimit{PerSecond: "2", Burst: 5},
 			Delete: &infrav1.RateLimit{PerSecond: "5", Burst: 50},
 			Read:   &infrav1.RateLimit{PerSecond: "20", Burst: 100},
 		}
 	}
-	f.place.adopt(&f.cluster)
-	if err := scenario.Create(ctx, f.client, append(scenario.Rights(adopter), f.cluster.Objects()...)...); err != nil {
-		return err
-	}
-	limited, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	return f.view.Until(limited, "the cluster is adopted", f.cluster.Available(f.view))
+	f.place.adopt(&a)
+	return a
 }
 
 // stop ends everything but leaves the logs.

@@ -28,7 +28,7 @@ const quiet = 10 * time.Second
 
 // measure takes the fleet through its life.
 func (f *fleet) measure(ctx context.Context) (*Result, error) {
-	r := &Result{AWS: f.AWS, Machines: f.Machines, Throttle: f.Throttle}
+	r := &Result{AWS: f.AWS, Machines: f.Machines, Clusters: f.Clusters, Throttle: f.Throttle}
 	start, err := f.mark(ctx)
 	if err != nil {
 		return nil, err
@@ -78,12 +78,12 @@ func (f *fleet) measure(ctx context.Context) (*Result, error) {
 
 // create makes all pools, and waits until all their machines are Ready.
 func (f *fleet) create(ctx context.Context) error {
-	size := f.PoolSize
-	if size <= 0 {
-		size = f.Machines
+	size := (f.Machines + f.Clusters - 1) / f.Clusters
+	if f.PoolSize > 0 {
+		size = min(size, f.PoolSize)
 	}
 	for left, n := f.Machines, 0; left > 0; left, n = left-size, n+1 {
-		f.pools = append(f.pools, scenario.Pool{Cluster: f.cluster, Name: fmt.Sprintf("pool-%d", n), Replicas: int32(min(left, size))})
+		f.pools = append(f.pools, scenario.Pool{Cluster: f.clusters[n%f.Clusters], Name: fmt.Sprintf("pool-%d", n), Replicas: int32(min(left, size))})
 	}
 	for _, p := range f.pools {
 		if err := scenario.Create(ctx, f.client, p.Objects()...); err != nil {
@@ -249,7 +249,7 @@ func (f *fleet) prove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	left, err := f.cluster.Left(ctx, f.client, f.client)
+	left, err := f.clusters[0].Left(ctx, f.client, f.client)
 	if err != nil {
 		return err
 	}
