@@ -17,8 +17,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// silence is how long a stream may say nothing: an API server gives a sign each minute.
-const silence = 90 * time.Second
+// silence is how long a stream may say nothing. An API server gives a sign within a minute of a stream's begin and of the sign before, so
+// that a stream which is cut off and begun anew needs two at most.
+const silence = 130 * time.Second
 
 // Follow implements cloud.Follower: a listing, and from there on one watch for each kind. Where a watch can't go on because the API
 // server has forgotten what was between, it lists anew.
@@ -45,6 +46,7 @@ func (d *driver) followFrom(ctx context.Context, tell func(cloud.Change)) (heard
 	defer streams.Wait()
 	defer cancel()
 	f := newFollowing(found, tell)
+	f.vmStream = d.stream(virtualMachines, wholeObject, f.vms.read)
 	incoming := make(chan news)
 	pass := func(n news) {
 		select {
@@ -56,10 +58,9 @@ func (d *driver) followFrom(ctx context.Context, tell func(cloud.Change)) (heard
 		f.add(s, version)
 		streams.Go(func() { pass(news{of: s, err: d.watch(ctx, s, version, pass)}) })
 	}
+	follow(f.vmStream, versions.vms)
 	follow(d.stream(virtualInstances, wholeObject, f.vmis.read), versions.vmis)
-	follow(d.stream(virtualMachines, wholeObject, f.vms.read), versions.vms)
 	follow(d.stream(secrets, metadataOfOne, f.secrets.read), versions.secrets)
-	f.vmStream = f.streams[1]
 	volumes := d.stream(dataVolumes, wholeObject, f.volumes.read)
 	if versions.volumes != "" {
 		follow(volumes, versions.volumes)
@@ -124,7 +125,7 @@ func newFollowing(found objects, tell func(cloud.Change)) *following {
 }
 
 func (f *following) add(s *stream, version string) {
-	s.version, s.alive = version, time.Now()
+	s.version, s.sign = version, f.signed
 	f.streams = append(f.streams, s)
 }
 
@@ -141,10 +142,10 @@ func (f *following) listen(ctx context.Context, incoming <-chan news, silence ti
 			f.take(n)
 		case <-silent.C:
 			quiet := f.quietest()
-			if time.Since(quiet.alive) >= silence {
+			if time.Since(quiet.sign) >= silence {
 				return cloud.Errorf(cloud.Unavailable, "%s: the stream says nothing any more", quiet.op.name)
 			}
-			silent.Reset(time.Until(quiet.alive.Add(silence)))
+			silent.Reset(time.Until(quiet.sign.Add(silence)))
 		case <-ctx.Done():
 			return unanswered(f.vmStream.op, ctx.Err(), "")
 		}
@@ -154,7 +155,7 @@ func (f *following) listen(ctx context.Context, incoming <-chan news, silence ti
 func (f *following) quietest() *stream {
 	quiet := f.streams[0]
 	for _, s := range f.streams[1:] {
-		if s.alive.Before(quiet.alive) {
+		if s.sign.Before(quiet.sign) {
 			quiet = s
 		}
 	}
@@ -163,10 +164,6 @@ func (f *following) quietest() *stream {
 
 // take takes one piece of news, and tells what it means.
 func (f *following) take(n news) {
-	n.of.alive = n.at
-	if n.version == "" { // the stream was begun
-		return
-	}
 	f.heard = true
 	n.of.version, n.of.sign = n.version, n.at
 	if n.change != nil {
@@ -220,13 +217,7 @@ func newer(a, b string) bool {
 
 // live gives a sign of life when each stream has given one since the last: that is as of when the first of them did.
 func (f *following) live() {
-	oldest := f.streams[0].sign
-	for _, s := range f.streams[1:] {
-		if s.sign.Before(oldest) {
-			oldest = s.sign
-		}
-	}
-	if oldest.After(f.signed) {
+	if oldest := f.quietest().sign; oldest.After(f.signed) {
 		f.signed = time.Now()
 		f.tell(cloud.Change{At: oldest})
 	}

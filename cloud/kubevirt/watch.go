@@ -3,7 +3,6 @@
 package kubevirt
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,7 +23,7 @@ import (
 const (
 	// maxEvent bounds one event, in bytes. An API server takes no object of more than 3 MiB.
 	maxEvent = 8 << 20
-	// leastStream is how long a stream lives at least that is begun anew: what ends sooner does not work.
+	// leastStream is how long a stream lives at least that is begun anew. What ends sooner does not work, and would cost a call each time.
 	leastStream = time.Second
 )
 
@@ -35,17 +34,15 @@ type eventReader func(kind watch.EventType, object []byte) (version string, chan
 type stream struct {
 	op   operation
 	path string
-
 	read eventReader
 
 	// What follows belongs to who hears the news.
 
-	version string    // as of which all is known
-	sign    time.Time // when that last was told
-	alive   time.Time // the same, or when the stream was last begun
+	version string    // how far it has told
+	sign    time.Time // when it last told anything
 }
 
-// news is what a stream tells: that it was begun, how far it is and what has changed, or why it can't go on.
+// news is what a stream tells: how far it is and what has changed, or why it can't go on.
 type news struct {
 	of      *stream
 	at      time.Time
@@ -55,38 +52,36 @@ type news struct {
 	err    error
 }
 
-// watch tells what becomes of a kind's objects after a version, for as long as ctx and the streams last. A stream that has ended is
-// begun anew from where it was. One that has told nothing, or hardly lived, does not work: its end is an error.
+// watch tells what becomes of a kind's objects after a version, for as long as ctx lasts and streams can be had. One that has ended, as
+// planned or cut off, is begun anew from where it was.
 func (d *driver) watch(ctx context.Context, s *stream, version string, tell func(news)) error {
 	for {
 		began := time.Now()
-		last, err := d.watchOnce(ctx, s, version, tell)
+		err := d.watchOnce(ctx, s, &version, tell)
 		switch {
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
 			return unanswered(s.op, ctx.Err(), "")
-		case last == "" || time.Since(began) < leastStream:
+		case time.Since(began) < leastStream:
 			return cloud.Errorf(cloud.Unavailable, "%s: the stream has ended before its time", s.op.name)
 		}
-		version = last
 	}
 }
 
-// watchOnce reads one stream to its end, which is no error, and returns how far it came, "" for nowhere. The API server is asked to
-// end it in time, and for bookmarks: signs of how far it is, about once a minute and right before the end ("Watch bookmarks" in
+// watchOnce reads one stream to its end, which is no error, and notes in version how far it came. The API server is asked to end it
+// in time, and for bookmarks: signs of how far it is, about once a minute and right before the end ("Watch bookmarks" in
 // Kubernetes' API concepts).
-func (d *driver) watchOnce(ctx context.Context, s *stream, version string, tell func(news)) (last string, err error) {
+func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell func(news)) error {
 	query := url.Values{
-		"watch": {"true"}, "labelSelector": {ofDrover}, "resourceVersion": {version}, "allowWatchBookmarks": {"true"},
+		"watch": {"true"}, "labelSelector": {ofDrover}, "resourceVersion": {*version}, "allowWatchBookmarks": {"true"},
 		"timeoutSeconds": {strconv.Itoa(int(cloud.StreamTime / time.Second))},
 	}
 	answer, err := d.send(cloud.WithStream(ctx, s.op.name, s.op.class), s.op, s.path, query, nil)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer answer.Close()
-	tell(news{of: s, at: time.Now()})
 	bounded := &io.LimitedReader{R: answer}
 	for events := json.NewDecoder(bounded); ; {
 		bounded.N = maxEvent
@@ -96,17 +91,17 @@ func (d *driver) watchOnce(ctx context.Context, s *stream, version string, tell 
 		var other *json.UnmarshalTypeError
 		switch {
 		case bounded.N <= 0:
-			return last, cloud.Errorf(cloud.Unknown, "%s: an event of more than %d bytes", s.op.name, maxEvent)
+			return cloud.Errorf(cloud.Unknown, "%s: an event of more than %d bytes", s.op.name, maxEvent)
 		case errors.As(err, &garbled), errors.As(err, &other):
-			return last, cloud.Errorf(cloud.Unknown, "%s: the answer is no stream of events: does the endpoint belong to a Kubernetes API server?", s.op.name)
+			return cloud.Errorf(cloud.Unknown, "%s: the answer is no stream of events: does the endpoint belong to a Kubernetes API server?", s.op.name)
 		case err != nil: // it has ended, as planned or cut off; an event that did not come whole comes again
-			return last, nil
+			return nil
 		}
-		n, err := s.hear(e, cmp.Or(last, version), answer.token)
+		n, err := s.hear(e, *version, answer.token)
 		if err != nil {
-			return last, err
+			return err
 		}
-		last = n.version
+		*version = n.version
 		tell(n)
 	}
 }

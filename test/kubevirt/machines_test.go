@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -82,49 +81,6 @@ func runs(t testing.TB, d cloud.Driver, token string) cloud.Resource {
 	var r cloud.Resource
 	until(t, "the machine runs", func() bool { r = theInstance(t, d, token); return r.State == cloud.StateRunning })
 	return r
-}
-
-// TestPool: 300 machines, made at once, run and are deleted without a trace; and what that costs.
-func TestPool(t *testing.T) {
-	g := NewWithT(t)
-	owner := newOwner(t)
-	d, calls := connect(t, account())
-	const machines = 300
-	var wg sync.WaitGroup
-	errs, turns := make([]error, machines), make(chan struct{}, 16)
-	for i := range machines {
-		wg.Go(func() {
-			turns <- struct{}{}
-			defer func() { <-turns }()
-			_, errs[i] = d.Ensure(t.Context(), request(owner, machine(nil)))
-		})
-	}
-	wg.Wait()
-	g.Expect(errors.Join(errs...)).NotTo(HaveOccurred())
-	t.Logf("calls to make %d machines: %v", machines, calls.calls)
-	g.Expect(calls.calls).To(Equal(map[string]int{"CreateSecret": machines, "CreateVirtualMachine": machines}))
-
-	calls.reset()
-	until(t, "all run", func() bool {
-		running := 0
-		for _, r := range listed(t, d, owner) {
-			if r.State == cloud.StateRunning {
-				running++
-			}
-		}
-		return running == machines
-	})
-	listings := calls.count("ListVirtualMachines")
-	g.Expect(calls.calls).To(Equal(map[string]int{
-		"ListVirtualMachines": listings, "ListVirtualMachineInstances": listings, "ListDataVolumes": listings, "ListSecrets": listings,
-	}), "one page of each kind")
-
-	calls.reset()
-	until(t, "all are gone", func() bool { return deleteAll(t, d, owner) == 0 })
-	g.Expect(infra.left(t, owner)).To(BeEmpty())
-	t.Logf("calls to delete them: %v", calls.calls)
-	g.Expect(calls.count("DeleteVirtualMachine")).To(Equal(machines), "one delete for each machine")
-	g.Expect(calls.count("DeleteSecrets")).To(BeNumerically("<=", 2*machines/50), "Secrets go by fifties")
 }
 
 // everything asks for all that a machine can say.
