@@ -4,7 +4,6 @@ package kubevirt_test
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -246,13 +245,7 @@ func TestForgotten(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
 	proxy, secret := between(t)
-	row := driver.Cloud()
-	base := http.DefaultTransport.(*http.Transport).Clone()
-	t.Cleanup(base.CloseIdleConnections)
-	carrier, err := row.Trusting(base, account(), secret)
-	g.Expect(err).NotTo(HaveOccurred())
-	d, err := row.New(cloud.Config{Account: account(), Credentials: secret, Transport: carrier})
-	g.Expect(err).NotTo(HaveOccurred())
+	d, _ := connectBy(t, account(), secret)
 	kept, lost := request(owner, machine(nil)), request(owner, machine(nil))
 	for _, req := range []cloud.Request{kept, lost} {
 		_, err := d.Ensure(t.Context(), req)
