@@ -37,8 +37,9 @@ type driver struct {
 	namespace string
 	domains   []infrav1.KubeVirtFailureDomain
 	page      int
-	silence   time.Duration
-	shapes    cloud.Memo[shape]
+	// silence and lookForCDI are the constants, which tests shorten.
+	silence, lookForCDI time.Duration
+	shapes              cloud.Memo[shape]
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -54,8 +55,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		namespace: cfg.Account.KubeVirt.Namespace,
 		domains:   slices.Clone(cfg.Account.KubeVirt.FailureDomains),
 		page:      pageSize,
-		silence:   silence,
-		shapes:    cloud.Memo[shape]{TTL: shapeTTL},
+		silence:   silence, lookForCDI: lookForCDI,
+		shapes: cloud.Memo[shape]{TTL: shapeTTL},
 	}, nil
 }
 

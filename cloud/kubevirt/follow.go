@@ -21,6 +21,9 @@ import (
 // that a stream which is cut off and begun anew needs two at most.
 const silence = 130 * time.Second
 
+// lookForCDI is how often it is asked for where it is not installed: as often as a watch of its volumes would cost a call.
+const lookForCDI = cloud.StreamTime
+
 // Follow implements cloud.Follower: a listing, and from there on one watch for each kind. Where a watch can't go on because the API
 // server has forgotten what was between, it lists anew.
 func (d *driver) Follow(ctx context.Context, tell func(cloud.Change)) error {
@@ -80,9 +83,9 @@ func (d *driver) stream(k resourceKind, accept string, read eventReader) *stream
 
 // awaitCDI looks now and then whether there are volumes by now, and returns once there may be.
 func (d *driver) awaitCDI(ctx context.Context, op operation) error {
-	ticks := time.NewTicker(cloud.StreamTime)
+	ticks := time.NewTicker(d.lookForCDI)
 	defer ticks.Stop()
-	look := operation{"ListDataVolumes", cloud.ClassRead, http.MethodGet, metadataOfMany, "PartialObjectMetadataList"}
+	look := operation{"ListDataVolumes", cloud.ClassRead, http.MethodGet, wholeObject, "DataVolumeList"}
 	for {
 		select {
 		case <-ticks.C:

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,14 +31,14 @@ type streams struct {
 	// say writes the nth watch of a kind, from 1 on, which ends when it returns.
 	say func(kind string, n int, w http.ResponseWriter, req *http.Request)
 	// noCDI has the server know of no DataVolumes.
-	noCDI bool
+	noCDI atomic.Bool
 }
 
 func newStreams(t *testing.T, say func(kind string, n int, w http.ResponseWriter, req *http.Request)) *streams {
 	t.Helper()
 	s := &streams{say: say, asked: map[string]int{}}
 	s.driver = served(t, s.serve)
-	s.silence = time.Minute
+	s.silence, s.lookForCDI = time.Minute, time.Hour
 	return s
 }
 
@@ -53,7 +54,7 @@ func (s *streams) serve(w http.ResponseWriter, req *http.Request) {
 	n := s.asked[verb+kind]
 	s.mu.Unlock()
 	switch {
-	case kind == "DataVolume" && s.noCDI:
+	case kind == "DataVolume" && s.noCDI.Load():
 		http.Error(w, "404 page not found", http.StatusNotFound)
 	case verb == "list ":
 		write(w, 200, map[string]any{"kind": list, "metadata": map[string]any{"resourceVersion": "10"}, "items": []any{}})
@@ -294,7 +295,7 @@ func TestSigns(t *testing.T) {
 			bookmark(w, kind, "11")
 			untilGone(req)
 		})
-		s.noCDI = noCDI
+		s.noCDI.Store(noCDI)
 		ended := make(chan error, 1)
 		go func() { ended <- s.follow(ctx) }()
 		g.Eventually(s.told, "10s").Should(HaveLen(1))
@@ -310,6 +311,27 @@ func TestSigns(t *testing.T) {
 		g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 		g.Expect(s.count("watch DataVolume")).To(Equal(map[bool]int{true: 0, false: 1}[noCDI]))
 	}
+}
+
+// TestCDIComes: volumes are followed once there are any.
+func TestCDIComes(t *testing.T) {
+	g := NewWithT(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	s := newStreams(t, func(kind string, _ int, w http.ResponseWriter, req *http.Request) {
+		bookmark(w, kind, "11")
+		untilGone(req)
+	})
+	s.noCDI.Store(true)
+	s.lookForCDI = 200 * time.Millisecond
+	ended := make(chan error, 1)
+	go func() { ended <- s.follow(ctx) }()
+	g.Eventually(func() int { return s.count("list DataVolume") }, "10s").Should(BeNumerically(">=", 3), "it is looked for")
+	g.Expect(s.count("watch DataVolume")).To(BeZero())
+	s.noCDI.Store(false)
+	g.Eventually(func() int { return s.count("watch DataVolume") }, "10s").Should(Equal(1))
+	g.Expect(s.count("list VirtualMachine")).To(Equal(2), "everything is read anew")
+	cancel()
+	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 }
 
 // TestLabels: what loses its labels, or gets another machine's, is told of both.

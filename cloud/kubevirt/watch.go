@@ -157,8 +157,8 @@ type shelf[T any, P kept[T]] struct {
 
 func newShelf[T any, P kept[T]](kind string, found []T) *shelf[T, P] {
 	s := &shelf[T, P]{kind: kind, tokens: map[string]string{}, all: map[string]map[string]P{}}
-	for i := range found {
-		s.put(&found[i])
+	for _, o := range found { // copies, so that what is gone does not stay for what was found with it
+		s.put(&o)
 	}
 	return s
 }
