@@ -115,6 +115,13 @@ func (c *cluster) stop() {
 	}
 }
 
+// restart restarts the API server, and virt-controller, which does not survive that on a busy computer.
+func (c *cluster) restart(t testing.TB) {
+	t.Helper()
+	NewWithT(t).Expect(c.RestartAPIServer(withoutEnd(t))).To(Succeed())
+	NewWithT(t).Expect(c.kubevirt.RestartController(withoutEnd(t), c.ControlPlane)).To(Succeed())
+}
+
 // makeTenant makes the namespace, and in it Drover's user with no more rights than the book asks for.
 func (c *cluster) makeTenant(ctx context.Context) error {
 	role, err := bookRole()

@@ -196,8 +196,7 @@ func TestFollowed(t *testing.T) {
 		a.quiet(t)
 	})
 	t.Run("restart", func(t *testing.T) {
-		g := NewWithT(t)
-		g.Expect(infra.RestartAPIServer(withoutEnd(t))).To(Succeed())
+		infra.restart(t)
 		ref := next()
 		halt(t, ref.Token)
 		until(t, "the VM is stopped", func() bool { return a.state(ref) == cloud.StateStopped })
@@ -313,7 +312,7 @@ func TestForgotten(t *testing.T) {
 	until(t, "the VM is gone", func() bool {
 		return client.IgnoreNotFound(infra.admin.Get(t.Context(), client.ObjectKeyFromObject(vm), vm)) == nil && vm.UID == "" || theInstance(t, d, lost.Token).ID == ""
 	})
-	g.Expect(infra.RestartAPIServer(withoutEnd(t))).To(Succeed()) // it remembers nothing of before
+	infra.restart(t) // it remembers nothing of before
 	shut.Store(false)
 	close(open)
 	until(t, "everything is told again", func() bool { return len(of(2)) == 1 })

@@ -498,6 +498,7 @@ func TestOutage(t *testing.T) {
 			g.Expect(cloud.CodeOf(err)).To(BeElementOf(cloud.Unavailable, cloud.Unauthorized, cloud.Throttled, cloud.Unknown), "%v", err)
 		}
 	}
+	g.Expect(infra.kubevirt.RestartController(withoutEnd(t), infra.ControlPlane)).To(Succeed())
 	g.Expect(runs(t, d, req.Token).ID).To(Equal(made.ID))
 }
 
