@@ -267,8 +267,9 @@ func (n *nodes) evict(t testing.TB, name string) {
 	g := NewWithT(t)
 	g.Eventually(func() error {
 		pods := &corev1.PodList{}
-		g.Expect(n.admin.List(t.Context(), pods, client.InNamespace(namespace), client.MatchingLabels{"vm.kubevirt.io/name": name})).To(Succeed())
-		g.Expect(pods.Items).To(HaveLen(1))
-		return n.admin.SubResource("eviction").Create(t.Context(), &pods.Items[0], &policyv1.Eviction{})
+		g.Expect(n.admin.List(t.Context(), pods, client.InNamespace(namespace))).To(Succeed())
+		i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.Annotations[kubevirtv1.DomainAnnotation] == name })
+		g.Expect(i).To(BeNumerically(">=", 0), "the guest has a pod")
+		return n.admin.SubResource("eviction").Create(t.Context(), &pods.Items[i], &policyv1.Eviction{})
 	}, "2m", "500ms").Should(MatchError(ContainSubstring("triggered evacuation of VMI")))
 }
