@@ -53,39 +53,62 @@ func newClient(to endpoint, transport http.RoundTripper) *client {
 
 // call makes one call. body is sent as JSON, or as it is where it is bytes; answer may be nil.
 func (c *client) call(ctx context.Context, op operation, path string, query url.Values, body, answer any) error {
+	text, err := c.send(cloud.WithOperation(ctx, op.name, op.class), op, path, query, body)
+	if err != nil {
+		return err
+	}
+	defer text.Close()
+	all, err := io.ReadAll(io.LimitReader(text, maxAnswer))
+	if err != nil {
+		return text.broken(err)
+	}
+	return understood(op, all, answer)
+}
+
+// reply is an answer of success that is yet to be read.
+type reply struct {
+	io.ReadCloser
+	// broken says why it could not be read.
+	broken func(error) error
+	// token is what was sent with the call, and is in no error.
+	token string
+}
+
+// send makes one call under the name that ctx has. A refusal is an error.
+func (c *client) send(ctx context.Context, op operation, path string, query url.Values, body any) (*reply, error) {
 	token, err := c.bearer()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := ctx.Err(); err != nil {
+	broken := func(err error) error {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
 		return unanswered(op, err, token)
 	}
-	req, err := c.request(cloud.WithOperation(ctx, op.name, op.class), op, path, query, body)
+	if err := ctx.Err(); err != nil {
+		return nil, broken(err)
+	}
+	req, err := c.request(ctx, op, path, query, body)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		return unanswered(op, err, token)
+		return nil, broken(err)
+	}
+	if resp.StatusCode >= 200 && resp.StatusCode <= 299 {
+		return &reply{resp.Body, broken, token}, nil
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		return unanswered(op, err, token)
+		return nil, broken(err)
 	}
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return refused(op, resp, text, token)
-	}
-	return understood(op, text, answer)
+	return nil, refused(op, resp, text, token)
 }
 
 func (c *client) request(ctx context.Context, op operation, path string, query url.Values, body any) (*http.Request, error) {

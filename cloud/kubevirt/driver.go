@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,6 +27,8 @@ const (
 	pageSize = 500
 	// maxPages ends a listing that a broken API server would never end: far more than any namespace holds.
 	maxPages = 10_000
+	// ofDrover selects all that carries Drover's tags, whoever's.
+	ofDrover = cloud.TagOwnership + "," + cloud.TagToken
 )
 
 // driver is one account's.
@@ -34,7 +37,9 @@ type driver struct {
 	namespace string
 	domains   []infrav1.KubeVirtFailureDomain
 	page      int
-	shapes    cloud.Memo[shape]
+	// silence and lookForCDI are the constants, which tests shorten.
+	silence, lookForCDI time.Duration
+	shapes              cloud.Memo[shape]
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -50,7 +55,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		namespace: cfg.Account.KubeVirt.Namespace,
 		domains:   slices.Clone(cfg.Account.KubeVirt.FailureDomains),
 		page:      pageSize,
-		shapes:    cloud.Memo[shape]{TTL: shapeTTL},
+		silence:   silence, lookForCDI: lookForCDI,
+		shapes: cloud.Memo[shape]{TTL: shapeTTL},
 	}, nil
 }
 
@@ -193,7 +199,7 @@ func alreadyExists(err error) bool {
 
 // List reads all that carries Drover's tags, whoever's.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
-	return d.find(ctx, cloud.TagOwnership+","+cloud.TagToken)
+	return d.find(ctx, ofDrover)
 }
 
 // Describe asks by token alone: a provider ID is the token in another form.
@@ -210,26 +216,42 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return d.find(ctx, cloud.TagToken+" in ("+strings.Join(tokens, ",")+"),"+cloud.TagOwnership)
 }
 
-// find reads the VMs, their running instances, their volumes and their Secrets, each kind in pages, and puts together what
-// belongs together. The order is that of their making backwards: what is made meanwhile is found with what it is made from.
+// find reads all that the selector chooses, and puts together what belongs together.
 func (d *driver) find(ctx context.Context, selector string) ([]cloud.Resource, error) {
-	vmis, err := list[kubevirtv1.VirtualMachineInstance](ctx, d, virtualInstances, wholeObject, selector)
+	found, _, err := d.read(ctx, selector)
 	if err != nil {
 		return nil, err
 	}
-	volumes, err := list[cdiv1.DataVolume](ctx, d, dataVolumes, wholeObject, selector)
-	if err != nil && !withoutCDI(err) {
-		return nil, err
+	return found.resources(), nil
+}
+
+// objects are what machines are made of.
+type objects struct {
+	vms     []kubevirtv1.VirtualMachine
+	vmis    []kubevirtv1.VirtualMachineInstance
+	volumes []cdiv1.DataVolume
+	secrets []metav1.PartialObjectMetadata
+}
+
+// versions are as of when each kind was read. That of volumes is "" where there is no CDI.
+type versions struct{ vms, vmis, volumes, secrets string }
+
+// read lists each kind in pages. The order is that of their making backwards: what is made meanwhile is found with what it is made
+// from.
+func (d *driver) read(ctx context.Context, selector string) (o objects, v versions, err error) {
+	if o.vmis, v.vmis, err = list[kubevirtv1.VirtualMachineInstance](ctx, d, virtualInstances, wholeObject, selector); err != nil {
+		return objects{}, v, err
 	}
-	vms, err := list[kubevirtv1.VirtualMachine](ctx, d, virtualMachines, wholeObject, selector)
-	if err != nil {
-		return nil, err
+	if o.volumes, v.volumes, err = list[cdiv1.DataVolume](ctx, d, dataVolumes, wholeObject, selector); err != nil && !withoutCDI(err) {
+		return objects{}, v, err
 	}
-	kept, err := list[metav1.PartialObjectMetadata](ctx, d, secrets, metadataOfMany, selector)
-	if err != nil {
-		return nil, err
+	if o.vms, v.vms, err = list[kubevirtv1.VirtualMachine](ctx, d, virtualMachines, wholeObject, selector); err != nil {
+		return objects{}, v, err
 	}
-	return resources(vms, vmis, volumes, kept), nil
+	if o.secrets, v.secrets, err = list[metav1.PartialObjectMetadata](ctx, d, secrets, metadataOfMany, selector); err != nil {
+		return objects{}, v, err
+	}
+	return o, v, nil
 }
 
 // withoutCDI tells whether the cluster has no DataVolumes at all. Such a cluster's VMs are on container disks.
@@ -238,32 +260,32 @@ func withoutCDI(err error) bool {
 	return errors.As(err, &answer) && answer.http == http.StatusNotFound
 }
 
-// list reads all pages. A page that comes too late, for the first is too old by then, is an error: the listing begins anew.
-func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selector string) ([]T, error) {
+// list reads all pages, and as of which version they are. A page that comes too late, for the first is too old by then, is an error:
+// the listing begins anew.
+func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selector string) (all []T, version string, err error) {
 	op := operation{"List" + k.kind + "s", cloud.ClassRead, http.MethodGet, accept, k.kind + "List"}
 	if accept == metadataOfMany {
 		op.kind = "PartialObjectMetadataList"
 	}
 	query := url.Values{"labelSelector": {selector}, "limit": {strconv.Itoa(d.page)}}
-	var all []T
 	for range maxPages {
 		var page struct {
 			Metadata *metav1.ListMeta `json:"metadata"`
 			Items    []T              `json:"items"`
 		}
 		if err := d.call(ctx, op, d.path(k, ""), query, nil, &page); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		if page.Metadata == nil {
-			return nil, cloud.Errorf(cloud.Unknown, "%s: the answer has no metadata: does the endpoint belong to a Kubernetes API server?", op.name)
+			return nil, "", cloud.Errorf(cloud.Unknown, "%s: the answer has no metadata: does the endpoint belong to a Kubernetes API server?", op.name)
 		}
 		all = append(all, page.Items...)
 		if page.Metadata.Continue == "" {
-			return all, nil
+			return all, page.Metadata.ResourceVersion, nil
 		}
 		query.Set("continue", page.Metadata.Continue)
 	}
-	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", op.name)
+	return nil, "", cloud.Errorf(cloud.Unknown, "%s: the listing does not end", op.name)
 }
 
 // Delete removes VMs and volumes one by one, each by its name and UID, and the Secrets of many machines by one call. What a VM

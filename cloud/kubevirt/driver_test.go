@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -32,7 +34,9 @@ import (
 // served is a driver at a server of the test's own, which asks for pages of two.
 func served(t *testing.T, handler http.HandlerFunc) *driver {
 	t.Helper()
-	server := httptest.NewTLSServer(handler)
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that a test has given up
+	server.StartTLS()
 	t.Cleanup(server.Close)
 	address, err := url.Parse(server.URL)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -221,10 +225,48 @@ func TestStates(t *testing.T) {
 		g.Expect(reason).To(ContainSubstring(test.reason), name)
 	}
 	g := NewWithT(t)
-	alone := resources(nil, []kubevirtv1.VirtualMachineInstance{*vmi(kubevirtv1.Running)}, nil, nil)
+	alone := (&objects{vmis: []kubevirtv1.VirtualMachineInstance{*vmi(kubevirtv1.Running)}}).resources()
 	g.Expect(alone).To(HaveLen(1), "a guest whose VM is gone is not nothing")
 	k, name, uid, err := object(alone[0])
 	g.Expect(fmt.Sprint(k.plural, name, uid, err)).To(Equal("virtualmachineinstancestoken-1uid-1<nil>"))
+}
+
+// TestEvacuation: a guest that the drain of its node concerns gives way where it was asked to, and otherwise keeps its machine.
+func TestEvacuation(t *testing.T) {
+	vmi := func(strategy kubevirtv1.EvictionStrategy, from string) *kubevirtv1.VirtualMachineInstance {
+		vmi := &kubevirtv1.VirtualMachineInstance{ObjectMeta: meta("token-1")}
+		vmi.Spec.EvictionStrategy, vmi.Status.Phase, vmi.Status.EvacuationNodeName = &strategy, kubevirtv1.Running, from
+		return vmi
+	}
+	ended := vmi(kubevirtv1.EvictionStrategyExternal, "node-1")
+	ended.Status.Phase = kubevirtv1.Succeeded
+	unsaid := vmi("", "node-1")
+	unsaid.Spec.EvictionStrategy = nil
+	for name, test := range map[string]struct {
+		vmi                   *kubevirtv1.VirtualMachineInstance
+		interruptible, ending bool
+		notice                string
+	}{
+		"just made":       {interruptible: true},
+		"runs":            {vmi: vmi(kubevirtv1.EvictionStrategyExternal, ""), interruptible: true},
+		"gives way":       {vmi: vmi(kubevirtv1.EvictionStrategyExternal, "node-1"), interruptible: true, ending: true, notice: "node-1"},
+		"has given way":   {vmi: ended, interruptible: true},
+		"is moved":        {vmi: vmi(kubevirtv1.EvictionStrategyLiveMigrate, "node-1"), notice: "moves the VM"},
+		"by the default":  {vmi: unsaid, notice: "moves the VM"},
+		"is not migrated": {vmi: vmi(kubevirtv1.EvictionStrategyLiveMigrate, "")},
+	} {
+		g := NewWithT(t)
+		vm := &kubevirtv1.VirtualMachine{ObjectMeta: meta("token-1")}
+		vm.Spec.Template = &kubevirtv1.VirtualMachineInstanceTemplateSpec{}
+		vm.Spec.Template.Spec.EvictionStrategy = ptr.To(kubevirtv1.EvictionStrategyExternal)
+		r := instance(vm, test.vmi, nil)
+		g.Expect(r.Interruptible).To(Equal(test.interruptible), name)
+		g.Expect(r.Ending).To(Equal(test.ending), name)
+		if test.notice == "" {
+			g.Expect(r.Notice).To(BeEmpty(), name)
+		}
+		g.Expect(r.Notice).To(ContainSubstring(test.notice), name)
+	}
 }
 
 // TestPodEndpoint: without a Secret it is the cluster that the manager runs in, by a token that may be renewed.

@@ -28,12 +28,17 @@ func refused(op operation, resp *http.Response, text []byte, token string) error
 			Err:        statusError{http: resp.StatusCode},
 		}
 	}
-	code := codeOf(op.class, resp.StatusCode, &said)
+	return refusedBy(op, resp.StatusCode, &said, resp.Header, token)
+}
+
+// refusedBy is what the API server says in its own words.
+func refusedBy(op operation, status int, said *metav1.Status, header http.Header, token string) *cloud.Error {
+	code := codeOf(op.class, status, said)
 	return &cloud.Error{
 		Code:       code,
-		Message:    op.name + ": " + clean(words(&said), token),
-		RetryAfter: retryAfter(code, resp.Header),
-		Err:        statusError{http: resp.StatusCode, reason: said.Reason},
+		Message:    op.name + ": " + clean(words(said), token),
+		RetryAfter: retryAfter(code, header),
+		Err:        statusError{http: status, reason: said.Reason},
 	}
 }
 

@@ -26,27 +26,27 @@ const (
 )
 
 // resources puts together what belongs together. What has the tags and not the name is a copy that somebody made, and nobody's.
-func resources(vms []kubevirtv1.VirtualMachine, vmis []kubevirtv1.VirtualMachineInstance, volumes []cdiv1.DataVolume, kept []metav1.PartialObjectMetadata) (all []cloud.Resource) {
+func (o *objects) resources() (all []cloud.Resource) {
 	running := map[string]*kubevirtv1.VirtualMachineInstance{}
-	for i := range vmis {
-		if named(&vmis[i].ObjectMeta) {
-			running[vmis[i].Name] = &vmis[i]
+	for i := range o.vmis {
+		if named(&o.vmis[i].ObjectMeta) {
+			running[o.vmis[i].Name] = &o.vmis[i]
 		}
 	}
 	filled := map[string][]*cdiv1.DataVolume{}
-	for i := range volumes {
-		if v := &volumes[i]; strings.HasPrefix(v.Name, dataVolumeName(v.Labels[cloud.TagToken], "")) {
+	for i := range o.volumes {
+		if v := &o.volumes[i]; strings.HasPrefix(v.Name, dataVolumeName(v.Labels[cloud.TagToken], "")) {
 			filled[v.Labels[cloud.TagToken]] = append(filled[v.Labels[cloud.TagToken]], v)
 			all = append(all, dependant(&v.ObjectMeta, volumeID+v.Name+"/"))
 		}
 	}
-	for i := range kept {
-		if named(&kept[i].ObjectMeta) {
-			all = append(all, dependant(&kept[i].ObjectMeta, secretID))
+	for i := range o.secrets {
+		if named(&o.secrets[i].ObjectMeta) {
+			all = append(all, dependant(&o.secrets[i].ObjectMeta, secretID))
 		}
 	}
-	for i := range vms {
-		if vm := &vms[i]; named(&vm.ObjectMeta) {
+	for i := range o.vms {
+		if vm := &o.vms[i]; named(&vm.ObjectMeta) {
 			all = append(all, instance(vm, running[vm.Name], filled[vm.Name]))
 			delete(running, vm.Name)
 		}
@@ -89,11 +89,40 @@ func object(r cloud.Resource) (k resourceKind, name string, uid types.UID, err e
 
 func instance(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) cloud.Resource {
 	state, reason := stateOf(vm, vmi, volumes)
+	notice, ending := evacuation(vmi)
 	return cloud.Resource{
 		Kind: cloud.KindInstance, ID: string(vm.UID), ProviderID: providerID(vm.Name),
 		Token: vm.Labels[cloud.TagToken], OwnershipID: vm.Labels[cloud.TagOwnership], CreatedAt: vm.CreationTimestamp.Time,
 		State: state, Reason: cloud.Clip(reason, 512), FailureDomain: vm.Labels[labelDomain], Addresses: addresses(vmi),
+		Interruptible: givesWay(vm, vmi), Notice: notice, Ending: ending,
 	}
+}
+
+// givesWay tells whether the VM is one that is left to others when its node is drained (evictionStrategy External): then the cluster
+// that runs it takes it back, and waits until it is gone.
+func givesWay(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance) bool {
+	var strategy *kubevirtv1.EvictionStrategy
+	switch {
+	case vmi != nil: // which goes by what it was started with
+		strategy = vmi.Spec.EvictionStrategy
+	case vm.Spec.Template != nil:
+		strategy = vm.Spec.Template.Spec.EvictionStrategy
+	}
+	return strategy != nil && *strategy == kubevirtv1.EvictionStrategyExternal
+}
+
+// evacuation is what the drain of its node means for a guest. virt-api refuses the eviction of its pod and names the node in the
+// VMI's status ("Node maintenance" in KubeVirt's user guide). Then KubeVirt moves it, or with the strategy External nobody does
+// anything but who is told: its Machine has to give way. A guest that ends, or is to end, is no more to be moved.
+func evacuation(vmi *kubevirtv1.VirtualMachineInstance) (notice string, ending bool) {
+	if vmi == nil || vmi.Status.EvacuationNodeName == "" || vmi.IsFinal() || !vmi.DeletionTimestamp.IsZero() {
+		return "", false
+	}
+	node := cloud.Clip(vmi.Status.EvacuationNodeName, 253)
+	if givesWay(nil, vmi) {
+		return "its node " + node + " is being drained, which waits until the VM is gone", true
+	}
+	return "its node " + node + " is being drained: KubeVirt moves the VM to another", false
 }
 
 // stateOf follows the phases of VMIs and the run strategies of VMs ("Run Strategies", "Lifecycle" in KubeVirt's user guide). A VM

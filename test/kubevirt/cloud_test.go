@@ -115,6 +115,13 @@ func (c *cluster) stop() {
 	}
 }
 
+// restart restarts the API server, and virt-controller, which does not survive that on a busy computer.
+func (c *cluster) restart(t testing.TB) {
+	t.Helper()
+	NewWithT(t).Expect(c.RestartAPIServer(withoutEnd(t))).To(Succeed())
+	NewWithT(t).Expect(c.kubevirt.RestartController(withoutEnd(t), c.ControlPlane)).To(Succeed())
+}
+
 // makeTenant makes the namespace, and in it Drover's user with no more rights than the book asks for.
 func (c *cluster) makeTenant(ctx context.Context) error {
 	role, err := bookRole()
@@ -126,8 +133,7 @@ func (c *cluster) makeTenant(ctx context.Context) error {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
 		role,
 		&corev1.ServiceAccount{ObjectMeta: meta},
-		&rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
-			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "drover"}}},
+		binding(meta),
 		&instancetypev1.VirtualMachineInstancetype{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"},
 			Spec: instancetypev1.VirtualMachineInstancetypeSpec{CPU: instancetypev1.CPUInstancetype{Guest: 2}, Memory: instancetypev1.MemoryInstancetype{Guest: *mebibytes(512)}}},
 	} {
@@ -137,6 +143,12 @@ func (c *cluster) makeTenant(ctx context.Context) error {
 	}
 	c.kubeconfig, err = c.ServiceAccountKubeconfig(ctx, namespace, "drover")
 	return err
+}
+
+// binding gives Drover's user the Role of the same name.
+func binding(meta metav1.ObjectMeta) *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "drover"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "drover"}}}
 }
 
 // bookRole is the Role that docs/clouds/kubevirt.md prints.
@@ -238,14 +250,19 @@ func (c *counted) reset() {
 // connect makes a driver whose calls are counted.
 func connect(t testing.TB, spec *infrav1.CloudAccountSpec) (cloud.Driver, *counted) {
 	t.Helper()
+	return connectBy(t, spec, credentials())
+}
+
+func connectBy(t testing.TB, spec *infrav1.CloudAccountSpec, credentials map[string][]byte) (cloud.Driver, *counted) {
+	t.Helper()
 	g := NewWithT(t)
 	row := driver.Cloud()
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	t.Cleanup(base.CloseIdleConnections)
-	carrier, err := row.Trusting(base, spec, credentials())
+	carrier, err := row.Trusting(base, spec, credentials)
 	g.Expect(err).NotTo(HaveOccurred())
 	calls := &counted{RoundTripper: carrier}
-	d, err := row.New(cloud.Config{Account: spec, Credentials: credentials(), Transport: calls})
+	d, err := row.New(cloud.Config{Account: spec, Credentials: credentials, Transport: calls})
 	g.Expect(err).NotTo(HaveOccurred())
 	return d, calls
 }

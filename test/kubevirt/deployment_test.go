@@ -25,7 +25,7 @@ import (
 )
 
 // TestMachineDeployment: Cluster API and Drover's manager make a pool of VMs of KubeVirt, whose guests read their Secrets and become
-// Ready Nodes; a VM that a tenant deletes is replaced; and nothing is left of the pool in the end.
+// Ready Nodes; a VM that a tenant deletes is replaced, and one whose node is drained gives way; and nothing is left of the pool in the end.
 func TestMachineDeployment(t *testing.T) {
 	log.SetLogger(logr.Discard()) // the test's own clients have nothing to say
 	g := NewWithT(t)
@@ -71,18 +71,26 @@ func TestMachineDeployment(t *testing.T) {
 		g.Expect(n.Spec.ProviderID).To(HavePrefix("kubevirt://"))
 	}
 
+	replaced := func(lost string) func() bool {
+		return func() bool {
+			now := &infrav1.CloudMachineList{}
+			g.Expect(c.List(t.Context(), now)).To(Succeed())
+			for _, m := range now.Items {
+				if strings.HasSuffix(m.Spec.ProviderID, lost) {
+					return false
+				}
+			}
+			return len(now.Items) == 3 && len(ready()) == 3 && upToDate(t, c, 3)
+		}
+	}
 	lost := strings.TrimPrefix(machines.Items[0].Spec.ProviderID, "kubevirt://")
 	g.Expect(infra.admin.Delete(t.Context(), &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: lost}})).To(Succeed())
-	until(t, "the machine whose VM was deleted is replaced", func() bool {
-		now := &infrav1.CloudMachineList{}
-		g.Expect(c.List(t.Context(), now)).To(Succeed())
-		for _, m := range now.Items {
-			if strings.HasSuffix(m.Spec.ProviderID, lost) {
-				return false
-			}
-		}
-		return len(now.Items) == 3 && len(ready()) == 3 && upToDate(t, c, 3)
-	})
+	until(t, "the machine whose VM was deleted is replaced", replaced(lost))
+	g.Expect(infra.left(t, owned.Spec.OwnershipID)).To(HaveLen(9))
+
+	drained := strings.TrimPrefix(machines.Items[1].Spec.ProviderID, "kubevirt://")
+	infra.nodes.evict(t, drained)
+	until(t, "the machine whose VM was to be evicted has given way", replaced(drained))
 	g.Expect(infra.left(t, owned.Spec.OwnershipID)).To(HaveLen(9))
 
 	g.Expect(pool.Scale(t.Context(), c, 0)).To(Succeed())
@@ -114,7 +122,7 @@ func onKubeVirt(objects []client.Object) []client.Object {
 			o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
 		case *infrav1.CloudMachineTemplate:
 			ref := o.Spec.Template.Spec.AccountRef
-			o.Spec.Template.Spec = *machine(nil)
+			o.Spec.Template.Spec = *machine(func(m *infrav1.KubeVirtMachine) { m.EvictionStrategy = "External" })
 			o.Spec.Template.Spec.AccountRef = ref
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -82,49 +81,6 @@ func runs(t testing.TB, d cloud.Driver, token string) cloud.Resource {
 	var r cloud.Resource
 	until(t, "the machine runs", func() bool { r = theInstance(t, d, token); return r.State == cloud.StateRunning })
 	return r
-}
-
-// TestPool: 300 machines, made at once, run and are deleted without a trace; and what that costs.
-func TestPool(t *testing.T) {
-	g := NewWithT(t)
-	owner := newOwner(t)
-	d, calls := connect(t, account())
-	const machines = 300
-	var wg sync.WaitGroup
-	errs, turns := make([]error, machines), make(chan struct{}, 16)
-	for i := range machines {
-		wg.Go(func() {
-			turns <- struct{}{}
-			defer func() { <-turns }()
-			_, errs[i] = d.Ensure(t.Context(), request(owner, machine(nil)))
-		})
-	}
-	wg.Wait()
-	g.Expect(errors.Join(errs...)).NotTo(HaveOccurred())
-	t.Logf("calls to make %d machines: %v", machines, calls.calls)
-	g.Expect(calls.calls).To(Equal(map[string]int{"CreateSecret": machines, "CreateVirtualMachine": machines}))
-
-	calls.reset()
-	until(t, "all run", func() bool {
-		running := 0
-		for _, r := range listed(t, d, owner) {
-			if r.State == cloud.StateRunning {
-				running++
-			}
-		}
-		return running == machines
-	})
-	listings := calls.count("ListVirtualMachines")
-	g.Expect(calls.calls).To(Equal(map[string]int{
-		"ListVirtualMachines": listings, "ListVirtualMachineInstances": listings, "ListDataVolumes": listings, "ListSecrets": listings,
-	}), "one page of each kind")
-
-	calls.reset()
-	until(t, "all are gone", func() bool { return deleteAll(t, d, owner) == 0 })
-	g.Expect(infra.left(t, owner)).To(BeEmpty())
-	t.Logf("calls to delete them: %v", calls.calls)
-	g.Expect(calls.count("DeleteVirtualMachine")).To(Equal(machines), "one delete for each machine")
-	g.Expect(calls.count("DeleteSecrets")).To(BeNumerically("<=", 2*machines/50), "Secrets go by fifties")
 }
 
 // everything asks for all that a machine can say.
@@ -364,13 +320,13 @@ func TestHands(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
 	d, _ := connect(t, account())
-	deleted, halted, ended := request(owner, machine(nil)), request(owner, machine(nil)), request(owner, machine(nil))
+	deleted, halted, ended, paused := request(owner, machine(nil)), request(owner, machine(nil)), request(owner, machine(nil)), request(owner, machine(nil))
 	vm := func(req cloud.Request) *kubevirtv1.VirtualMachine {
 		vm := &kubevirtv1.VirtualMachine{}
 		g.Expect(infra.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, vm)).To(Succeed())
 		return vm
 	}
-	for _, req := range []cloud.Request{deleted, halted, ended} {
+	for _, req := range []cloud.Request{deleted, halted, ended, paused} {
 		_, err := d.Ensure(t.Context(), req)
 		g.Expect(err).NotTo(HaveOccurred())
 		runs(t, d, req.Token)
@@ -384,11 +340,87 @@ func TestHands(t *testing.T) {
 	g.Expect(infra.admin.Patch(t.Context(), after, client.MergeFrom(before))).To(Succeed())
 	until(t, "the halted VM is stopped", func() bool { return theInstance(t, d, halted.Token).State == cloud.StateStopped })
 
+	infra.nodes.change(t, paused.Token, setCondition(kubevirtv1.VirtualMachineInstancePaused, corev1.ConditionTrue))
+	stopped := theInstance(t, d, paused.Token)
+	g.Expect(stopped.State).To(Equal(cloud.StateStopped))
+	g.Expect(stopped.Reason).To(Equal("it is paused"))
+	infra.nodes.change(t, paused.Token, setCondition(kubevirtv1.VirtualMachineInstancePaused, corev1.ConditionFalse))
+	g.Expect(theInstance(t, d, paused.Token).State).To(Equal(cloud.StateRunning))
+
 	infra.nodes.end(t, ended.Token)
 	until(t, "the guest that has ended is stopped", func() bool { return theInstance(t, d, ended.Token).State == cloud.StateStopped })
 	again, err := d.Ensure(t.Context(), ended)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(again.ID).To(Equal(string(vm(ended).UID)), "it is not made again")
+}
+
+// TestDrain: when the node of a VM is drained, KubeVirt's own webhook says so: a VM that is left to others is about to be taken back, and
+// one that is moved stays what it is.
+func TestDrain(t *testing.T) {
+	g := NewWithT(t)
+	owner := newOwner(t)
+	d, _ := connect(t, account())
+	strategy := func(s infrav1.KubeVirtEvictionStrategy) cloud.Request {
+		req := request(owner, machine(func(m *infrav1.KubeVirtMachine) { m.EvictionStrategy = s }))
+		made, err := d.Ensure(t.Context(), req)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(made.Interruptible).To(Equal(s == "External"), "known from the first answer on")
+		now := runs(t, d, req.Token)
+		g.Expect(now.Interruptible).To(Equal(s == "External"))
+		g.Expect(now.Notice).To(BeEmpty())
+		return req
+	}
+	external := strategy("External")
+	infra.nodes.evict(t, external.Token)
+	now := theInstance(t, d, external.Token)
+	g.Expect(now.State).To(Equal(cloud.StateRunning))
+	g.Expect(now.Ending).To(BeTrue())
+	g.Expect(now.Notice).To(ContainSubstring("node-1 is being drained"))
+
+	moved := strategy("LiveMigrate")
+	before := theInstance(t, d, moved.Token)
+	infra.nodes.change(t, moved.Token, setCondition(kubevirtv1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue))
+	infra.nodes.evict(t, moved.Token)
+	now = theInstance(t, d, moved.Token)
+	g.Expect(now.Ending).To(BeFalse())
+	g.Expect(now.Notice).To(ContainSubstring("KubeVirt moves the VM"))
+	infra.nodes.change(t, moved.Token, func(vmi *kubevirtv1.VirtualMachineInstance) { // as the virt-handler of where it has come to
+		vmi.Status.NodeName, vmi.Status.EvacuationNodeName = "node-2", ""
+		vmi.Labels[kubevirtv1.NodeNameLabel] = "node-2"
+	})
+	after := theInstance(t, d, moved.Token)
+	after.Reason = before.Reason
+	g.Expect(after).To(Equal(before), "it keeps its machine, and nothing is said any more")
+}
+
+// TestNamespace: a namespace that is being deleted takes no machine and says so, its machines go with it, and one that is gone is told
+// as that.
+func TestNamespace(t *testing.T) {
+	g := NewWithT(t)
+	const doomed = "doomed-machines"
+	role, err := bookRole()
+	g.Expect(err).NotTo(HaveOccurred())
+	// Somebody is in no hurry to let go of the rights, and so of the namespace.
+	meta := metav1.ObjectMeta{Namespace: doomed, Name: "drover", Finalizers: []string{"example.com/kept"}}
+	role.ObjectMeta = meta
+	for _, o := range []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: doomed}}, role, binding(meta)} {
+		g.Expect(infra.admin.Create(t.Context(), o)).To(Succeed())
+	}
+	spec := account()
+	spec.KubeVirt.Namespace = doomed
+	d, _ := connect(t, spec)
+	req := request("test-"+newToken()[:16], machine(nil))
+	g.Eventually(func() error { _, err := d.Ensure(t.Context(), req); return err }, "1m", "100ms").Should(Succeed(), "once the rights are in force")
+
+	g.Expect(infra.admin.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: doomed}})).To(Succeed())
+	until(t, "the machine has gone with its namespace", func() bool {
+		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+		g.Expect(err).NotTo(HaveOccurred())
+		return len(found) == 0
+	})
+	_, err = d.Ensure(t.Context(), req)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
+	g.Expect(err).To(MatchError(ContainSubstring("being terminated")))
 }
 
 // TestCrash: the manager dies before or after each call of a creation, and another one goes on: there is one VM, with its user data.
@@ -466,6 +498,7 @@ func TestOutage(t *testing.T) {
 			g.Expect(cloud.CodeOf(err)).To(BeElementOf(cloud.Unavailable, cloud.Unauthorized, cloud.Throttled, cloud.Unknown), "%v", err)
 		}
 	}
+	g.Expect(infra.kubevirt.RestartController(withoutEnd(t), infra.ControlPlane)).To(Succeed())
 	g.Expect(runs(t, d, req.Token).ID).To(Equal(made.ID))
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -235,12 +237,39 @@ func mebibytes(n int64) *resource.Quantity { return resource.NewQuantity(n<<20, 
 // end ends a guest from within, as a shutdown does.
 func (n *nodes) end(t testing.TB, name string) {
 	t.Helper()
+	n.change(t, name, func(vmi *kubevirtv1.VirtualMachineInstance) { vmi.Status.Phase = kubevirtv1.Succeeded })
+}
+
+// change changes a guest as virt-handler does.
+func (n *nodes) change(t testing.TB, name string, change func(*kubevirtv1.VirtualMachineInstance)) {
+	t.Helper()
 	NewWithT(t).Eventually(func() error {
 		vmi := &kubevirtv1.VirtualMachineInstance{}
 		if err := n.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, vmi); err != nil {
 			return err
 		}
-		vmi.Status.Phase = kubevirtv1.Succeeded
+		change(vmi)
 		return n.handler.Update(t.Context(), vmi)
-	}, "30s", "100ms").Should(Succeed())
+	}, "2m", "100ms").Should(Succeed())
+}
+
+// setCondition is a change of one condition.
+func setCondition(kind kubevirtv1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus) func(*kubevirtv1.VirtualMachineInstance) {
+	return func(vmi *kubevirtv1.VirtualMachineInstance) {
+		all := slices.DeleteFunc(vmi.Status.Conditions, func(c kubevirtv1.VirtualMachineInstanceCondition) bool { return c.Type == kind })
+		vmi.Status.Conditions = append(all, kubevirtv1.VirtualMachineInstanceCondition{Type: kind, Status: status})
+	}
+}
+
+// evict asks for a guest's pod to go, as the drain of its node does, until virt-api has taken note. KubeVirt lets no such pod go by itself.
+func (n *nodes) evict(t testing.TB, name string) {
+	t.Helper()
+	g := NewWithT(t)
+	g.Eventually(func() error {
+		pods := &corev1.PodList{}
+		g.Expect(n.admin.List(t.Context(), pods, client.InNamespace(namespace))).To(Succeed())
+		i := slices.IndexFunc(pods.Items, func(p corev1.Pod) bool { return p.Annotations[kubevirtv1.DomainAnnotation] == name })
+		g.Expect(i).To(BeNumerically(">=", 0), "the guest has a pod")
+		return n.admin.SubResource("eviction").Create(t.Context(), &pods.Items[i], &policyv1.Eviction{})
+	}, "2m", "500ms").Should(MatchError(ContainSubstring("triggered evacuation of VMI")))
 }

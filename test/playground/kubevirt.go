@@ -28,6 +28,8 @@ type KubeVirt struct {
 	API, Controller *Process
 	// Handler is the configuration of virt-handler's service account, for whoever plays it.
 	Handler *rest.Config
+
+	built string // the folder of the programs
 }
 
 // Stop ends both processes. It may be called twice.
@@ -82,11 +84,8 @@ func (c *ControlPlane) StartKubeVirt(ctx context.Context, progress io.Writer) (_
 	if err := apply(ctx, admin, hooks...); err != nil {
 		return nil, err
 	}
-	k.Controller, err = onFreePorts(1, func(ports []int) (*Process, error) {
-		return c.runKubeVirt(ctx, built, "virt-controller", ports[0],
-			"--prom-cert-file=pki/virt-api.crt", "--prom-key-file=pki/virt-api.key")
-	})
-	if err != nil {
+	k.built = built
+	if err := k.RestartController(ctx, c); err != nil {
 		return nil, err
 	}
 	raw, err := c.ServiceAccountKubeconfig(ctx, kubeVirtNamespace, "kubevirt-handler")
@@ -95,6 +94,19 @@ func (c *ControlPlane) StartKubeVirt(ctx context.Context, progress io.Writer) (_
 	}
 	k.Handler, err = clientcmd.RESTConfigFromKubeConfig(raw)
 	return k, err
+}
+
+// RestartController starts virt-controller, anew if it runs. It ends by itself when the API server is away for longer than its lease,
+// and there is no kubelet here that would start it again.
+func (k *KubeVirt) RestartController(ctx context.Context, c *ControlPlane) (err error) {
+	if k.Controller != nil {
+		k.Controller.Kill()
+	}
+	k.Controller, err = onFreePorts(1, func(ports []int) (*Process, error) {
+		return c.runKubeVirt(ctx, k.built, "virt-controller", ports[0],
+			"--prom-cert-file=pki/virt-api.crt", "--prom-key-file=pki/virt-api.key")
+	})
+	return err
 }
 
 // buildKubeVirt returns the folder with the programs and the manifests.

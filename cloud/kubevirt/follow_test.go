@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// These tests are for streams that a real API server does not give on demand; test/kubevirt follows a real one.
+
+// streams plays an API server that has nothing at version 10, and whose watches say what a test has them say.
+type streams struct {
+	*driver
+	mu      sync.Mutex
+	asked   map[string]int // calls, by "list " or "watch " and the kind
+	changes []cloud.Change
+	// say writes the nth watch of a kind, from 1 on, which ends when it returns.
+	say func(kind string, n int, w http.ResponseWriter, req *http.Request)
+	// noCDI has the server know of no DataVolumes.
+	noCDI atomic.Bool
+}
+
+func newStreams(t *testing.T, say func(kind string, n int, w http.ResponseWriter, req *http.Request)) *streams {
+	t.Helper()
+	s := &streams{say: say, asked: map[string]int{}}
+	s.driver = served(t, s.serve)
+	s.silence, s.lookForCDI = time.Minute, time.Hour
+	return s
+}
+
+func (s *streams) serve(w http.ResponseWriter, req *http.Request) {
+	list := listKind(req)
+	kind := strings.TrimSuffix(list, "List")
+	verb := "list "
+	if req.URL.Query().Get("watch") != "" {
+		verb = "watch "
+	}
+	s.mu.Lock()
+	s.asked[verb+kind]++
+	n := s.asked[verb+kind]
+	s.mu.Unlock()
+	switch {
+	case kind == "DataVolume" && s.noCDI.Load():
+		http.Error(w, "404 page not found", http.StatusNotFound)
+	case verb == "list ":
+		write(w, 200, map[string]any{"kind": list, "metadata": map[string]any{"resourceVersion": "10"}, "items": []any{}})
+	default:
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		s.say(kind, n, w, req)
+	}
+}
+
+func (s *streams) count(call string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked[call]
+}
+
+func (s *streams) told() []cloud.Change {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]cloud.Change(nil), s.changes...)
+}
+
+func (s *streams) of(token string) (all []cloud.Change) {
+	for _, c := range s.told() {
+		if c.Token == token {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// follow follows until the streams end, or as long as ctx lasts.
+func (s *streams) follow(ctx context.Context) error {
+	return s.Follow(ctx, func(c cloud.Change) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.changes = append(s.changes, c)
+	})
+}
+
+// event writes one event.
+func event(w http.ResponseWriter, kind string, o any) {
+	text, _ := json.Marshal(o)
+	fmt.Fprintf(w, `{"type":%q,"object":%s}`+"\n", kind, text)
+	_ = http.NewResponseController(w).Flush()
+}
+
+// bookmark is a sign of a kind's stream.
+func bookmark(w http.ResponseWriter, kind, version string) {
+	event(w, "BOOKMARK", map[string]any{"kind": kind, "metadata": map[string]any{"resourceVersion": version}})
+}
+
+func at(kind, name, version string) metav1.PartialObjectMetadata {
+	m := meta(name)
+	m.ResourceVersion = version
+	return metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: kind}, ObjectMeta: m}
+}
+
+func running(name, version string) kubevirtv1.VirtualMachineInstance {
+	vmi := kubevirtv1.VirtualMachineInstance{TypeMeta: metav1.TypeMeta{Kind: "VirtualMachineInstance"}, ObjectMeta: meta(name)}
+	vmi.ResourceVersion, vmi.Status.Phase = version, kubevirtv1.Running
+	return vmi
+}
+
+// untilGone keeps a stream open as long as somebody listens.
+func untilGone(req *http.Request) { <-req.Context().Done() }
+
+// TestStrangeStreams: what is no stream of the API server's ends the following with an error, and nothing that it says is believed.
+func TestStrangeStreams(t *testing.T) {
+	for name, test := range map[string]struct {
+		say  func(w http.ResponseWriter, req *http.Request)
+		code cloud.Code
+		word string
+	}{
+		"HTML": {code: cloud.Unknown, word: "no stream of events", say: func(w http.ResponseWriter, req *http.Request) {
+			for req.Context().Err() == nil {
+				if _, err := fmt.Fprintln(w, "<html><p>marked-page</p></html>"); err != nil {
+					return
+				}
+			}
+		}},
+		"another kind": {code: cloud.Unknown, word: "is no VirtualMachine", say: func(w http.ResponseWriter, req *http.Request) {
+			event(w, "ADDED", at("Pod", "token-1", "11"))
+			untilGone(req)
+		}},
+		"no object": {code: cloud.Unknown, word: "is no VirtualMachine", say: func(w http.ResponseWriter, req *http.Request) {
+			fmt.Fprintln(w, `{"type":"ADDED"}`)
+		}},
+		"endless event": {code: cloud.Unknown, word: "more than 8388608 bytes", say: func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, `{"type":"ADDED","object":{"kind":"`)
+			for junk := []byte(strings.Repeat("x", 1<<20)); ; {
+				if _, err := w.Write(junk); err != nil {
+					return
+				}
+			}
+		}},
+		"no version": {code: cloud.Unknown, word: "can't be compared", say: func(w http.ResponseWriter, req *http.Request) {
+			event(w, "ADDED", at("VirtualMachine", "token-1", ""))
+			untilGone(req)
+		}},
+		"error": {code: cloud.Unauthorized, word: "not any more", say: func(w http.ResponseWriter, _ *http.Request) {
+			event(w, "ERROR", refusal(403, metav1.StatusReasonForbidden, "not any more marked-token"))
+		}},
+		"error of nobody's": {code: cloud.Unknown, word: "can't be read", say: func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintln(w, `{"type":"ERROR","object":{"said":"marked-token"}}`)
+		}},
+		"end at once":   {code: cloud.Unavailable, word: "before its time", say: func(http.ResponseWriter, *http.Request) {}},
+		"half an event": {code: cloud.Unavailable, word: "before its time", say: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"type":"ADDED","object":{"ki`) }},
+		"silence":       {code: cloud.Unavailable, word: "says nothing any more", say: func(_ http.ResponseWriter, req *http.Request) { untilGone(req) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			s := newStreams(t, func(kind string, _ int, w http.ResponseWriter, req *http.Request) {
+				if kind == "VirtualMachine" {
+					test.say(w, req)
+					return
+				}
+				for ; req.Context().Err() == nil; time.Sleep(50 * time.Millisecond) {
+					bookmark(w, kind, "11")
+				}
+			})
+			if name == "silence" {
+				s.silence = 500 * time.Millisecond
+			}
+			err := s.follow(t.Context())
+			g.Expect(cloud.CodeOf(err)).To(Equal(test.code), "%v", err)
+			g.Expect(err).To(MatchError(And(ContainSubstring(test.word), Not(ContainSubstring("marked")))))
+			g.Expect(s.told()).To(HaveLen(1), "everything at first, and no sign of life: one of the streams never gave one")
+			g.Expect(s.told()[0].All).To(BeTrue())
+		})
+	}
+}
+
+// TestResume: a stream that is cut off goes on from what was heard last, and what came in half is heard once.
+func TestResume(t *testing.T) {
+	g := NewWithT(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var from []string
+	s := newStreams(t, func(kind string, n int, w http.ResponseWriter, req *http.Request) {
+		if kind != "VirtualMachine" {
+			untilGone(req)
+			return
+		}
+		from = append(from, req.URL.Query().Get("resourceVersion"))
+		if n == 1 {
+			event(w, "ADDED", at("VirtualMachine", "token-1", "11"))
+			fmt.Fprint(w, `{"type":"ADDED","object":{"kind":"VirtualMachine","metadata":{"name":"token-2"`)
+			time.Sleep(leastStream + 100*time.Millisecond)
+			return
+		}
+		event(w, "ADDED", at("VirtualMachine", "token-2", "12"))
+		untilGone(req)
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- s.follow(ctx) }()
+	g.Eventually(func() []cloud.Change { return s.of("token-2") }, "10s").Should(HaveLen(1))
+	cancel()
+	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
+	g.Expect(from).To(Equal([]string{"10", "11"}))
+	g.Expect(s.of("token-1")).To(HaveLen(1))
+	g.Expect(s.count("list VirtualMachine")).To(Equal(1))
+}
+
+// TestOutdated: what the API server does not remember, or does not know yet, is read anew; where that helps nothing, it is an error.
+func TestOutdated(t *testing.T) {
+	for name, outdate := range map[string]func(w http.ResponseWriter){
+		"expired":       func(w http.ResponseWriter) { event(w, "ERROR", refusal(410, metav1.StatusReasonExpired, "too old")) },
+		"back in time":  func(w http.ResponseWriter) { bookmark(w, "VirtualMachine", "9") },
+		"back for good": func(w http.ResponseWriter) { event(w, "ADDED", at("VirtualMachine", "token-1", "9")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			s := newStreams(t, func(kind string, n int, w http.ResponseWriter, req *http.Request) {
+				if kind == "VirtualMachine" && n <= 2 {
+					bookmark(w, "VirtualMachine", "11")
+					time.Sleep(100 * time.Millisecond) // so that it is heard
+				}
+				if kind == "VirtualMachine" {
+					outdate(w)
+				}
+				untilGone(req)
+			})
+			err := s.follow(t.Context())
+			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
+			g.Expect(s.told()).To(HaveLen(3), "everything, each time")
+			g.Expect(s.count("list VirtualMachine")).To(Equal(3))
+			g.Expect(s.of("token-1")).To(BeEmpty())
+		})
+	}
+}
+
+// TestOrder: a guest that is heard of before its VM is told with it; one whose VM is gone is told once that is certain.
+func TestOrder(t *testing.T) {
+	g := NewWithT(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	guests, machines, marks := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	s := newStreams(t, func(kind string, _ int, w http.ResponseWriter, req *http.Request) {
+		switch kind {
+		case "VirtualMachineInstance":
+			event(w, "ADDED", running("token-1", "20"))
+			event(w, "ADDED", running("alone", "21"))
+			close(guests)
+		case "VirtualMachine":
+			<-machines
+			bookmark(w, kind, "15")
+			event(w, "ADDED", at("VirtualMachine", "token-1", "16"))
+			<-marks
+			bookmark(w, kind, "22")
+		}
+		untilGone(req)
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- s.follow(ctx) }()
+	<-guests
+	g.Consistently(s.told, "300ms").Should(HaveLen(1), "only what was there at first")
+	close(machines)
+	g.Eventually(func() []cloud.Change { return s.of("token-1") }, "10s").Should(HaveLen(1))
+	g.Expect(s.of("token-1")[0].Resources).To(HaveExactElements(And(HaveField("ID", "uid-1"), HaveField("State", cloud.StateRunning))))
+	g.Expect(s.of("alone")).To(BeEmpty())
+	close(marks)
+	g.Eventually(func() []cloud.Change { return s.of("alone") }, "10s").Should(HaveLen(1))
+	g.Expect(s.of("alone")[0].Resources).To(HaveExactElements(And(HaveField("ID", "vmi/uid-1"), HaveField("State", cloud.StateStopping))))
+	cancel()
+	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
+}
+
+// TestSigns: a sign of life comes when every stream has given one, those of a cluster without CDI too, and is as old as the first of them.
+func TestSigns(t *testing.T) {
+	for _, noCDI := range []bool{false, true} {
+		g := NewWithT(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var late time.Time
+		last := make(chan struct{})
+		s := newStreams(t, func(kind string, _ int, w http.ResponseWriter, req *http.Request) {
+			if kind == "VirtualMachine" {
+				<-last
+			}
+			bookmark(w, kind, "11")
+			untilGone(req)
+		})
+		s.noCDI.Store(noCDI)
+		ended := make(chan error, 1)
+		go func() { ended <- s.follow(ctx) }()
+		g.Eventually(s.told, "10s").Should(HaveLen(1))
+		g.Consistently(s.told, "300ms").Should(HaveLen(1))
+		late = time.Now()
+		close(last)
+		g.Eventually(s.told, "10s").Should(HaveLen(2))
+		sign := s.told()[1]
+		g.Expect(sign.All || sign.Token != "").To(BeFalse())
+		g.Expect(sign.At).To(BeTemporally("<", late))
+		g.Expect(sign.At).To(BeTemporally(">", s.told()[0].At))
+		cancel()
+		g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
+		g.Expect(s.count("watch DataVolume")).To(Equal(map[bool]int{true: 0, false: 1}[noCDI]))
+	}
+}
+
+// TestCDIComes: volumes are followed once there are any.
+func TestCDIComes(t *testing.T) {
+	g := NewWithT(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	s := newStreams(t, func(kind string, _ int, w http.ResponseWriter, req *http.Request) {
+		bookmark(w, kind, "11")
+		untilGone(req)
+	})
+	s.noCDI.Store(true)
+	s.lookForCDI = 200 * time.Millisecond
+	ended := make(chan error, 1)
+	go func() { ended <- s.follow(ctx) }()
+	g.Eventually(func() int { return s.count("list DataVolume") }, "10s").Should(BeNumerically(">=", 3), "it is looked for")
+	g.Expect(s.count("watch DataVolume")).To(BeZero())
+	s.noCDI.Store(false)
+	g.Eventually(func() int { return s.count("watch DataVolume") }, "10s").Should(Equal(1))
+	g.Expect(s.count("list VirtualMachine")).To(Equal(2), "everything is read anew")
+	cancel()
+	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
+}
+
+// TestLabels: what loses its labels, or gets another machine's, is told of both.
+func TestLabels(t *testing.T) {
+	g := NewWithT(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	s := newStreams(t, func(kind string, _ int, w http.ResponseWriter, req *http.Request) {
+		if kind == "VirtualMachine" {
+			vm := at("VirtualMachine", "token-1", "11")
+			event(w, "ADDED", vm)
+			vm.ResourceVersion, vm.Labels[cloud.TagToken] = "12", "token-2"
+			event(w, "MODIFIED", vm)
+			vm.ResourceVersion, vm.Labels = "13", nil
+			event(w, "MODIFIED", vm)
+			event(w, "DELETED", at("VirtualMachine", "never-seen", "14"))
+		}
+		untilGone(req)
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- s.follow(ctx) }()
+	g.Eventually(func() []cloud.Change { return s.of("token-2") }, "10s").Should(HaveLen(2))
+	cancel()
+	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
+	g.Expect(s.of("token-1")).To(HaveExactElements(HaveField("Resources", HaveLen(1)), HaveField("Resources", BeEmpty())))
+	g.Expect(s.of("token-2")).To(HaveEach(HaveField("Resources", BeEmpty())), "it has not the name")
+	g.Expect(s.of("never-seen")).To(BeEmpty())
+}
