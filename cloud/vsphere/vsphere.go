@@ -6,7 +6,6 @@ package vsphere
 
 import (
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/hex"
 	"fmt"
 	"net/netip"
@@ -43,7 +42,7 @@ func Cloud() cloud.Cloud {
 		ValidateAccount: validateAccount,
 		ValidateMachine: validateMachine,
 		New:             newDriver,
-		Roots:           roots,
+		TLS:             trust,
 		// Prudent guesses: vCenter documents no limits of rate. It queues what goes beyond 8 clones on one host and 128
 		// on one datastore ("Limits on Simultaneous Migrations", vCenter Server and Host Management).
 		Limits: cloud.Limits{
@@ -74,13 +73,6 @@ func identityOf(token string) string {
 // providerID is as vSphere's cloud controller manager writes it.
 func providerID(biosUUID string) string { return "vsphere://" + strings.ToLower(biosUUID) }
 
-func roots(a *infrav1.CloudAccountSpec) (*x509.CertPool, error) {
-	if a.VSphere == nil {
-		return nil, nil
-	}
-	return cloud.CertPool(a.VSphere.CABundle)
-}
-
 func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
 	if a.VSphere == nil {
 		return nil
@@ -89,8 +81,11 @@ func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorL
 	if a.CredentialsRef == nil {
 		all = append(all, field.Required(path.Child("credentialsRef"), "vSphere has no ambient credentials: name a Secret with username and password"))
 	}
-	if _, err := roots(a); err != nil {
+	if _, err := cloud.CertPool(a.VSphere.CABundle); err != nil {
 		all = append(all, field.Invalid(path.Child("vsphere", "caBundle"), "", "must hold certificates in PEM"))
+	}
+	if _, err := thumbprintOf(a.VSphere.Thumbprint); err != nil {
+		all = append(all, field.Invalid(path.Child("vsphere", "thumbprint"), a.VSphere.Thumbprint, "must be SHA-256: 64 hexadecimal digits"))
 	}
 	if n := a.VSphere.NodeAddresses; n != nil {
 		for i, text := range n.Exclude {
