@@ -67,6 +67,7 @@ type ledger struct {
 	inventory *inventory
 	deleter   *deleter
 	herald    *herald
+	follower  *follower
 	capacity  *capacity
 	stop      context.CancelFunc // ends the loops; nil while they do not run
 }
@@ -82,7 +83,8 @@ type InventoryState struct {
 	Fresh bool
 	// Instances counts those with Drover's tags, of any cluster, terminated ones apart.
 	Instances int
-	// Deaf is why the news that the account names a place for can't be had (Herald); nil when they can, or it names none.
+	// Deaf is why what the cloud tells by itself can't be had: the news that the account names a place for (Herald), or the changes
+	// (Follower). nil when it can, or the cloud tells nothing.
 	Deaf error
 }
 
@@ -262,6 +264,7 @@ func (a *Account) create(ctx context.Context, req Request, shape [sha256.Size]by
 func (a *Account) Observe(ref Reference) Observation {
 	o := a.inventory.observe(ref, a.deleter.has(ref.Token))
 	a.herald.wake()
+	a.follower.wake()
 	return o
 }
 
@@ -282,6 +285,7 @@ func (a *Account) Delete(ref Reference) Deletion {
 func (a *Account) Forget(token string) {
 	a.limiter.create.drop(token)
 	a.inventory.forget(token)
+	a.follower.wake()
 	a.deleter.forget(token)
 }
 
@@ -289,6 +293,7 @@ func (a *Account) Forget(token string) {
 // it, and when that began; zero before the first. It never calls the cloud, but has it listed at least so often from
 // then on, also while no machine is observed.
 func (a *Account) Listing(atLeast time.Duration) (began time.Time, all []Resource) {
+	defer a.follower.wake()
 	return a.inventory.listing(atLeast)
 }
 
@@ -298,7 +303,9 @@ func (a *Account) Living(token string) int { return len(living(a.inventory.resou
 // Inventory says how much the inventory is worth.
 func (a *Account) Inventory() InventoryState {
 	s := a.inventory.state()
-	s.Deaf = a.herald.deaf()
+	if s.Deaf = a.herald.deaf(); s.Deaf == nil {
+		s.Deaf = a.follower.deaf()
+	}
 	return s
 }
 

@@ -149,6 +149,7 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 		a.inventory.retry()
 		a.deleter.retry()
 		a.herald.wake()
+		a.follower.wake()
 	}
 	return a, nil
 }
@@ -240,6 +241,7 @@ func (s *Accounts) newLedger(a *Account) *ledger {
 	l.inventory = newInventory(l.current.Load, changed, func() { s.options.OnAccount(a.key) }, s.options.random)
 	l.deleter = newDeleter(l.current.Load, l.inventory, changed, s.options.random)
 	l.herald = newHerald(l.current.Load, l.inventory, func() { s.options.OnAccount(a.key) }, s.options.random)
+	l.follower = newFollower(l.current.Load, l.inventory, func() { s.options.OnAccount(a.key) }, s.options.random)
 	return l
 }
 
@@ -253,6 +255,7 @@ func (s *Accounts) run(l *ledger) {
 	s.loops.Go(func() { l.inventory.run(ctx) })
 	s.loops.Go(func() { l.deleter.run(ctx) })
 	s.loops.Go(func() { l.herald.run(ctx) })
+	s.loops.Go(func() { l.follower.run(ctx) })
 }
 
 func (s *Accounts) all() []*Account {

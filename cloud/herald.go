@@ -50,16 +50,20 @@ type News struct {
 type herald struct {
 	account   func() *Account
 	inventory *inventory
-	flipped   func() // called without the lock, must not block
 	random    func() float64
 	wakeup    chan struct{}
+	hearing
+}
 
-	mu  sync.Mutex
-	err error // why the latest question failed
+// hearing is whether what a cloud tells by itself can be had.
+type hearing struct {
+	flipped func() // called without the lock, must not block
+	mu      sync.Mutex
+	err     error // why not
 }
 
 func newHerald(account func() *Account, inventory *inventory, flipped func(), random func() float64) *herald {
-	return &herald{account: account, inventory: inventory, flipped: flipped, random: random, wakeup: make(chan struct{}, 1)}
+	return &herald{account: account, inventory: inventory, random: random, hearing: hearing{flipped: flipped}, wakeup: make(chan struct{}, 1)}
 }
 
 // wake says that there may be someone to hear for, or another place to hear from.
@@ -117,8 +121,8 @@ func (h *herald) hear(ctx context.Context, driver Herald) error {
 	return a.step(ctx, "Dismiss", a.times.Call, &step{}, func(ctx context.Context) error { return driver.Dismiss(ctx, settled) })
 }
 
-// tell notes whether news can be had, and says so when that changes.
-func (h *herald) tell(err error) {
+// tell notes whether it can be had, and says so when that changes.
+func (h *hearing) tell(err error) {
 	h.mu.Lock()
 	flip := CodeOf(err) != CodeOf(h.err)
 	h.err = err
@@ -128,8 +132,8 @@ func (h *herald) tell(err error) {
 	}
 }
 
-// deaf is why no news can be had; nil when they can.
-func (h *herald) deaf() error {
+// deaf is why it can't be had; nil when it can.
+func (h *hearing) deaf() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.err

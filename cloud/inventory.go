@@ -42,9 +42,12 @@ type inventory struct {
 	failures int       // since the last complete one
 	retryAt  time.Time // not before, after a failure
 	err      error
-	jitter   float64 // of the interval to the next listing, drawn once for each
-	fresh    bool    // as last told
-	refused  bool    // as last told: the credentials do not work
+	asked    time.Time // since when a Follower is expected to tell; zero: it is not
+	heard    time.Time // when it last did
+	unheard  bool      // it has failed
+	jitter   float64   // of the interval to the next listing, drawn once for each
+	fresh    bool      // as last told
+	refused  bool      // as last told: the credentials do not work
 }
 
 // sighting is a resource seen otherwise than in a listing: when it was made, or in a live read.
@@ -130,6 +133,7 @@ func (v *inventory) retry() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.began, v.retryAt, v.failures = time.Time{}, time.Time{}, 0
+	v.asked, v.unheard = time.Time{}, false
 	for _, w := range v.watches {
 		w.readAt = time.Now()
 	}
@@ -173,6 +177,8 @@ func (v *inventory) listAt(now time.Time) time.Time {
 	switch {
 	case len(v.watches) == 0 && v.atLeast == 0:
 		return time.Time{}
+	case v.followable(now):
+		return later(v.asked, v.heard).Add(streamSilence)
 	case !v.retryAt.IsZero():
 		return v.retryAt
 	case v.began.IsZero():
@@ -226,6 +232,12 @@ func (v *inventory) pace(now time.Time) bool {
 // staleAt is when the last complete listing will have been too long ago.
 func (v *inventory) staleAt() time.Time {
 	idle, active := v.intervals()
+	switch now := time.Now(); {
+	case v.awaiting(now):
+		return v.asked.Add(streamSilence)
+	case v.followable(now):
+		return v.complete.Add(streamLag + streamSilence + staleAfter)
+	}
 	if v.pace(time.Now()) {
 		return later(v.complete, v.urgent).Add(max(3*active, staleAfter))
 	}
@@ -233,7 +245,13 @@ func (v *inventory) staleAt() time.Time {
 }
 
 func (v *inventory) isFresh(now time.Time) bool {
-	return len(v.watches) == 0 || (!v.complete.IsZero() && now.Before(v.staleAt()))
+	switch {
+	case len(v.watches) == 0:
+		return true
+	case v.awaiting(now):
+		return v.fresh
+	}
+	return !v.complete.IsZero() && now.Before(v.staleAt())
 }
 
 // isRefused is told at once, and not only when the inventory has become stale: someone must mend the credentials.
@@ -293,7 +311,7 @@ func (v *inventory) list(ctx context.Context) {
 		return
 	}
 	v.failures, v.complete = 0, began
-	changed := v.take(began, resources)
+	changed := v.take(began, byToken(resources))
 	v.mu.Unlock()
 	v.changed(changed)
 }
@@ -306,12 +324,9 @@ func backoff(failures int, random float64) time.Duration {
 
 // take replaces the listing, and returns the observed machines that changed. What was seen after the listing began, or
 // so shortly before that this or the next one may miss it, stays.
-func (v *inventory) take(began time.Time, resources []Resource) (changed []string) {
+func (v *inventory) take(began time.Time, listed map[string][]Resource) (changed []string) {
 	consistency := v.account().cloud.Consistency
-	v.listed = map[string][]Resource{}
-	for _, r := range resources {
-		v.listed[r.Token] = append(v.listed[r.Token], r)
-	}
+	v.listed = listed
 	for token, sightings := range v.seen {
 		for n, s := range sightings {
 			if i := find(v.listed[token], s.Resource); i >= 0 && !s.at.After(began) {
@@ -330,6 +345,14 @@ func (v *inventory) take(began time.Time, resources []Resource) (changed []strin
 		}
 	}
 	return changed
+}
+
+func byToken(resources []Resource) map[string][]Resource {
+	all := map[string][]Resource{}
+	for _, r := range resources {
+		all[r.Token] = append(all[r.Token], r)
+	}
+	return all
 }
 
 // judge decides, after a complete listing, whether a recorded instance must be looked for.

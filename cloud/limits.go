@@ -28,21 +28,27 @@ type Limits struct {
 type operationKey struct{}
 
 type operation struct {
-	name  string
-	class Class
+	name   string
+	class  Class
+	stream bool // it stays open for up to StreamTime
 }
 
 // WithOperation names the calls made under the returned context, for the rate limit and the metrics. A driver calls it
 // once for each call that it makes, with the cloud's own name of the operation. Example: "RunInstances".
 func WithOperation(ctx context.Context, name string, class Class) context.Context {
-	return context.WithValue(ctx, operationKey{}, operation{name, class})
+	return context.WithValue(ctx, operationKey{}, operation{name: name, class: class})
+}
+
+// WithStream is WithOperation for a call that the cloud keeps open for up to StreamTime.
+func WithStream(ctx context.Context, name string, class Class) context.Context {
+	return context.WithValue(ctx, operationKey{}, operation{name: name, class: class, stream: true})
 }
 
 func operationOf(ctx context.Context) operation {
 	if op, ok := ctx.Value(operationKey{}).(operation); ok {
 		return op
 	}
-	return operation{"other", ClassRead}
+	return operation{name: "other", class: ClassRead}
 }
 
 // OperationOf returns what WithOperation put into ctx, for a transport that counts calls. ok is false when the driver did

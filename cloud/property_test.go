@@ -17,7 +17,7 @@ import (
 var seeds = flag.Int("seeds", 25, "random histories that TestNeverGoneWhileAlive goes through")
 
 // TestNeverGoneWhileAlive goes through random histories: machines are made, recorded, observed, vanish and are deleted,
-// while calls fail in every way, reads lag, credentials change and the process dies. Whenever Gone is said, nothing is
+// while calls fail in every way, reads lag, streams break or fall silent, credentials change and the process dies. Whenever Gone is said, nothing is
 // alive, nor comes to life later; other clusters' machines are untouched; and once the cloud works, all that was to be
 // deleted is.
 func TestNeverGoneWhileAlive(t *testing.T) {
@@ -40,6 +40,7 @@ type history struct {
 	machines []*machine
 	work     sync.WaitGroup
 	calm     bool
+	stream   *stream // of a cloud that tells of changes, or nil
 }
 
 // machine is a CloudMachine: what etcd holds of it, and who works on it.
@@ -60,6 +61,9 @@ func newHistory(t *testing.T, seed uint64) *history {
 	c.latency = time.Duration(h.rand.IntN(2000)) * time.Millisecond
 	c.start = time.Duration(h.rand.IntN(30)) * time.Second
 	c.stop = time.Duration(h.rand.IntN(20)) * time.Second
+	if seed%2 == 1 {
+		h.stream = &stream{delay: c.lag}
+	}
 	for i := range 12 {
 		h.machines = append(h.machines, &machine{ref: Reference{Token: fmt.Sprintf("token-%d", i), OwnershipID: "own"}})
 	}
@@ -100,7 +104,11 @@ func (h *history) restart() {
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.Cleanup(h.cancel)
-	h.session = h.cloud.begin(h.T)
+	var change []func(*Options)
+	if h.stream != nil {
+		change = append(change, h.cloud.tellingBy(h.stream))
+	}
+	h.session = h.cloud.begin(h.T, change...)
 	h.credentials()
 }
 
@@ -158,6 +166,14 @@ func (h *history) event() {
 		h.credentials()
 	case n < 8:
 		h.cloud.vanish(m.ref.Token, h.rand.IntN(2) == 0 && h.cloud.forgetsAfter > 0)
+	case n < 10 && h.stream != nil:
+		mute, breaks := h.rand.IntN(3) == 0, h.rand.IntN(3) == 0
+		h.stream.set(func() {
+			h.stream.mute, h.stream.err = mute, nil
+			if breaks {
+				h.stream.err = Errorf(Unavailable, "cut")
+			}
+		})
 	case n < 12:
 		if m.TryLock() {
 			m.deleting = true

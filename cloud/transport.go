@@ -122,7 +122,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(req.Context(), t.times.Call)
+	bound := t.times.Call
+	if op.stream {
+		bound += StreamTime
+	}
+	ctx, cancel := context.WithTimeout(req.Context(), bound)
 	start := time.Now()
 	resp, err := t.base.RoundTrip(req.WithContext(ctx))
 	t.meter.call(op.name, outcome(resp, err), time.Since(start))

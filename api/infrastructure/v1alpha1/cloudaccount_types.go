@@ -259,7 +259,8 @@ const ConfirmOrphansAnnotation = "infrastructure.cluster.x-k8s.io/confirm-orphan
 // AccountInventoryFreshCondition is True while complete listings come as often as they should.
 const AccountInventoryFreshCondition = "InventoryFresh"
 
-// AccountNewsHeardCondition is False while the news that the account names a place for, such as a queue, can't be had; absent otherwise.
+// AccountNewsHeardCondition is False while what the cloud tells by itself can't be had: the news at a place that the account names, such as
+// a queue, or the changes of a cloud that is followed; absent otherwise.
 const AccountNewsHeardCondition = "NewsHeard"
 
 // CloudAccount is one place where machines can be made: a cloud, its credentials, its limits. All machines that

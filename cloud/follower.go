@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// StreamTime is how long a driver may have its cloud keep one call open (WithStream). A cloud that does not end it by itself is
+	// left after the time of a common call more.
+	StreamTime = 5 * time.Minute
+	// streamSilence is how long a Follower may tell nothing until the account is listed again: twice the minute in which Kubernetes
+	// gives a sign of life on a watch, and a little.
+	streamSilence = 150 * time.Second
+	// streamLag is how far what a Follower tells may be behind its cloud. What was seen otherwise holds so long against its silence.
+	streamLag = 10 * time.Second
+	// streamTrials is how many failures in a row are worth a word: an API server's restart costs one or two.
+	streamTrials = 3
+)
+
+// Follower is a Driver whose cloud tells of every change by itself. While it does, the account is not listed.
+type Follower interface {
+	Driver
+
+	// Follow reads everything, as List does, and tells it as one Change; then it tells each change, until ctx ends or nothing more can
+	// be told, which is an error. It resumes by itself where nothing can have been missed, and tells everything anew where something
+	// can. It gives a sign of life each minute or so. tell is not called at the same time as itself, nor after Follow has returned.
+	Follow(ctx context.Context, tell func(Change)) error
+}
+
+// Change is what a Follower tells: everything, or all that one machine has now, or with neither All nor a Token a sign of life.
+type Change struct {
+	// At is as of when it is true, by this computer's clock: when the listing began, or when it was heard. Whatever changed before
+	// a sign of life has been told.
+	At time.Time
+	// All says that Resources are everything, as List returns it.
+	All bool
+	// Token is whose Resources are told otherwise, instances and dependants: all that carry it, or none.
+	Token     string
+	Resources []Resource
+}
+
+// follower has an account followed, for as long as someone is interested in its machines.
+type follower struct {
+	account   func() *Account
+	inventory *inventory
+	random    func() float64
+	wakeup    chan struct{}
+	hearing
+}
+
+func newFollower(account func() *Account, inventory *inventory, flipped func(), random func() float64) *follower {
+	return &follower{account: account, inventory: inventory, random: random, hearing: hearing{flipped: flipped}, wakeup: make(chan struct{}, 1)}
+}
+
+// wake says that there may be someone to follow for, or no one any more, or another driver.
+func (f *follower) wake() {
+	select {
+	case f.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+// run follows until ctx ends.
+func (f *follower) run(ctx context.Context) {
+	failures := 0
+	for ctx.Err() == nil {
+		a := f.account()
+		driver, able := a.driver.(Follower)
+		if !able || !f.inventory.wanted() {
+			failures = 0
+			f.hearing.tell(nil)
+			sleepUntil(ctx, time.Time{}, f.wakeup)
+			continue
+		}
+		began := time.Now()
+		err := f.follow(ctx, a, driver)
+		if ctx.Err() != nil {
+			return
+		}
+		f.inventory.unfollowed(err != nil)
+		if err == nil { // no one asks for it any more, or another driver is asked
+			continue
+		}
+		if time.Since(began) > streamSilence {
+			failures = 0
+		}
+		failures++
+		if failures >= streamTrials || CodeOf(err) == Unauthorized {
+			f.hearing.tell(err)
+		}
+		sleepUntil(ctx, time.Now().Add(max(retryAfter(err), backoff(failures, f.random()))), nil)
+	}
+}
+
+// follow follows until nothing more can be told, or no one asks for it any more, which is no error.
+func (f *follower) follow(ctx context.Context, a *Account, driver Follower) error {
+	ctx, cut := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cut()
+	watching.Go(func() {
+		for ctx.Err() == nil {
+			if f.account() != a || !f.inventory.wanted() {
+				cut()
+			}
+			sleepUntil(ctx, time.Time{}, f.wakeup)
+		}
+	})
+	err := typed("Follow", driver.Follow(withStep(ctx, &step{}), func(c Change) {
+		if ctx.Err() != nil {
+			return
+		}
+		c.Resources = tameAll(c.Resources)
+		if f.inventory.follow(c); !c.All {
+			f.hearing.tell(nil)
+		}
+	}))
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err == nil {
+		err = Errorf(Unknown, "Follow: the driver has stopped without a reason")
+	}
+	a.meter.failed("Follow", CodeOf(err))
+	return err
+}
+
+// wanted tells whether someone is interested in a machine, or in all.
+func (v *inventory) wanted() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.watches) > 0 || v.atLeast > 0
+}
+
+// followable tells whether the listings may wait for what a Follower tells.
+func (v *inventory) followable(now time.Time) bool {
+	if _, able := v.account().driver.(Follower); !able || v.unheard || len(v.watches) == 0 && v.atLeast == 0 {
+		return false
+	}
+	if v.asked.IsZero() {
+		v.asked = now
+	}
+	return now.Before(later(v.asked, v.heard).Add(streamSilence))
+}
+
+// awaiting tells whether a Follower is about to tell everything.
+func (v *inventory) awaiting(now time.Time) bool {
+	return v.followable(now) && v.complete.Before(v.asked)
+}
+
+// unfollowed notes that nothing is told any more, because it failed or because no one asked for it.
+func (v *inventory) unfollowed(failed bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.asked, v.unheard = time.Time{}, failed
+	v.wake()
+}
+
+// follow takes what a Follower tells.
+func (v *inventory) follow(c Change) {
+	v.mu.Lock()
+	v.heard, v.unheard = time.Now(), false
+	var changed []string
+	switch {
+	case c.All:
+		if v.asked.IsZero() || c.At.Before(v.asked) {
+			v.asked = c.At
+		}
+		v.began, v.complete, v.err, v.retryAt, v.failures = c.At, c.At, nil, time.Time{}, 0
+		changed = v.take(c.At, byToken(c.Resources))
+	case c.Token == "":
+		if v.complete.IsZero() {
+			break // nothing is known that could still hold
+		}
+		at := c.At.Add(-streamLag)
+		v.complete = later(v.complete, at)
+		changed = v.take(at, v.listed)
+	default:
+		changed = v.hear(c)
+	}
+	v.wake()
+	v.mu.Unlock()
+	v.changed(changed)
+}
+
+// hear takes what a machine has now. It is newer than what was seen before of the same resources: where it is not, what is will follow.
+func (v *inventory) hear(c Change) (changed []string) {
+	if v.listed[c.Token] = c.Resources; len(c.Resources) == 0 {
+		delete(v.listed, c.Token)
+	}
+	v.seen[c.Token] = slices.DeleteFunc(v.seen[c.Token], func(s sighting) bool { return find(c.Resources, s.Resource) >= 0 })
+	if len(v.seen[c.Token]) == 0 {
+		delete(v.seen, c.Token)
+	}
+	w := v.watches[c.Token]
+	if w == nil {
+		return nil
+	}
+	v.judge(w, time.Now())
+	if !v.update(w) {
+		return nil
+	}
+	return []string{c.Token}
+}

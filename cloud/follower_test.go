@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cloud
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// stream is what a cloud tells by itself, and what is wrong with it.
+type stream struct {
+	mu     sync.Mutex
+	delay  time.Duration // until something is told
+	err    error         // it breaks
+	refuse error         // it tells what there is, and no change
+	mute   bool          // it stays open and tells nothing
+	begun  int
+	open   int
+}
+
+func (s *stream) set(do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do()
+}
+
+func (s *stream) count() (begun, open int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.begun, s.open
+}
+
+// telling is a testDriver whose cloud has a stream.
+type telling struct {
+	*testDriver
+	*stream
+	cloud *testCloud
+}
+
+// books are the cloud's own.
+func (d telling) books() map[string][]Resource {
+	all := map[string][]Resource{}
+	d.cloud.with(func() {
+		for _, id := range slices.Sorted(maps.Keys(d.cloud.resources)) {
+			if r := d.cloud.resources[id]; r.OwnershipID != "" {
+				told := toResource(*r)
+				told.CreatedAt = r.Created.Round(0).UTC() // as an answer has it
+				all[r.Token] = append(all[r.Token], told)
+			}
+		}
+	})
+	return all
+}
+
+func (d telling) Follow(ctx context.Context, tell func(Change)) error {
+	d.set(func() { d.begun, d.open = d.begun+1, d.open+1 })
+	defer d.set(func() { d.open-- })
+	began := time.Now()
+	all, err := d.List(ctx)
+	if err != nil {
+		return err
+	}
+	tell(Change{At: began, All: true, Resources: all})
+	known := byToken(all)
+	sign := time.Now()
+	for {
+		var mute bool
+		var delay time.Duration
+		d.set(func() {
+			mute, delay = d.mute, d.delay
+			if err = d.err; d.refuse != nil {
+				err = d.refuse
+			}
+		})
+		if err != nil {
+			return err
+		}
+		now := d.books()
+		select {
+		case <-time.After(100*time.Millisecond + delay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if mute {
+			continue
+		}
+		tokens := maps.Clone(known)
+		maps.Copy(tokens, now)
+		for token := range tokens {
+			if !reflect.DeepEqual(known[token], now[token]) {
+				tell(Change{At: time.Now(), Token: token, Resources: now[token]})
+			}
+		}
+		known = now
+		if time.Since(sign) > time.Minute {
+			sign = time.Now()
+			tell(Change{At: sign})
+		}
+	}
+}
+
+// tellingBy makes a session's cloud one that tells by the stream.
+func (c *testCloud) tellingBy(p *stream) func(*Options) {
+	return func(o *Options) {
+		connect := o.Clouds[0].New
+		o.Clouds[0].New = func(cfg Config) (Driver, error) {
+			d, err := connect(cfg)
+			if err != nil {
+				return nil, err
+			}
+			return telling{d.(*testDriver), p, c}, nil
+		}
+	}
+}
+
+func (c *testCloud) tell(t *testing.T) (*session, *stream) {
+	p := &stream{}
+	return c.begin(t, c.tellingBy(p)), p
+}
+
+// TestFollowedIsNotListed: one listing at the beginning, and then no call for as long as changes are told, whatever happens; without
+// interest there is no stream.
+func TestFollowedIsNotListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s, p := c.tell(t)
+		a := s.account(t)
+		time.Sleep(time.Hour)
+		if begun, _ := p.count(); begun != 0 || !a.Inventory().Fresh {
+			t.Fatalf("followed %d times for no one; %+v", begun, a.Inventory())
+		}
+		refs := c.observed(a, 40)
+		time.Sleep(15 * time.Second)
+		for _, ref := range refs {
+			if o := a.Observe(ref); o.Instance == nil || o.Instance.State != StateRunning || s.count(ref.Token) != 2 { // that it is there, and that it runs
+				t.Errorf("%+v, told %d times", o, s.count(ref.Token))
+			}
+		}
+		time.Sleep(time.Hour)
+		begun, open := p.count()
+		if n := c.count("list"); n != 1 || begun != 1 || open != 1 {
+			t.Errorf("%d listings, %d streams, %d open", n, begun, open)
+		}
+		if state := a.Inventory(); !state.Fresh || state.Err != nil || state.Deaf != nil || state.Instances != 40 || time.Since(state.LastComplete) > 2*time.Minute || s.flips() != 0 {
+			t.Errorf("%+v, told %d times", state, s.flips())
+		}
+		if n := c.count("describe"); n != 0 {
+			t.Errorf("%d live reads", n)
+		}
+		for _, ref := range refs {
+			a.Forget(ref.Token)
+		}
+		time.Sleep(time.Hour)
+		if _, open := p.count(); open != 0 {
+			t.Error("it is followed for no one")
+		}
+	})
+}
+
+// TestFollowedVanishes: what the stream says is gone is gone when a live read has said so, within a second or two and without a listing.
+func TestFollowedVanishes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s, _ := c.tell(t)
+		a := s.account(t)
+		refs := c.observed(a, 10)
+		time.Sleep(80 * time.Second) // 20 after a sign of life
+		c.vanish(refs[0].Token, true)
+		until(t, 2*time.Second, "gone", func() bool { return a.Observe(refs[0]).Gone })
+		if l, d := c.count("list"), c.count("describe"); l != 1 || d != 1 {
+			t.Errorf("%d listings, %d live reads", l, d)
+		}
+		// Nobody tells of what was never there: the next sign of life does.
+		lost := Reference{Token: "lost", OwnershipID: "own", ProviderID: "test:///i-9999"}
+		a.Observe(lost)
+		until(t, 2*time.Minute, "gone", func() bool { return a.Observe(lost).Gone })
+		if l := c.count("list"); l != 1 {
+			t.Errorf("%d listings", l)
+		}
+	})
+}
+
+// TestSilenceIsNotHealth: a stream that says nothing is not believed: the account is listed again, and never becomes stale. When the
+// stream speaks again, the listings end.
+func TestSilenceIsNotHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s, p := c.tell(t)
+		a := s.account(t)
+		refs := c.observed(a, 5)
+		time.Sleep(5 * time.Minute)
+		p.set(func() { p.mute = true })
+		c.vanish(refs[0].Token, false)
+		until(t, streamSilence+time.Minute, "gone", func() bool { return a.Observe(refs[0]).Gone })
+		time.Sleep(10 * time.Minute)
+		n := c.count("list")
+		if n < 9 || n > 12 || !a.Inventory().Fresh || s.flips() != 0 {
+			t.Errorf("%d listings; %+v, told %d times", n, a.Inventory(), s.flips())
+		}
+		p.set(func() { p.mute = false })
+		time.Sleep(2 * time.Minute)
+		n = c.count("list")
+		time.Sleep(time.Hour)
+		if more := c.count("list") - n; more != 0 {
+			t.Errorf("%d listings after it spoke again", more)
+		}
+	})
+}
+
+// TestBrokenStream: while it can't be had, the account is listed at its pace; people are told after a while, and when it is back.
+func TestBrokenStream(t *testing.T) {
+	for name, breaks := range map[string]func(p *stream){
+		"cut":     func(p *stream) { p.err = Errorf(Unavailable, "cut") },
+		"refused": func(p *stream) { p.refuse = Errorf(Unauthorized, "you may not watch") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCloud(t)
+				s, p := c.tell(t)
+				a := s.account(t)
+				refs := c.observed(a, 5)
+				time.Sleep(time.Minute)
+				p.set(func() { breaks(p) })
+				c.vanish(refs[0].Token, false)
+				until(t, time.Minute, "gone", func() bool { return a.Observe(refs[0]).Gone })
+				time.Sleep(time.Hour)
+				if n := c.count("list"); n < 55 || n > 80 {
+					t.Errorf("%d listings in an hour", n)
+				}
+				if state := a.Inventory(); !state.Fresh || state.Deaf == nil || s.flips() != 1 {
+					t.Errorf("%+v, told %d times", state, s.flips())
+				}
+				p.set(func() { p.err, p.refuse = nil, nil })
+				time.Sleep(5 * time.Minute)
+				n := c.count("list")
+				time.Sleep(time.Hour)
+				if more := c.count("list") - n; more != 0 || a.Inventory().Deaf != nil || s.flips() != 2 {
+					t.Errorf("%d listings after it was back; %+v, told %d times", more, a.Inventory(), s.flips())
+				}
+			})
+		})
+	}
+}
+
+// TestFollowedAnew: another driver, for the credentials changed, is followed at once, and the old one no more.
+func TestFollowedAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		s, p := c.tell(t)
+		a := s.account(t)
+		c.observed(a, 5)
+		for i := range 5 {
+			time.Sleep(10 * time.Second)
+			c.with(func() { c.credential = fmt.Sprint(i) })
+			s.account(t, func(cfg *AccountConfig) { cfg.Credentials = map[string][]byte{"token": []byte(fmt.Sprint(i))} })
+		}
+		time.Sleep(time.Minute)
+		if begun, open := p.count(); begun != 6 || open != 1 || c.count("list") != 6 {
+			t.Errorf("%d streams, %d open, %d listings", begun, open, c.count("list"))
+		}
+	})
+}
+
+// TestStreamBehindACreate: what was just made is there, although the stream does not know it yet.
+func TestStreamBehindACreate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.start = time.Hour
+		s, p := c.tell(t)
+		a := s.account(t)
+		c.observed(a, 1)
+		p.set(func() { p.delay = 3 * time.Second })
+		for i := range 100 {
+			ref := ensure(t, a, fmt.Sprint("m-", i))
+			for range 10 {
+				if o := a.Observe(ref); o.Instance == nil || o.Gone {
+					t.Fatalf("%+v", o)
+				}
+				time.Sleep(300 * time.Millisecond)
+			}
+		}
+		if n := c.count("describe"); n != 0 {
+			t.Errorf("%d live reads", n)
+		}
+	})
+}
