@@ -5,6 +5,7 @@
 package vsphere
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -31,6 +32,8 @@ const (
 	maxBatch = 50
 	// pageSize is how many objects vCenter is asked for in one answer: at about 1 KiB each, well below a MiB.
 	pageSize = 500
+	// defaultPace is that of listings, where the account says nothing else.
+	defaultPace = 5 * time.Second
 )
 
 // Cloud is vSphere's row in the registry.
@@ -149,6 +152,8 @@ type driver struct {
 	domains  []infrav1.VSphereFailureDomain
 	choice   choice
 	page     int32
+	pace     time.Duration // between two looks at machines that change
+	idle     time.Duration // how long vCenter is waited for while none does
 	identity string
 	clones   clones
 	removals removals
@@ -181,6 +186,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		domains: slices.Clone(account.FailureDomains),
 		choice:  chosen,
 		page:    pageSize,
+		pace:    cmp.Or(time.Duration(cfg.Account.Inventory.ActiveSeconds)*time.Second, defaultPace),
+		idle:    idleWait,
 		identity: strings.Join([]string{"vsphere", account.Server, account.Datacenter,
 			hex.EncodeToString(sum[:6])}, "|"),
 	}, nil
