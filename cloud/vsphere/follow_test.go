@@ -327,7 +327,7 @@ func TestFollowAsList(t *testing.T) {
 	ours := func() []*simulator.VirtualMachine {
 		return slices.DeleteFunc(v.vms(), func(m *simulator.VirtualMachine) bool { return !strings.HasPrefix(m.Name, "m-") })
 	}
-	for step := range 60 {
+	for step := range 40 {
 		machines := ours()
 		slices.SortFunc(machines, func(a, b *simulator.VirtualMachine) int { return strings.Compare(a.Self.Value, b.Self.Value) })
 		what := random.IntN(6)
