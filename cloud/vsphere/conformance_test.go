@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 	const page = 25
 	row := Cloud()
 	row.Consistency = 0 // vcsim reads its own writes, and is waited for
-	row.Roots = nil     // they are in the transport already
+	row.TLS = nil       // it is in the transport already
 	row.New = func(cfg cloud.Config) (cloud.Driver, error) {
 		d, err := newDriver(cfg)
 		if err == nil {
@@ -48,7 +48,9 @@ func TestConformance(t *testing.T) {
 			"a folder for a template":   {Machine: machine(func(m *infrav1.VSphereMachine) { m.Template = "" }), Code: cloud.InvalidSpec},
 			"no pool":                   {Machine: machine(func(m *infrav1.VSphereMachine) { m.ResourcePool = "" }), Code: cloud.InvalidSpec},
 			"a smaller disk":            {Machine: machine(func(m *infrav1.VSphereMachine) { m.DiskGiB = 1 }), Code: cloud.InvalidSpec},
-			"no snapshot":               {Machine: machine(func(m *infrav1.VSphereMachine) { m.CloneMode = infrav1.VSphereCloneLinked }), Code: cloud.InvalidSpec},
+			"no snapshot":               {Machine: machine(func(m *infrav1.VSphereMachine) { m.CloneMode = infrav1.VSphereCloneLinked }), Code: cloud.InvalidSpec, OfferingToo: true},
+			"unknown host":              {Machine: machine(func(m *infrav1.VSphereMachine) { m.Host = "DC0_C0/nothing" }), Code: cloud.NotFound},
+			"a cluster for a host":      {Machine: machine(func(m *infrav1.VSphereMachine) { m.Host = "DC0_C0" }), Code: cloud.InvalidSpec},
 			"unknown domain":            {Machine: machine(), FailureDomain: "rack-z", Code: cloud.InvalidSpec},
 			"an option of ours":         {Machine: machine(func(m *infrav1.VSphereMachine) { m.ExtraConfig[0].Key = "GuestInfo.userdata" }), Code: cloud.InvalidSpec},
 		},

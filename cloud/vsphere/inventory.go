@@ -152,10 +152,15 @@ func (s *session) read(content types.ObjectContent) (*vm, error) {
 
 // scan reads properties of all VMs of the datacenter that the account's user may see.
 func (s *session) scan(ctx context.Context, page int32, paths []string) ([]vm, error) {
-	return s.retrieve(ctx, page, "VirtualMachine", []types.ObjectSpec{{
+	return s.retrieve(ctx, page, "VirtualMachine", []types.ObjectSpec{s.allVMs()}, paths)
+}
+
+// allVMs selects all VMs of the datacenter.
+func (s *session) allVMs() types.ObjectSpec {
+	return types.ObjectSpec{
 		Obj: s.view, Skip: ptr.To(true),
 		SelectSet: []types.BaseSelectionSpec{&types.TraversalSpec{Type: "ContainerView", Path: "view"}},
-	}}, paths)
+	}
 }
 
 // these reads properties of the objects, which are of one kind.
@@ -258,31 +263,41 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	return cloud.Info{FailureDomains: names}, nil
 }
 
-// List looks at all VMs of the datacenter, and then closer at its own; clones under way are looked for before, so that none
-// falls in between.
+// List looks at all VMs of the datacenter, and then closer at its own.
 func (d *driver) List(ctx context.Context) (all []cloud.Resource, err error) {
 	err = d.vcenter.with(ctx, func(s *session) error {
-		pending, err := d.clones.ask(ctx, s, d.page, nil)
-		if err != nil {
-			return err
+		pending, vms, err := d.list(ctx, s)
+		if err == nil {
+			all, err = d.judge(ctx, s, vms, pending)
 		}
-		vms, err := s.scan(ctx, d.page, identityProperties())
-		if err != nil {
-			return err
-		}
-		var refs []types.ManagedObjectReference
-		for _, m := range vms {
-			if m.identity() != "" {
-				refs = append(refs, m.ref)
-			}
-		}
-		if vms, err = s.these(ctx, d.page, refs, stateProperties()); err != nil {
-			return err
-		}
-		all = d.merge(vms, pending)
-		return d.keepApart(ctx, s, vms, all)
+		return err
 	})
 	return all, err
+}
+
+// list reads the clones under way and the machines' VMs; the clones first, so that none falls in between.
+func (d *driver) list(ctx context.Context, s *session) (pending map[string]cloud.Resource, vms []vm, err error) {
+	if pending, err = d.clones.ask(ctx, s, d.page, nil); err != nil {
+		return nil, nil, err
+	}
+	all, err := s.scan(ctx, d.page, identityProperties())
+	if err != nil {
+		return nil, nil, err
+	}
+	var refs []types.ManagedObjectReference
+	for _, m := range all {
+		if m.identity() != "" {
+			refs = append(refs, m.ref)
+		}
+	}
+	vms, err = s.these(ctx, d.page, refs, stateProperties())
+	return pending, vms, err
+}
+
+// judge says what all machines are, and sees to their groups.
+func (d *driver) judge(ctx context.Context, s *session, vms []vm, pending map[string]cloud.Resource) ([]cloud.Resource, error) {
+	all := d.merge(vms, pending)
+	return all, d.keepApart(ctx, s, vms, all)
 }
 
 // Describe returns an error where a machine has no VM yet and a clone runs of which nobody knows whose it is.

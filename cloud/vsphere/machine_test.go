@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/mo"
 	"github.com/vmware/govmomi/vim25/types"
@@ -115,30 +116,72 @@ func TestMetadataIsTheSame(t *testing.T) {
 	}
 }
 
-// TestLinkedClone needs a snapshot, and shares its disks.
+// TestLinkedClone needs a snapshot: the current one, or the one that is named; it shares that one's disks and begins with that one's
+// devices. Seen to fail with the current snapshot, and with the template's own devices, in the named one's place.
 func TestLinkedClone(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
 	d := v.driver(t)
+	original := v.named("DC0_C0_RP1_VM0")
+	snapshots := map[int]types.ManagedObjectReference{}
 	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
-		ref, err := s.child(t.Context(), "template", "vm", "DC0_C0_RP1_VM0", "VirtualMachine")
-		g.Expect(err).NotTo(HaveOccurred())
-		_, err = methods.CreateSnapshot_Task(t.Context(), s, &types.CreateSnapshot_Task{This: ref, Name: "base"})
-		v.settle()
-		return err
-	})).To(Succeed())
-	req := request("linked", func(m *infrav1.VSphereMachine) { m.CloneMode = infrav1.VSphereCloneLinked })
-	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
-		p, err := d.plan(t.Context(), s, req.Spec.VSphere, "")
-		g.Expect(err).NotTo(HaveOccurred())
-		spec, err := p.cloneSpec(req, identityOf(req.Token))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(spec.Snapshot).NotTo(BeNil())
-		g.Expect(spec.Location.DiskMoveType).To(Equal("createNewChildDiskBacking"))
+		for i, name := range []string{"base", "patched", "base"} { // each is the one before's child
+			if _, err := methods.CreateSnapshot_Task(t.Context(), s, &types.CreateSnapshot_Task{This: original.Self, Name: name}); err != nil {
+				return err
+			}
+			v.settle()
+			snapshots[i] = *original.Snapshot.CurrentSnapshot
+		}
 		return nil
 	})).To(Succeed())
-	_, err := d.Ensure(t.Context(), req)
+	old := v.Context.Map.Get(snapshots[1]).(*simulator.VirtualMachineSnapshot)
+	v.Context.WithLock(old, func() { old.Config.Hardware.MemoryMB = 12345 })
+	ask := func(name string) (types.VirtualMachineCloneSpec, template) {
+		req := request("linked", func(m *infrav1.VSphereMachine) { m.CloneMode, m.Snapshot = infrav1.VSphereCloneLinked, name })
+		var spec *types.VirtualMachineCloneSpec
+		var from template
+		g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+			p, err := d.plan(t.Context(), s, req.Spec.VSphere, "")
+			g.Expect(err).NotTo(HaveOccurred())
+			from = p.template
+			spec, err = p.cloneSpec(req, identityOf(req.Token))
+			return err
+		})).To(Succeed())
+		return *spec, from
+	}
+	for name, which := range map[string]int{"": 2, "patched": 1, "base/patched": 1, "base": 0, "patched/base": 2, "base/patched/base": 2} {
+		spec, from := ask(name)
+		g.Expect(*spec.Snapshot).To(Equal(snapshots[which]), name)
+		g.Expect(spec.Location.DiskMoveType).To(Equal("createNewChildDiskBacking"))
+		g.Expect(from.memoryMiB == 12345).To(Equal(which == 1), "the configuration is that of snapshot %q", name)
+	}
+	_, err := d.Ensure(t.Context(), request("linked", func(m *infrav1.VSphereMachine) { m.CloneMode, m.Snapshot = infrav1.VSphereCloneLinked, "patched" }))
 	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(d.List(t.Context())).To(HaveLen(1))
+
+	_, err = d.Ensure(t.Context(), request("none", func(m *infrav1.VSphereMachine) { m.CloneMode, m.Snapshot = infrav1.VSphereCloneLinked, "atched" }))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
+	g.Expect(err).To(MatchError(ContainSubstring(`no snapshot "atched"`)))
+	twins := types.VirtualMachineSnapshotInfo{RootSnapshotList: []types.VirtualMachineSnapshotTree{{Name: "base"}, {Name: "base"}}}
+	_, err = snapshotOf(twins, "base")
+	g.Expect(err).To(MatchError(ContainSubstring("2 snapshots")), "the first is not as good as the other")
+}
+
+// TestHost: the host that is named is where the machine goes, unless its failure domain has a pool of its own. Seen to fail without the
+// host in the request, and with a failure domain's machine kept on it.
+func TestHost(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t, 1)
+	host := v.Context.Map.Any("HostSystem").(*simulator.HostSystem)
+	onHost := func(m *infrav1.VSphereMachine) { m.Host = "DC0_C0/" + host.Name }
+	g.Expect(*sent(t, v, onHost).Location.Host).To(Equal(host.Self))
+	g.Expect(sent(t, v).Location.Host).To(BeNil(), "vCenter's choice")
+	req := request("domain", onHost)
+	req.FailureDomain = "rack-b"
+	template := v.replace(func(*heldVM) {})
+	_, err := v.driver(t).Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(template.sent[0].Location.Host).To(BeNil(), "another pool has other hosts")
 }
 
 func TestOffering(t *testing.T) {
@@ -178,10 +221,10 @@ func TestFullController(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	g := NewWithT(t)
-	account := &infrav1.CloudAccountSpec{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com", Datacenter: "dc1", CABundle: "no PEM",
+	account := &infrav1.CloudAccountSpec{VSphere: &infrav1.VSphereAccount{Server: "vcenter.example.com", Datacenter: "dc1", CABundle: "no PEM", Thumbprint: "da39a3ee5e6b4b0d3255bfef95601890afd80709",
 		NodeAddresses: &infrav1.VSphereNodeAddresses{Exclude: []string{"192.0.2.0/24", "192.0.2.1"}}}}
 	g.Expect(validateAccount(account, field.NewPath("spec"))).To(ConsistOf(
-		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.vsphere.caBundle"),
+		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.vsphere.caBundle"), HaveField("Field", "spec.vsphere.thumbprint"),
 		HaveField("Field", "spec.vsphere.nodeAddresses.exclude[1]")))
 	_, err := newDriver(cloud.Config{Account: account, Credentials: map[string][]byte{usernameKey: []byte("u")}})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))

@@ -5,6 +5,7 @@ package vsphere
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -36,6 +37,7 @@ type plan struct {
 	template template
 	folder   types.ManagedObjectReference
 	pool     types.ManagedObjectReference
+	host     *types.ManagedObjectReference
 	store    *types.ManagedObjectReference
 	pod      *types.ManagedObjectReference // the datastore cluster, of which one is chosen for each machine
 	policy   []types.BaseVirtualMachineProfileSpec
@@ -50,7 +52,7 @@ type template struct {
 	memoryMiB int32
 	guest     string
 	devices   []types.BaseVirtualDevice
-	snapshot  *types.ManagedObjectReference
+	snapshot  *types.ManagedObjectReference // that a linked clone is made from
 }
 
 func (p *plans) drop() {
@@ -65,7 +67,7 @@ func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMach
 	if err != nil {
 		return nil, err
 	}
-	kind, err := json.Marshal([]any{spec.Template, spec.Folder, spec.ResourcePool, spec.Datastore, spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, where})
+	kind, err := json.Marshal([]any{spec.Template, spec.CloneMode, spec.Snapshot, spec.Folder, spec.ResourcePool, spec.Host, spec.Datastore, spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, where})
 	if err != nil {
 		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be read", Err: err}
 	}
@@ -77,7 +79,7 @@ func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMach
 	}
 	if where.ResourcePool != "" {
 		spec = spec.DeepCopy()
-		spec.ResourcePool = where.ResourcePool
+		spec.ResourcePool, spec.Host = where.ResourcePool, ""
 		if where.Datastore != "" {
 			spec.Datastore, spec.DatastoreCluster = where.Datastore, ""
 		}
@@ -101,11 +103,18 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 	}
 	p := &plan{until: time.Now().Add(planMemory)}
 	var err error
-	if p.template, err = d.template(ctx, s, spec.Template); err != nil {
+	if p.template, err = d.template(ctx, s, spec); err != nil {
 		return nil, err
 	}
 	if p.pool, err = s.child(ctx, "resource pool", "host", spec.ResourcePool, "ResourcePool", "VirtualApp"); err != nil {
 		return nil, err
+	}
+	if spec.Host != "" {
+		host, err := s.child(ctx, "host", "host", spec.Host, "HostSystem")
+		if err != nil {
+			return nil, err
+		}
+		p.host = &host
 	}
 	if p.folder, err = s.child(ctx, "folder", "vm", spec.Folder, "Folder"); err != nil {
 		return nil, err
@@ -132,27 +141,75 @@ func (s *session) child(ctx context.Context, what, folder, name string, kinds ..
 	return ref, err
 }
 
-func (d *driver) template(ctx context.Context, s *session, name string) (template, error) {
-	ref, err := s.child(ctx, "template", "vm", name, "VirtualMachine")
+// template reads what a clone begins as: the template's configuration or, for a linked clone, that of its snapshot.
+func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphereMachine) (t template, err error) {
+	shown := cloud.Clip(spec.Template, 512)
+	t.ref, err = s.child(ctx, "template", "vm", spec.Template, "VirtualMachine")
 	if err != nil {
-		return template{}, err
+		return t, err
 	}
-	found, err := s.these(ctx, d.page, []types.ManagedObjectReference{ref}, []string{"config.hardware", "config.guestId", "snapshot"})
+	read := func(ref types.ManagedObjectReference, paths ...string) (vm, error) {
+		found, err := s.these(ctx, d.page, []types.ManagedObjectReference{ref}, append(paths, "config.hardware", "config.guestId"))
+		if err == nil && len(found) == 0 {
+			err = cloud.Errorf(cloud.NotFound, "template %q, or its snapshot, has just been removed", shown)
+		}
+		return append(found, vm{})[0], err
+	}
+	found, err := read(t.ref, "snapshot")
 	if err != nil {
-		return template{}, err
+		return t, err
 	}
-	if len(found) == 0 {
-		return template{}, cloud.Errorf(cloud.NotFound, "template %q has just been removed", cloud.Clip(name, 512))
+	if spec.CloneMode == infrav1.VSphereCloneLinked {
+		all, _ := found.properties["snapshot"].(types.VirtualMachineSnapshotInfo)
+		if t.snapshot, err = snapshotOf(all, spec.Snapshot); err != nil {
+			return t, cloud.Errorf(cloud.InvalidSpec, "template %q has %v, and a linked clone needs one", shown, err)
+		}
+		if found, err = read(*t.snapshot); err != nil {
+			return t, err
+		}
 	}
-	hardware, ok := found[0].properties["config.hardware"].(types.VirtualHardware)
+	hardware, ok := found.properties["config.hardware"].(types.VirtualHardware)
 	if !ok {
-		return template{}, cloud.Errorf(cloud.Unavailable, "vCenter can't read the configuration of template %q now", cloud.Clip(name, 512))
+		return t, cloud.Errorf(cloud.Unavailable, "vCenter can't read the configuration of template %q now", shown)
 	}
-	snapshots, _ := found[0].properties["snapshot"].(types.VirtualMachineSnapshotInfo)
-	return template{
-		ref: ref, cpus: hardware.NumCPU, memoryMiB: hardware.MemoryMB, guest: found[0].text("config.guestId"),
-		devices: hardware.Device, snapshot: snapshots.CurrentSnapshot,
-	}, nil
+	t.cpus, t.memoryMiB, t.devices = hardware.NumCPU, hardware.MemoryMB, hardware.Device
+	t.guest = found.text("config.guestId")
+	return t, nil
+}
+
+// snapshotOf is the current snapshot for no name, else the one of this path or, if there is none, the only one whose path ends so.
+func snapshotOf(all types.VirtualMachineSnapshotInfo, name string) (*types.ManagedObjectReference, error) {
+	if name == "" && all.CurrentSnapshot == nil {
+		return nil, errors.New("no snapshot")
+	}
+	if name == "" {
+		return all.CurrentSnapshot, nil
+	}
+	var exact, ending []types.ManagedObjectReference
+	var walk func(path string, trees []types.VirtualMachineSnapshotTree)
+	walk = func(path string, trees []types.VirtualMachineSnapshotTree) {
+		for _, tree := range trees {
+			path := path + "/" + tree.Name
+			if path == "/"+name {
+				exact = append(exact, tree.Snapshot)
+			}
+			if strings.HasSuffix(path, "/"+name) {
+				ending = append(ending, tree.Snapshot)
+			}
+			walk(path, tree.ChildSnapshotList)
+		}
+	}
+	walk("", all.RootSnapshotList)
+	if len(exact) == 1 {
+		ending = exact
+	}
+	switch len(ending) {
+	case 0:
+		return nil, fmt.Errorf("no snapshot %q", cloud.Clip(name, 512))
+	case 1:
+		return &ending[0], nil
+	}
+	return nil, fmt.Errorf("%d snapshots %q, which longer paths or other names must tell apart", len(ending), cloud.Clip(name, 512))
 }
 
 // network returns the backing of an adapter in a network.
@@ -215,7 +272,7 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 	}
 	clone := &types.VirtualMachineCloneSpec{
 		PowerOn:  true,
-		Location: types.VirtualMachineRelocateSpec{Folder: &p.folder, Pool: &p.pool, Datastore: p.store, Profile: p.policy},
+		Location: types.VirtualMachineRelocateSpec{Folder: &p.folder, Pool: &p.pool, Host: p.host, Datastore: p.store, Profile: p.policy},
 		Config: &types.VirtualMachineConfigSpec{
 			InstanceUuid: id, Uuid: id,
 			NumCPUs: spec.CPUs, MemoryMB: spec.MemoryMiB,
@@ -237,9 +294,6 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 		clone.TpmProvisionPolicy = string(types.VirtualMachineCloneSpecTpmProvisionPolicyReplace)
 	}
 	if spec.CloneMode == infrav1.VSphereCloneLinked {
-		if p.template.snapshot == nil {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "template %q has no snapshot, which a linked clone needs", cloud.Clip(spec.Template, 512))
-		}
 		clone.Snapshot = p.template.snapshot
 		clone.Location.DiskMoveType = string(types.VirtualMachineRelocateDiskMoveOptionsCreateNewChildDiskBacking)
 	}
@@ -347,7 +401,7 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 		return o, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a VM of vSphere")
 	}
 	err = d.vcenter.with(ctx, func(s *session) error {
-		t, err := d.template(ctx, s, fields.VSphere.Template)
+		t, err := d.template(ctx, s, fields.VSphere)
 		if cloud.CodeOf(err) == cloud.NotFound {
 			return &cloud.Error{Code: cloud.InvalidSpec, Message: fmt.Sprintf("no offering: %v", err), Err: err}
 		}

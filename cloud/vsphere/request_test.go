@@ -3,6 +3,7 @@
 package vsphere
 
 import (
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -21,7 +22,7 @@ import (
 func sent(t *testing.T, v *vcsim, edit ...func(*infrav1.VSphereMachine)) types.VirtualMachineCloneSpec {
 	t.Helper()
 	template := v.replace(func(*heldVM) {})
-	if _, err := v.driver(t).Ensure(t.Context(), request("sent", edit...)); err != nil {
+	if _, err := v.driver(t).Ensure(t.Context(), request(fmt.Sprintf("sent-%d", len(v.vms())), edit...)); err != nil {
 		t.Fatal(err)
 	}
 	if len(template.sent) != 1 {

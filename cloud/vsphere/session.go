@@ -31,7 +31,7 @@ const (
 )
 
 // vcenter is an account's connection. It has one session, which all callers share: made by the first of them while the
-// others wait, kept alive by the account's listings, and made anew when vCenter knows it no more. It is never logged out:
+// others wait, kept alive by its listings or its stream, and made anew when vCenter knows it no more. It is never logged out:
 // an account that is left alone ends by vCenter's own idle time-out (30 minutes by default).
 type vcenter struct {
 	url                            *url.URL
@@ -54,6 +54,8 @@ type session struct {
 	datacenter types.ManagedObjectReference
 	// view holds all VMs of the datacenter.
 	view types.ManagedObjectReference
+	// collector is the one that serves Follow, or served it last.
+	collector types.ManagedObjectReference
 }
 
 func newVCenter(a *infrav1.VSphereAccount, username, password string, transport http.RoundTripper) (*vcenter, error) {
@@ -202,7 +204,11 @@ func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 	if err := ctx.Err(); err != nil {
 		return notSent(operation, err)
 	}
-	err := s.soap.RoundTrip(cloud.WithOperation(ctx, operation, classOf(operation)), req, res)
+	named := cloud.WithOperation(ctx, operation, classOf(operation))
+	if operation == "WaitForUpdatesEx" {
+		named = cloud.WithStream(ctx, operation, classOf(operation))
+	}
+	err := s.soap.RoundTrip(named, req, res)
 	if err != nil {
 		return s.callError(operation, err)
 	}

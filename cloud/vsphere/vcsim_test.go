@@ -19,6 +19,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	standin "github.com/drover-io/drover/test/vcenter"
 )
 
 const (
@@ -34,6 +35,7 @@ type vcsim struct {
 	model   *simulator.Model
 	account *infrav1.CloudAccountSpec
 	carrier http.RoundTripper
+	stop    func()
 
 	turn    sync.Mutex                   // held during a call
 	held    bool                         // clones are
@@ -47,21 +49,28 @@ type vcsim struct {
 // start runs one with some VMs that are nobody's; 1 if none are asked for.
 func start(t testing.TB, vms ...int) *vcsim {
 	t.Helper()
+	return startAt(t, "127.0.0.1:0", append(vms, 1)[0])
+}
+
+// startAt runs one at this address.
+func startAt(t testing.TB, address string, vms int) *vcsim {
+	t.Helper()
 	model := simulator.VPX()
-	model.Host, model.ClusterHost, model.Pool, model.Machine, model.Pod = 0, 1, 1, append(vms, 1)[0], 1
+	model.Host, model.ClusterHost, model.Pool, model.Machine, model.Pod = 0, 1, 1, vms, 1
 	if err := model.Create(); err != nil {
 		t.Fatal(err)
 	}
 	model.Service.TLS = &tls.Config{}
 	model.Service.RegisterEndpoints = true // those that tests import
-	model.Service.Listen = &url.URL{User: url.UserPassword(username, password)}
+	model.Service.Listen = &url.URL{Host: address, User: url.UserPassword(username, password)}
 	server := model.Service.NewServer()
-	t.Cleanup(func() {
+	stop := sync.OnceFunc(func() {
 		server.Close()
 		model.Remove()
 	})
+	t.Cleanup(stop)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	v := &vcsim{Service: model.Service, model: model, calls: map[string]int{}}
+	v := &vcsim{Service: model.Service, model: model, stop: stop, calls: map[string]int{}}
 	v.account = &infrav1.CloudAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "vcenter"},
 		VSphere: &infrav1.VSphereAccount{
@@ -91,7 +100,9 @@ func (v *vcsim) RoundTrip(req *http.Request) (*http.Response, error) {
 	v.calls[operation]++
 	fault := v.fault
 	v.mu.Unlock()
-	send := func() (*http.Response, error) { return v.send(req, class) }
+	send := func() (*http.Response, error) {
+		return standin.Poll(req, func(req *http.Request) (*http.Response, error) { return v.send(req, class) })
+	}
 	if fault != nil {
 		return fault(operation, send)
 	}

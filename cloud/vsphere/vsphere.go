@@ -5,8 +5,8 @@
 package vsphere
 
 import (
+	"cmp"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/hex"
 	"fmt"
 	"net/netip"
@@ -32,6 +32,8 @@ const (
 	maxBatch = 50
 	// pageSize is how many objects vCenter is asked for in one answer: at about 1 KiB each, well below a MiB.
 	pageSize = 500
+	// defaultPace is that of listings, where the account says nothing else.
+	defaultPace = 5 * time.Second
 )
 
 // Cloud is vSphere's row in the registry.
@@ -43,7 +45,7 @@ func Cloud() cloud.Cloud {
 		ValidateAccount: validateAccount,
 		ValidateMachine: validateMachine,
 		New:             newDriver,
-		Roots:           roots,
+		TLS:             trust,
 		// Prudent guesses: vCenter documents no limits of rate. It queues what goes beyond 8 clones on one host and 128
 		// on one datastore ("Limits on Simultaneous Migrations", vCenter Server and Host Management).
 		Limits: cloud.Limits{
@@ -74,13 +76,6 @@ func identityOf(token string) string {
 // providerID is as vSphere's cloud controller manager writes it.
 func providerID(biosUUID string) string { return "vsphere://" + strings.ToLower(biosUUID) }
 
-func roots(a *infrav1.CloudAccountSpec) (*x509.CertPool, error) {
-	if a.VSphere == nil {
-		return nil, nil
-	}
-	return cloud.CertPool(a.VSphere.CABundle)
-}
-
 func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
 	if a.VSphere == nil {
 		return nil
@@ -89,8 +84,11 @@ func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorL
 	if a.CredentialsRef == nil {
 		all = append(all, field.Required(path.Child("credentialsRef"), "vSphere has no ambient credentials: name a Secret with username and password"))
 	}
-	if _, err := roots(a); err != nil {
+	if _, err := cloud.CertPool(a.VSphere.CABundle); err != nil {
 		all = append(all, field.Invalid(path.Child("vsphere", "caBundle"), "", "must hold certificates in PEM"))
+	}
+	if _, err := thumbprintOf(a.VSphere.Thumbprint); err != nil {
+		all = append(all, field.Invalid(path.Child("vsphere", "thumbprint"), a.VSphere.Thumbprint, "must be SHA-256: 64 hexadecimal digits"))
 	}
 	if n := a.VSphere.NodeAddresses; n != nil {
 		for i, text := range n.Exclude {
@@ -154,6 +152,8 @@ type driver struct {
 	domains  []infrav1.VSphereFailureDomain
 	choice   choice
 	page     int32
+	pace     time.Duration // between two looks at machines that change
+	idle     time.Duration // how long vCenter is waited for while none does
 	identity string
 	clones   clones
 	removals removals
@@ -186,6 +186,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		domains: slices.Clone(account.FailureDomains),
 		choice:  chosen,
 		page:    pageSize,
+		pace:    cmp.Or(time.Duration(cfg.Account.Inventory.ActiveSeconds)*time.Second, defaultPace),
+		idle:    idleWait,
 		identity: strings.Join([]string{"vsphere", account.Server, account.Datacenter,
 			hex.EncodeToString(sum[:6])}, "|"),
 	}, nil

@@ -6,9 +6,11 @@
 package vcenter
 
 import (
+	"bytes"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -77,12 +79,8 @@ func Start(o Options) (*VCenter, error) {
 		seen: map[types.ManagedObjectReference]VM{}, off: map[types.ManagedObjectReference]func(){},
 	}
 	inner := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: v.server.URL.Host})
-	v.door = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		inner.ServeHTTP(w, r)
-		v.settle()
-	}))
+	inner.Transport = door{v}
+	v.door = httptest.NewTLSServer(inner)
 	v.URL, v.CA = v.door.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: v.door.Certificate().Raw})
 	return v, nil
 }
@@ -97,6 +95,26 @@ func (v *VCenter) Close() {
 	}
 	v.server.Close()
 	v.model.Remove()
+}
+
+// door lets calls to the simulator through, one at a time.
+type door struct{ *VCenter }
+
+// RoundTrip implements http.RoundTripper.
+func (d door) RoundTrip(req *http.Request) (*http.Response, error) {
+	return Poll(req, func(req *http.Request) (*http.Response, error) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			return nil, err
+		}
+		answer, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		resp.Body = io.NopCloser(bytes.NewReader(answer))
+		d.settle()
+		return resp, err
+	})
 }
 
 // VMs are those that carry Drover's options, gone ones included.

@@ -22,6 +22,16 @@ type VSphereAccount struct {
 	// +kubebuilder:validation:MaxLength=65536
 	CABundle string `json:"caBundle,omitempty"`
 
+	// thumbprint is the SHA-256 thumbprint of vCenter's certificate: 64 hexadecimal digits, with colons between the pairs or without.
+	// It is compared on every connection, and suffices alone: no authority is asked then, caBundle's neither, and the names and
+	// dates in the certificate mean nothing. It changes with each renewal of the certificate. SHA-1, as older tools print it, is
+	// refused. Default: none. Example: "openssl x509 -noout -fingerprint -sha256" prints it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=95
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9A-Fa-f]{64}|([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2})$')",message="thumbprint must be the SHA-256 one, 64 hexadecimal digits; SHA-1 can be forged"
+	Thumbprint string `json:"thumbprint,omitempty"`
+
 	// datacenter is the inventory path of the datacenter, in which all names of a machine are looked for. It can't be
 	// changed. Example: "dc1", "europe/dc1".
 	// +required
@@ -97,7 +107,7 @@ type VSphereCloneMode string
 const (
 	// VSphereCloneFull copies the disks.
 	VSphereCloneFull VSphereCloneMode = "Full"
-	// VSphereCloneLinked puts new disks above those of the template's current snapshot.
+	// VSphereCloneLinked puts new disks above those of a snapshot of the template.
 	VSphereCloneLinked VSphereCloneMode = "Linked"
 )
 
@@ -117,6 +127,7 @@ const (
 // VSphereMachine is a VM that is cloned from a template. Paths are those of the inventory, below the datacenter's folder
 // for that kind of object; a slash in a name is written as "%2f".
 // +kubebuilder:validation:XValidation:rule="!has(self.cloneMode) || self.cloneMode != 'Linked' || !has(self.diskGiB)",message="a linked clone has its template's disk: leave diskGiB out"
+// +kubebuilder:validation:XValidation:rule="!has(self.snapshot) || (has(self.cloneMode) && self.cloneMode == 'Linked')",message="snapshot is for linked clones: set cloneMode to Linked"
 // +kubebuilder:validation:XValidation:rule="!has(self.datastore) || !has(self.datastoreCluster)",message="datastore and datastoreCluster are two answers to one question: set one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.coresPerSocket) || (has(self.cpus) && self.cpus % self.coresPerSocket == 0)",message="cpus must be set, and a multiple of coresPerSocket"
 type VSphereMachine struct {
@@ -129,10 +140,18 @@ type VSphereMachine struct {
 	Template string `json:"template,omitempty"`
 
 	// cloneMode is "Full", which copies the template's disks, or "Linked", which is made in seconds and depends on the
-	// template's current snapshot as long as the machine lives. Default: "Full".
+	// template's snapshot as long as the machine lives. Default: "Full".
 	// +optional
 	// +kubebuilder:default=Full
 	CloneMode VSphereCloneMode `json:"cloneMode,omitempty"`
+
+	// snapshot of the template that a linked clone is made from, by its name, or by the end of its path in the tree of snapshots
+	// where several have that name. Default: the current one. Example: "v1.36.3", "base/v1.36.3".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
+	Snapshot string `json:"snapshot,omitempty"`
 
 	// folder to put the VM in. Default: the datacenter's folder for VMs. Example: "clusters/blue".
 	// +optional
@@ -148,6 +167,15 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	ResourcePool string `json:"resourcePool,omitempty"`
+
+	// host to put the VM on, one of the resource pool's. It is for a device that one host has, and for clusters without DRS: a host that fails
+	// or is full has no substitute, and DRS may move the VM later. A failure domain's resource pool goes before it. Default: vCenter's choice.
+	// Example: "cluster-a/esx-7.example.com".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
+	Host string `json:"host,omitempty"`
 
 	// datastore to put the VM's disks on. Default: the failure domain's, else the template's. Example: "san-a".
 	// +optional

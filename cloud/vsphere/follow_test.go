@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/vmware/govmomi/simulator"
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// listener is what a driver has told so far.
+type listener struct {
+	mu    sync.Mutex
+	known map[string][]cloud.Resource // by token
+	whole int                         // how often everything was told
+	signs int
+	err   error // why Follow has returned, once it has
+	ended chan struct{}
+}
+
+// listen follows until the test ends, at a pace that tests have time for.
+func listen(t testing.TB, d *driver) *listener {
+	t.Helper()
+	return listenAt(t, d, 10*time.Millisecond)
+}
+
+func listenAt(t testing.TB, d *driver, pace time.Duration) *listener {
+	t.Helper()
+	d.pace, d.idle = pace, time.Second
+	l := &listener{known: map[string][]cloud.Resource{}, ended: make(chan struct{})}
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		defer close(l.ended)
+		err := d.Follow(ctx, l.take)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.err = err
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-l.ended
+		t.Logf("told all %d times, %d signs of life; in the end: %v", l.whole, l.signs, l.err)
+	})
+	return l
+}
+
+func (l *listener) take(c cloud.Change) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case c.All:
+		l.known, l.whole = byToken(c.Resources), l.whole+1
+	case c.Token == "":
+		l.signs++
+	case len(c.Resources) == 0:
+		delete(l.known, c.Token)
+	default:
+		l.known[c.Token] = c.Resources
+	}
+}
+
+// all are what is known, and how often everything was told.
+func (l *listener) all() (all []cloud.Resource, whole int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, token := range slices.Sorted(maps.Keys(l.known)) {
+		all = append(all, l.known[token]...)
+	}
+	return all, l.whole
+}
+
+// of is what is known of a token.
+func (l *listener) of(token string) func() []cloud.Resource {
+	return func() []cloud.Resource {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.known[token]
+	}
+}
+
+func (l *listener) wholes() int {
+	_, n := l.all()
+	return n
+}
+
+func (l *listener) lives() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.signs
+}
+
+// theirs is somebody else's session.
+func (v *vcsim) theirs(t testing.TB, do func(*session) error) {
+	t.Helper()
+	other, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Transport: bystander{v}})
+	if err == nil {
+		err = other.(*driver).vcenter.with(t.Context(), do)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.settle()
+}
+
+func (v *vcsim) powerOff(t testing.TB, ref types.ManagedObjectReference) {
+	t.Helper()
+	v.theirs(t, func(s *session) error {
+		_, err := methods.PowerOffVM_Task(t.Context(), s, &types.PowerOffVM_Task{This: ref})
+		return err
+	})
+}
+
+func (v *vcsim) destroy(t testing.TB, ref types.ManagedObjectReference) {
+	t.Helper()
+	v.theirs(t, func(s *session) error {
+		_, err := methods.Destroy_Task(t.Context(), s, &types.Destroy_Task{This: ref})
+		return err
+	})
+}
+
+// address gives a VM's guest one.
+func (v *vcsim) address(m *simulator.VirtualMachine, address string) {
+	v.turn.Lock()
+	defer v.turn.Unlock()
+	v.Context.WithLock(m, func() {
+		v.Context.Update(m, []types.PropertyChange{{Name: "guest.net", Val: []types.GuestNicInfo{{DeviceConfigId: 4000, IpAddress: []string{address}}}}})
+	})
+}
+
+// TestFollowFleet: 300 machines that nobody changes cost one call that waits, and no listing; a VM that is switched off, that is destroyed or
+// that has another address is told after one look at it. What others' VMs do is not looked at. Seen to fail when others' VMs were looked at,
+// when VMs that left were kept, when addresses were not watched, and without signs of life.
+func TestFollowFleet(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t, 301)
+	v.own()
+	foreign := v.with(cloud.TagToken, "m-300")[0]
+	v.Context.WithLock(foreign, func() { foreign.Config.ExtraConfig = nil })
+	d := v.driver(t)
+	l := listen(t, d)
+	g.Eventually(l.wholes, "60s").Should(Equal(1))
+	all, _ := l.all()
+	g.Expect(all).To(HaveLen(300))
+	g.Expect(d.List(t.Context())).To(ConsistOf(all))
+
+	before := 0
+	calls := v.counted(func() {
+		before = l.lives()
+		g.Eventually(l.lives, "30s").Should(BeNumerically(">=", before+3))
+	})
+	g.Expect(calls).To(HaveLen(1), "no listing, no look")
+	g.Expect(calls["WaitForUpdatesEx"]).To(BeNumerically("~", 3, 1))
+
+	calls = v.counted(func() {
+		v.address(foreign, "192.0.2.99")
+		before = l.lives()
+		g.Eventually(l.lives, "30s").Should(BeNumerically(">=", before+2))
+	})
+	g.Expect(calls).NotTo(HaveKey("RetrievePropertiesEx"), "it is somebody else's")
+
+	off, destroyed, moved := v.with(cloud.TagToken, "m-7")[0], v.with(cloud.TagToken, "m-150")[0], v.with(cloud.TagToken, "m-299")[0]
+	calls = v.counted(func() {
+		v.powerOff(t, off.Self)
+		g.Eventually(l.of("m-7"), "30s").Should(ConsistOf(HaveField("State", cloud.StateStopped)))
+	})
+	g.Expect(calls["RetrievePropertiesEx"]).To(Equal(1), "one look: %v", calls)
+	v.powerOff(t, destroyed.Self)
+	v.destroy(t, destroyed.Self)
+	g.Eventually(l.of("m-150"), "30s").Should(BeEmpty())
+	calls = v.counted(func() {
+		v.address(moved, "192.0.2.7")
+		g.Eventually(l.of("m-299"), "30s").Should(ConsistOf(HaveField("Addresses", ContainElement(HaveField("Address", "192.0.2.7")))))
+	})
+	g.Expect(calls["RetrievePropertiesEx"]).To(Equal(1), "one look: %v", calls)
+	all, whole := l.all()
+	g.Expect(whole).To(Equal(1))
+	g.Expect(d.List(t.Context())).To(ConsistOf(all))
+}
+
+// TestFollowCost: machines that are made while they are followed cost at most four calls each, all that the stream asks for included. Seen to
+// fail without the pace.
+func TestFollowCost(t *testing.T) {
+	const machines, atOnce = 60, 20
+	g := NewWithT(t)
+	v := start(t)
+	d := v.driver(t)
+	l := listenAt(t, d, time.Second)
+	g.Eventually(l.wholes, "30s").Should(Equal(1))
+	calls := v.counted(func() {
+		var wg sync.WaitGroup
+		turns := make(chan string)
+		for range atOnce {
+			wg.Go(func() {
+				for token := range turns {
+					if _, err := d.Ensure(t.Context(), request(token)); err != nil {
+						t.Errorf("machine %s: %v", token, err)
+					}
+				}
+			})
+		}
+		for i := range machines {
+			turns <- fmt.Sprintf("c-%d", i)
+		}
+		close(turns)
+		wg.Wait()
+		g.Eventually(func() []cloud.Resource { all, _ := l.all(); return all }, "60s").Should(And(HaveLen(machines), HaveEach(HaveField("State", cloud.StateRunning))))
+	})
+	sum := 0
+	for _, n := range calls {
+		sum += n
+	}
+	t.Logf("%d calls: %v", sum, calls)
+	g.Expect(sum).To(BeNumerically("<=", 4*machines))
+	g.Expect(calls["CloneVM_Task"]).To(Equal(machines))
+}
+
+// TestFollowClones: a clone under way is told before it has a VM, its end is told, and so is its failure, which changes no VM. Seen to fail without
+// the clones, and without the second look for the VM of a clone that has just ended.
+func TestFollowClones(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	d := v.driver(t)
+	l := listen(t, d)
+	g.Eventually(l.wholes, "30s").Should(Equal(1))
+	release := v.hold(t)
+	_, err := d.Ensure(t.Context(), request("slow"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(l.of("slow"), "30s").Should(ConsistOf(HaveField("State", cloud.StatePending)))
+	gap := make(chan struct{})
+	go func() { // from here on it is always there
+		defer close(gap)
+		for range 200 {
+			if len(l.of("slow")()) != 1 {
+				t.Error("told to be absent between the clone's end and the VM")
+				return
+			}
+			select {
+			case <-t.Context().Done():
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}()
+	release()
+	g.Eventually(l.of("slow"), "30s").Should(ConsistOf(HaveField("State", cloud.StateRunning)))
+	<-gap
+
+	template := v.replace(func(h *heldVM) { h.fault = &types.NoDiskSpace{Datastore: "san-a"} })
+	_, err = d.Ensure(t.Context(), request("full"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(l.of("full"), "30s").Should(ConsistOf(And(HaveField("State", cloud.StateFailed), HaveField("Reason", ContainSubstring("NoDiskSpace")))))
+	_, err = d.Ensure(t.Context(), request("full"))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NoCapacity))
+	g.Eventually(l.of("full"), "30s").Should(BeEmpty(), "nothing is left of the attempt")
+	template.fault = nil
+	_, whole := l.all()
+	g.Expect(whole).To(Equal(1))
+}
+
+// TestFollowGroups: machines that are followed are kept apart as those that are listed, and what stands against it is told, and that it does no
+// longer. Seen to fail without a look at the groups.
+func TestFollowGroups(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	d := v.driver(t)
+	l := listen(t, d)
+	g.Eventually(l.wholes, "30s").Should(Equal(1))
+	cluster := v.Context.Map.Any("ClusterComputeResource").(*simulator.ClusterComputeResource)
+	members := func() (n int) {
+		v.turn.Lock()
+		defer v.turn.Unlock()
+		for _, rule := range cluster.ConfigurationEx.(*types.ClusterConfigInfoEx).Rule {
+			n += len(rule.(*types.ClusterAntiAffinityRuleSpec).Vm)
+		}
+		return n
+	}
+	undo := v.refuse("ReconfigureComputeResource_Task", &types.NoPermission{PrivilegeId: "Host.Inventory.EditCluster"})
+	for _, token := range []string{"a1", "a2"} {
+		_, err := d.Ensure(t.Context(), request(token, func(m *infrav1.VSphereMachine) { m.AntiAffinityGroup = "workers" }))
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	g.Eventually(l.of("a1"), "30s").Should(ConsistOf(HaveField("Notice", ContainSubstring("Host.Inventory.EditCluster"))))
+	undo()
+	v.address(v.with(cloud.TagToken, "a1")[0], "192.0.2.7")
+	g.Eventually(members, "30s").Should(Equal(2))
+	g.Eventually(l.of("a1"), "30s").Should(ConsistOf(HaveField("Notice", "")))
+	g.Eventually(l.of("a2"), "30s").Should(ConsistOf(HaveField("Notice", "")))
+}
+
+// TestFollowLost: what a session or a collector has missed that vCenter ended is told, by everything anew, with one login; a vCenter that does not
+// answer is told of by an error, and a new one is followed by the next Follow. Seen to fail when the session's end, or a version that vCenter knows no
+// more, was an error at once, and when a collector that never served was made again and again.
+func TestFollowLost(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t, 3)
+	v.own()
+	d := v.driver(t)
+	l := listen(t, d)
+	g.Eventually(l.wholes, "30s").Should(Equal(1))
+	alive := func() {
+		before := l.lives()
+		g.Eventually(l.lives, "30s").Should(BeNumerically(">", before))
+	}
+	alive()
+	calls := v.counted(func() {
+		v.endSessions(t)
+		v.powerOff(t, v.with(cloud.TagToken, "m-1")[0].Self)
+		g.Eventually(l.wholes, "30s").Should(Equal(2))
+		alive()
+	})
+	g.Expect(calls["Login"]).To(Equal(1))
+	g.Expect(l.of("m-1")()).To(ConsistOf(HaveField("State", cloud.StateStopped)))
+
+	undo := v.refuse("WaitForUpdatesEx", &types.InvalidCollectorVersion{})
+	g.Eventually(l.ended, "30s").Should(BeClosed(), "a collector that serves not even once is no use")
+	g.Expect(l.err).To(MatchError(ContainSubstring("InvalidCollectorVersion")))
+	undo()
+	l = listen(t, d)
+	g.Eventually(l.wholes, "30s").Should(Equal(1))
+	alive()
+	refused := false
+	v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
+		if operation == "WaitForUpdatesEx" && !refused {
+			refused = true
+			defer v.refuse("WaitForUpdatesEx", &types.InvalidCollectorVersion{})()
+		}
+		return send()
+	})
+	g.Eventually(l.wholes, "30s").Should(Equal(2))
+	v.spoil(nil)
+	alive()
+
+	v.stop()
+	g.Eventually(l.ended, "60s").Should(BeClosed())
+	g.Expect(cloud.CodeOf(l.err)).To(Equal(cloud.Unavailable))
+	again := startAt(t, v.account.VSphere.Server, 2)
+	again.own()
+	l = listen(t, d)
+	g.Eventually(l.wholes, "30s").Should(Equal(1))
+	all, _ := l.all()
+	g.Expect(all).To(HaveLen(2))
+}
+
+// TestFollowAsList: after each of many changes of chance, what was told is what a listing says. Seen to fail when VMs that are given their
+// tags back were not looked at, and when the simulator's collector, which looks at all anew whenever a VM is made, was believed about what left.
+func TestFollowAsList(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	d := v.driver(t)
+	l := listen(t, d)
+	g.Eventually(l.wholes, "30s").Should(Equal(1))
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	ours := func() []*simulator.VirtualMachine {
+		return slices.DeleteFunc(v.vms(), func(m *simulator.VirtualMachine) bool { return !strings.HasPrefix(m.Name, "m-") })
+	}
+	for step := range 40 {
+		machines := ours()
+		slices.SortFunc(machines, func(a, b *simulator.VirtualMachine) int { return strings.Compare(a.Self.Value, b.Self.Value) })
+		what := random.IntN(6)
+		if len(machines) == 0 {
+			what = 0
+		}
+		var m *simulator.VirtualMachine
+		if what > 0 {
+			m = machines[random.IntN(len(machines))]
+		}
+		on := m != nil && m.Runtime.PowerState == types.VirtualMachinePowerStatePoweredOn
+		switch {
+		case what < 2:
+			_, err := d.Ensure(t.Context(), request(fmt.Sprintf("r%d", step)))
+			g.Expect(err).NotTo(HaveOccurred())
+		case what == 2 && on:
+			v.powerOff(t, m.Self)
+		case what == 2:
+			v.theirs(t, func(s *session) error {
+				_, err := methods.PowerOnVM_Task(t.Context(), s, &types.PowerOnVM_Task{This: m.Self})
+				return err
+			})
+		case what == 3 && !on:
+			v.destroy(t, m.Self)
+		case what == 4:
+			v.address(m, fmt.Sprintf("192.0.2.%d", step))
+		case what == 5: // somebody takes the tags away, or gives them back
+			token := v.options(m)[cloud.TagToken]
+			owner := map[bool]string{true: "", false: "blue"}[v.options(m)[cloud.TagOwnership] == "blue"]
+			v.theirs(t, func(s *session) error {
+				_, err := methods.ReconfigVM_Task(t.Context(), s, &types.ReconfigVM_Task{This: m.Self, Spec: types.VirtualMachineConfigSpec{ExtraConfig: []types.BaseOptionValue{
+					&types.OptionValue{Key: cloud.TagToken, Value: token}, &types.OptionValue{Key: cloud.TagOwnership, Value: owner}}}})
+				return err
+			})
+		}
+		if m != nil {
+			t.Logf("step %d: %d of %s, on: %t", step, what, m.Name, on)
+		}
+		if random.IntN(3) > 0 {
+			continue // several at once
+		}
+		listed, err := d.List(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Eventually(func() []cloud.Resource { all, _ := l.all(); return all }, "30s").Should(ConsistOf(listed), "step %d", step)
+	}
+	g.Expect(l.wholes()).To(Equal(1))
+}
