@@ -373,5 +373,6 @@ func (c *Cloud) deleteLeftover(id, code string) (any, *failure) {
 		return nil, refuse("VolumeInUse", "%s is attached to %s", id, l.attached)
 	}
 	delete(c.leftovers, id)
+	c.buried = append(c.buried, l)
 	return doneResponse{Done: true}, nil
 }
