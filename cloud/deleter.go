@@ -125,10 +125,10 @@ func (d *deleter) run(ctx context.Context) {
 	}
 }
 
-// window is how long deletions are collected: longer when there are many.
+// window is how long deletions are collected: longer when there are many, and where an instance takes long to end anyhow.
 func (d *deleter) window(pending int) time.Duration {
-	t := d.account().times
-	return t.DeleteWindow + share(pending, t.DeleteWindowMax-t.DeleteWindow)
+	a := d.account()
+	return a.times.DeleteWindow + share(pending, max(a.times.DeleteWindowMax, a.cloud.Ending/2)-a.times.DeleteWindow)
 }
 
 // pace is how far apart live reads are at the least: longer when there are many, for then each is for many.

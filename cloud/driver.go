@@ -67,7 +67,7 @@ type Cloud struct {
 	Whole bool
 
 	// Ending is how long an instance takes, as a rule, from the call that deletes it until it is gone. While many go at once, they are looked at
-	// no more often than that. 0 where it is gone at once, or nobody knows.
+	// no more often than that, and collected for up to half of it. 0 where it is gone at once, or nobody knows.
 	Ending time.Duration
 
 	// Zonal says that Ensure is idempotent within one failure domain alone: the same token makes a second instance in
