@@ -13,7 +13,7 @@ var remedies = []struct{ code, words, remedy string }{
 	{"InvalidParameterValue", "InstanceType", "instanceType: name a type that this region has"},
 	{"InvalidParameterValue", "nstance Profile", "instanceProfile: name one of this AWS account"},
 	{"InvalidParameterValue", "KmsKeyId", "rootVolume.kmsKeyID, volumes: name a key of this region that the account may use"},
-	{"InvalidParameterCombination", "volume", "rootVolume, volumes: set iops and throughputMiBps only for types that take them, and where they must be set"},
+	{"InvalidParameterCombination", "ops", "rootVolume, volumes: choose a type, sizeGiB, iops and throughputMiBps that EBS has together"},
 	{"InvalidParameter", "different networks", "securityGroups: name groups that exist, of the subnets' VPC"},
 	{"InvalidAMIID", "", "image: name an AMI of this region that the account may use"},
 	{"InvalidSubnetID", "", "subnets: name subnets of this region that exist"},

@@ -66,10 +66,8 @@ func TestBadMachines(t *testing.T) {
 		{"size", func(m *infrav1.AWSMachine) {
 			m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-01", AWSVolume: infrav1.AWSVolume{SizeGiB: 1}}}
 		}, "", string(cloud.InvalidSpec), []string{"snap-01", "volumes: ask for no less than the snapshot holds"}},
-		{"iops", func(m *infrav1.AWSMachine) { m.RootVolume = &infrav1.AWSVolume{Type: "gp2", IOPS: 3000} }, "",
-			string(cloud.InvalidSpec), []string{"gp2", "rootVolume, volumes: set iops"}},
-		{"throughput", func(m *infrav1.AWSMachine) { m.RootVolume = &infrav1.AWSVolume{Type: "gp2", ThroughputMiBps: 250} }, "",
-			string(cloud.InvalidSpec), []string{"gp3", "rootVolume, volumes: set iops and throughputMiBps"}},
+		{"iops", func(m *infrav1.AWSMachine) { m.RootVolume = &infrav1.AWSVolume{Type: "io1", SizeGiB: 8, IOPS: 10000} }, "",
+			string(cloud.InvalidSpec), []string{"ratio of 1250", "rootVolume, volumes: choose a type, sizeGiB, iops"}},
 		{"login", func(m *infrav1.AWSMachine) { m.KeyName = ec2stub.Nobody }, "", string(cloud.NotFound), []string{"keyName: name a key pair"}},
 		{"profile", func(m *infrav1.AWSMachine) { m.InstanceProfile = ec2stub.Nobody }, "", string(cloud.InvalidSpec), []string{"instanceProfile: name one"}},
 		{"placement", func(m *infrav1.AWSMachine) { m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: ec2stub.Nobody} }, "",

@@ -14,6 +14,8 @@ const (
 	maxAttachments = 28
 	// maxUserData is EC2's limit in bytes, before base64.
 	maxUserData = 16384
+	// maxRatio is how many I/O operations a second an io1 volume has for each GiB, at most.
+	maxRatio = 50
 	// spotPrice is what a spot instance of any type costs in USD an hour.
 	spotPrice = 0.01
 )
@@ -100,15 +102,14 @@ func checkDevices(form url.Values) *failure {
 	for _, device := range tagged(form, "BlockDeviceMapping") {
 		snapshot, kind := device.Get("Ebs.SnapshotId"), device.Get("Ebs.VolumeType")
 		gib, _ := strconv.Atoi(device.Get("Ebs.VolumeSize"))
+		iops, _ := strconv.Atoi(device.Get("Ebs.Iops"))
 		switch {
 		case strings.Contains(snapshot, Nobody):
 			return refuse("InvalidSnapshot.NotFound", "The snapshot '%s' does not exist.", snapshot)
 		case gib > 0 && gib < snapshots[snapshot]:
 			return refuse("InvalidBlockDeviceMapping", "Volume of size %dGB is smaller than snapshot '%s', expect size >= %dGB", gib, snapshot, snapshots[snapshot])
-		case device.Get("Ebs.Iops") != "" && kind == "gp2":
-			return refuse("InvalidParameterCombination", "The parameter iops is not supported for %s volumes.", kind)
-		case device.Get("Ebs.Throughput") != "" && kind != "gp3":
-			return refuse("InvalidParameterCombination", "throughput can only be specified for volumeType gp3.")
+		case kind == "io1" && iops > maxRatio*gib:
+			return refuse("InvalidParameterCombination", "Iops to volume size ratio of %f is too high; maximum is %f", float64(iops)/float64(gib), float64(maxRatio))
 		}
 	}
 	return nil
