@@ -125,11 +125,21 @@ func (d *deleter) run(ctx context.Context) {
 	}
 }
 
-// window is how long deletions are collected: longer when there are many.
+// window is how long deletions are collected: longer when there are many, and where an instance takes long to end anyhow.
 func (d *deleter) window(pending int) time.Duration {
-	t := d.account().times
-	share := min(float64(max(pending-1, 0))/(manyDeletions-1), 1)
-	return t.DeleteWindow + time.Duration(share*float64(max(t.DeleteWindowMax-t.DeleteWindow, 0)))
+	a := d.account()
+	return a.times.DeleteWindow + share(pending, max(a.times.DeleteWindowMax, a.cloud.Ending/2)-a.times.DeleteWindow)
+}
+
+// pace is how far apart live reads are at the least: longer when there are many, for then each is for many.
+func (d *deleter) pace(pending int) time.Duration {
+	a := d.account()
+	return max(d.window(pending)/2, a.times.DeleteWindow, share(pending, a.cloud.Ending))
+}
+
+// share is none of whole for one deletion, and all of it for many.
+func share(pending int, whole time.Duration) time.Duration {
+	return time.Duration(min(float64(max(pending-1, 0))/(manyDeletions-1), 1) * float64(max(whole, 0)))
 }
 
 // next is when the next step is due: when the window of the first new deletion ends, or as soon as no further one has
@@ -199,17 +209,26 @@ func (d *deleter) step(ctx context.Context) {
 	}
 }
 
-// batch returns what is due, in the order of tokens.
+// batch returns what is due, in the order of tokens. Once there must be a live read, it is for all that wait for one.
 func (d *deleter) batch() (batch []*job) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now, slack := time.Now(), d.window(d.pending())/2
-	for _, r := range d.removals {
-		early := time.Duration(0)
-		if r.failures == 0 && r.nothing.IsZero() {
-			early = slack
+	now, pending := time.Now(), d.pending()
+	due := func(r *removal, slack time.Duration) bool {
+		if r.failures > 0 || !r.nothing.IsZero() {
+			slack = 0
 		}
-		if !r.gone && (!r.begun || !now.Add(early).Before(r.due)) {
+		return r.begun && !r.gone && !now.Add(slack).Before(r.due)
+	}
+	slack := d.window(pending) / 2
+	for _, r := range d.removals {
+		if due(r, slack) {
+			slack = d.pace(pending)
+			break
+		}
+	}
+	for _, r := range d.removals {
+		if !r.begun || due(r, slack) {
 			batch = append(batch, &job{removal: r, ref: r.ref, told: CodeOf(r.err)})
 		}
 	}
@@ -295,7 +314,7 @@ func (d *deleter) readAgain(r *removal, pending int) time.Time {
 	if !r.nothing.IsZero() {
 		return later(r.proven, now.Add(100*time.Millisecond))
 	}
-	wait := max(d.window(pending)/2, d.account().times.DeleteWindow)
+	wait := d.pace(pending)
 	if !r.first.IsZero() {
 		wait = max(wait, min(now.Sub(r.first)/3, longestRead))
 	}

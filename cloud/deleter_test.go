@@ -108,6 +108,44 @@ func TestDeleteMany(t *testing.T) {
 	})
 }
 
+// TestDeleteManySlowly: where instances take their time to end, 300 deletions are looked at as seldom; one alone is still looked at soon.
+func TestDeleteManySlowly(t *testing.T) {
+	for name, stop := range map[string]time.Duration{"as a rule": 30 * time.Second, "at once": 0, "late": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCloud(t)
+				c.whole, c.ending, c.stop = true, 30*time.Second, stop
+				a := c.begin(t).account(t)
+				refs := c.observed(a, 301)
+				time.Sleep(time.Minute)
+				const span = 35 * time.Second
+				start := time.Now()
+				for _, ref := range refs[:300] {
+					a.Delete(ref)
+					time.Sleep(span / 300)
+				}
+				for _, ref := range refs[:300] {
+					remove(t, a, ref, 2*time.Minute)
+				}
+				took := time.Since(start)
+				t.Logf("%d deletes, %d live reads, all gone after %s", c.count("terminate"), c.count("describe"), took)
+				if n := c.count("describe"); n > 6+int(stop/c.ending)*3 {
+					t.Errorf("%d live reads", n)
+				}
+				if n := c.count("terminate"); n > 6 {
+					t.Errorf("%d deletes", n)
+				}
+				if late := took - span - stop; late > 2*c.ending {
+					t.Errorf("gone %s after the last ended", late)
+				}
+				if alone := remove(t, a, refs[300], 2*time.Minute); alone > stop*4/3+5*time.Second {
+					t.Errorf("one alone took %s", alone)
+				}
+			})
+		})
+	}
+}
+
 // TestDeleteYoung: that the cloud shows a machine as terminated is believed at once, however young it is, where nothing of it can be hidden.
 func TestDeleteYoung(t *testing.T) {
 	for _, whole := range []bool{true, false} {

@@ -38,6 +38,7 @@ type testCloud struct {
 	noCapacity   map[string]bool
 	zonal        bool          // a token is good for one zone alone
 	doubt        time.Duration // Consistency, where it is more than lag
+	ending       time.Duration // Ending
 	whole        bool          // a machine leaves nothing behind
 	credential   string        // the only one that is accepted
 	buckets      map[Class]*plainBucket

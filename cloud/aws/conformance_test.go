@@ -59,7 +59,7 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 	options.Keys, options.PageSize, options.Boot, options.Stop = testKeys(), 50, 50*time.Millisecond, 50*time.Millisecond
 	stub := ec2stub.New(t, options)
 	row := Cloud()
-	row.Consistency = options.Lag // the row's own is for EC2's bad days
+	row.Consistency, row.Ending = options.Lag, options.Stop // the row's own are for EC2's bad days, and for guests that shut down
 	refused := func(code cloud.Code, offeringToo bool, edit func(*infrav1.AWSMachine)) conformance.Refused {
 		return conformance.Refused{Machine: testMachine(edit), Code: code, OfferingToo: offeringToo}
 	}
@@ -76,7 +76,7 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 			"unknown image":  refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }),
 			"other CPU":      refused(cloud.InvalidSpec, true, func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0c" }),
 			"unknown subnet": refused(cloud.NotFound, false, func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0dead"}} }),
-			"group of another VPC": refused(cloud.NotFound, false, func(m *infrav1.AWSMachine) {
+			"group of another VPC": refused(cloud.InvalidSpec, false, func(m *infrav1.AWSMachine) {
 				m.SecurityGroups = &infrav1.AWSSelector{IDs: []string{"sg-02"}}
 			}),
 			"other domain": {Machine: testMachine(nil), FailureDomain: "us-east-1z", Code: cloud.NoCapacity},

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -204,6 +205,25 @@ func contract() []question {
 			}
 			return fmt.Sprintf("%d of t-1", len(answer.Reservations)), nil
 		}, moto: &difference{"3 of t-1", "it made another one for each request with the token"}},
+		{name: "kinds by a token's tag", want: "instance tagged t-1", ask: func(ctx context.Context, w *world) (string, error) {
+			answer, err := w.ec2.DescribeTags(ctx, &ec2.DescribeTagsInput{Filters: []types.Filter{
+				filter("key", "drover-creation-token"), filter("value", "t-1", "none"), filter("resource-type", "instance", "elastic-ip"),
+			}})
+			var all []string
+			if err == nil {
+				for _, tag := range answer.Tags {
+					all = append(all, fmt.Sprintf("%s tagged %s", tag.ResourceType, *tag.Value))
+				}
+			}
+			return strings.Join(slices.Compact(all), ", "), err
+		}},
+		{name: "no kind of another token", want: "0", ask: func(ctx context.Context, w *world) (string, error) {
+			answer, err := w.ec2.DescribeTags(ctx, &ec2.DescribeTagsInput{Filters: []types.Filter{filter("key", "drover-creation-token"), filter("value", "none")}})
+			if err != nil {
+				return "", err
+			}
+			return fmt.Sprint(len(answer.Tags)), nil
+		}},
 		{name: "too few results", want: "InvalidParameterValue", ask: func(ctx context.Context, w *world) (string, error) {
 			_, err := w.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{MaxResults: aws.Int32(2)})
 			return "taken", err

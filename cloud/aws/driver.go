@@ -27,6 +27,7 @@ const (
 	instancesPage  = 1000
 	volumesPage    = 500
 	interfacesPage = 1000
+	tagsPage       = 1000
 )
 
 type driver struct {
@@ -166,31 +167,77 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 			delete(wanted, r.Token)
 		}
 	}
-	volumes, err := d.volumes(ctx, tokens(wanted)...)
+	left, err := d.dependants(ctx, wanted)
 	if err != nil {
 		return nil, err
 	}
-	interfaces, err := d.interfaces(ctx, tokens(wanted)...)
+	return append(found, only(left, wanted)...), nil
+}
+
+// dependants looks for volumes, network interfaces and addresses. One call says of which kinds there are any: nearly always of none. EC2 shows
+// the tags of what was deleted for a while yet, so the kind's own call has the last word.
+func (d *driver) dependants(ctx context.Context, wanted map[string]bool) (left []cloud.Resource, err error) {
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	tagged, err := d.tagged(ctx, wanted)
 	if err != nil {
 		return nil, err
 	}
-	addresses, err := d.addresses(ctx, tokens(wanted)...)
-	if err != nil {
-		return nil, err
+	for _, of := range []struct {
+		kind types.ResourceType
+		read func(context.Context, ...types.Filter) ([]cloud.Resource, error)
+	}{
+		{types.ResourceTypeVolume, d.volumes},
+		{types.ResourceTypeNetworkInterface, d.interfaces},
+		{types.ResourceTypeElasticIp, d.addresses},
+	} {
+		if !slices.Contains(tagged, of.kind) {
+			continue
+		}
+		found, err := of.read(ctx, tokens(wanted)...)
+		if err != nil {
+			return nil, err
+		}
+		left = append(left, found...)
 	}
-	return append(found, only(slices.Concat(volumes, interfaces, addresses), wanted)...), nil
+	return left, nil
+}
+
+// tagged returns of which kinds there is something that carries one of the tokens; instances apart, which are shown for an hour.
+func (d *driver) tagged(ctx context.Context, wanted map[string]bool) ([]types.ResourceType, error) {
+	filters := []types.Filter{
+		filter("key", cloud.TagToken), filter("value", literals(wanted)...),
+		filter("resource-type", string(types.ResourceTypeVolume), string(types.ResourceTypeNetworkInterface), string(types.ResourceTypeElasticIp)),
+	}
+	return pages("DescribeTags", func(next *string) ([]types.ResourceType, *string, error) {
+		answer, err := d.ec2.DescribeTags(ctx, &ec2.DescribeTagsInput{Filters: filters, MaxResults: aws.Int32(tagsPage), NextToken: next})
+		if err != nil {
+			return nil, nil, d.secrets.typed("DescribeTags", err)
+		}
+		var kinds []types.ResourceType
+		for _, tag := range answer.Tags {
+			kinds = append(kinds, tag.ResourceType)
+		}
+		return kinds, answer.NextToken, nil
+	})
 }
 
 // tokens is the filter for what carries one of the tokens; none where there is none.
-func tokens(wanted map[string]bool) (filters []types.Filter) {
-	var values []string
+func tokens(wanted map[string]bool) []types.Filter {
+	if len(wanted) == 0 {
+		return nil
+	}
+	return []types.Filter{filter("tag:"+cloud.TagToken, literals(wanted)...)}
+}
+
+// literals are the tokens as a filter's values.
+func literals(wanted map[string]bool) (values []string) {
 	for token := range wanted {
 		values = append(values, literal(token))
 	}
-	if slices.Sort(values); len(values) > 0 {
-		filters = append(filters, filter("tag:"+cloud.TagToken, values...))
-	}
-	return filters
+	slices.Sort(values)
+	return values
 }
 
 // only keeps what carries one of the tokens exactly.
@@ -210,7 +257,10 @@ func literal(value string) string {
 
 // instances reads all pages of those that the filters leave, and nothing without a filter.
 func (d *driver) instances(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
-	return pages(len(filters) > 0, "DescribeInstances", func(next *string) ([]cloud.Resource, *string, error) {
+	if len(filters) == 0 {
+		return nil, nil
+	}
+	return ours("DescribeInstances", func(next *string) ([]cloud.Resource, *string, error) {
 		answer, err := d.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{
 			Filters: filters, MaxResults: aws.Int32(instancesPage), NextToken: next,
 		})
@@ -228,7 +278,7 @@ func (d *driver) instances(ctx context.Context, filters ...types.Filter) ([]clou
 }
 
 func (d *driver) volumes(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
-	return pages(len(filters) > 0, "DescribeVolumes", func(next *string) ([]cloud.Resource, *string, error) {
+	return ours("DescribeVolumes", func(next *string) ([]cloud.Resource, *string, error) {
 		answer, err := d.ec2.DescribeVolumes(ctx, &ec2.DescribeVolumesInput{
 			Filters: filters, MaxResults: aws.Int32(volumesPage), NextToken: next,
 		})
@@ -246,7 +296,7 @@ func (d *driver) volumes(ctx context.Context, filters ...types.Filter) ([]cloud.
 }
 
 func (d *driver) interfaces(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
-	return pages(len(filters) > 0, "DescribeNetworkInterfaces", func(next *string) ([]cloud.Resource, *string, error) {
+	return ours("DescribeNetworkInterfaces", func(next *string) ([]cloud.Resource, *string, error) {
 		answer, err := d.ec2.DescribeNetworkInterfaces(ctx, &ec2.DescribeNetworkInterfacesInput{
 			Filters: filters, MaxResults: aws.Int32(interfacesPage), NextToken: next,
 		})
@@ -267,7 +317,7 @@ func (d *driver) interfaces(ctx context.Context, filters ...types.Filter) ([]clo
 // addresses reads the elastic IP addresses that nothing uses. Drover allocates none: these are what others have tagged as a machine's. EC2
 // has no pages of them.
 func (d *driver) addresses(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
-	return pages(len(filters) > 0, "DescribeAddresses", func(*string) ([]cloud.Resource, *string, error) {
+	return ours("DescribeAddresses", func(*string) ([]cloud.Resource, *string, error) {
 		answer, err := d.ec2.DescribeAddresses(ctx, &ec2.DescribeAddressesInput{Filters: filters})
 		if err != nil {
 			return nil, nil, d.secrets.typed("DescribeAddresses", err)
@@ -282,25 +332,27 @@ func (d *driver) addresses(ctx context.Context, filters ...types.Filter) ([]clou
 	})
 }
 
-// pages reads to the end, and keeps what is ours. Only an empty NextToken ends a listing: a short page does not.
-func pages(ask bool, op string, page func(next *string) (found []cloud.Resource, after *string, err error)) ([]cloud.Resource, error) {
-	if !ask {
-		return nil, nil
-	}
-	var all []cloud.Resource
+// ours reads all pages, and keeps what is ours, each once.
+func ours(op string, page func(next *string) (found []cloud.Resource, after *string, err error)) ([]cloud.Resource, error) {
+	all, err := pages(op, page)
 	seen := map[string]bool{}
+	return slices.DeleteFunc(all, func(r cloud.Resource) bool {
+		drop := r.ID == "" || r.OwnershipID == "" || seen[r.ID]
+		seen[r.ID] = true
+		return drop
+	}), err
+}
+
+// pages reads to the end. Only an empty NextToken ends a listing: a short page does not.
+func pages[T any](op string, page func(next *string) (found []T, after *string, err error)) ([]T, error) {
+	var all []T
 	var next *string
 	for range maxPages {
 		found, after, err := page(next)
 		if err != nil {
 			return nil, err
 		}
-		for _, r := range found {
-			if r.ID != "" && r.OwnershipID != "" && !seen[r.ID] {
-				seen[r.ID] = true
-				all = append(all, r)
-			}
-		}
+		all = append(all, found...)
 		if aws.ToString(after) == "" {
 			return all, nil
 		}

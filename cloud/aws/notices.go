@@ -58,7 +58,7 @@ func (d *driver) attach(known map[string]string, instances []cloud.Resource) {
 
 // statuses reads all pages of what the filters leave.
 func (d *driver) statuses(ctx context.Context, into map[string]string, filters []types.Filter) error {
-	_, err := pages(true, "DescribeInstanceStatus", func(next *string) ([]cloud.Resource, *string, error) {
+	_, err := pages("DescribeInstanceStatus", func(next *string) ([]struct{}, *string, error) {
 		answer, err := d.ec2.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{
 			Filters: filters, MaxResults: aws.Int32(instancesPage), NextToken: next,
 		})

@@ -59,6 +59,8 @@ func TestPolicy(t *testing.T) {
 		_, err = d.Ensure(ctx, req)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
+	_, err = d.Describe(ctx, []cloud.Reference{{Token: "none"}})
+	g.Expect(err).NotTo(HaveOccurred())
 	// The driver makes neither a network interface that stays behind nor an elastic IP address.
 	g.Expect(d.Delete(ctx, []cloud.Resource{{Kind: cloud.KindNIC, ID: "eni-0"}, {Kind: cloud.KindAddress, ID: "eipalloc-0"}})).To(Equal([]error{nil, nil}))
 	g.Eventually(func() []string {

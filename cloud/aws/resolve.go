@@ -90,7 +90,7 @@ func (d *driver) findImages(ctx context.Context, wanted infrav1.AWSImage) ([]typ
 		if lookup.Architecture != "" {
 			in.Filters = append(in.Filters, filter("architecture", ec2Architecture(lookup.Architecture)))
 		}
-		missing = cloud.Errorf(cloud.NotFound, "no AMI of %s that fits name %q, architecture and tags is available",
+		missing = cloud.Errorf(cloud.NotFound, "no AMI of %s that fits name %q, architecture and tags is available (image.lookup: ask for another, or make it)",
 			strings.Join(lookup.Owners, ", "), lookup.Name)
 	} else {
 		in.ImageIds = []string{wanted.ID}
@@ -144,7 +144,7 @@ func (d *driver) subnet(ctx context.Context, wanted infrav1.AWSSelector, zone st
 	i := slices.IndexFunc(all, func(s subnet) bool { return zone == "" || s.zone == zone })
 	if i < 0 {
 		// Not InvalidSpec: where the machine may be in any zone, the account goes on to the next.
-		return subnet{}, cloud.Errorf(cloud.NoCapacity, "none of the machine's subnets is in zone %q", zone)
+		return subnet{}, cloud.Errorf(cloud.NoCapacity, "none of the machine's subnets is in zone %q (subnets: name one there, too)", zone)
 	}
 	return all[i], nil
 }
@@ -163,7 +163,7 @@ func (d *driver) findSubnets(ctx context.Context, wanted infrav1.AWSSelector) ([
 		})
 	}
 	if len(all) == 0 {
-		return nil, cloud.Errorf(cloud.NotFound, "no subnet has the tags that the machine's subnets are named by")
+		return nil, cloud.Errorf(cloud.NotFound, "no subnet has the tags that the machine's subnets are named by (subnets.tags: put them on subnets of this region)")
 	}
 	slices.SortFunc(all, func(a, b subnet) int {
 		return cmp.Or(cmp.Compare(b.free, a.free), strings.Compare(a.id, b.id))
@@ -191,7 +191,7 @@ func (d *driver) securityGroups(ctx context.Context, wanted *infrav1.AWSSelector
 			ids = append(ids, aws.ToString(group.GroupId))
 		}
 		if len(ids) == 0 {
-			return nil, cloud.Errorf(cloud.NotFound, "no security group of %s has the tags that the machine's groups are named by", vpc)
+			return nil, cloud.Errorf(cloud.NotFound, "no security group of %s has the tags that the machine's groups are named by (securityGroups.tags: put them on groups of that VPC)", vpc)
 		}
 		slices.Sort(ids)
 		return ids, nil

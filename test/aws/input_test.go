@@ -40,13 +40,13 @@ func TestBadMachines(t *testing.T) {
 		words  []string
 	}{
 		{"type", func(m *infrav1.AWSMachine) { m.InstanceType = "t3.enormous" }, "", string(cloud.InvalidSpec), []string{"t3.enormous", "instanceType: name a type"}},
-		{"image", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }, "", string(cloud.InvalidSpec), []string{"ami-0dead", "image: name an AMI of this region"}},
+		{"region", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }, "", string(cloud.InvalidSpec), []string{"ami-0dead", "image: name an AMI of this region"}},
 		{"processor", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0c" }, "", string(cloud.InvalidSpec), []string{"arm64", "image, instanceType: choose both"}},
 		{"subnet", func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0dead"}} }, "",
 			string(cloud.NotFound), []string{"subnet-0dead", "subnets: name subnets"}},
 		{"vpc", func(m *infrav1.AWSMachine) {
 			m.Subnets, m.SecurityGroups = infrav1.AWSSelector{IDs: []string{"subnet-0d1"}}, &infrav1.AWSSelector{IDs: []string{"sg-01"}}
-		}, "", string(cloud.NotFound), []string{"sg-01", "vpc-02", "securityGroups: name groups"}},
+		}, "", string(cloud.InvalidSpec), []string{"sg-01", "subnet-0d1", "different networks", "securityGroups: name groups"}},
 		{"group", func(m *infrav1.AWSMachine) { m.SecurityGroups = &infrav1.AWSSelector{IDs: []string{"sg-0dead"}} }, "",
 			string(cloud.NotFound), []string{"sg-0dead", "securityGroups: name groups"}},
 		{"volumes", func(m *infrav1.AWSMachine) {
@@ -54,6 +54,42 @@ func TestBadMachines(t *testing.T) {
 				m.Volumes = append(m.Volumes, infrav1.AWSDataVolume{DeviceName: fmt.Sprintf("/dev/sd%c%c", 'f'+i/10, 'a'+i%10), AWSVolume: infrav1.AWSVolume{SizeGiB: 1}})
 			}
 		}, "", string(cloud.InvalidSpec), []string{"volumes, networkInterfaces: ask for fewer"}},
+		{"interfaces", func(m *infrav1.AWSMachine) {
+			for i := range int32(3) {
+				m.NetworkInterfaces = append(m.NetworkInterfaces, infrav1.AWSNetworkInterface{DeviceIndex: i + 1})
+			}
+		}, "", string(cloud.InvalidSpec), []string{"Interface count 4", "t3.small", "volumes, networkInterfaces: ask for fewer"}},
+		{"snapshot", func(m *infrav1.AWSMachine) {
+			m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-0dead"}}
+		}, "",
+			string(cloud.NotFound), []string{"snap-0dead", "volumes: name snapshots"}},
+		{"size", func(m *infrav1.AWSMachine) {
+			m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-01", AWSVolume: infrav1.AWSVolume{SizeGiB: 1}}}
+		}, "", string(cloud.InvalidSpec), []string{"snap-01", "volumes: ask for no less than the snapshot holds"}},
+		{"iops", func(m *infrav1.AWSMachine) { m.RootVolume = &infrav1.AWSVolume{Type: "io1", SizeGiB: 8, IOPS: 10000} }, "",
+			string(cloud.InvalidSpec), []string{"ratio of 1250", "rootVolume, volumes: choose a type, sizeGiB, iops"}},
+		{"login", func(m *infrav1.AWSMachine) { m.KeyName = ec2stub.Nobody }, "", string(cloud.NotFound), []string{"keyName: name a key pair"}},
+		{"profile", func(m *infrav1.AWSMachine) { m.InstanceProfile = ec2stub.Nobody }, "", string(cloud.InvalidSpec), []string{"instanceProfile: name one"}},
+		{"placement", func(m *infrav1.AWSMachine) { m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: ec2stub.Nobody} }, "",
+			string(cloud.NotFound), []string{"placementGroup: name one"}},
+		{"host", func(m *infrav1.AWSMachine) { m.Tenancy, m.HostID = "host", "h-"+ec2stub.Nobody }, "", string(cloud.NotFound), []string{"hostID: name a dedicated host"}},
+		{"reservation", func(m *infrav1.AWSMachine) {
+			m.CapacityReservation = &infrav1.AWSCapacityReservation{ID: "cr-" + ec2stub.Nobody}
+		}, "",
+			string(cloud.NotFound), []string{"capacityReservation: name one"}},
+		{"price", func(m *infrav1.AWSMachine) { m.Market = &infrav1.AWSMarket{Type: "spot", MaxPriceUSD: "0.001"} }, "",
+			string(cloud.NoCapacity), []string{"0.001", "market.maxPriceUSD: raise it"}},
+		{"parameter", func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/none"} }, "",
+			string(cloud.NotFound), []string{"/none", "image.ssmParameter: name a parameter"}},
+		{"lookup", func(m *infrav1.AWSMachine) {
+			m.Image = infrav1.AWSImage{Lookup: &infrav1.AWSImageLookup{Owners: []string{"self"}, Name: "none"}}
+		}, "", string(cloud.NotFound), []string{"no AMI of self", "image.lookup: ask for another"}},
+		{"tags", func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{Tags: map[string]string{"role": "none"}} }, "",
+			string(cloud.NotFound), []string{"no subnet has the tags", "subnets.tags: put them"}},
+		{"group-tags", func(m *infrav1.AWSMachine) {
+			m.SecurityGroups = &infrav1.AWSSelector{Tags: map[string]string{"role": "none"}}
+		}, "",
+			string(cloud.NotFound), []string{"vpc-01", "securityGroups.tags: put them"}},
 		{"key", func(m *infrav1.AWSMachine) { m.RootVolume = &infrav1.AWSVolume{KMSKeyID: ec2stub.DeniedKey} }, "",
 			infrav1.InstanceGoneReason, []string{"Client error on launch", "rootVolume.kmsKeyID"}},
 		{"data", func(*infrav1.AWSMachine) {}, base64.StdEncoding.EncodeToString(long), string(cloud.InvalidSpec), []string{"user data", "EC2 takes 16384", "shorten files and commands"}},

@@ -4,7 +4,6 @@ package ec2stub
 
 import (
 	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -21,9 +20,6 @@ const (
 	shuttingDown = "shutting-down"
 	terminated   = "terminated"
 )
-
-// maxAttachments is how many volumes and network interfaces an instance can have (EC2's user guide, "Amazon EBS volume limits", Nitro).
-const maxAttachments = 28
 
 // DeniedKey is a KMS key that the account may not use: EC2 takes the request, and the instance ends before it runs.
 const DeniedKey = "alias/denied"
@@ -166,52 +162,6 @@ func (c *Cloud) leave(i *instance, form url.Values, tags map[string]map[string]s
 // usesKey tells whether a disk is to be encrypted by the key.
 func usesKey(form url.Values, key string) bool {
 	return slices.ContainsFunc(tagged(form, "BlockDeviceMapping"), func(d url.Values) bool { return d.Get("Ebs.KmsKeyId") == key })
-}
-
-// checkLaunch refuses what EC2 would never take.
-func (c *Cloud) checkLaunch(form url.Values) (subnetItem, *failure) {
-	size, ok := sizes[form.Get("InstanceType")]
-	if !ok {
-		return subnetItem{}, refuse("InvalidParameterValue", "Invalid value '%s' for InstanceType.", form.Get("InstanceType"))
-	}
-	image, ok := images[form.Get("ImageId")]
-	if !ok {
-		return subnetItem{}, refuse("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", form.Get("ImageId"))
-	}
-	if image.Architecture != size.Architecture {
-		return subnetItem{}, refuse("InvalidParameterValue", "The architecture '%s' of the specified instance type does not match the architecture '%s' of the specified AMI.",
-			size.Architecture, image.Architecture)
-	}
-	interfaces := tagged(form, "NetworkInterface")
-	if len(interfaces) == 0 {
-		return subnetItem{}, refuse("MissingParameter", "this stand-in has no default VPC: name a subnet in NetworkInterface.1")
-	}
-	subnet, fail := findSubnet(interfaces[0].Get("SubnetId"))
-	if fail != nil {
-		return subnetItem{}, fail
-	}
-	if zone := form.Get("Placement.AvailabilityZone"); zone != "" && zone != subnet.Zone {
-		return subnetItem{}, refuse("InvalidParameterValue", "The specified Availability Zone %s is not that of subnet %s.", zone, subnet.ID)
-	}
-	for _, id := range list(interfaces[0], "SecurityGroupId") {
-		if group := findGroup(id); group == nil || group.VPC != subnet.VPC {
-			return subnetItem{}, refuse("InvalidGroup.NotFound", "The security group '%s' does not exist in VPC '%s'", id, subnet.VPC)
-		}
-	}
-	if n := len(interfaces) + len(tagged(form, "BlockDeviceMapping")); n > maxAttachments {
-		return subnetItem{}, refuse("AttachmentLimitExceeded", "Volume attachment limit exceeded: %d of %d", n, maxAttachments)
-	}
-	if len(interfaces) > 1 && interfaces[0].Get("AssociatePublicIpAddress") != "" {
-		return subnetItem{}, refuse("InvalidParameterCombination", "The associatePublicIPAddress parameter cannot be specified when launching with multiple network interfaces.")
-	}
-	data, err := base64.StdEncoding.DecodeString(form.Get("UserData"))
-	if err != nil {
-		return subnetItem{}, refuse("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data")
-	}
-	if len(data) > 16384 {
-		return subnetItem{}, refuse("InvalidParameterValue", "User data is limited to 16384 bytes")
-	}
-	return subnet, nil
 }
 
 func (c *Cloud) checkRoom(zone string) *failure {
@@ -373,5 +323,6 @@ func (c *Cloud) deleteLeftover(id, code string) (any, *failure) {
 		return nil, refuse("VolumeInUse", "%s is attached to %s", id, l.attached)
 	}
 	delete(c.leftovers, id)
+	c.buried = append(c.buried, l)
 	return doneResponse{Done: true}, nil
 }

@@ -67,6 +67,7 @@ type Cloud struct {
 	pages     int   // that were not the last
 	instances map[string]*instance
 	leftovers map[string]*leftover // volumes and network interfaces, by ID
+	buried    []*leftover          // those deleted: their tags stay for a while in EC2, here for good
 	tokens    map[zonalToken]launch
 	capacity  map[string]int // by zone; what is not in it has no bound
 	protected map[string]bool
@@ -194,6 +195,7 @@ func (c *Cloud) serve(ctx context.Context, in call, f Fault) (any, *failure) {
 		"DescribeVolumes":           c.describeVolumes,
 		"DescribeNetworkInterfaces": c.describeNetworkInterfaces,
 		"DescribeAddresses":         c.describeAddresses,
+		"DescribeTags":              c.describeTags,
 		"ReleaseAddress": func(form url.Values) (any, *failure) {
 			return c.deleteLeftover(form.Get("AllocationId"), "InvalidAllocationID")
 		},
