@@ -3,7 +3,6 @@
 package controllers
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +39,7 @@ const (
 )
 
 // AdoptedControlPlaneReconciler tells Cluster API of an API server that exists already: it probes it, reports its
-// version, and keeps the Cluster's kubeconfig Secret. It makes nothing and deletes nothing there; an object that goes
+// version, and keeps the Cluster's Secrets with its kubeconfig and its authority. It makes nothing and deletes nothing there; an object that goes
 // away is a cluster that runs on, so there is no finalizer.
 type AdoptedControlPlaneReconciler struct {
 	Client client.Client
@@ -125,6 +124,9 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 	if conflict != "" {
 		setUnavailable(adopted, controlplanev1.KubeconfigConflictReason, conflict)
 		return r.nextProbe(adopted), nil
+	}
+	if err := r.keepAuthority(ctx, adopted, cluster, config); err != nil {
+		return reconcile.Result{}, err
 	}
 	adopted.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
 	setAvailable(adopted, cluster)
@@ -221,30 +223,57 @@ func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted 
 	if err != nil {
 		return "", err
 	}
-	have := &corev1.Secret{}
-	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: adopted.Namespace, Name: name}, have)
-	if apierrors.IsNotFound(err) {
-		if here, err := r.stillHere(ctx, adopted, cluster); err != nil || !here {
-			return "", err
-		}
-		created := &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: adopted.Namespace, Name: name},
-			Type:       clusterv1.ClusterSecretType,
-		}
-		fillSecret(created, adopted, cluster, data)
-		if err := r.Client.Create(ctx, created); err != nil {
-			return "", fmt.Errorf("creating Secret %q: %w", name, err)
-		}
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("reading Secret %q: %w", name, err)
-	}
-	if !ownedBy(have, adopted) {
+	ours, err := r.ensureSecret(ctx, adopted, cluster, name, map[string][]byte{secret.KubeconfigDataName: data})
+	if err == nil && !ours {
 		return fmt.Sprintf("Secret %q, where the Cluster's kubeconfig belongs, exists and is not this control plane's: "+
 			"remove it, or name it in kubeconfigRef", name), nil
 	}
-	return "", r.refreshSecret(ctx, have, adopted, cluster, data)
+	return "", err
+}
+
+// noKey stands where a Secret of an authority would have its key. Cluster API's kubeadm bootstrap provider refuses a Secret without
+// one (util/secret, EnsureAllExist), and puts it onto control plane machines only, of which an adopted cluster has none. It is no
+// PEM, so that nothing can take it for a key.
+const noKey = "The key of this authority is not known here. Workers join without it."
+
+// keepAuthority writes <cluster>-ca, where Cluster API's kubeadm bootstrap provider finds the authority that its machines pin. A Secret
+// of that name which is not ours is taken for better knowledge, and left alone.
+func (r *AdoptedControlPlaneReconciler) keepAuthority(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) error {
+	_, err := r.ensureSecret(ctx, adopted, cluster, secret.Name(cluster.Name, secret.ClusterCA), map[string][]byte{
+		secret.TLSCrtDataName: config.CA(), secret.TLSKeyDataName: []byte(noKey),
+	})
+	return err
+}
+
+// ensureSecret makes the control plane's Secret of this name, or brings it up to date. ours is false where another one is in its place.
+func (r *AdoptedControlPlaneReconciler) ensureSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, name string, data map[string][]byte) (ours bool, err error) {
+	have := &corev1.Secret{}
+	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: adopted.Namespace, Name: name}, have)
+	if apierrors.IsNotFound(err) {
+		return true, r.createSecret(ctx, adopted, cluster, name, data)
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading Secret %q: %w", name, err)
+	}
+	if !ownedBy(have, adopted) {
+		return false, nil
+	}
+	return true, r.refreshSecret(ctx, have, adopted, cluster, data)
+}
+
+func (r *AdoptedControlPlaneReconciler) createSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, name string, data map[string][]byte) error {
+	if here, err := r.stillHere(ctx, adopted, cluster); err != nil || !here {
+		return err
+	}
+	created := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: adopted.Namespace, Name: name},
+		Type:       clusterv1.ClusterSecretType,
+	}
+	fillSecret(created, adopted, cluster, data)
+	if err := r.Client.Create(ctx, created); err != nil {
+		return fmt.Errorf("creating Secret %q: %w", name, err)
+	}
+	return nil
 }
 
 // stillHere reads past the cache, so that no Secret is made anew which "clusterctl move" has just deleted: it pauses the
@@ -262,7 +291,7 @@ func (r *AdoptedControlPlaneReconciler) stillHere(ctx context.Context, adopted *
 	return same && !setPaused(liveAdopted, liveCluster) && liveAdopted.DeletionTimestamp.IsZero(), nil
 }
 
-func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data []byte) error {
+func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data map[string][]byte) error {
 	before := have.DeepCopy()
 	fillSecret(have, adopted, cluster, data)
 	if equality.Semantic.DeepEqual(before, have) {
@@ -274,13 +303,11 @@ func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have 
 	return nil
 }
 
-// fillSecret sets what Cluster API reads of a kubeconfig Secret, and leaves the rest alone.
-func fillSecret(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data []byte) {
+// fillSecret sets what Cluster API reads of a Secret of a cluster, and leaves the rest of its metadata alone.
+func fillSecret(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data map[string][]byte) {
 	s.Labels = util.MergeMap(s.Labels, map[string]string{clusterv1.ClusterNameLabel: cluster.Name})
 	s.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(adopted, controlplanev1.GroupVersion.WithKind(adoptedControlPlaneKind))}
-	if !bytes.Equal(s.Data[secret.KubeconfigDataName], data) {
-		s.Data = map[string][]byte{secret.KubeconfigDataName: data}
-	}
+	s.Data = data
 }
 
 // ownedBy tells whether the Secret's controller is this control plane. The name decides, not the UID, which a restored
@@ -324,7 +351,7 @@ func adoptedControlPlaneOf(cluster *clusterv1.Cluster) string {
 	return ref.Name
 }
 
-// secretToControlPlanes finds those that read the Secret, and those whose Cluster's kubeconfig it is.
+// secretToControlPlanes finds those that read the Secret, and those whose Cluster's kubeconfig or authority it is.
 func (r *AdoptedControlPlaneReconciler) secretToControlPlanes(ctx context.Context, o client.Object) []reconcile.Request {
 	list := &controlplanev1.AdoptedControlPlaneList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {
@@ -334,8 +361,9 @@ func (r *AdoptedControlPlaneReconciler) secretToControlPlanes(ctx context.Contex
 	var requests []reconcile.Request
 	for i := range list.Items {
 		adopted := &list.Items[i]
-		target := secret.Name(adopted.Labels[clusterv1.ClusterNameLabel], secret.Kubeconfig)
-		if o.GetName() == adopted.Spec.KubeconfigRef.Name || o.GetName() == target {
+		cluster := adopted.Labels[clusterv1.ClusterNameLabel]
+		switch o.GetName() {
+		case adopted.Spec.KubeconfigRef.Name, secret.Name(cluster, secret.Kubeconfig), secret.Name(cluster, secret.ClusterCA):
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(adopted)})
 		}
 	}

@@ -225,6 +225,9 @@ func (k *Config) Endpoint() clusterv1.APIEndpoint {
 	return clusterv1.APIEndpoint{Host: k.Server.Hostname(), Port: int32(port)}
 }
 
+// CA is the authority, or authorities, that the API server's certificate is checked against, as PEM: certificates and nothing else.
+func (k *Config) CA() []byte { return k.ca }
+
 // Subject is the client certificate's, as it was issued; empty without one.
 func (k *Config) Subject() []byte {
 	if k.pair == nil || k.pair.Leaf == nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"time"
 
@@ -199,6 +200,55 @@ func TestAdoptConflict(t *testing.T) {
 	s.Expect(read(s, foreign).ResourceVersion).To(Equal(version))
 	s.Expect(env.client.Delete(s.ctx, foreign)).To(Succeed())
 	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
+}
+
+// Cluster API's kubeadm bootstrap provider finds the kubeconfig's authority, and no key, for as long as the cluster is adopted.
+func TestAdoptAuthority(t *testing.T) {
+	s := newTenant(t)
+	adopted, kubeconfig := adopt(s)
+	authority := read(s, &corev1.Secret{ObjectMeta: s.meta("prod-ca")})
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig.Data["value"])
+	s.Expect(err).NotTo(HaveOccurred())
+	s.Expect(authority.Type).To(Equal(clusterv1.ClusterSecretType))
+	s.Expect(authority.Labels).To(HaveKeyWithValue(clusterv1.ClusterNameLabel, "prod"))
+	s.Expect(metav1.IsControlledBy(authority, adopted)).To(BeTrue())
+	s.Expect(authority.Data).To(HaveLen(2))
+	s.Expect(authority.Data["tls.crt"]).To(Equal(config.CAData))
+	s.Expect(authority.Data["tls.key"]).NotTo(BeEmpty(), "the provider refuses that")
+	block, _ := pem.Decode(authority.Data["tls.key"])
+	s.Expect(block).To(BeNil())
+	s.atRest(authority, 2*probeInterval)
+
+	// A new authority in the user's kubeconfig, beside the old one, is followed, and so is what somebody spoils.
+	other := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(other.Close)
+	both := append(slices.Clone(config.CAData), pemOf(other)...)
+	rotated := s.edited(func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.CertificateAuthorityData = both })
+	update(s, s.kubeconfigSecret(nil), func(secret *corev1.Secret) { secret.Data["value"] = rotated })
+	s.Eventually(func() []byte { return read(s, authority).Data["tls.crt"] }).Should(Equal(both))
+	update(s, authority, func(secret *corev1.Secret) { secret.Data["tls.crt"] = []byte("spoilt") })
+	s.Eventually(func() []byte { return read(s, authority).Data["tls.crt"] }).Should(Equal(both))
+
+	s.Expect(env.client.Delete(s.ctx, s.Cluster())).To(Succeed())
+	s.Eventually(func() bool {
+		return apierrors.IsNotFound(env.client.Get(s.ctx, client.ObjectKeyFromObject(authority), authority))
+	}).Should(BeTrue())
+}
+
+// A Secret that someone else put where the authority belongs stays as it is, and is in nobody's way.
+func TestAdoptForeignAuthority(t *testing.T) {
+	s := newTenant(t)
+	foreign := &corev1.Secret{ObjectMeta: s.meta("prod-ca"), Data: map[string][]byte{"tls.crt": []byte("mine"), "tls.key": []byte("mine")}}
+	s.create(foreign)
+	version := foreign.ResourceVersion
+	adopted, _ := adopt(s)
+	s.Expect(adopted.Status.Initialization.ControlPlaneInitialized).To(Equal(ptr.To(true)))
+	s.Expect(read(s, foreign).ResourceVersion).To(Equal(version))
+	s.Expect(env.client.Delete(s.ctx, s.Cluster())).To(Succeed())
+	s.Eventually(func() bool {
+		return apierrors.IsNotFound(env.client.Get(s.ctx, client.ObjectKeyFromObject(adopted), adopted))
+	}).Should(BeTrue())
+	s.Expect(read(s, foreign).ResourceVersion).To(Equal(version))
 }
 
 // The user may write the kubeconfig at the very place where Cluster API looks, if it looks as it must.

@@ -34,16 +34,34 @@ func coreProvider() provider {
 	}
 }
 
-func kubeadmProviders() []provider {
-	bootstrap, controlPlane := coreProvider(), coreProvider()
-	bootstrap.tool, bootstrap.folder, bootstrap.label = "capi-kubeadm-bootstrap", "bootstrap/kubeadm", "bootstrap-kubeadm"
-	bootstrap.prefix, bootstrap.namespace, bootstrap.aggregate = "capi-kubeadm-bootstrap-", "capi-kubeadm-bootstrap-system", ""
-	bootstrap.args = []string{"--feature-gates=MachinePool=true"}
-	controlPlane.tool, controlPlane.folder, controlPlane.label = "capi-kubeadm-controlplane", "controlplane/kubeadm", "control-plane-kubeadm"
-	controlPlane.prefix, controlPlane.namespace = "capi-kubeadm-control-plane-", "capi-kubeadm-control-plane-system"
-	controlPlane.aggregate = "kubeadm.controlplane.cluster.x-k8s.io/aggregate-to-manager"
-	controlPlane.args = []string{"--feature-gates=ClusterTopology=true,MachinePool=true"}
-	return []provider{bootstrap, controlPlane}
+func kubeadmBootstrapProvider() provider {
+	p := coreProvider()
+	p.tool, p.folder, p.label = "capi-kubeadm-bootstrap", "bootstrap/kubeadm", "bootstrap-kubeadm"
+	p.prefix, p.namespace, p.aggregate = "capi-kubeadm-bootstrap-", "capi-kubeadm-bootstrap-system", ""
+	p.args = []string{"--feature-gates=MachinePool=true"}
+	return p
+}
+
+// StartKubeadmBootstrap adds Cluster API's kubeadm bootstrap provider, and returns once it serves. args come last on its command line.
+func (m *Management) StartKubeadmBootstrap(ctx context.Context, args ...string) (_ *Process, err error) {
+	p := kubeadmBootstrapProvider()
+	if m.opts.Tools, err = m.opts.Tools.with(ctx, m.opts.Progress, p.tool); err != nil {
+		return nil, err
+	}
+	module, version, err := findModule(ctx, "sigs.k8s.io/cluster-api")
+	if err != nil {
+		return nil, err
+	}
+	return m.addProvider(ctx, module, version, p, args...)
+}
+
+// addProvider installs a provider, starts its manager, and tells clusterctl's inventory of it.
+func (m *Management) addProvider(ctx context.Context, module, version string, p provider, args ...string) (*Process, error) {
+	process, err := m.startProvider(ctx, module, p, args...)
+	if err != nil {
+		return nil, fmt.Errorf("start Cluster API's %s: %w", p.tool, err)
+	}
+	return process, m.enroll(ctx, p.label, p.namespace, version)
 }
 
 // startProvider installs a provider and starts its manager.

@@ -23,8 +23,6 @@ type ManagementOptions struct {
 	ControlPlaneOptions
 	// CoreArgs come last on the command line of Cluster API's core manager.
 	CoreArgs []string
-	// Kubeadm adds Cluster API's kubeadm bootstrap and control plane providers.
-	Kubeadm bool
 }
 
 // Management is a management cluster: a ControlPlane with Cluster API's managers running, and Drover's kinds, roles and
@@ -55,15 +53,9 @@ func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management
 			err = errors.Join(err, m.Stop())
 		}
 	}()
-	providers := []provider{coreProvider()}
-	if opts.Kubeadm {
-		providers = append(providers, kubeadmProviders()...)
-	}
+	core := coreProvider()
 	// All at once, because what they share is then compiled once.
-	needs := []string{"etcd", "kube-apiserver", "kube-controller-manager"}
-	for _, p := range providers {
-		needs = append(needs, p.tool)
-	}
+	needs := []string{"etcd", "kube-apiserver", "kube-controller-manager", core.tool}
 	if m.opts.Tools, err = opts.Tools.with(ctx, opts.Progress, needs...); err != nil {
 		return nil, err
 	}
@@ -80,21 +72,8 @@ func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management
 	if err := m.installInventory(ctx, module); err != nil {
 		return nil, fmt.Errorf("install clusterctl's inventory: %w", err)
 	}
-	for _, p := range providers {
-		var args []string
-		if p.tool == "capi-core" {
-			args = opts.CoreArgs
-		}
-		process, err := m.startProvider(ctx, module, p, args...)
-		if err != nil {
-			return nil, fmt.Errorf("start Cluster API's %s: %w", p.tool, err)
-		}
-		if err := m.enroll(ctx, p.label, p.namespace, version); err != nil {
-			return nil, err
-		}
-		if p.tool == "capi-core" {
-			m.core = process
-		}
+	if m.core, err = m.addProvider(ctx, module, version, core, opts.CoreArgs...); err != nil {
+		return nil, err
 	}
 	return m, nil
 }

@@ -272,6 +272,14 @@ func (b *Body) boot(ctx context.Context) bool {
 		b.say("cloud-init: warning: %s", w)
 	}
 	b.say("cloud-init: wrote %d files, ran %d commands", len(disk.Files), len(disk.Commands))
+	if file := commanded(disk).join; file != "" {
+		b.enter(ctx, PhaseJoining)
+		if err := b.kubeadm(ctx, disk, file); err != nil {
+			b.say("kubeadm join: %s", plain(err))
+			b.enter(ctx, PhaseFailed)
+			return false
+		}
+	}
 	k, err := plan(disk, m)
 	switch {
 	case errors.Is(err, errNotStarted):

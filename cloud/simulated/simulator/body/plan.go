@@ -42,13 +42,17 @@ var environmentFiles = []string{"/var/lib/kubelet/kubeadm-flags.env", "/etc/defa
 // errNotStarted says that nothing on the machine starts a kubelet.
 var errNotStarted = errors.New("nothing in the user data starts the kubelet")
 
+// commanded tells what the user data's commands come to.
+func commanded(disk userdata.Machine) (out outcome) {
+	for _, c := range disk.Commands {
+		out = out.with(follow(c, fileReader(disk)))
+	}
+	return out
+}
+
 // plan finds out what kubelet the machine would run. Errors are what the kubelet would have printed before it ended.
 func plan(disk userdata.Machine, m Machine) (*kubelet, error) {
-	started := false
-	for _, c := range disk.Commands {
-		started = started || startsKubelet(c, fileReader(disk))
-	}
-	if !started {
+	if does := commanded(disk); !does.started && does.join == "" {
 		return nil, errNotStarted
 	}
 	args := arguments(disk)

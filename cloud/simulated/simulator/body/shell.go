@@ -3,6 +3,7 @@
 package body
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -11,7 +12,7 @@ import (
 // maxDepth bounds how deep scripts may call scripts.
 const maxDepth = 5
 
-// shell follows a shell text as far as it matters here: whether it would start the kubelet, by systemctl, in a shell
+// shell follows a shell text as far as it matters here: whether it would start the kubelet, by systemctl or kubeadm, in a shell
 // inside the shell, or in a script or a unit that the user data wrote; and whether it ends before that, by "exit" or "false".
 // All else is taken to succeed, conditions to be met, and an "exit" under a condition not to be reached.
 type shell struct {
@@ -21,11 +22,20 @@ type shell struct {
 	depth   int
 }
 
-type outcome struct{ started, failed bool }
+type outcome struct {
+	started, failed bool
+	// join is the file that "kubeadm join" is told to go by, which starts the kubelet in the end; "" without it.
+	join string
+}
 
-// startsKubelet tells whether a command line of cloud-init's would start the kubelet.
-func startsKubelet(line string, files func(path string) (string, bool)) bool {
-	return shell{files: files}.run(line).started
+// with adds what another command does.
+func (o outcome) with(one outcome) outcome {
+	return outcome{started: o.started || one.started, failed: o.failed || one.failed, join: cmp.Or(o.join, one.join)}
+}
+
+// follow tells what a command line of cloud-init's would come to.
+func follow(line string, files func(path string) (string, bool)) outcome {
+	return shell{files: files}.run(line)
 }
 
 func (s shell) run(script string) outcome {
@@ -53,9 +63,9 @@ func (s shell) run(script string) outcome {
 			return out
 		default:
 			one := s.command(words)
-			out.started = out.started || one.started
-			if one.failed && s.errexit && conditions == 0 {
-				out.failed = true
+			ends := one.failed && s.errexit && conditions == 0
+			one.failed = ends
+			if out = out.with(one); ends {
 				return out
 			}
 		}
@@ -89,6 +99,8 @@ func (s shell) command(words []string) outcome {
 		return outcome{failed: true}
 	case "systemctl":
 		return inner.systemctl(words[1:])
+	case "kubeadm":
+		return outcome{join: joinFile(words[1:])}
 	case "sh", "bash", "dash", "ash":
 		return inner.shell(words[1:])
 	case "source", ".":
@@ -162,9 +174,25 @@ func (s shell) systemctl(args []string) outcome {
 		if !one.started {
 			one = s.unit(name)
 		}
-		out.started, out.failed = out.started || one.started, out.failed || one.failed
+		out = out.with(one)
 	}
 	return out
+}
+
+// joinFile is the configuration that kubeadm's arguments name for a join, or "".
+func joinFile(args []string) string {
+	if len(args) == 0 || args[0] != "join" {
+		return ""
+	}
+	for n, a := range args {
+		if file, ok := strings.CutPrefix(a, "--config="); ok {
+			return file
+		}
+		if a == "--config" && n+1 < len(args) {
+			return args[n+1]
+		}
+	}
+	return ""
 }
 
 // unit runs what a unit of the user data's starts.
@@ -177,8 +205,7 @@ func (s shell) unit(name string) outcome {
 			continue
 		}
 		for _, words := range commands(exec) {
-			one := s.command(words)
-			out.started, out.failed = out.started || one.started, out.failed || one.failed
+			out = out.with(s.command(words))
 		}
 	}
 	return out

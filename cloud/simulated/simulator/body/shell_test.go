@@ -54,7 +54,7 @@ func TestStartsKubelet(t *testing.T) {
 		"sh -c":                                   false,
 		"sh":                                      false,
 	} {
-		if got := startsKubelet(line, files); got != want {
+		if got := follow(line, files).started; got != want {
 			t.Errorf("%q: %t", line, got)
 		}
 	}
@@ -69,6 +69,23 @@ func FuzzCommands(f *testing.F) {
 				t.Error("a command without words")
 			}
 		}
-		startsKubelet(script, func(string) (string, bool) { return script, true })
+		follow(script, func(string) (string, bool) { return script, true })
 	})
+}
+
+// TestJoins: where kubeadm is told to join, it starts the kubelet by the file that it is given, and nowhere else.
+func TestJoins(t *testing.T) {
+	for line, want := range map[string]string{
+		"kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml  && echo success > /run/x": "/run/kubeadm/kubeadm-join-config.yaml",
+		"sudo /usr/bin/kubeadm join --config=/a.yaml --v 5":                                     "/a.yaml",
+		"bash -c 'set -e; kubeadm join --config /a.yaml'":                                       "/a.yaml",
+		"set -e; false; kubeadm join --config /a.yaml":                                          "",
+		"kubeadm join 127.0.0.1:6443":                                                           "",
+		"kubeadm init --config /a.yaml":                                                         "",
+		"echo kubeadm join --config /a.yaml":                                                    "",
+	} {
+		if got := follow(line, func(string) (string, bool) { return "", false }).join; got != want {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
 }
