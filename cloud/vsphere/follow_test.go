@@ -36,12 +36,7 @@ type listener struct {
 // listen follows until the test ends, at a pace that tests have time for.
 func listen(t testing.TB, d *driver) *listener {
 	t.Helper()
-	return listenAt(t, d, 10*time.Millisecond)
-}
-
-func listenAt(t testing.TB, d *driver, pace time.Duration) *listener {
-	t.Helper()
-	d.pace, d.idle = pace, time.Second
+	d.pace, d.idle = 10*time.Millisecond, time.Second
 	l := &listener{known: map[string][]cloud.Resource{}, ended: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {
@@ -193,42 +188,6 @@ func TestFollowFleet(t *testing.T) {
 	listed, err = d.List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(byToken(listed)).To(Equal(byToken(all)))
-}
-
-// TestFollowCost: machines that are made while they are followed cost at most four calls each, all that the stream asks for included.
-func TestFollowCost(t *testing.T) {
-	const machines, atOnce = 60, 20
-	g := NewWithT(t)
-	v := start(t)
-	d := v.driver(t)
-	l := listenAt(t, d, time.Second)
-	g.Eventually(l.wholes, "30s").Should(Equal(1))
-	calls := v.counted(func() {
-		var wg sync.WaitGroup
-		turns := make(chan string)
-		for range atOnce {
-			wg.Go(func() {
-				for token := range turns {
-					if _, err := d.Ensure(t.Context(), request(token)); err != nil {
-						t.Errorf("machine %s: %v", token, err)
-					}
-				}
-			})
-		}
-		for i := range machines {
-			turns <- fmt.Sprintf("c-%d", i)
-		}
-		close(turns)
-		wg.Wait()
-		g.Eventually(func() []cloud.Resource { all, _ := l.all(); return all }, "60s").Should(And(HaveLen(machines), HaveEach(HaveField("State", cloud.StateRunning))))
-	})
-	sum := 0
-	for _, n := range calls {
-		sum += n
-	}
-	t.Logf("%d calls: %v", sum, calls)
-	g.Expect(sum).To(BeNumerically("<=", 4*machines))
-	g.Expect(calls["CloneVM_Task"]).To(Equal(machines))
 }
 
 // TestFollowClones: a clone under way is told before it has a VM, its end is told, and so is its failure, which changes no VM. Seen to fail without
