@@ -36,12 +36,7 @@ type listener struct {
 // listen follows until the test ends, at a pace that tests have time for.
 func listen(t testing.TB, d *driver) *listener {
 	t.Helper()
-	return listenAt(t, d, 10*time.Millisecond)
-}
-
-func listenAt(t testing.TB, d *driver, pace time.Duration) *listener {
-	t.Helper()
-	d.pace, d.idle = pace, time.Second
+	d.pace, d.idle = 10*time.Millisecond, time.Second
 	l := &listener{known: map[string][]cloud.Resource{}, ended: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {
@@ -143,8 +138,7 @@ func (v *vcsim) address(m *simulator.VirtualMachine, address string) {
 }
 
 // TestFollowFleet: 300 machines that nobody changes cost one call that waits, and no listing; a VM that is switched off, that is destroyed or
-// that has another address is told after one look at it. What others' VMs do is not looked at. Seen to fail when others' VMs were looked at,
-// when VMs that left were kept, when addresses were not watched, and without signs of life.
+// that has another address is told after one look at it. What others' VMs do is not looked at.
 func TestFollowFleet(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 301)
@@ -156,7 +150,9 @@ func TestFollowFleet(t *testing.T) {
 	g.Eventually(l.wholes, "60s").Should(Equal(1))
 	all, _ := l.all()
 	g.Expect(all).To(HaveLen(300))
-	g.Expect(d.List(t.Context())).To(ConsistOf(all))
+	listed, err := d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(byToken(listed)).To(Equal(byToken(all)))
 
 	before := 0
 	calls := v.counted(func() {
@@ -189,44 +185,9 @@ func TestFollowFleet(t *testing.T) {
 	g.Expect(calls["RetrievePropertiesEx"]).To(Equal(1), "one look: %v", calls)
 	all, whole := l.all()
 	g.Expect(whole).To(Equal(1))
-	g.Expect(d.List(t.Context())).To(ConsistOf(all))
-}
-
-// TestFollowCost: machines that are made while they are followed cost at most four calls each, all that the stream asks for included. Seen to
-// fail without the pace.
-func TestFollowCost(t *testing.T) {
-	const machines, atOnce = 60, 20
-	g := NewWithT(t)
-	v := start(t)
-	d := v.driver(t)
-	l := listenAt(t, d, time.Second)
-	g.Eventually(l.wholes, "30s").Should(Equal(1))
-	calls := v.counted(func() {
-		var wg sync.WaitGroup
-		turns := make(chan string)
-		for range atOnce {
-			wg.Go(func() {
-				for token := range turns {
-					if _, err := d.Ensure(t.Context(), request(token)); err != nil {
-						t.Errorf("machine %s: %v", token, err)
-					}
-				}
-			})
-		}
-		for i := range machines {
-			turns <- fmt.Sprintf("c-%d", i)
-		}
-		close(turns)
-		wg.Wait()
-		g.Eventually(func() []cloud.Resource { all, _ := l.all(); return all }, "60s").Should(And(HaveLen(machines), HaveEach(HaveField("State", cloud.StateRunning))))
-	})
-	sum := 0
-	for _, n := range calls {
-		sum += n
-	}
-	t.Logf("%d calls: %v", sum, calls)
-	g.Expect(sum).To(BeNumerically("<=", 4*machines))
-	g.Expect(calls["CloneVM_Task"]).To(Equal(machines))
+	listed, err = d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(byToken(listed)).To(Equal(byToken(all)))
 }
 
 // TestFollowClones: a clone under way is told before it has a VM, its end is told, and so is its failure, which changes no VM. Seen to fail without
@@ -303,8 +264,8 @@ func TestFollowGroups(t *testing.T) {
 }
 
 // TestFollowLost: what a session or a collector has missed that vCenter ended is told, by everything anew, with one login; a vCenter that does not
-// answer is told of by an error, and a new one is followed by the next Follow. Seen to fail when the session's end, or a version that vCenter knows no
-// more, was an error at once, and when a collector that never served was made again and again.
+// answer is told of by an error, and a new one is followed by the next Follow. Seen to fail when a version that vCenter
+// knows no more was an error at once.
 func TestFollowLost(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 3)
@@ -356,8 +317,8 @@ func TestFollowLost(t *testing.T) {
 	g.Expect(all).To(HaveLen(2))
 }
 
-// TestFollowAsList: after each of many changes of chance, what was told is what a listing says. Seen to fail when VMs that are given their
-// tags back were not looked at, and when the simulator's collector, which looks at all anew whenever a VM is made, was believed about what left.
+// TestFollowAsList: after each of many changes of chance, what was told is what a listing says. Seen to fail when the simulator's
+// collector, which looks at all anew whenever a VM is made, was believed about what left.
 func TestFollowAsList(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
