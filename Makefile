@@ -15,7 +15,7 @@ IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 TEST_TIMEOUT ?= 40m
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/aws test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/e2e test/vsphere test/openstack test/kubevirt test/vm
+LONG := test/aws test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/e2e test/kubeadm test/vsphere test/openstack test/kubevirt test/vm
 OTHERS := go test -count 1 -p 1 -timeout 6h
 
 # The first of the schedules that `make test-long` and `make test-orphans` run, so that it does the same each time. `make chaos` draws its own.
@@ -27,7 +27,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-aws test-orphans test-autoscaler test-e2e test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
+.PHONY: help build test test-long test-aws test-orphans test-autoscaler test-e2e test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and b
 test-e2e: ## Run Cluster API's own end-to-end specs, as far as they need neither Pods nor control plane machines (5 minutes)
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/e2e
+
+test-kubeadm: ## Have Cluster API's kubeadm bootstrap provider set up machines of an adopted cluster (10 minutes)
+	@hack/tool $(PLAYGROUND) capi-kubeadm-bootstrap kubeadm >/dev/null
+	$(OTHERS) ./test/kubeadm
 
 test-vsphere: ## Have govmomi's vCenter make, roll, lose and replace machines that become Nodes (5 minutes)
 	@hack/tool $(PLAYGROUND) >/dev/null
