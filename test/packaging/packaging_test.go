@@ -232,10 +232,17 @@ func roleRules(t *testing.T, all []*unstructured.Unstructured) {
 	for _, r := range only[rbacv1.Role](t, all, "Role") {
 		check(r.Name, r.Rules)
 	}
+	manager := rbacv1.Subject{Kind: "ServiceAccount", Namespace: namespace, Name: "drover-manager"}
+	// As a user: clusterctl would move a service account to the provider's own namespace.
+	kubeadm := rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:serviceaccount:capi-kubeadm-bootstrap-system:capi-kubeadm-bootstrap-manager"}
+	whose := map[string]rbacv1.Subject{"drover-manager": manager, "drover-metrics-auth": manager, "drover-kubeadm-bootstrap": kubeadm}
 	for _, b := range only[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding") {
-		if !slices.Contains([]string{"drover-manager", "drover-metrics-auth"}, b.RoleRef.Name) || len(b.Subjects) != 1 || b.Subjects[0].Name != "drover-manager" || b.Subjects[0].Namespace != namespace {
-			t.Errorf("%s binds %s to %v; the manager's own roles to its own account were expected", b.Name, b.RoleRef.Name, b.Subjects)
+		if subject, known := whose[b.RoleRef.Name]; !known || !slices.Equal(b.Subjects, []rbacv1.Subject{subject}) {
+			t.Errorf("%s binds %s to %v; want %v", b.Name, b.RoleRef.Name, b.Subjects, subject)
 		}
+	}
+	if foreign := granted["drover-kubeadm-bootstrap"]; !slices.Equal(foreign, []string{"adoptedcontrolplanes.controlplane.cluster.x-k8s.io"}) {
+		t.Errorf("Cluster API's kubeadm provider may reach %v", foreign)
 	}
 	for _, crd := range only[apiextensionsv1.CustomResourceDefinition](t, all, "CustomResourceDefinition") {
 		roles := []string{"drover-view", "drover-edit"}
