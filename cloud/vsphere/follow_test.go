@@ -137,19 +137,19 @@ func (v *vcsim) address(m *simulator.VirtualMachine, address string) {
 	})
 }
 
-// TestFollowFleet: 300 machines that nobody changes cost one call that waits, and no listing; a VM that is switched off, that is destroyed or
+// TestFollowFleet: 100 machines that nobody changes cost one call that waits, and no listing; a VM that is switched off, that is destroyed or
 // that has another address is told after one look at it. What others' VMs do is not looked at.
 func TestFollowFleet(t *testing.T) {
 	g := NewWithT(t)
-	v := start(t, 301)
+	v := start(t, 101)
 	v.own()
-	foreign := v.with(cloud.TagToken, "m-300")[0]
+	foreign := v.with(cloud.TagToken, "m-100")[0]
 	v.Context.WithLock(foreign, func() { foreign.Config.ExtraConfig = nil })
 	d := v.driver(t)
 	l := listen(t, d)
 	g.Eventually(l.wholes, "60s").Should(Equal(1))
 	all, _ := l.all()
-	g.Expect(all).To(HaveLen(300))
+	g.Expect(all).To(HaveLen(100))
 	listed, err := d.List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(byToken(listed)).To(Equal(byToken(all)))
@@ -169,7 +169,7 @@ func TestFollowFleet(t *testing.T) {
 	})
 	g.Expect(calls).NotTo(HaveKey("RetrievePropertiesEx"), "it is somebody else's")
 
-	off, destroyed, moved := v.with(cloud.TagToken, "m-7")[0], v.with(cloud.TagToken, "m-150")[0], v.with(cloud.TagToken, "m-299")[0]
+	off, destroyed, moved := v.with(cloud.TagToken, "m-7")[0], v.with(cloud.TagToken, "m-50")[0], v.with(cloud.TagToken, "m-99")[0]
 	calls = v.counted(func() {
 		v.powerOff(t, off.Self)
 		g.Eventually(l.of("m-7"), "30s").Should(ConsistOf(HaveField("State", cloud.StateStopped)))
@@ -177,10 +177,10 @@ func TestFollowFleet(t *testing.T) {
 	g.Expect(calls["RetrievePropertiesEx"]).To(Equal(1), "one look: %v", calls)
 	v.powerOff(t, destroyed.Self)
 	v.destroy(t, destroyed.Self)
-	g.Eventually(l.of("m-150"), "30s").Should(BeEmpty())
+	g.Eventually(l.of("m-50"), "30s").Should(BeEmpty())
 	calls = v.counted(func() {
 		v.address(moved, "192.0.2.7")
-		g.Eventually(l.of("m-299"), "30s").Should(ConsistOf(HaveField("Addresses", ContainElement(HaveField("Address", "192.0.2.7")))))
+		g.Eventually(l.of("m-99"), "30s").Should(ConsistOf(HaveField("Addresses", ContainElement(HaveField("Address", "192.0.2.7")))))
 	})
 	g.Expect(calls["RetrievePropertiesEx"]).To(Equal(1), "one look: %v", calls)
 	all, whole := l.all()
