@@ -128,13 +128,13 @@ func (d *deleter) run(ctx context.Context) {
 // window is how long deletions are collected: longer when there are many, and where an instance takes long to end anyhow.
 func (d *deleter) window(pending int) time.Duration {
 	a := d.account()
-	return a.times.DeleteWindow + share(pending, max(a.times.DeleteWindowMax, a.cloud.Ending/2)-a.times.DeleteWindow)
+	return a.times.DeleteWindow + share(pending, max(a.times.DeleteWindowMax, a.cloud.Shutdown/2)-a.times.DeleteWindow)
 }
 
 // pace is how far apart live reads are at the least: longer when there are many, for then each is for many.
 func (d *deleter) pace(pending int) time.Duration {
 	a := d.account()
-	return max(d.window(pending)/2, a.times.DeleteWindow, share(pending, a.cloud.Ending))
+	return max(d.window(pending)/2, a.times.DeleteWindow, share(pending, a.cloud.Shutdown))
 }
 
 // share is none of whole for one deletion, and all of it for many.

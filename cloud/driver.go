@@ -66,9 +66,9 @@ type Cloud struct {
 	// shows as terminated has left nothing that a read could still miss. Otherwise its dependants may be hidden for Consistency.
 	Whole bool
 
-	// Ending is how long an instance takes, as a rule, from the call that deletes it until it is gone. While many go at once, they are looked at
+	// Shutdown is how long an instance takes, as a rule, from the call that deletes it until it is gone. While many go at once, they are looked at
 	// no more often than that, and collected for up to half of it. 0 where it is gone at once, or nobody knows.
-	Ending time.Duration
+	Shutdown time.Duration
 
 	// Zonal says that Ensure is idempotent within one failure domain alone: the same token makes a second instance in
 	// another. Then the domain is on record before a create is sent, Account.Ensure is asked for that one alone, and a machine

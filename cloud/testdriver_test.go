@@ -145,7 +145,7 @@ func (c *testCloud) row() Cloud {
 		InAccount:   func(s *infrav1.CloudAccountSpec) bool { return s.Simulated != nil },
 		Limits:      Limits{Create: Limit{2, 5}, Delete: Limit{5, 10}, Read: Limit{10, 20}},
 		Consistency: max(c.lag, c.doubt),
-		Ending:      c.ending,
+		Shutdown:    c.ending,
 		Whole:       c.whole,
 		Zonal:       c.zonal,
 		MaxBatch:    100,

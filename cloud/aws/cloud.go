@@ -42,7 +42,7 @@ func Cloud() cloud.Cloud {
 			Read:   cloud.Limit{PerSecond: 20, Burst: 100},
 		},
 		Consistency: consistency,
-		Ending:      ending,
+		Shutdown:    shutdown,
 		Whole:       true, // blockDevices and networkInterfaces see to it
 		Zonal:       true,
 		MaxUserData: maxUserData,

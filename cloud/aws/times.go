@@ -10,8 +10,8 @@ const (
 	// rule; two minutes are more than what is told of bad days.
 	consistency = 2 * time.Minute
 
-	// ending: EC2 gives no bound. It has the guest shut down first; one that stops a kubelet with its containers takes half a minute and more.
-	ending = 30 * time.Second
+	// shutdown: EC2 gives no bound. It has the guest shut down first; one that stops a kubelet with its containers takes half a minute and more.
+	shutdown = 30 * time.Second
 
 	// resolvedTTL is how long an answer to "which image, which subnets, which security groups" is believed: long enough that
 	// a thousand machines of one template ask once, short enough that a changed tag is seen while one waits for it.
