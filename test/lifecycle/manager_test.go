@@ -46,7 +46,7 @@ type house struct {
 // newHouse starts a management cluster, without any manager of Drover's.
 func newHouse(t *testing.T) *house {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	t.Cleanup(cancel)
 	management, err := playground.StartManagement(ctx, playground.ManagementOptions{
 		ControlPlaneOptions: playground.ControlPlaneOptions{Name: "house", Progress: os.Stderr},
@@ -203,8 +203,13 @@ func TestManagers(t *testing.T) {
 	h.run("asked-to-stop", (*house).askedToStop)
 	h.run("api-server-restarts", (*house).apiServerRestarts)
 	h.run("namespace", (*house).onlyNamespace)
-	h.run("watch-filter", (*house).onlyFiltered)
-	h.run("divided", (*house).dividedByLabel)
+	h.run("watch-filter", (*house).dividedByLabel)
+}
+
+// What happens to machines and objects while managers come and go.
+func TestManagersAtWork(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
 	h.run("safety-apart", (*house).safetyApart)
 	h.run("freeze-in-two-passes", (*house).freezeInTwoPasses)
 	h.run("node-before-its-address", (*house).nodeBeforeItsAddress)
@@ -491,18 +496,36 @@ func (h *house) onlyNamespace() {
 	h.delete(outside.Deployment(), outside.Cluster.Cluster())
 }
 
-// A manager with a watch filter serves what bears the label alone, and one without serves all.
-func (h *house) onlyFiltered() {
-	mine, other := h.adopted("mine"), h.adopted("not-mine")
-	mine.Replicas, other.Replicas = 1, 1
-	drover := h.start("--watch-filter=mine")
-	h.createLabelled(mine, "mine")
+// Two managers among whom the work is divided by label lead at the same time, each for its part: none waits for the other, none does the
+// other's work when that is gone, and what bears no label is nobody's. Seen to fail when both had one lease.
+func (h *house) dividedByLabel() {
+	one, two, other := h.adopted("part-one"), h.adopted("part-two"), h.adopted("no-part")
+	one.Replicas, two.Replicas, other.Replicas = 1, 1, 1
+	first := h.start("--watch-filter=one")
+	second := h.start("--watch-filter=two")
+	h.createLabelled(one, "one")
+	h.createLabelled(two, "two")
 	h.create(append(other.Cluster.Objects(), other.Objects()...)...)
-	h.soon("a machine with the label is ready", mine.Ready(h.client, 1))
-	h.only(mine, other)
-	h.delete(mine.Deployment())
-	h.soon("nothing is left of the label's", h.gone(mine))
-	drover.Kill()
+	h.soon("a machine of each part is ready", scenario.All(one.Ready(h.client, 1), two.Ready(h.client, 1)))
+	h.only(one, other)
+	first.Kill()
+	for _, pool := range []scenario.Pool{one, two} {
+		if err := pool.Scale(h.ctx, h.client, 2); err != nil {
+			h.Fatal(err)
+		}
+	}
+	h.soon("the part whose manager lives goes on", two.Ready(h.client, 2))
+	if n := len(h.instances(one)); n != 1 {
+		h.Errorf("there are %d VMs of the part that has no manager, want 1", n)
+	}
+	first = h.start("--watch-filter=one")
+	h.soon("the other part goes on once its manager is back", one.Ready(h.client, 2))
+	h.oneEach(one, 2)
+	h.oneEach(two, 2)
+	h.delete(one.Deployment(), two.Deployment())
+	h.soon("nothing is left", scenario.All(h.gone(one), h.gone(two)))
+	first.Kill()
+	second.Kill()
 	h.delete(other.Deployment(), other.Cluster.Cluster())
 }
 
@@ -520,37 +543,6 @@ func (h *house) createLabelled(pool scenario.Pool, value string) {
 		}
 		h.create(o)
 	}
-}
-
-// Two managers among whom the work is divided by label lead at the same time, each for its part: none waits for the other, and none does
-// the other's work when that is gone. Seen to fail when both had one lease.
-func (h *house) dividedByLabel() {
-	one, two := h.adopted("part-one"), h.adopted("part-two")
-	one.Replicas, two.Replicas = 1, 1
-	first := h.start("--watch-filter=one")
-	second := h.start("--watch-filter=two")
-	h.createLabelled(one, "one")
-	h.createLabelled(two, "two")
-	h.soon("a machine of each part is ready", scenario.All(one.Ready(h.client, 1), two.Ready(h.client, 1)))
-	first.Kill()
-	for _, pool := range []scenario.Pool{one, two} {
-		if err := pool.Scale(h.ctx, h.client, 2); err != nil {
-			h.Fatal(err)
-		}
-	}
-	h.soon("the part whose manager lives goes on", two.Ready(h.client, 2))
-	if n := len(h.instances(one)); n != 1 {
-		h.Errorf("there are %d VMs of the part that has no manager, want 1", n)
-	}
-	first = h.start("--watch-filter=one")
-	h.soon("the other part goes on once its manager is back", one.Ready(h.client, 2))
-	for _, pool := range []scenario.Pool{one, two} {
-		h.oneEach(pool, 2)
-		h.delete(pool.Deployment())
-		h.soon("nothing is left", h.gone(pool))
-	}
-	first.Kill()
-	second.Kill()
 }
 
 // Where no webhook stands in the way, because someone took it away, the controller refuses the same by itself: the
