@@ -17,8 +17,6 @@ TEST_TIMEOUT ?= 40m
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
 LONG := test/aws test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/e2e test/kubeadm test/vsphere test/openstack test/kubevirt test/vm
 OTHERS := go test -count 1 -p 1 -timeout 6h
-# The packages that `make test` runs wait for processes of theirs a third of the time: so more of them run at once than there are cores.
-AT_ONCE := 4
 
 # The first of the schedules that `make test-long` and `make test-orphans` run, so that it does the same each time. `make chaos` draws its own.
 SEED ?= 1000
@@ -39,7 +37,7 @@ build: ## Build bin/drover
 
 test: ## Run the tests that end in minutes, against the real API server and Cluster API, race detector on for all that is ours
 	@hack/tool $(PLAYGROUND) >/dev/null
-	go test -race -count 1 -p $(AT_ONCE) -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
+	go test -race -count 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
 
 test-long: ## Run lifecycles, a crash at every step, 50 schedules of chaos, and outages (40 minutes)
 	@hack/tool $(PLAYGROUND) >/dev/null
