@@ -134,12 +134,15 @@ func (f *follower) follow(ctx context.Context, a *Account, driver Follower) erro
 func (v *inventory) wanted() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return len(v.watches) > 0 || v.atLeast > 0
+	return !v.unwanted()
 }
+
+// unwanted tells the contrary to who holds the lock.
+func (v *inventory) unwanted() bool { return len(v.watches) == 0 && v.atLeast == 0 }
 
 // followable tells whether the listings may wait for what a Follower tells.
 func (v *inventory) followable(now time.Time) bool {
-	if _, able := v.account().driver.(Follower); !able || v.unheard || len(v.watches) == 0 && v.atLeast == 0 {
+	if _, able := v.account().driver.(Follower); !able || v.unheard || v.unwanted() {
 		return false
 	}
 	if v.asked.IsZero() {

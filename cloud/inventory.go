@@ -103,24 +103,6 @@ func (v *inventory) run(ctx context.Context) {
 	}
 }
 
-// sleepUntil returns true when the time has come, false when woken or ctx ended. The zero time never comes.
-func sleepUntil(ctx context.Context, at time.Time, wakeup <-chan struct{}) bool {
-	var due <-chan time.Time
-	if !at.IsZero() {
-		timer := time.NewTimer(time.Until(at))
-		defer timer.Stop()
-		due = timer.C
-	}
-	select {
-	case <-due:
-		return true
-	case <-wakeup:
-		return false
-	case <-ctx.Done():
-		return false
-	}
-}
-
 func (v *inventory) wake() {
 	select {
 	case v.wakeup <- struct{}{}:
@@ -175,7 +157,7 @@ func (v *inventory) listingDue() bool {
 // listAt is when the next listing is due; zero: never, because no one is interested.
 func (v *inventory) listAt(now time.Time) time.Time {
 	switch {
-	case len(v.watches) == 0 && v.atLeast == 0:
+	case v.unwanted():
 		return time.Time{}
 	case v.followable(now):
 		return later(v.asked, v.heard).Add(streamSilence)

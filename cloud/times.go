@@ -2,7 +2,10 @@
 
 package cloud
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // DefaultCall bounds a call where the operator says nothing else: the slowest that clouds document, a create with many
 // parts, answers within it.
@@ -35,5 +38,23 @@ func TimesFor(call time.Duration) Times {
 		NoCapacityMemory: 3 * time.Minute,
 		DeleteWindow:     time.Second,
 		DeleteWindowMax:  7 * time.Second,
+	}
+}
+
+// sleepUntil returns true when the time has come, false when woken or ctx ended. The zero time never comes.
+func sleepUntil(ctx context.Context, at time.Time, wakeup <-chan struct{}) bool {
+	var due <-chan time.Time
+	if !at.IsZero() {
+		timer := time.NewTimer(time.Until(at))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-due:
+		return true
+	case <-wakeup:
+		return false
+	case <-ctx.Done():
+		return false
 	}
 }
