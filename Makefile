@@ -87,7 +87,7 @@ test-kubevirt: ## Try the KubeVirt driver on KubeVirt's own API server, webhooks
 chaos: ## Run 1,000 seeded random schedules of faults and user actions, and 1,000 of mistakes that make orphans (hours)
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/orphans -schedules 1000 -v
-	$(OTHERS) ./test/chaos -run TestSchedules -schedules 1000 -v
+	$(OTHERS) ./test/chaos -run TestSchedules -schedules 1000 -shipped -v
 
 bench: ## Print calls, writes, CPU, memory and times for fleets of 10 to 3,000 machines
 	@hack/tool $(PLAYGROUND) >/dev/null

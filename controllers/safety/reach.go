@@ -3,6 +3,7 @@
 package safety
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,8 +157,8 @@ func (r *ReachabilityReconciler) look(ctx context.Context, infra *infrav1.CloudC
 	if c.failing, c.answered = (time.Time{}), true; c.back.IsZero() {
 		c.back = time.Now()
 	}
-	if conditions.IsTrue(infra, infrav1.ClusterReachableCondition) {
-		return r.Period, nil
+	if conditions.IsTrue(infra, infrav1.ClusterReachableCondition) && infra.Annotations[infrav1.UnreachableAnnotation] == "" {
+		return r.Period, r.pause(ctx, cluster, false) // of what the cache did not know to be frozen when the others were thawed
 	}
 	// One without the condition was never frozen; or it comes from another management cluster, which leaves status behind.
 	frozen := conditions.Has(infra, infrav1.ClusterReachableCondition) || infra.Annotations[infrav1.UnreachableAnnotation] != ""
@@ -235,24 +236,29 @@ func enumerate(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// freeze marks the CloudCluster first, then pauses what may replace machines, and tells people last: it is repeated for as
-// long as the outage lasts, and so goes on where it was cut off, and heeds what is new.
+// freeze says that the cluster is frozen before anything is: if it is cut off, and the API server answers then, what was frozen by
+// then is thawed. It marks the CloudCluster, and pauses what may replace machines. It is repeated for as long as the outage lasts,
+// and so goes on where it was cut off, and heeds what is new.
 func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, since time.Time) error {
+	began := cmp.Or(infra.Annotations[infrav1.UnreachableAnnotation], since.UTC().Format(time.RFC3339))
+	if err := r.tell(ctx, infra, metav1.ConditionFalse, infrav1.UnreachableReason, fmt.Sprintf(
+		"the API server has not answered since %s, or can't read its storage: no VM is made and nothing is replaced until it does; what users delete goes",
+		began)); err != nil {
+		return err
+	}
 	if infra.Annotations[infrav1.UnreachableAnnotation] == "" {
-		if err := r.mark(ctx, infra, since.UTC().Format(time.RFC3339)); err != nil {
+		if err := r.mark(ctx, infra, began); err != nil {
 			return err
 		}
 	}
 	if err := r.pause(ctx, cluster, true); err != nil {
 		return fmt.Errorf("freezing Cluster %q: %w", cluster.Name, err)
 	}
-	return r.tell(ctx, infra, metav1.ConditionFalse, infrav1.UnreachableReason, fmt.Sprintf(
-		"the API server has not answered since %s, or can't read its storage: no VM is made and nothing is replaced until it does; what users delete goes",
-		infra.Annotations[infrav1.UnreachableAnnotation]))
+	return nil
 }
 
-// thaw takes back what freeze did, but for the mark, which went at the first answer. The condition is set last: as long as it is not True, a thaw that was cut off is taken up
-// again, and so is one of a cluster that has come from another management cluster.
+// thaw takes back what freeze did, but for the mark, which went at the first answer. The condition is set last: as long as it is
+// not True, a thaw that was cut off is taken up again, and so is one of a cluster that has come from another management cluster.
 func (r *ReachabilityReconciler) thaw(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
 	if err := r.pause(ctx, cluster, false); err != nil {
 		return fmt.Errorf("thawing Cluster %q: %w", cluster.Name, err)

@@ -20,6 +20,7 @@ var (
 	schedules = flag.Int("schedules", 50, "how many schedules to run")
 	seed      = flag.Uint64("seed", 0, "seed of the first schedule; the others follow it. 0: another one each time")
 	where     = flag.String("cloud", "simulated", "where the machines are made: simulated, or aws for a stand-in for EC2")
+	shipped   = flag.Bool("shipped", false, "run the managers as they are shipped, without the race detector: they are faster then, and so meet other moments")
 	width     = flag.Int("width", 25, "how many schedules share the processes at a time")
 )
 
@@ -38,6 +39,11 @@ func TestSchedules(t *testing.T) {
 	r, err := world.start(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if *shipped {
+		if err := r.Ship(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	managers, stop := keepManagers(t, r)
 	defer func() {

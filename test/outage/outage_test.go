@@ -27,7 +27,6 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
-	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -85,10 +84,7 @@ func TestOutage(t *testing.T) {
 	names := slices.Sorted(maps.Keys(before))
 	sick, unwanted := names[0], names[1]
 	begin := time.Now()
-	s.API.SetRule(func(context.Context, faultproxy.Call, faultproxy.Point) faultproxy.Verdict {
-		return faultproxy.Verdict{Cut: true}
-	})
-	s.API.CutStreams()
+	s.line(false)
 	if !*off {
 		s.until("the cluster is frozen", s.frozen(true))
 		s.until("it says why", s.reachable(infrav1.UnreachableReason))
@@ -114,7 +110,7 @@ func TestOutage(t *testing.T) {
 	}
 
 	outage := time.Since(begin)
-	s.API.SetRule(nil)
+	s.line(true)
 	s.until("Cluster API is connected again", s.connected(true))
 	s.until("Cluster API has seen the Nodes", s.seenUnknown)
 	s.until("Drover waits for the Nodes", s.reachable(infrav1.WaitingForNodesReason))

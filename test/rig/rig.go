@@ -41,7 +41,7 @@ type Rig struct {
 	View *scenario.View
 
 	place  place
-	binary string // drover, with the race detector
+	binary string // drover, with the race detector unless Ship was called
 	dir    string // for kubeconfigs
 	ctx    context.Context
 	stop   context.CancelFunc
@@ -192,6 +192,12 @@ type Seat struct {
 
 	rig        *Rig
 	kubeconfig string
+}
+
+// Ship has managers run from now on as they are shipped: without the race detector.
+func (r *Rig) Ship(ctx context.Context) (err error) {
+	r.binary, err = playground.Build(ctx, false)
+	return err
 }
 
 // NewSeat makes a seat. Nothing runs there yet.

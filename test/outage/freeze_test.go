@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package outage
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/test/faultproxy"
+)
+
+// TestFreezeIsCutOff cuts a freeze off at each of its writes; then the API server that did not answer does. Nothing may stay frozen. Nor may
+// what Drover's cache did not show to be frozen yet when it thawed the rest.
+//
+// Seen to fail when the condition was written last, and at the lag when nothing was looked at again after a thaw.
+func TestFreezeIsCutOff(t *testing.T) {
+	ctrl.SetLogger(logr.Discard())
+	s := start(t, "freeze", 1, "--machine-safety-apiserver-statuscheck-period=6s", "--machine-safety-apiserver-statuscheck-timeout=1s")
+	s.until("the machine is ready", s.pool.Ready(s.rig.View, 1))
+	s.until("the cluster is known to be reachable", s.reachable(infrav1.ReachableReason))
+
+	for _, write := range []struct{ resource, subresource string }{
+		{"cloudclusters", "status"}, {"cloudclusters", ""}, {"machinehealthchecks", ""}, {"machinedeployments", ""}, {"machinesets", ""},
+	} {
+		var tried atomic.Bool
+		s.seat.API.SetRule(func(_ context.Context, c faultproxy.Call, _ faultproxy.Point) faultproxy.Verdict {
+			if c.Verb != "patch" || c.Resource != write.resource || c.Subresource != write.subresource {
+				return faultproxy.Verdict{}
+			}
+			tried.Store(true)
+			return faultproxy.Verdict{Cut: true}
+		})
+		s.line(false)
+		s.until("freezing comes to "+write.resource+" "+write.subresource, func(context.Context) (string, error) {
+			if !tried.Load() {
+				return "it has not", nil
+			}
+			return "", nil
+		})
+		s.line(true)
+		pause(s.ctx, 3*time.Second) // it is asked again, and answers
+		s.seat.API.SetRule(nil)
+		s.until("nothing is frozen", s.frozen(false))
+		s.until("it says so", s.reachable(infrav1.ReachableReason))
+	}
+
+	s.seat.API.SetLag(func(c faultproxy.Call) time.Duration {
+		if c.Resource == "machinesets" {
+			return 8 * time.Second
+		}
+		return 0
+	})
+	s.line(false)
+	s.until("all is frozen", s.frozen(true))
+	s.line(true)
+	s.until("it says that it is thawed", s.reachable(infrav1.ReachableReason))
+	s.seat.API.SetLag(nil)
+	s.until("nothing is frozen", s.frozen(false))
+}
+
+// line opens or cuts the line to the workload cluster.
+func (s *stage) line(open bool) {
+	if open {
+		s.API.SetRule(nil)
+		return
+	}
+	s.API.SetRule(func(context.Context, faultproxy.Call, faultproxy.Point) faultproxy.Verdict {
+		return faultproxy.Verdict{Cut: true}
+	})
+	s.API.CutStreams()
+}
