@@ -22,6 +22,7 @@ import (
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/index"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
@@ -42,7 +43,8 @@ const (
 	TokenMachineAnnotation = "bootstrap.cluster.x-k8s.io/machine"
 	// TokenClusterAnnotation names the Cluster, as namespace/name.
 	TokenClusterAnnotation = "bootstrap.cluster.x-k8s.io/cluster"
-	// TokenNodeAnnotation names the only Node that the token may become.
+	// TokenNodeAnnotation names the only Node that the token may become. Without it, that is one that the cloud names among the machine's
+	// addresses.
 	TokenNodeAnnotation = "bootstrap.cluster.x-k8s.io/node"
 )
 
@@ -79,8 +81,12 @@ func (r *ConfigReconciler) hasNode(ctx context.Context, s *scope, workload clien
 	if (ok && !known.gone) || s.machine.Spec.ProviderID == "" {
 		return false, nil
 	}
+	name, err := r.likelyNode(ctx, s)
+	if name == "" || err != nil {
+		return false, err
+	}
 	node := &corev1.Node{}
-	err := workload.Get(ctx, client.ObjectKey{Name: render.NodeName(s.machine.Name)}, node)
+	err = workload.Get(ctx, client.ObjectKey{Name: name}, node)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -88,6 +94,26 @@ func (r *ConfigReconciler) hasNode(ctx context.Context, s *scope, workload clien
 		return false, permitted(err, "the machine's Node")
 	}
 	return node.Spec.ProviderID == s.machine.Spec.ProviderID, nil
+}
+
+// likelyNode returns the name of the machine's Node if it has one. What the cloud named may not be known any more: it is the name
+// of the Node with the machine's provider ID in the cache then, and "" where there is none.
+func (r *ConfigReconciler) likelyNode(ctx context.Context, s *scope) (string, error) {
+	if s.config.Spec.NodeName != bootstrapv1.NodeNameHostname {
+		return render.NodeName(s.machine.Name), nil
+	}
+	cached, err := r.ClusterCache.GetReader(ctx, client.ObjectKeyFromObject(s.cluster))
+	if err != nil {
+		return "", err
+	}
+	nodes := &corev1.NodeList{}
+	if err := cached.List(ctx, nodes, client.MatchingFields{index.NodeProviderIDField: s.machine.Spec.ProviderID}); err != nil {
+		return "", fmt.Errorf("finding the machine's Node: %w", err)
+	}
+	if len(nodes.Items) != 1 {
+		return "", nil
+	}
+	return nodes.Items[0].Name, nil
 }
 
 // ensureToken makes the token good for at least half its time to live, and returns when that has to be done again.
@@ -156,15 +182,18 @@ func extend(ctx context.Context, workload client.Client, desired *corev1.Secret)
 func tokenSecret(s *scope, token string, expires time.Time) *corev1.Secret {
 	id, secret, _ := strings.Cut(token, ".")
 	machine := client.ObjectKeyFromObject(s.machine).String()
+	annotations := map[string]string{
+		TokenMachineAnnotation: machine,
+		TokenClusterAnnotation: client.ObjectKeyFromObject(s.cluster).String(),
+	}
+	if s.config.Spec.NodeName != bootstrapv1.NodeNameHostname {
+		annotations[TokenNodeAnnotation] = render.NodeName(s.machine.Name)
+	}
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: bootstraputil.BootstrapTokenSecretName(id), Namespace: metav1.NamespaceSystem,
-			Labels: map[string]string{TokenConfigLabel: tokenOwner(s)},
-			Annotations: map[string]string{
-				TokenMachineAnnotation: machine,
-				TokenClusterAnnotation: client.ObjectKeyFromObject(s.cluster).String(),
-				TokenNodeAnnotation:    render.NodeName(s.machine.Name),
-			},
+			Labels:      map[string]string{TokenConfigLabel: tokenOwner(s)},
+			Annotations: annotations,
 		},
 		Type: bootstrapapi.SecretTypeBootstrapToken,
 		Data: map[string][]byte{

@@ -103,6 +103,27 @@ func known(f facts) (map[string]bool, map[netip.Addr]bool) {
 	return names, ips
 }
 
+// hostNames returns what the cloud calls the machine's host, in lower case.
+func hostNames(addresses []clusterv1.MachineAddress) []string {
+	var out []string
+	for _, a := range addresses {
+		name := strings.ToLower(a.Address)
+		if (a.Type == clusterv1.MachineHostName || a.Type == clusterv1.MachineInternalDNS) && name != "" && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// hostNameIn returns the one of the machine's host names that the request is for; "" where it is for another name.
+func hostNameIn(csr *certificatesv1.CertificateSigningRequest, addresses []clusterv1.MachineAddress) string {
+	name, ok := strings.CutPrefix(commonName(csr), nodeUserPrefix)
+	if !ok || !slices.Contains(hostNames(addresses), name) {
+		return ""
+	}
+	return name
+}
+
 // parseRequest reads the request, and checks what holds for every certificate of a kubelet: one PEM block, signed by
 // its own key, for exactly that Node and group.
 func parseRequest(csr *certificatesv1.CertificateSigningRequest, node string) (*x509.CertificateRequest, string) {

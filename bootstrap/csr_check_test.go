@@ -100,6 +100,26 @@ func TestCheckClient(t *testing.T) {
 	}
 }
 
+func TestHostNameIn(t *testing.T) {
+	addresses := []clusterv1.MachineAddress{
+		{Type: clusterv1.MachineInternalDNS, Address: "IP-10-0-0-7.internal"}, {Type: clusterv1.MachineHostName, Address: "i-7.internal"},
+		{Type: clusterv1.MachineExternalDNS, Address: "public.example"}, {Type: clusterv1.MachineInternalIP, Address: "10.0.0.7"},
+		{Type: clusterv1.MachineInternalDNS, Address: ""},
+	}
+	for name, want := range map[string]string{
+		"system:node:ip-10-0-0-7.internal": "ip-10-0-0-7.internal",
+		"system:node:i-7.internal":         "i-7.internal",
+		"system:node:public.example":       "", "system:node:10.0.0.7": "", "system:node:": "", "i-7.internal": "", "system:node:IP-10-0-0-7.internal": "",
+	} {
+		csr := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: request(t, x509.CertificateRequest{Subject: subject(name, "system:nodes")}),
+		}}
+		if got := hostNameIn(csr, addresses); got != want {
+			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestCheckServing(t *testing.T) {
 	good := x509.CertificateRequest{
 		Subject: subject("system:node:blue-1", "system:nodes"), DNSNames: []string{"blue-1"}, IPAddresses: []net.IP{net.ParseIP("10.0.0.7")},

@@ -33,7 +33,7 @@ import (
 )
 
 const (
-	// machineByNode indexes Machines by the name of the Node that they are, or will be.
+	// machineByNode indexes Machines by the name of the Node that they are, or by those that it may have.
 	machineByNode = "bootstrap.drover/node"
 	// csrSoon is how soon a request is looked at again that misses something which is about to come.
 	csrSoon = 2 * time.Second
@@ -126,7 +126,7 @@ func nodeOfMachine(o client.Object) []string {
 	if machine.Status.NodeRef.IsDefined() {
 		return []string{machine.Status.NodeRef.Name}
 	}
-	return []string{render.NodeName(machine.Name)}
+	return append(hostNames(machine.Status.Addresses), render.NodeName(machine.Name))
 }
 
 // watch adds the watch of requests to a connected workload cluster. ClusterCache drops it when the connection is lost,
@@ -317,10 +317,19 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 	if token.Labels[TokenConfigLabel] == "" || token.Annotations[TokenClusterAnnotation] != client.ObjectKeyFromObject(cluster).String() {
 		return refuse(nil, "the bootstrap token that it was sent with was not made for a machine of this Cluster"), nil
 	}
-	node := token.Annotations[TokenNodeAnnotation]
 	machine, why, err := r.machineOfToken(ctx, cluster, token.Annotations[TokenMachineAnnotation])
 	if err != nil || why != "" {
 		return refuse(nil, why), err
+	}
+	cloud, err := r.cloudMachine(ctx, machine)
+	if err != nil {
+		return verdict{}, err
+	}
+	node, pinned := token.Annotations[TokenNodeAnnotation]
+	if !pinned {
+		if node = hostNameIn(csr, addressesOf(machine, cloud)); node == "" {
+			return wait(machine, "it is for none of the host names that the cloud tells of the machine"), nil
+		}
 	}
 	switch {
 	case !machine.DeletionTimestamp.IsZero():
@@ -333,10 +342,6 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 	}
 	if machine.Status.NodeRef.IsDefined() {
 		return verdict{approve: true}, nil
-	}
-	cloud, err := r.cloudMachine(ctx, machine)
-	if err != nil {
-		return verdict{}, err
 	}
 	ours, there, err := nodeIsMachine(ctx, cached, node, machine, cloud)
 	if err != nil {
@@ -405,7 +410,7 @@ func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Clu
 	if !there || !ours {
 		return wait(machine, fmt.Sprintf("the Node %q is not there, or not known to be this Machine's", node)), nil
 	}
-	addresses := slices.Concat(machine.Status.Addresses, cloud.Status.Addresses)
+	addresses := addressesOf(machine, cloud)
 	if len(addresses) == 0 {
 		return wait(machine, "the machine's addresses are not known yet"), nil
 	}
@@ -450,6 +455,10 @@ func nodeIsMachine(ctx context.Context, cached client.Reader, name string, machi
 	}
 	id := cmp.Or(machine.Spec.ProviderID, cloud.Spec.ProviderID)
 	return id != "" && id == node.Spec.ProviderID, true, nil
+}
+
+func addressesOf(machine *clusterv1.Machine, cloud *infrav1.CloudMachine) []clusterv1.MachineAddress {
+	return slices.Concat(machine.Status.Addresses, cloud.Status.Addresses)
 }
 
 // cloudMachine returns the machine's CloudMachine, which knows its provider ID and addresses sooner than the Machine

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,6 +64,14 @@ func (r *CSRReconciler) latest(ctx context.Context, cluster *clusterv1.Cluster, 
 	if err := cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, "", fmt.Errorf("listing certificate requests: %w", err)
 	}
+	cloud, err := r.cloudMachine(ctx, machine)
+	if err != nil {
+		return nil, "", err
+	}
+	names := []string{nodeUserPrefix + render.NodeName(machine.Name)}
+	for _, host := range hostNames(addressesOf(machine, cloud)) {
+		names = append(names, nodeUserPrefix+host)
+	}
 	var found *certificatesv1.CertificateSigningRequest
 	var why string
 	for i := range list.Items {
@@ -76,14 +85,14 @@ func (r *CSRReconciler) latest(ctx context.Context, cluster *clusterv1.Cluster, 
 		}
 		// Whose token it came with counts more than what it asks for: that may be another's name.
 		if said.machine == client.ObjectKeyFromObject(machine) ||
-			(said.machine.Name == "" && commonName(csr) == nodeUserPrefix+render.NodeName(machine.Name)) {
+			(said.machine.Name == "" && slices.Contains(names, commonName(csr))) {
 			found, why = csr, said.why
 		}
 	}
 	return found, why, nil
 }
 
-// commonName is the name that a request is for, or "". Nothing is decided by it.
+// commonName is the name that a request is for, or "". Nothing is granted by it alone: see checkClient.
 func commonName(csr *certificatesv1.CertificateSigningRequest) string {
 	block, _ := pem.Decode(csr.Spec.Request)
 	if block == nil {

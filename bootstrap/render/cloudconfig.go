@@ -15,7 +15,8 @@ const Header = "## template: jinja\n#cloud-config\n"
 
 // The parts of cloud-config that are written (https://docs.cloud-init.io/en/latest/reference/modules.html).
 type cloudInit struct {
-	Hostname          string      `json:"hostname"`
+	// Hostname is empty where the host is to keep the name that the cloud gave it.
+	Hostname          string      `json:"hostname,omitempty"`
 	SSHAuthorizedKeys []string    `json:"ssh_authorized_keys,omitempty"`
 	Users             []any       `json:"users,omitempty"`
 	WriteFiles        []writeFile `json:"write_files"`

@@ -84,7 +84,10 @@ func describe(in Input) (*node, error) {
 	}
 	defaults := kubeletDefaults(in)
 	templated := strings.Contains(defaults, "{{")
-	n := &node{hostname: in.NodeName, keys: in.Spec.SSHAuthorizedKeys, users: in.Spec.Host.Users}
+	n := &node{keys: in.Spec.SSHAuthorizedKeys, users: in.Spec.Host.Users}
+	if in.NodeName != hostVariable {
+		n.hostname = in.NodeName
+	}
 	n.add(
 		file{path: BootstrapKubeconfigPath, permissions: "0600", content: string(kubeconfig)},
 		file{path: CAPath, content: string(in.CA)},
@@ -93,7 +96,7 @@ func describe(in Input) (*node, error) {
 	)
 	if templated {
 		n.do("Checking the instance data", "if grep -q CI_MISSING_JINJA_VAR "+KubeletDefaultsPath+"; then",
-			"  say 'cloud-init does not know the instance data that the provider ID is made of'",
+			"  say 'cloud-init does not know the instance data that the provider ID or the name of the Node is made of'",
 			"  exit 1",
 			"fi")
 	}

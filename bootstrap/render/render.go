@@ -26,7 +26,8 @@ type Input struct {
 	Spec *bootstrapv1.CloudInitConfigSpec
 	// Secrets holds what SecretKeys asks for.
 	Secrets map[bootstrapv1.SecretKey][]byte
-	// NodeName is the Node's name and the machine's host name; see NodeName.
+	// NodeName is the Node's name and the machine's host name; see NodeName. It is not used where Spec has the Node called as the cloud
+	// calls its host.
 	NodeName string
 	// ProviderID is the Node's spec.providerID, literally or with cloud-init's instance-data variables. Empty where it
 	// can't be known before boot. Example: "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}".
@@ -44,6 +45,10 @@ type Input struct {
 	Version, ControlPlaneVersion string
 }
 
+// hostVariable is cloud-init's variable for the host's name as the cloud has it, with its domain; "v1.local_hostname" is without
+// (https://docs.cloud-init.io/en/latest/explanation/instancedata.html).
+const hostVariable = "{{ ds.meta_data.local_hostname }}"
+
 // UserData returns the user data, in the format that FormatOf tells. An error says which input can't be used, never what
 // is secret in it.
 func UserData(in Input) ([]byte, error) {
@@ -55,6 +60,9 @@ func UserData(in Input) ([]byte, error) {
 		return nil, err
 	}
 	in.CA = ca
+	if in.Spec.NodeName == bootstrapv1.NodeNameHostname {
+		in.NodeName = hostVariable
+	}
 	n, err := describe(in)
 	if err != nil {
 		return nil, err
@@ -62,7 +70,7 @@ func UserData(in Input) ([]byte, error) {
 	if FormatOf(in.Spec) == bootstrapv1.FormatIgnition {
 		return ignition(n)
 	}
-	return cloudConfig(n, strings.Count(in.ProviderID, "{{"))
+	return cloudConfig(n, strings.Count(in.ProviderID+in.NodeName, "{{"))
 }
 
 // FormatOf returns the format of a spec's user data.

@@ -69,6 +69,23 @@ func TestUserDataJoins(t *testing.T) {
 	}
 }
 
+// TestHostname: the Node is called as the host, which keeps the name that the cloud gave it.
+func TestHostname(t *testing.T) {
+	g := NewWithT(t)
+	in := input(t)
+	in.Spec.NodeName = bootstrapv1.NodeNameHostname
+	out, err := UserData(in)
+	g.Expect(err).NotTo(HaveOccurred())
+	m := readBack(g, bootstrapv1.FormatCloudConfig, out)
+	g.Expect(m.hostname).To(BeEmpty())
+	g.Expect(m.files[KubeletDefaultsPath].content).To(HavePrefix(`KUBELET_EXTRA_ARGS="--hostname-override={{ ds.meta_data.local_hostname }}"`))
+	g.Expect(m.files[ScriptPath].content).To(ContainSubstring("CI_MISSING_JINJA_VAR"))
+
+	in.Spec.Format = bootstrapv1.FormatIgnition
+	_, err = UserData(in)
+	g.Expect(err).To(MatchError(ContainSubstring("spec.nodeName")))
+}
+
 func kubeletConfiguration(t *testing.T, in Input) kubeletv1.KubeletConfiguration {
 	t.Helper()
 	g := NewWithT(t)

@@ -34,6 +34,9 @@ var (
 // be secret.
 func Validate(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
+	if spec.NodeName == bootstrapv1.NodeNameHostname && FormatOf(spec) == bootstrapv1.FormatIgnition {
+		errs = append(errs, field.Invalid(at.Child("nodeName"), spec.NodeName, `needs format "cloud-config": Ignition has no instance data`))
+	}
 	errs = append(errs, validateLabels(spec.NodeLabels, at.Child("nodeLabels"))...)
 	errs = append(errs, validateTaints(spec.NodeTaints, at.Child("nodeTaints"))...)
 	if spec.ClusterDNS != "" {

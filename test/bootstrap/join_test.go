@@ -36,7 +36,7 @@ func tokenOf(data *corev1.Secret) *corev1.Secret {
 }
 
 // cloudMachine makes the machine's CloudMachine as the cloud would tell of it.
-func (e *environment) cloudMachine(t *testing.T, machine *clusterv1.Machine, ip string) {
+func (e *environment) cloudMachine(t *testing.T, machine *clusterv1.Machine, ip string, more ...clusterv1.MachineAddress) {
 	t.Helper()
 	g := NewWithT(t)
 	cm := &infrav1.CloudMachine{
@@ -47,7 +47,7 @@ func (e *environment) cloudMachine(t *testing.T, machine *clusterv1.Machine, ip 
 	}
 	g.Expect(e.Create(t.Context(), cm)).To(Succeed())
 	e.patchStatus(g, cm, func() {
-		cm.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: ip}}
+		cm.Status.Addresses = append(more, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: ip})
 	})
 }
 

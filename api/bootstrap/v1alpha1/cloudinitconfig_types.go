@@ -42,6 +42,17 @@ const (
 	InternalErrorReason = "InternalError"
 )
 
+// NodeNaming says after what a Node is called.
+// +kubebuilder:validation:Enum=Machine;Hostname
+type NodeNaming string
+
+const (
+	// NodeNameMachine calls the Node as its Machine.
+	NodeNameMachine NodeNaming = "Machine"
+	// NodeNameHostname calls the Node as the cloud calls its host.
+	NodeNameHostname NodeNaming = "Hostname"
+)
+
 // CloudInitConfigSpec says how a machine image becomes a node.
 // +kubebuilder:validation:XValidation:rule="!has(self.install) || !has(self.install.mode) || self.install.mode == 'Prebuilt' || has(self.operatingSystem)",message="operatingSystem must be given where Drover installs the node's software"
 type CloudInitConfigSpec struct {
@@ -71,6 +82,13 @@ type CloudInitConfigSpec struct {
 	// host holds settings of the operating system. Default: the image's.
 	// +optional
 	Host Host `json:"host,omitempty,omitzero"`
+
+	// nodeName says what the Node is called. "Machine": as the Machine, and the host as well. "Hostname": as the cloud's
+	// instance data name the host (local_hostname: on AWS the private DNS name or the resource name, as the subnet has it),
+	// for cloud controllers that find Nodes by that name. That needs the format "cloud-config", and a cloud that tells
+	// Drover the name among the machine's addresses. Default: "Machine".
+	// +optional
+	NodeName NodeNaming `json:"nodeName,omitempty"`
 
 	// nodeLabels are put on the Node when it registers. Only labels that the NodeRestriction admission plugin lets a
 	// kubelet set on itself are taken. Default: none. Example: {"pool":"blue"}.

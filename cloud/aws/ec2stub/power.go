@@ -35,8 +35,8 @@ func (c *Cloud) guestOf(i *instance, form url.Values) Guest {
 	}
 }
 
-// name is the instance's host name, and the first label of its private DNS name.
-func (i *instance) name() string { return "ip-" + strings.ReplaceAll(i.ip, ".", "-") }
+// name is the instance's private DNS name, and its host name.
+func (i *instance) name() string { return "ip-" + strings.ReplaceAll(i.ip, ".", "-") + ".ec2.internal" }
 
 // boot switches the guest on when the instance runs.
 func (c *Cloud) boot(i *instance, guest Guest) {

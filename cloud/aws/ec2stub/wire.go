@@ -235,7 +235,7 @@ func toTags(tags map[string]string) (all []tagItem) {
 func (c *Cloud) item(i *instance) instanceItem {
 	out := instanceItem{
 		ID: i.id, Image: i.image, Size: i.size, State: stateItem{c.stateOf(i)}, Zone: i.zone, Tags: toTags(i.tags),
-		LaunchTime: i.made.UTC().Format(time.RFC3339), PrivateIP: i.ip, PrivateDNS: i.name() + ".ec2.internal",
+		LaunchTime: i.made.UTC().Format(time.RFC3339), PrivateIP: i.ip, PrivateDNS: i.name(),
 	}
 	if i.spot {
 		out.Lifecycle = "spot"

@@ -134,6 +134,9 @@ func lookup(expression string, vars InstanceData) (string, bool, error) {
 	case "region":
 		return vars.Region, true, nil
 	case "local_hostname":
+		name, _, _ := strings.Cut(vars.LocalHostname, ".")
+		return name, true, nil
+	case "ds.meta_data.local_hostname":
 		return vars.LocalHostname, true, nil
 	case "cloud_name", "platform":
 		return vars.CloudName, true, nil

@@ -20,7 +20,7 @@ import (
 // maxUnpacked bounds what packed data may unpack to, in bytes.
 const maxUnpacked = 8 << 20
 
-// InstanceData is what templates can speak of: cloud-init's "v1" variables.
+// InstanceData is what templates can speak of: cloud-init's "v1" variables, and the host's name with its domain.
 type InstanceData struct {
 	InstanceID, AvailabilityZone, Region, LocalHostname, CloudName string
 }
