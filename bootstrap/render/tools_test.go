@@ -71,6 +71,11 @@ func collect(t *testing.T, dir string) (scripts, units, configs []string) {
 		if slices.Contains([]bootstrapv1.OperatingSystem{"", "ubuntu-24.04", "flatcar"}, v.name) { // one of each kind
 			inputs = append(inputs, least(t, v))
 		}
+		if v.name == "" {
+			in := least(t, v)
+			in.Spec.NodeName = bootstrapv1.NodeNameHostname
+			inputs = append(inputs, in)
+		}
 		for _, in := range inputs {
 			out, err := UserData(in)
 			g.Expect(err).NotTo(HaveOccurred(), v.String())

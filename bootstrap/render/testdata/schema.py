@@ -7,12 +7,17 @@ from cloudinit.config.schema import get_schema, validate_cloudconfig_schema
 from cloudinit.handlers.jinja_template import render_jinja_payload
 
 schema = get_schema()
-instance = {"v1": {"availability_zone": "zone-1", "instance_id": "i-1"}}
+# The names as a datasource has them; templates have "_" for "-".
+instance = {"v1": {"availability_zone": "zone-1", "instance_id": "i-1"}, "ds": {"meta_data": {"local-hostname": "ip-1.internal"}}}
+values = {"v1.availability_zone": "zone-1", "v1.instance_id": "i-1", "ds.meta_data.local_hostname": "ip-1.internal"}
 for name in sys.argv[1:]:
     with open(name) as f:
         payload = f.read()
     text = render_jinja_payload(payload, name, instance)
-    before = yaml.safe_load(payload.split("\n", 1)[1].replace("{{ v1.availability_zone }}", "zone-1").replace("{{ v1.instance_id }}", "i-1"))
+    before = payload.split("\n", 1)[1]
+    for variable, value in values.items():
+        before = before.replace("{{ %s }}" % variable, value)
+    before = yaml.safe_load(before)
     if yaml.safe_load(text) != before:
-        sys.exit(name + ": the template engine changed more than the provider ID")
+        sys.exit(name + ": the template engine changed more than the provider ID and the Node's name")
     validate_cloudconfig_schema(before, schema=schema, strict=True)
