@@ -3,6 +3,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -12,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
@@ -142,16 +144,18 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 	if accounts.untried == "" && !adopts || provisioned {
 		infra.Status.Initialization.Provisioned = ptr.To(true)
 	}
+	trouble := cmp.Or(accounts.untried, accounts.broken)
 	switch {
 	case adopts && !provisioned:
 		setNotReady(infra, infrav1.WaitingForAPIServerReason, fmt.Sprintf(
 			"waits until AdoptedControlPlane %q has found its API server", cluster.Spec.ControlPlaneRef.Name))
-	case accounts.untried != "":
-		setNotReady(infra, infrav1.WaitingForAccountReason, accounts.untried)
-	case accounts.broken != "":
-		setNotReady(infra, infrav1.WaitingForAccountReason, accounts.broken)
+	case trouble != "" && !conditions.IsTrue(infra, clusterv1.ReadyCondition):
+		setNotReady(infra, infrav1.WaitingForAccountReason, trouble)
 	default:
-		setReady(infra)
+		// Once it is Ready it stays so: while a cluster's infrastructure is not, Cluster API's MachineHealthChecks heal none of its
+		// machines, those of accounts without trouble included; and one that looked then does not look again when it is (v1.14.2,
+		// machinehealthcheck_targets.go, needsRemediation).
+		setCondition(infra, clusterv1.ReadyCondition, metav1.ConditionTrue, infrav1.ReadyReason, trouble)
 	}
 	return nil
 }

@@ -82,7 +82,8 @@ func TestClusterWaitsForAccount(t *testing.T) {
 	s.Expect(infra.Status.Initialization.Provisioned).To(Equal(ptr.To(true)))
 
 	update(s, account, func(a *infrav1.CloudAccount) { a.Spec.CredentialsRef.Name = "nothing" })
-	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `"prod" is not ready`)
+	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, `"prod" is not ready`)
+	s.Expect(conditions.IsTrue(infra, clusterv1.ReadyCondition)).To(BeTrue())
 	s.Expect(infra.Status.Initialization.Provisioned).To(Equal(ptr.To(true)))
 	s.Expect(infra.Status.FailureDomains).To(HaveLen(3))
 }
