@@ -39,7 +39,7 @@ type world interface {
 	fall(ctx context.Context, w *wave, mode simulator.DownMode) (rise func(context.Context) error, err error)
 }
 
-var worlds = map[string]world{"simulated": &simulatedWorld{}, "aws": amazonWorld{}}
+var worlds = map[string]world{"simulated": &simulatedWorld{}, "aws": amazonWorld{}, "vsphere": vsphereWorld{}}
 
 // simulatedWorld is the simulated cloud.
 type simulatedWorld struct{ admin simulator.Admin }

@@ -76,7 +76,7 @@ func StartOnAWS(ctx context.Context, controllerManagerArgs ...string) (*Rig, err
 	return start(ctx, &amazon{}, controllerManagerArgs)
 }
 
-// StartOnVSphere is Start with govmomi's simulator of a vCenter in the place of the simulated cloud. All tenants have the same one.
+// StartOnVSphere is Start with govmomi's simulator of a vCenter in the place of the simulated cloud. Each tenant has its own.
 func StartOnVSphere(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &vsphere{}, controllerManagerArgs)
 }

@@ -39,7 +39,7 @@ type Tenant struct {
 	API, Cloud *faultproxy.Proxy
 	// AWS is the tenant's own stand-in for EC2, behind Cloud; nil where its account is the simulated cloud's.
 	AWS *ec2stub.Cloud
-	// VCenter is the one of all tenants, behind Cloud; nil where the account is another cloud's.
+	// VCenter is the tenant's own, behind Cloud; nil where the account is another cloud's.
 	VCenter *vcenter.VCenter
 
 	rig *Rig

@@ -11,13 +11,13 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -25,30 +25,36 @@ import (
 	"github.com/drover-io/drover/test/vcenter"
 )
 
-const (
-	vsphereUser     = "drover@vsphere.local"
-	vspherePassword = "marked-password"
-)
+// VSphereUser is whom the tenants' accounts log in as. The password is the tenant's token.
+const VSphereUser = "drover@vsphere.local"
 
-// vsphere is one vCenter for all tenants, in this process, whose VMs are the simulated cloud's bodies.
+// vsphere is a vCenter for each tenant, in this process, whose VMs are the simulated cloud's bodies.
 type vsphere struct {
-	vcenter *vcenter.VCenter
-	fleet   *body.Fleet
-	cancel  context.CancelFunc
+	fleet  *body.Fleet
+	cancel context.CancelFunc
+
+	mu       sync.Mutex
+	vcenters map[string]*vcenter.VCenter // by the tenant's name
 }
 
-func (v *vsphere) start(context.Context, *Rig) (err error) {
+func (v *vsphere) start(context.Context, *Rig) error {
 	ctx, cancel := context.WithCancel(context.Background())
-	v.cancel = cancel
+	v.cancel, v.vcenters = cancel, map[string]*vcenter.VCenter{}
 	v.fleet = body.NewFleet(ctx, body.Options{})
-	v.vcenter, err = vcenter.Start(vcenter.Options{Username: vsphereUser, Password: vspherePassword, Power: v.power})
-	return err
+	return nil
 }
 
-func (v *vsphere) open(_ context.Context, t *Tenant) (faultproxy.Options, error) {
-	t.VCenter = v.vcenter
-	t.Dress = func(o client.Object) { dressVSphere(o, t.Cloud) }
-	return faultproxy.Options{Upstream: v.vcenter.URL, CA: v.vcenter.CA, Parse: soapCall}, nil
+func (v *vsphere) open(_ context.Context, t *Tenant) (o faultproxy.Options, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	// An address leads to one Node: the tenants, who share a workload cluster, share none.
+	t.VCenter, err = vcenter.Start(vcenter.Options{Username: VSphereUser, Password: t.Token, Power: v.power, Subnet: len(v.vcenters)%200 + 1})
+	if err != nil {
+		return o, err
+	}
+	v.vcenters[t.Name] = t.VCenter
+	t.Dress = func(o client.Object) { dressVSphere(o, t.Cloud, t.Token) }
+	return faultproxy.Options{Upstream: t.VCenter.URL, CA: t.VCenter.CA, Parse: soapCall}, nil
 }
 
 var operation = regexp.MustCompile(`<(?:\w+:)?Body[^>]*>\s*<(?:\w+:)?(\w+)`)
@@ -87,11 +93,11 @@ func unpack(text string) []byte {
 }
 
 // dressVSphere makes vSphere's of what is described for the simulated cloud.
-func dressVSphere(o client.Object, door *faultproxy.Proxy) {
+func dressVSphere(o client.Object, door *faultproxy.Proxy, password string) {
 	switch o := o.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
-			o.Data = map[string][]byte{"username": []byte(vsphereUser), "password": []byte(vspherePassword)}
+			o.Data = map[string][]byte{"username": []byte(VSphereUser), "password": []byte(password)}
 		}
 	case *infrav1.CloudAccount:
 		server := strings.TrimPrefix(door.URL(), "https://")
@@ -110,18 +116,21 @@ func dressVSphere(o client.Object, door *faultproxy.Proxy) {
 	}
 }
 
-// books are vCenter's, in the words of the simulated cloud's. A tenant's machines lie in the namespace of its name.
+// books are the vCenters', in the words of the simulated cloud's.
 func (v *vsphere) books(context.Context) (s simulator.Snapshot, err error) {
-	for _, vm := range v.vcenter.VMs() {
-		r := wire.Resource{Kind: wire.Instance, ID: vm.UUID, Name: vm.Name, State: wire.Stopped, Tags: vm.Options, PrivateIP: vm.IP}
-		switch {
-		case vm.Gone:
-			r.State = wire.Terminated
-		case vm.On:
-			r.State = wire.Running
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for tenant, one := range v.vcenters {
+		for _, vm := range one.VMs() {
+			r := wire.Resource{Kind: wire.Instance, ID: vm.UUID, Name: vm.Name, State: wire.Stopped, Tags: vm.Options, PrivateIP: vm.IP}
+			switch {
+			case vm.Gone:
+				r.State = wire.Terminated
+			case vm.On:
+				r.State = wire.Running
+			}
+			s.Resources = append(s.Resources, simulator.SnapshotResource{Resource: r, Account: tenant})
 		}
-		namespace, _, _ := strings.Cut(vm.Options[cloud.TagMachine], "/")
-		s.Resources = append(s.Resources, simulator.SnapshotResource{Resource: r, Account: namespace})
 	}
 	return s, nil
 }
@@ -133,8 +142,8 @@ func (v *vsphere) stop() error {
 	if v.cancel == nil {
 		return nil
 	}
-	if v.vcenter != nil {
-		v.vcenter.Close()
+	for _, one := range v.vcenters {
+		one.Close()
 	}
 	v.cancel()
 	v.fleet.Wait()

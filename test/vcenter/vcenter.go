@@ -36,6 +36,8 @@ type Options struct {
 	// Power is called when a VM with options of Drover's is switched on, and what it returns when the VM is switched off or destroyed.
 	// nil: VMs have no bodies.
 	Power func(VM) (off func())
+	// Subnet is the second number of the VMs' addresses, 10.<subnet>.x.y.
+	Subnet int
 }
 
 // VM is a virtual machine as vCenter has it, or had it.
@@ -60,10 +62,14 @@ type VCenter struct {
 	server  *simulator.Server
 	door    *httptest.Server
 
-	mu      sync.Mutex
-	settled types.ManagedObjectReference // the last task that was waited for
-	seen    map[types.ManagedObjectReference]VM
-	off     map[types.ManagedObjectReference]func()
+	faulty sync.Mutex
+	faults []*injected
+
+	mu       sync.Mutex
+	sessions map[string]bool              // those that were not ended
+	settled  types.ManagedObjectReference // the last task that was waited for
+	seen     map[types.ManagedObjectReference]VM
+	off      map[types.ManagedObjectReference]func()
 }
 
 // Start starts one. Close ends it.
@@ -75,11 +81,15 @@ func Start(o Options) (*VCenter, error) {
 	}
 	model.Service.Listen = &url.URL{User: url.UserPassword(o.Username, o.Password)}
 	v := &VCenter{
-		options: o, model: model, server: model.Service.NewServer(),
+		options: o, model: model, server: model.Service.NewServer(), sessions: map[string]bool{},
 		seen: map[types.ManagedObjectReference]VM{}, off: map[types.ManagedObjectReference]func(){},
+	}
+	model.Service.Context.Map.SessionManager().ValidLogin = func(req *types.Login) bool {
+		return req.UserName == v.options.Username && req.Password == v.options.Password
 	}
 	inner := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: v.server.URL.Host})
 	inner.Transport = door{v}
+	inner.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) } // it hangs up
 	v.door = httptest.NewTLSServer(inner)
 	v.URL, v.CA = v.door.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: v.door.Certificate().Raw})
 	return v, nil
@@ -102,22 +112,35 @@ type door struct{ *VCenter }
 
 // RoundTrip implements http.RoundTripper.
 func (d door) RoundTrip(req *http.Request) (*http.Response, error) {
-	return Poll(req, func(req *http.Request) (*http.Response, error) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		resp, err := http.DefaultTransport.RoundTrip(req)
-		if err != nil {
-			return nil, err
-		}
-		answer, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		resp.Body = io.NopCloser(bytes.NewReader(answer))
-		d.settle()
-		return resp, err
+	operation, err := operationOf(req)
+	if err != nil {
+		return nil, err
+	}
+	return d.fault(operation, false).spoil(req, func(req *http.Request) (*http.Response, error) {
+		return Poll(req, func(req *http.Request) (*http.Response, error) { return d.send(req, operation) })
 	})
 }
 
-// VMs are those that carry Drover's options, gone ones included.
+// send is one call, and its effects.
+func (d door) send(req *http.Request, operation string) (*http.Response, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.admit(req, operation) {
+		return Fault{Method: &types.NotAuthenticated{}}.answer(req, nil, nil)
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	d.remember(resp, operation)
+	answer, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	resp.Body = io.NopCloser(bytes.NewReader(answer))
+	d.settle()
+	return resp, err
+}
+
+// VMs are those that carry Drover's options, and those that Launch made, gone ones included.
 func (v *VCenter) VMs() []VM {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -133,16 +156,43 @@ func (v *VCenter) Destroy(uuid string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, vm := range v.machines() {
-		if vm.Config.Uuid != uuid {
-			continue
+		if vm.Config.Uuid == uuid {
+			v.destroy(vm)
+			return nil
 		}
-		vm.PowerOffVMTask(v.model.Service.Context, &types.PowerOffVM_Task{This: vm.Self})
-		v.settle()
-		vm.DestroyTask(v.model.Service.Context, &types.Destroy_Task{This: vm.Self})
-		v.settle()
-		return nil
 	}
 	return errors.New("there is no VM " + uuid)
+}
+
+func (v *VCenter) destroy(vm *simulator.VirtualMachine) {
+	vm.PowerOffVMTask(v.model.Service.Context, &types.PowerOffVM_Task{This: vm.Self})
+	v.settle()
+	vm.DestroyTask(v.model.Service.Context, &types.Destroy_Task{This: vm.Self})
+	v.settle()
+}
+
+// foreign is an option of VMs that Launch made.
+const foreign = "made-by-somebody"
+
+// Launch makes somebody else's VM with these options, and returns its UUID.
+func (v *VCenter) Launch(name string, options map[string]string) (string, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	template := v.machines()[slices.IndexFunc(v.machines(), func(m *simulator.VirtualMachine) bool { return m.Name == Template })]
+	config := &types.VirtualMachineConfigSpec{ExtraConfig: []types.BaseOptionValue{&types.OptionValue{Key: foreign, Value: "yes"}}}
+	for key, value := range options {
+		config.ExtraConfig = append(config.ExtraConfig, &types.OptionValue{Key: key, Value: value})
+	}
+	template.CloneVMTask(v.model.Service.Context, &types.CloneVM_Task{
+		This: template.Self, Folder: *template.Parent, Name: name, Spec: types.VirtualMachineCloneSpec{Config: config, PowerOn: true},
+	})
+	v.settle()
+	for _, vm := range v.seen {
+		if vm.Name == name {
+			return vm.UUID, nil
+		}
+	}
+	return "", errors.New("the VM " + name + " was not made")
 }
 
 func (v *VCenter) machines() (all []*simulator.VirtualMachine) {
@@ -197,18 +247,26 @@ func (v *VCenter) look(m *simulator.VirtualMachine) (vm VM, ours bool) {
 			vm.Options[o.GetOptionValue().Key], _ = o.GetOptionValue().Value.(string)
 		}
 	})
-	return vm, vm.Options["drover-creation-token"] != ""
+	return vm, vm.Options["drover-creation-token"] != "" || vm.Options[foreign] != ""
 }
 
 // embody gives a VM that is on a body and an address, and takes the body of one that is off.
 func (v *VCenter) embody(m *simulator.VirtualMachine, vm VM) {
 	if vm.IP == "" {
 		n := len(v.seen) + 1
-		vm.IP = fmt.Sprintf("10.66.%d.%d", n/250, n%250+1)
+		vm.IP = fmt.Sprintf("10.%d.%d.%d", v.options.Subnet, n/250, n%250+1)
 	}
 	v.seen[m.Self] = vm
 	switch _, has := v.off[m.Self]; {
 	case vm.On && !has && v.options.Power != nil:
+		v.off[m.Self] = func() {}
+		switch birth := v.fault("", true).Birth; {
+		case birth == Stillborn:
+			v.destroy(m)
+			return
+		case birth == Lifeless || vm.Options[foreign] != "":
+			return
+		}
 		v.model.Service.Context.Update(m, []types.PropertyChange{{Name: "guest.net", Val: []types.GuestNicInfo{
 			{Network: "VM Network", DeviceConfigId: 4000, Connected: true, IpAddress: []string{vm.IP}},
 		}}})

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vmware/govmomi/vim25/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/rig"
+	"github.com/drover-io/drover/test/vcenter"
+)
+
+// vsphereWorld is a vCenter of govmomi's for each tenant.
+type vsphereWorld struct{}
+
+func (vsphereWorld) start(ctx context.Context) (*rig.Rig, error) { return rig.StartOnVSphere(ctx) }
+
+func (vsphereWorld) parts() int { return 1 }
+
+func (vsphereWorld) launch(_ context.Context, x *tenant, tags map[string]string) (string, error) {
+	return x.VCenter.Launch(fmt.Sprintf("foreign-%d", len(x.foreign)), tags)
+}
+
+// accept takes the last token: there is one password.
+func (vsphereWorld) accept(_ context.Context, x *tenant, tokens ...string) error {
+	password := "nobody knows it"
+	if len(tokens) > 0 {
+		password = tokens[len(tokens)-1]
+	}
+	x.VCenter.SetPassword(password)
+	return nil
+}
+
+func (vsphereWorld) credentials(token string) map[string]string {
+	return map[string]string{"username": rig.VSphereUser, "password": token}
+}
+
+// harm removes a VM: vCenter shows nothing of what is gone.
+func (vsphereWorld) harm(_ context.Context, x *tenant, id string, _ simulator.InstanceAction) error {
+	return x.VCenter.Destroy(id)
+}
+
+// What the simulated cloud's operations and errors are called by vCenter.
+var (
+	vsphereOperations = map[string]string{
+		"": "", wire.RunInstances: "CloneVM_Task", wire.DescribeResources: "RetrievePropertiesEx", wire.TerminateInstances: "Destroy_Task",
+		wire.DeleteResources: "PowerOffVM_Task", wire.DescribeCatalog: "FindByInventoryPath",
+	}
+	vsphereErrors = map[string]types.BaseMethodFault{
+		wire.InternalError:                &types.SystemErrorFault{Reason: "it was told to"},
+		wire.ServiceUnavailable:           &types.HostNotConnected{},
+		wire.RequestLimitExceeded:         &types.TaskInProgress{},
+		wire.IdempotentParameterMismatch:  &types.ConcurrentAccess{},
+		wire.InsufficientInstanceCapacity: &types.InsufficientMemoryResourcesFault{},
+	}
+)
+
+func (vsphereWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func(context.Context) error, error) {
+	op, named := vsphereOperations[f.Operation]
+	method, known := vsphereErrors[f.Code]
+	if !named || f.Code != "" && !known {
+		return nil, fmt.Errorf("vCenter knows no %s of %s", f.Code, f.Operation)
+	}
+	out := vcenter.Fault{Operation: op, Skip: f.Skip, Count: f.Count, Delay: f.Delay.Duration, Method: method}
+	switch f.Kind {
+	case simulator.ErrorBefore, simulator.Slow, simulator.PartialPage: // vCenter's pages hold all that was asked for
+	case simulator.CutBefore:
+		out.Instead = vcenter.Cut
+	case simulator.ErrorAfter, simulator.SlowAfter:
+		out.After = true
+	case simulator.CutAfter:
+		out.After, out.Instead = true, vcenter.Cut
+	case simulator.Late:
+		out.Late = true
+	case simulator.TruncatedJSON:
+		out.After, out.Instead = true, vcenter.Half
+	case simulator.HTML:
+		out.After, out.Instead = true, vcenter.Page
+	case simulator.Redirect:
+		out.After, out.Instead = true, vcenter.Elsewhere
+	case simulator.FailBoot:
+		out.Birth = vcenter.Stillborn
+	case simulator.DeadBody:
+		out.Birth = vcenter.Lifeless
+	default:
+		return nil, fmt.Errorf("nobody knows how %s befalls vCenter", f.Kind)
+	}
+	return forget(x.VCenter.Inject(out)), nil
+}
+
+func (vsphereWorld) resize(m *infrav1.CloudMachineFields) { m.VSphere.CPUs *= 2 }
+
+// set does nothing: vCenter is consistent, and answers whole.
+func (vsphereWorld) set(context.Context, *wave, simulator.Settings) error { return nil }
+
+func (vsphereWorld) fall(_ context.Context, w *wave, mode simulator.DownMode) (func(context.Context) error, error) {
+	down, ok := map[simulator.DownMode]vcenter.Fault{
+		simulator.DownCut:         {Instead: vcenter.Cut},
+		simulator.DownUnavailable: {Instead: vcenter.Down},
+		simulator.DownHang:        {Instead: vcenter.Cut, Delay: time.Hour},
+	}[mode]
+	if !ok {
+		return nil, errors.New("nobody knows how vCenter is down: " + string(mode))
+	}
+	var all []func()
+	for _, x := range w.tenants {
+		all = append(all, x.VCenter.Inject(down))
+	}
+	return forget(func() {
+		for _, undo := range all {
+			undo()
+		}
+	}), nil
+}
