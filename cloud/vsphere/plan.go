@@ -47,6 +47,7 @@ type plan struct {
 
 // template is what a clone begins as.
 type template struct {
+	name      string // for people
 	ref       types.ManagedObjectReference
 	cpus      int32
 	memoryMiB int32
@@ -67,7 +68,7 @@ func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMach
 	if err != nil {
 		return nil, err
 	}
-	kind, err := json.Marshal([]any{spec.Template, spec.CloneMode, spec.Snapshot, spec.Folder, spec.ResourcePool, spec.Host, spec.Datastore, spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, where})
+	kind, err := json.Marshal([]any{spec.Template, spec.ContentLibrary, spec.CloneMode, spec.Snapshot, spec.Folder, spec.ResourcePool, spec.Host, spec.Datastore, spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, where})
 	if err != nil {
 		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be read", Err: err}
 	}
@@ -143,15 +144,20 @@ func (s *session) child(ctx context.Context, what, folder, name string, kinds ..
 
 // template reads what a clone begins as: the template's configuration or, for a linked clone, that of its snapshot.
 func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphereMachine) (t template, err error) {
-	shown := cloud.Clip(spec.Template, 512)
-	t.ref, err = s.child(ctx, "template", "vm", spec.Template, "VirtualMachine")
+	if lib := spec.ContentLibrary; lib != nil {
+		t.name = fmt.Sprintf("template %q of content library %q", cloud.Clip(lib.Item, 255), cloud.Clip(lib.Library, 255))
+		t.ref, err = s.libraryTemplate(ctx, lib)
+	} else {
+		t.name = fmt.Sprintf("template %q", cloud.Clip(spec.Template, 512))
+		t.ref, err = s.child(ctx, "template", "vm", spec.Template, "VirtualMachine")
+	}
 	if err != nil {
 		return t, err
 	}
 	read := func(ref types.ManagedObjectReference, paths ...string) (vm, error) {
 		found, err := s.these(ctx, d.page, []types.ManagedObjectReference{ref}, append(paths, "config.hardware", "config.guestId"))
 		if err == nil && len(found) == 0 {
-			err = cloud.Errorf(cloud.NotFound, "template %q, or its snapshot, has just been removed", shown)
+			err = cloud.Errorf(cloud.NotFound, "%s, or its snapshot, has just been removed", t.name)
 		}
 		return append(found, vm{})[0], err
 	}
@@ -162,7 +168,7 @@ func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphere
 	if spec.CloneMode == infrav1.VSphereCloneLinked {
 		all, _ := found.properties["snapshot"].(types.VirtualMachineSnapshotInfo)
 		if t.snapshot, err = snapshotOf(all, spec.Snapshot); err != nil {
-			return t, cloud.Errorf(cloud.InvalidSpec, "template %q has %v, and a linked clone needs one", shown, err)
+			return t, cloud.Errorf(cloud.InvalidSpec, "%s has %v, and a linked clone needs one", t.name, err)
 		}
 		if found, err = read(*t.snapshot); err != nil {
 			return t, err
@@ -170,7 +176,7 @@ func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphere
 	}
 	hardware, ok := found.properties["config.hardware"].(types.VirtualHardware)
 	if !ok {
-		return t, cloud.Errorf(cloud.Unavailable, "vCenter can't read the configuration of template %q now", shown)
+		return t, cloud.Errorf(cloud.Unavailable, "vCenter can't read the configuration of %s now", t.name)
 	}
 	t.cpus, t.memoryMiB, t.devices = hardware.NumCPU, hardware.MemoryMB, hardware.Device
 	t.guest = found.text("config.guestId")
@@ -310,11 +316,11 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 	newKey := func() int32 { key--; return key } // what is new has a negative key of the client's choice
 	root, units := t.disks()
 	if root == nil && (spec.DiskGiB > 0 || len(spec.DataDisksGiB) > 0) {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "template %q has no disk", cloud.Clip(spec.Template, 512))
+		return nil, cloud.Errorf(cloud.InvalidSpec, "%s has no disk", t.name)
 	}
 	if spec.DiskGiB > 0 {
 		if root.CapacityInKB > int64(spec.DiskGiB)<<20 {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "diskGiB is %d, and template %q has %d: disks don't shrink", spec.DiskGiB, cloud.Clip(spec.Template, 512), root.CapacityInKB>>20)
+			return nil, cloud.Errorf(cloud.InvalidSpec, "diskGiB is %d, and %s has %d: disks don't shrink", spec.DiskGiB, t.name, root.CapacityInKB>>20)
 		}
 		larger := *root
 		larger.CapacityInKB, larger.CapacityInBytes = int64(spec.DiskGiB)<<20, int64(spec.DiskGiB)<<30
@@ -326,7 +332,7 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 			unit++
 		}
 		if unit > 15 {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "the controller of template %q has no room for %d further disks", cloud.Clip(spec.Template, 512), len(spec.DataDisksGiB))
+			return nil, cloud.Errorf(cloud.InvalidSpec, "the controller of %s has no room for %d further disks", t.name, len(spec.DataDisksGiB))
 		}
 		units[unit] = true
 		change(types.VirtualDeviceConfigSpecOperationAdd, &types.VirtualDisk{

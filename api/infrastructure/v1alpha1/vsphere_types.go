@@ -126,18 +126,23 @@ const (
 
 // VSphereMachine is a VM that is cloned from a template. Paths are those of the inventory, below the datacenter's folder
 // for that kind of object; a slash in a name is written as "%2f".
+// +kubebuilder:validation:XValidation:rule="has(self.template) != has(self.contentLibrary)",message="set template or contentLibrary, and not both"
 // +kubebuilder:validation:XValidation:rule="!has(self.cloneMode) || self.cloneMode != 'Linked' || !has(self.diskGiB)",message="a linked clone has its template's disk: leave diskGiB out"
 // +kubebuilder:validation:XValidation:rule="!has(self.snapshot) || (has(self.cloneMode) && self.cloneMode == 'Linked')",message="snapshot is for linked clones: set cloneMode to Linked"
 // +kubebuilder:validation:XValidation:rule="!has(self.datastore) || !has(self.datastoreCluster)",message="datastore and datastoreCluster are two answers to one question: set one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.coresPerSocket) || (has(self.cpus) && self.cpus % self.coresPerSocket == 0)",message="cpus must be set, and a multiple of coresPerSocket"
 type VSphereMachine struct {
 	// template is the path of the VM or template to clone. It needs VMware Tools, and cloud-init with the VMware data
-	// source or Ignition. Example: "templates/ubuntu-2404-kube-v1.36.3".
-	// +required
+	// source or Ignition. Default: the one in contentLibrary. Example: "templates/ubuntu-2404-kube-v1.36.3".
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	Template string `json:"template,omitempty"`
+
+	// contentLibrary names the template as an item of a content library, instead of by its path. Example: {library: images, item: ubuntu-2404-kube-v1.36.3}.
+	// +optional
+	ContentLibrary *VSphereLibraryItem `json:"contentLibrary,omitempty"`
 
 	// cloneMode is "Full", which copies the template's disks, or "Linked", which is made in seconds and depends on the
 	// template's snapshot as long as the machine lives. Default: "Full".
@@ -288,6 +293,21 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	GuestShutdownSeconds int32 `json:"guestShutdownSeconds,omitempty"`
+}
+
+// VSphereLibraryItem is a VM template that a content library of the vCenter keeps, in its latest version. An item of type OVF is none.
+type VSphereLibraryItem struct {
+	// library is the content library's name. Capital letters are not told apart. Example: "images".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Library string `json:"library,omitempty"`
+
+	// item is the name of the template in the library. Example: "ubuntu-2404-kube-v1.36.3".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Item string `json:"item,omitempty"`
 }
 
 // VSphereTPM says which TPM a machine has.
