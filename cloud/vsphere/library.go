@@ -56,7 +56,7 @@ func onlyOne(ids []string, field, name string) error {
 	case 1:
 		return nil
 	}
-	return cloud.Errorf(cloud.InvalidSpec, "%s: %d are called %q; rename one, or name the template by its path", field, len(ids), cloud.Clip(name, 255))
+	return cloud.Errorf(cloud.Conflict, "%s: %d are called %q; rename one, or name the template by its path", field, len(ids), cloud.Clip(name, 255))
 }
 
 // query is a read by the Automation API.

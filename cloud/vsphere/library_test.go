@@ -126,7 +126,7 @@ func TestContentLibraryRefused(t *testing.T) {
 	}{
 		{"nothing", "ubuntu", cloud.NotFound, `contentLibrary.library: there is no "nothing"`},
 		{"images", "ubuntu", cloud.NotFound, `contentLibrary.item: there is no "ubuntu"`},
-		{"twins", "ubuntu", cloud.InvalidSpec, `contentLibrary.library: 2 are called "twins"`},
+		{"twins", "ubuntu", cloud.Conflict, `contentLibrary.library: 2 are called "twins"`},
 		{"images", "appliance", cloud.InvalidSpec, `contentLibrary.item: "appliance" is no VM template`},
 		{"empty", "ubuntu", cloud.InvalidSpec, `contentLibrary.item: "ubuntu" is no VM template`},
 	} {
@@ -146,7 +146,7 @@ func TestAutomationSession(t *testing.T) {
 	v.holds(v.named("DC0_C0_RP1_VM0").Self)
 	d := v.driver(t)
 	ask := func() {
-		d.plans.drop()
+		d.plans.Reset()
 		errs := make(chan error)
 		for range 10 {
 			go func() {

@@ -10,7 +10,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/vmware/govmomi/vim25/types"
@@ -26,12 +25,6 @@ import (
 // the look-ups, short enough for a template that was changed. What is wrong with it shows when a clone fails, and ends it.
 const planMemory = 5 * time.Minute
 
-// plans are where machines of one kind go.
-type plans struct {
-	mu     sync.Mutex
-	byKind map[string]*plan
-}
-
 // plan is what the names in a machine's fields lead to.
 type plan struct {
 	template template
@@ -42,7 +35,7 @@ type plan struct {
 	pod      *types.ManagedObjectReference // the datastore cluster, of which one is chosen for each machine
 	policy   []types.BaseVirtualMachineProfileSpec
 	networks []types.BaseVirtualDeviceBackingInfo
-	until    time.Time
+	tags     []string // the IDs of those to attach
 }
 
 // template is what a clone begins as.
@@ -56,59 +49,35 @@ type template struct {
 	snapshot  *types.ManagedObjectReference // that a linked clone is made from
 }
 
-func (p *plans) drop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.byKind = nil
-}
-
 // plan resolves the names, or remembers what they led to.
 func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMachine, domain string) (*plan, error) {
-	where, err := d.domain(domain)
+	where, err := d.place(ctx, s, domain)
 	if err != nil {
 		return nil, err
 	}
-	kind, err := json.Marshal([]any{spec.Template, spec.ContentLibrary, spec.CloneMode, spec.Snapshot, spec.Folder, spec.ResourcePool, spec.Host, spec.Datastore, spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, where})
+	kind, err := json.Marshal([]any{spec.Template, spec.ContentLibrary, spec.CloneMode, spec.Snapshot, spec.Folder, spec.ResourcePool, spec.Host, spec.Datastore,
+		spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, spec.Tags, where})
 	if err != nil {
 		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be read", Err: err}
 	}
-	d.plans.mu.Lock()
-	known := d.plans.byKind[string(kind)]
-	d.plans.mu.Unlock()
-	if known != nil && time.Now().Before(known.until) {
-		return known, nil
-	}
-	if where.ResourcePool != "" {
-		spec = spec.DeepCopy()
-		spec.ResourcePool, spec.Host = where.ResourcePool, ""
-		if where.Datastore != "" {
-			spec.Datastore, spec.DatastoreCluster = where.Datastore, ""
-		}
-	}
-	made, err := d.resolve(ctx, s, spec)
-	if err != nil {
-		return nil, err
-	}
-	d.plans.mu.Lock()
-	defer d.plans.mu.Unlock()
-	if d.plans.byKind == nil || len(d.plans.byKind) >= 1000 {
-		d.plans.byKind = map[string]*plan{}
-	}
-	d.plans.byKind[string(kind)] = made
-	return made, nil
+	return d.plans.Get(ctx, string(kind), func(ctx context.Context) (*plan, error) { return d.resolve(ctx, s, where.of(spec), where) })
 }
 
-func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereMachine) (*plan, error) {
-	if spec.ResourcePool == "" {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "resourcePool is missing, and no failure domain has one")
-	}
-	p := &plan{until: time.Now().Add(planMemory)}
-	var err error
+// resolve is for a machine whose fields say already what its failure domain has names for.
+func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereMachine, where place) (p *plan, err error) {
+	p = &plan{}
 	if p.template, err = d.template(ctx, s, spec); err != nil {
 		return nil, err
 	}
-	if p.pool, err = s.child(ctx, "resource pool", "host", spec.ResourcePool, "ResourcePool", "VirtualApp"); err != nil {
-		return nil, err
+	switch {
+	case where.Pool != nil:
+		p.pool = *where.Pool
+	case spec.ResourcePool == "":
+		return nil, cloud.Errorf(cloud.InvalidSpec, "resourcePool is missing, and no failure domain has one")
+	default:
+		if p.pool, err = s.child(ctx, "resource pool", "host", spec.ResourcePool, "ResourcePool", "VirtualApp"); err != nil {
+			return nil, err
+		}
 	}
 	if spec.Host != "" {
 		host, err := s.child(ctx, "host", "host", spec.Host, "HostSystem")
@@ -123,6 +92,9 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 	if err := s.storage(ctx, p, spec); err != nil {
 		return nil, err
 	}
+	if where.Store != nil {
+		p.store = where.Store
+	}
 	for _, n := range spec.Networks {
 		backing, err := d.network(ctx, s, n.Name)
 		if err != nil {
@@ -130,7 +102,8 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 		}
 		p.networks = append(p.networks, backing)
 	}
-	return p, nil
+	p.tags, err = d.tagIDs(ctx, s, spec.Tags)
+	return p, err
 }
 
 // child finds what a machine's field names, below the datacenter's folder for such things.
@@ -266,6 +239,9 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 	options, err := options(req)
 	if err != nil {
 		return nil, err
+	}
+	if len(p.tags) > 0 {
+		options = append(options, &types.OptionValue{Key: optionTags, Value: strings.Join(p.tags, " ")})
 	}
 	devices, err := p.template.changes(spec, p.networks, req.Token)
 	if err != nil {

@@ -4,6 +4,7 @@ package v1alpha1
 
 // VSphereAccount is a datacenter of a vCenter Server. Its credentials Secret has the keys "username" and "password"; there
 // are no ambient credentials.
+// +kubebuilder:validation:XValidation:rule="!has(self.failureDomains) || !has(self.zoneCategory)",message="failureDomains and zoneCategory are two answers to one question: set one of them"
 type VSphereAccount struct {
 	// server is the vCenter's host name or address, with a port if it is not 443. It is spoken to over TLS, and its
 	// certificate is always verified. It can't be changed. Example: "vcenter.example.com".
@@ -49,6 +50,14 @@ type VSphereAccount struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
 	FailureDomains []VSphereFailureDomain `json:"failureDomains,omitempty"`
+
+	// zoneCategory finds the failure domains by vSphere tags instead: it is the name of the category whose tags are on the datacenter's compute
+	// clusters, one cluster for each tag. The failure domains are called as the tags are. A datastore of the datacenter with the same tag is the
+	// domain's. Example: "k8s-zone".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	ZoneCategory string `json:"zoneCategory,omitempty"`
 
 	// nodeAddresses chooses among the addresses that VMware Tools tell of a machine. Left out, all of them are the machine's but
 	// loopback and link-local ones.
@@ -280,6 +289,16 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:MaxItems=50
 	ExtraConfig []VSphereOption `json:"extraConfig,omitempty"`
 
+	// tags of vSphere that are attached to the VM, by their categories and names. They are attached when it is first seen to run, and are for
+	// people and for what goes by tags; Drover does not. Default: none. Example: [{category: team, name: blue}].
+	// +optional
+	// +listType=map
+	// +listMapKey=category
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=20
+	Tags []VSphereTag `json:"tags,omitempty"`
+
 	// powerOffMode is "Hard", which cuts the power before the VM is deleted, "TrySoft", which asks the guest to shut
 	// down first, or "Soft", which waits until it has done so, however long. The Node has been drained before. Default: "Hard".
 	// +optional
@@ -308,6 +327,21 @@ type VSphereLibraryItem struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Item string `json:"item,omitempty"`
+}
+
+// VSphereTag is a tag of vSphere, which must be there.
+type VSphereTag struct {
+	// category of the tag. Example: "team".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Category string `json:"category,omitempty"`
+
+	// name of the tag in its category. Example: "blue".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Name string `json:"name,omitempty"`
 }
 
 // VSphereTPM says which TPM a machine has.
