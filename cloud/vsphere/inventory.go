@@ -25,11 +25,12 @@ const fewLookups = 4
 // The options of a VM that hold what its machine's spec is not there to tell. A guest can't change them: it may set those
 // that begin with "guestinfo." alone.
 const (
-	optionDomain   = "drover-failure-domain"
-	optionHost     = "drover-host-name"
-	optionPowerOff = "drover-power-off"
-	optionGroup    = "drover-anti-affinity-group"
-	optionTags     = "drover-vsphere-tags"
+	optionDomain     = "drover-failure-domain"
+	optionHost       = "drover-host-name"
+	optionPowerOff   = "drover-power-off"
+	optionGroup      = "drover-anti-affinity-group"
+	optionTags       = "drover-vsphere-tags"
+	optionAttributes = "drover-vsphere-attributes"
 )
 
 // option is the property path of one option of a VM. All options would bring the user data of every VM along.
@@ -42,7 +43,7 @@ func identityProperties() []string {
 
 func stateProperties() []string {
 	return append(identityProperties(), "config.createDate", "runtime.powerState", "guest.net",
-		option(optionHost), option(optionDomain), option(optionGroup), option(optionTags))
+		option(optionHost), option(optionDomain), option(optionGroup), option(optionTags), option(optionAttributes))
 }
 
 // vm is a VM as far as it was asked for.
@@ -291,10 +292,13 @@ func (d *driver) list(ctx context.Context, s *session) (pending map[string]cloud
 	return pending, vms, err
 }
 
-// judge says what all machines are, and sees to their groups and tags.
+// judge says what all machines are, and sees to their groups, tags and attributes.
 func (d *driver) judge(ctx context.Context, s *session, vms []vm, pending map[string]cloud.Resource) ([]cloud.Resource, error) {
 	all := d.merge(vms, pending)
 	d.attachTags(ctx, s, vms, all)
+	if err := d.setAttributes(ctx, s, vms, all); err != nil {
+		return nil, err
+	}
 	return all, d.keepApart(ctx, s, vms, all)
 }
 

@@ -27,15 +27,16 @@ const planMemory = 5 * time.Minute
 
 // plan is what the names in a machine's fields lead to.
 type plan struct {
-	template template
-	folder   types.ManagedObjectReference
-	pool     types.ManagedObjectReference
-	host     *types.ManagedObjectReference
-	store    *types.ManagedObjectReference
-	pod      *types.ManagedObjectReference // the datastore cluster, of which one is chosen for each machine
-	policy   []types.BaseVirtualMachineProfileSpec
-	networks []types.BaseVirtualDeviceBackingInfo
-	tags     []string // the IDs of those to attach
+	template   template
+	folder     types.ManagedObjectReference
+	pool       types.ManagedObjectReference
+	host       *types.ManagedObjectReference
+	store      *types.ManagedObjectReference
+	pod        *types.ManagedObjectReference // the datastore cluster, of which one is chosen for each machine
+	policy     []types.BaseVirtualMachineProfileSpec
+	networks   []types.BaseVirtualDeviceBackingInfo
+	tags       []string          // the IDs of those to attach
+	attributes map[string]string // of the custom attributes, by key
 }
 
 // template is what a clone begins as.
@@ -56,7 +57,7 @@ func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMach
 		return nil, err
 	}
 	kind, err := json.Marshal([]any{spec.Template, spec.ContentLibrary, spec.CloneMode, spec.Snapshot, spec.Folder, spec.ResourcePool, spec.Host, spec.Datastore,
-		spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, spec.Tags, where})
+		spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, spec.Tags, spec.CustomAttributes, where})
 	if err != nil {
 		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be read", Err: err}
 	}
@@ -102,7 +103,10 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 		}
 		p.networks = append(p.networks, backing)
 	}
-	p.tags, err = d.tagIDs(ctx, s, spec.Tags)
+	if p.tags, err = d.tagIDs(ctx, s, spec.Tags); err != nil {
+		return nil, err
+	}
+	p.attributes, err = s.attributeKeys(ctx, d.page, spec.CustomAttributes)
 	return p, err
 }
 
@@ -240,9 +244,11 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 	if err != nil {
 		return nil, err
 	}
-	if len(p.tags) > 0 {
-		options = append(options, &types.OptionValue{Key: optionTags, Value: strings.Join(p.tags, " ")})
+	marks, err := p.marks()
+	if err != nil {
+		return nil, err
 	}
+	options = append(options, marks...)
 	devices, err := p.template.changes(spec, p.networks, req.Token)
 	if err != nil {
 		return nil, err

@@ -237,7 +237,7 @@ func classOf(operation string) cloud.Class {
 	switch operation {
 	case "CloneVM_Task":
 		return cloud.ClassCreate
-	case "PowerOffVM_Task", "ShutdownGuest", "ReconfigVM_Task", "Destroy_Task", "CancelTask", "ReconfigureComputeResource_Task":
+	case "PowerOffVM_Task", "ShutdownGuest", "ReconfigVM_Task", "Destroy_Task", "CancelTask", "ReconfigureComputeResource_Task", "SetField":
 		return cloud.ClassDelete
 	}
 	return cloud.ClassRead

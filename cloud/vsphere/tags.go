@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/vmware/govmomi/vapi/rest"
 	"github.com/vmware/govmomi/vapi/tags"
@@ -95,44 +94,15 @@ func (s *session) category(ctx context.Context, name string) (string, error) {
 	return "", cloud.Errorf(cloud.NotFound, "there is no category of tags %q, or the account's user may not see it", cloud.Clip(name, 256))
 }
 
-// tagged are the VMs that have their tags. Those of a VM can be attached only when it is there, so the listing that finds it does so, for all new ones
-// at once. What is attached already may be attached again: a new process begins with none.
-type tagged struct {
-	mu      sync.Mutex
-	settled map[types.ManagedObjectReference]bool
-}
-
-// waiting returns, by tag, the VMs that run and have not got theirs, and forgets VMs that are gone.
-func (t *tagged) waiting(vms []vm) map[string][]vm {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	waiting, settled := map[string][]vm{}, map[types.ManagedObjectReference]bool{}
-	for _, m := range vms {
-		ids := strings.Fields(m.text(option(optionTags)))
-		switch {
-		case len(ids) == 0 || m.identity() == "":
-		case t.settled[m.ref]:
-			settled[m.ref] = true
-		case stateOf(m.properties["runtime.powerState"]) == cloud.StateRunning: // it is whole
-			for _, id := range ids {
-				waiting[id] = append(waiting[id], m)
-			}
-		}
-	}
-	t.settled = settled
-	return waiting
-}
-
-func (t *tagged) settle(ref types.ManagedObjectReference) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.settled[ref] = true
-}
-
 // attachTags attaches what is missing, by one call for each tag. What stands against it is shown with the machines, spoils no listing, and is
 // tried again by the next one.
 func (d *driver) attachTags(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) {
-	waiting := d.tagged.waiting(vms)
+	waiting := map[string][]vm{}
+	for _, m := range d.tagged.waiting(vms, optionTags) {
+		for _, id := range strings.Fields(m.text(option(optionTags))) {
+			waiting[id] = append(waiting[id], m)
+		}
+	}
 	failed := map[types.ManagedObjectReference]bool{}
 	for _, id := range slices.Sorted(maps.Keys(waiting)) {
 		for batch := range slices.Chunk(waiting[id], tagBatch) {

@@ -159,7 +159,8 @@ type driver struct {
 	clones   clones
 	removals removals
 	groups   groups
-	tagged   tagged
+	tagged   settled // with the tags of their own
+	noted    settled // with the custom attributes of their own
 
 	plans cloud.Memo[*plan]             // by what they depend on of a machine's fields
 	tags  cloud.Memo[map[string]string] // the IDs of a category's tags, by name

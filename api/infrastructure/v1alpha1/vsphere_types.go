@@ -299,6 +299,15 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:MaxItems=20
 	Tags []VSphereTag `json:"tags,omitempty"`
 
+	// customAttributes of vSphere that are set on the VM, by name, when it is first seen to run. They must be there. Default: none.
+	// Example: [{name: cost-center, value: "4711"}].
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=10
+	CustomAttributes []VSphereAttribute `json:"customAttributes,omitempty"`
+
 	// powerOffMode is "Hard", which cuts the power before the VM is deleted, "TrySoft", which asks the guest to shut
 	// down first, or "Soft", which waits until it has done so, however long. The Node has been drained before. Default: "Hard".
 	// +optional
@@ -342,6 +351,21 @@ type VSphereTag struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name,omitempty"`
+}
+
+// VSphereAttribute is the value of a custom attribute that vCenter has for VMs, or for everything.
+type VSphereAttribute struct {
+	// name of the attribute. Example: "cost-center".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=80
+	Name string `json:"name,omitempty"`
+
+	// value of the attribute. Example: "4711".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Value string `json:"value,omitempty"`
 }
 
 // VSphereTPM says which TPM a machine has.
