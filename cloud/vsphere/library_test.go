@@ -55,16 +55,22 @@ func (v *vcsim) keep(t testing.TB, name, item, kind string) {
 	}
 }
 
-// holds has vcsim say which VM template an item holds; it says nothing of it by itself.
+// holds has vcsim say which VM template items of libraries hold; it says nothing of it by itself.
 func (v *vcsim) holds(ref types.ManagedObjectReference) {
-	v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
-		resp, err := send()
-		if operation == "GetLibraryTemplate" && err == nil && resp.StatusCode == http.StatusOK {
-			err = resp.Body.Close()
-			resp.Body = io.NopCloser(bytes.NewBufferString(`{"value": {"vm_template": "` + ref.Value + `"}}`))
-		}
-		return resp, err
-	})
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.template = ref
+}
+
+// amend puts the template into vcsim's answer about an item.
+func (v *vcsim) amend(operation string, resp *http.Response, err error) (*http.Response, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if operation == "GetLibraryTemplate" && v.template.Value != "" && err == nil && resp.StatusCode == http.StatusOK {
+		err = resp.Body.Close()
+		resp.Body = io.NopCloser(bytes.NewBufferString(`{"value": {"vm_template": "` + v.template.Value + `"}}`))
+	}
+	return resp, err
 }
 
 func fromLibrary(library, item string) func(*infrav1.VSphereMachine) {

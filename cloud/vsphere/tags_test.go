@@ -47,8 +47,9 @@ func (v *vcsim) bearers(t testing.TB, id string) (tokens []string) {
 		t.Fatal(err)
 	}
 	for _, object := range all {
-		m := v.Context.Map.Get(object.Reference()).(*simulator.VirtualMachine)
-		tokens = append(tokens, v.options(m)[cloud.TagToken])
+		if m, ok := v.Context.Map.Get(object.Reference()).(*simulator.VirtualMachine); ok { // vcsim keeps those of VMs that are gone
+			tokens = append(tokens, v.options(m)[cloud.TagToken])
+		}
 	}
 	slices.Sort(tokens)
 	return tokens
