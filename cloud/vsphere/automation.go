@@ -118,8 +118,8 @@ func (v *vcenter) refusal(operation string, resp *http.Response) error {
 	if resp.StatusCode == http.StatusUnauthorized {
 		e.Err = errNoSession
 	}
-	for _, m := range told.Value.Messages {
-		e.Message += ": " + v.safe(m.DefaultMessage)
+	if len(told.Value.Messages) > 0 { // the others are the causes, in the words of vCenter's insides
+		e.Message += ": " + v.safe(told.Value.Messages[0].DefaultMessage)
 	}
 	return e
 }

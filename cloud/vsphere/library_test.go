@@ -4,9 +4,12 @@ package vsphere
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/vmware/govmomi/vapi/library"
@@ -182,4 +185,40 @@ func TestAutomationSession(t *testing.T) {
 		}
 	})
 	g.Expect(calls["CreateSession"]).To(Equal(1), "a user who fails often is locked out")
+}
+
+// TestRefusals: an error of the Automation API means what one of SOAP's does, and is shown in vCenter's words, without secrets; of what is none of its
+// answers nothing is shown.
+func TestRefusals(t *testing.T) {
+	g := NewWithT(t)
+	v := &vcenter{username: username, password: password}
+	refuse := func(status int, body string) error {
+		return v.refusal("GetTag", &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {"7"}}, Body: io.NopCloser(strings.NewReader(body))})
+	}
+	for code, names := range map[cloud.Code][]string{
+		cloud.Unauthorized: {"unauthenticated", "unauthorized"},
+		cloud.NotFound:     {"not_found"},
+		cloud.Conflict:     {"already_exists"},
+		cloud.InvalidSpec:  {"invalid_argument", "invalid_element_type", "unsupported"},
+		cloud.NoCapacity:   {"unable_to_allocate_resource"},
+		cloud.Unavailable:  {"not_allowed_in_current_state", "concurrent_change", "resource_busy", "resource_inaccessible", "service_unavailable", "timed_out"},
+	} {
+		for _, name := range names {
+			err := refuse(http.StatusBadRequest, `{"type": "com.vmware.vapi.std.errors.`+name+`", "value": {"messages": [{"default_message": "not with `+password+`"}, {"default_message": "inside"}]}}`)
+			g.Expect(cloud.CodeOf(err)).To(Equal(code), name)
+			g.Expect(err).To(MatchError(HaveSuffix("GetTag: " + name + ": not with [password]")))
+		}
+	}
+	for status, code := range map[int]cloud.Code{
+		http.StatusFound: cloud.Unknown, http.StatusBadRequest: cloud.Unknown, http.StatusUnauthorized: cloud.Unauthorized, http.StatusForbidden: cloud.Unauthorized,
+		http.StatusNotFound: cloud.NotFound, http.StatusTooManyRequests: cloud.Throttled, http.StatusInternalServerError: cloud.Unknown, http.StatusBadGateway: cloud.Unavailable,
+	} {
+		err := refuse(status, "<html>marked</html>")
+		g.Expect(cloud.CodeOf(err)).To(Equal(code), "%d", status)
+		g.Expect(err.Error()).NotTo(ContainSubstring("marked"))
+		g.Expect(errors.Is(err, errNoSession)).To(Equal(status == http.StatusUnauthorized))
+	}
+	g.Expect(cloud.CodeOf(refuse(http.StatusNotFound, `{"type": "com.vmware.vapi.std.errors.another"}`))).To(Equal(cloud.NotFound))
+	g.Expect(refuse(http.StatusNoContent, "")).To(Succeed())
+	g.Expect(refuse(http.StatusTooManyRequests, "")).To(HaveField("RetryAfter", 7*time.Second))
 }
