@@ -307,8 +307,9 @@ func (d *driver) clone(ctx context.Context, s *session, req cloud.Request, id st
 	answer, err := methods.CloneVM_Task(ctx, s, &types.CloneVM_Task{This: p.template.ref, Folder: p.folder, Name: name, Spec: *spec})
 	if err != nil {
 		d.clones.began(id, types.ManagedObjectReference{}, r, err)
-		d.plans.drop() // a template may have been replaced by one of the same name
+		d.plans.Reset() // a template may have been replaced by one of the same name
 		if gone(err) {
+			d.zones.Reset() // so may a compute cluster
 			return nil, &cloud.Error{Code: cloud.Unavailable, Message: fmt.Sprintf("%v; it is looked for again", err), Err: err}
 		}
 		return nil, err

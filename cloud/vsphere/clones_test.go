@@ -210,9 +210,13 @@ func TestReplacedTemplate(t *testing.T) {
 	d := v.driver(t)
 	_, err := d.Ensure(t.Context(), request("before"))
 	g.Expect(err).NotTo(HaveOccurred())
-	for _, p := range d.plans.byKind {
-		p.template.ref.Value = "vm-0"
-	}
+	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+		p, err := d.plan(t.Context(), s, machine().VSphere, "")
+		if err == nil {
+			p.template.ref.Value = "vm-0"
+		}
+		return err
+	})).To(Succeed())
 	_, err = d.Ensure(t.Context(), request("after"))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
 	_, err = d.Ensure(t.Context(), request("after"))

@@ -99,7 +99,7 @@ func (v *vcenter) safe(words string) string {
 
 // callError types what came of a call that was not answered as asked. Of an answer that is not vCenter's nothing is shown:
 // it may be anybody's, and hold anything.
-func (s *session) callError(operation string, err error) error {
+func (v *vcenter) callError(operation string, err error) error {
 	var own *cloud.Error
 	var queued *cloud.Queued
 	switch {
@@ -109,7 +109,7 @@ func (s *session) callError(operation string, err error) error {
 		return queued
 	case soap.IsSoapFault(err):
 		f := soap.ToSoapFault(err)
-		return s.faultError(operation, pointed(f.VimFault()), f.String)
+		return v.faultError(operation, pointed(f.VimFault()), f.String)
 	}
 	var syntax *xml.SyntaxError
 	var network net.Error

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/vmware/govmomi/vapi/library"
 	"github.com/vmware/govmomi/vim25/types"
 
 	"github.com/drover-io/drover/cloud"
@@ -141,6 +142,7 @@ type life struct {
 	req      cloud.Request
 	deleting bool   // from here on nobody wants it
 	release  func() // lets its clone go on
+	tag      string // that it must have before it is deleted
 }
 
 // lead moves the machine on until it is gone, or until its manager gets no answer.
@@ -156,7 +158,17 @@ func (l *life) lead(d *driver) error {
 			return fmt.Errorf("the machine does not run: it is %s, %s", r.State, r.Reason)
 		}
 		l.release()
-		l.deleting = r.State == cloud.StateRunning
+		if r.State != cloud.StateRunning {
+			continue
+		}
+		all, err := d.List(ctx)
+		if err != nil {
+			return err
+		}
+		if all[0].Notice != "" || len(l.values(l.req.Token)) != 1 || len(l.bearers(l.t, l.tag)) != 1 {
+			return fmt.Errorf("the machine lacks its tag or its attribute: %s", all[0].Notice)
+		}
+		l.deleting = true
 	}
 	for range 6 {
 		found, err := d.Describe(ctx, ref)
@@ -173,12 +185,18 @@ func (l *life) lead(d *driver) error {
 }
 
 // TestCrashAtEveryCall: a manager dies at its first call, before vCenter got it and after, the next one at its second call, and so on
-// through a machine's life. The manager after it finds the machine or makes it, makes no second one, and leaves nothing.
+// through the life of a machine from a content library, with a tag and an attribute. The manager after it finds the machine or makes it, makes no
+// second one, gives it what it lacks, and leaves nothing.
 func TestCrashAtEveryCall(t *testing.T) {
 	v := start(t)
+	v.keep(t, "images", "ubuntu", library.ItemTypeVMTX)
+	v.holds(v.named("DC0_C0_RP1_VM0").Self)
+	v.attribute(t, v.driver(t), "cost-center", "")
+	tag := v.tags(t, "team", "blue")[0]
 	for point := 1; ; point++ {
 		for _, done := range []bool{false, true} {
-			l := &life{vcsim: v, t: t, req: request(fmt.Sprintf("crash-%d-%t", point, done)), release: v.hold(t)}
+			req := request(fmt.Sprintf("crash-%d-%t", point, done), fromLibrary("images", "ubuntu"), withTags("team", "blue"), withAttributes("cost-center", "4711"))
+			l := &life{vcsim: v, t: t, req: req, release: v.hold(t), tag: tag}
 			calls, cloned, last := 0, 0, ""
 			count := func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
 				if operation == "CloneVM_Task" {
@@ -203,7 +221,7 @@ func TestCrashAtEveryCall(t *testing.T) {
 			err := l.lead(v.driver(t))
 			v.spoil(count)
 			if calls < point {
-				if err != nil || point < 15 {
+				if err != nil || point < 30 {
 					t.Fatalf("a life without a crash has %d calls: %v", calls, err)
 				}
 				return

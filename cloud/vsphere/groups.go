@@ -84,19 +84,30 @@ func (d *driver) keepApart(ctx context.Context, s *session, vms []vm, shown []cl
 	case faulted[*types.NotAuthenticated](err):
 		return err
 	}
-	ours := map[string]bool{}
+	var troubled []vm
 	for _, members := range waiting {
-		for _, m := range members {
-			token, _ := m.tags()
-			ours[token] = true
-		}
+		troubled = append(troubled, members...)
 	}
-	for i := range shown {
-		if ours[shown[i].Token] {
-			shown[i].Notice = fmt.Sprintf("its anti-affinity rule is not in force: %v", err)
-		}
-	}
+	note(shown, troubled, fmt.Sprintf("its anti-affinity rule is not in force: %v", err))
 	return nil
+}
+
+// note shows with the machines what is wrong with them.
+func note(shown []cloud.Resource, troubled []vm, what string) {
+	ours := map[string]bool{}
+	for _, m := range troubled {
+		token, _ := m.tags()
+		ours[token] = true
+	}
+	for i, r := range shown {
+		switch {
+		case !ours[r.Token]:
+		case r.Notice == "":
+			shown[i].Notice = what
+		default:
+			shown[i].Notice = r.Notice + "; " + what
+		}
+	}
 }
 
 // keepRules compares the rules of the compute clusters with the groups that have VMs there, and changes what differs. Whether

@@ -25,10 +25,12 @@ const fewLookups = 4
 // The options of a VM that hold what its machine's spec is not there to tell. A guest can't change them: it may set those
 // that begin with "guestinfo." alone.
 const (
-	optionDomain   = "drover-failure-domain"
-	optionHost     = "drover-host-name"
-	optionPowerOff = "drover-power-off"
-	optionGroup    = "drover-anti-affinity-group"
+	optionDomain     = "drover-failure-domain"
+	optionHost       = "drover-host-name"
+	optionPowerOff   = "drover-power-off"
+	optionGroup      = "drover-anti-affinity-group"
+	optionTags       = "drover-vsphere-tags"
+	optionAttributes = "drover-vsphere-attributes"
 )
 
 // option is the property path of one option of a VM. All options would bring the user data of every VM along.
@@ -41,7 +43,7 @@ func identityProperties() []string {
 
 func stateProperties() []string {
 	return append(identityProperties(), "config.createDate", "runtime.powerState", "guest.net",
-		option(optionHost), option(optionDomain), option(optionGroup))
+		option(optionHost), option(optionDomain), option(optionGroup), option(optionTags), option(optionAttributes))
 }
 
 // vm is a VM as far as it was asked for.
@@ -248,19 +250,15 @@ func (d *driver) machines(ctx context.Context, s *session, wanted map[string]clo
 
 // Probe reads what only a session may.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
+	var info cloud.Info
 	err := d.vcenter.with(ctx, func(s *session) error {
 		_, err := methods.CurrentTime(ctx, s, &types.CurrentTime{This: vim25.ServiceInstance})
+		if err == nil {
+			info.FailureDomains, err = d.placeNames(ctx, s)
+		}
 		return err
 	})
-	if err != nil {
-		return cloud.Info{}, err
-	}
-	var names []string
-	for _, f := range d.domains {
-		names = append(names, f.Name)
-	}
-	slices.Sort(names)
-	return cloud.Info{FailureDomains: names}, nil
+	return info, err
 }
 
 // List looks at all VMs of the datacenter, and then closer at its own.
@@ -294,9 +292,13 @@ func (d *driver) list(ctx context.Context, s *session) (pending map[string]cloud
 	return pending, vms, err
 }
 
-// judge says what all machines are, and sees to their groups.
+// judge says what all machines are, and sees to their groups, tags and attributes.
 func (d *driver) judge(ctx context.Context, s *session, vms []vm, pending map[string]cloud.Resource) ([]cloud.Resource, error) {
 	all := d.merge(vms, pending)
+	d.attachTags(ctx, s, vms, all)
+	if err := d.setAttributes(ctx, s, vms, all); err != nil {
+		return nil, err
+	}
 	return all, d.keepApart(ctx, s, vms, all)
 }
 

@@ -10,7 +10,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/vmware/govmomi/vim25/types"
@@ -26,27 +25,23 @@ import (
 // the look-ups, short enough for a template that was changed. What is wrong with it shows when a clone fails, and ends it.
 const planMemory = 5 * time.Minute
 
-// plans are where machines of one kind go.
-type plans struct {
-	mu     sync.Mutex
-	byKind map[string]*plan
-}
-
 // plan is what the names in a machine's fields lead to.
 type plan struct {
-	template template
-	folder   types.ManagedObjectReference
-	pool     types.ManagedObjectReference
-	host     *types.ManagedObjectReference
-	store    *types.ManagedObjectReference
-	pod      *types.ManagedObjectReference // the datastore cluster, of which one is chosen for each machine
-	policy   []types.BaseVirtualMachineProfileSpec
-	networks []types.BaseVirtualDeviceBackingInfo
-	until    time.Time
+	template   template
+	folder     types.ManagedObjectReference
+	pool       types.ManagedObjectReference
+	host       *types.ManagedObjectReference
+	store      *types.ManagedObjectReference
+	pod        *types.ManagedObjectReference // the datastore cluster, of which one is chosen for each machine
+	policy     []types.BaseVirtualMachineProfileSpec
+	networks   []types.BaseVirtualDeviceBackingInfo
+	tags       []string          // the IDs of those to attach
+	attributes map[string]string // of the custom attributes, by key
 }
 
 // template is what a clone begins as.
 type template struct {
+	name      string // for people
 	ref       types.ManagedObjectReference
 	cpus      int32
 	memoryMiB int32
@@ -55,59 +50,35 @@ type template struct {
 	snapshot  *types.ManagedObjectReference // that a linked clone is made from
 }
 
-func (p *plans) drop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.byKind = nil
-}
-
 // plan resolves the names, or remembers what they led to.
 func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMachine, domain string) (*plan, error) {
-	where, err := d.domain(domain)
+	where, err := d.place(ctx, s, domain)
 	if err != nil {
 		return nil, err
 	}
-	kind, err := json.Marshal([]any{spec.Template, spec.CloneMode, spec.Snapshot, spec.Folder, spec.ResourcePool, spec.Host, spec.Datastore, spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, where})
+	kind, err := json.Marshal([]any{spec.Template, spec.ContentLibrary, spec.CloneMode, spec.Snapshot, spec.Folder, spec.ResourcePool, spec.Host, spec.Datastore,
+		spec.DatastoreCluster, spec.StoragePolicy, spec.Networks, spec.Tags, spec.CustomAttributes, where})
 	if err != nil {
 		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be read", Err: err}
 	}
-	d.plans.mu.Lock()
-	known := d.plans.byKind[string(kind)]
-	d.plans.mu.Unlock()
-	if known != nil && time.Now().Before(known.until) {
-		return known, nil
-	}
-	if where.ResourcePool != "" {
-		spec = spec.DeepCopy()
-		spec.ResourcePool, spec.Host = where.ResourcePool, ""
-		if where.Datastore != "" {
-			spec.Datastore, spec.DatastoreCluster = where.Datastore, ""
-		}
-	}
-	made, err := d.resolve(ctx, s, spec)
-	if err != nil {
-		return nil, err
-	}
-	d.plans.mu.Lock()
-	defer d.plans.mu.Unlock()
-	if d.plans.byKind == nil || len(d.plans.byKind) >= 1000 {
-		d.plans.byKind = map[string]*plan{}
-	}
-	d.plans.byKind[string(kind)] = made
-	return made, nil
+	return d.plans.Get(ctx, string(kind), func(ctx context.Context) (*plan, error) { return d.resolve(ctx, s, where.of(spec), where) })
 }
 
-func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereMachine) (*plan, error) {
-	if spec.ResourcePool == "" {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "resourcePool is missing, and no failure domain has one")
-	}
-	p := &plan{until: time.Now().Add(planMemory)}
-	var err error
+// resolve is for a machine whose fields say already what its failure domain has names for.
+func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereMachine, where place) (p *plan, err error) {
+	p = &plan{}
 	if p.template, err = d.template(ctx, s, spec); err != nil {
 		return nil, err
 	}
-	if p.pool, err = s.child(ctx, "resource pool", "host", spec.ResourcePool, "ResourcePool", "VirtualApp"); err != nil {
-		return nil, err
+	switch {
+	case where.Pool != nil:
+		p.pool = *where.Pool
+	case spec.ResourcePool == "":
+		return nil, cloud.Errorf(cloud.InvalidSpec, "resourcePool is missing, and no failure domain has one")
+	default:
+		if p.pool, err = s.child(ctx, "resource pool", "host", spec.ResourcePool, "ResourcePool", "VirtualApp"); err != nil {
+			return nil, err
+		}
 	}
 	if spec.Host != "" {
 		host, err := s.child(ctx, "host", "host", spec.Host, "HostSystem")
@@ -122,6 +93,9 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 	if err := s.storage(ctx, p, spec); err != nil {
 		return nil, err
 	}
+	if where.Store != nil {
+		p.store = where.Store
+	}
 	for _, n := range spec.Networks {
 		backing, err := d.network(ctx, s, n.Name)
 		if err != nil {
@@ -129,7 +103,11 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 		}
 		p.networks = append(p.networks, backing)
 	}
-	return p, nil
+	if p.tags, err = d.tagIDs(ctx, s, spec.Tags); err != nil {
+		return nil, err
+	}
+	p.attributes, err = s.attributeKeys(ctx, d.page, spec.CustomAttributes)
+	return p, err
 }
 
 // child finds what a machine's field names, below the datacenter's folder for such things.
@@ -143,15 +121,20 @@ func (s *session) child(ctx context.Context, what, folder, name string, kinds ..
 
 // template reads what a clone begins as: the template's configuration or, for a linked clone, that of its snapshot.
 func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphereMachine) (t template, err error) {
-	shown := cloud.Clip(spec.Template, 512)
-	t.ref, err = s.child(ctx, "template", "vm", spec.Template, "VirtualMachine")
+	if lib := spec.ContentLibrary; lib != nil {
+		t.name = fmt.Sprintf("template %q of content library %q", cloud.Clip(lib.Item, 255), cloud.Clip(lib.Library, 255))
+		t.ref, err = s.libraryTemplate(ctx, lib)
+	} else {
+		t.name = fmt.Sprintf("template %q", cloud.Clip(spec.Template, 512))
+		t.ref, err = s.child(ctx, "template", "vm", spec.Template, "VirtualMachine")
+	}
 	if err != nil {
 		return t, err
 	}
 	read := func(ref types.ManagedObjectReference, paths ...string) (vm, error) {
 		found, err := s.these(ctx, d.page, []types.ManagedObjectReference{ref}, append(paths, "config.hardware", "config.guestId"))
 		if err == nil && len(found) == 0 {
-			err = cloud.Errorf(cloud.NotFound, "template %q, or its snapshot, has just been removed", shown)
+			err = cloud.Errorf(cloud.NotFound, "%s, or its snapshot, has just been removed", t.name)
 		}
 		return append(found, vm{})[0], err
 	}
@@ -162,7 +145,7 @@ func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphere
 	if spec.CloneMode == infrav1.VSphereCloneLinked {
 		all, _ := found.properties["snapshot"].(types.VirtualMachineSnapshotInfo)
 		if t.snapshot, err = snapshotOf(all, spec.Snapshot); err != nil {
-			return t, cloud.Errorf(cloud.InvalidSpec, "template %q has %v, and a linked clone needs one", shown, err)
+			return t, cloud.Errorf(cloud.InvalidSpec, "%s has %v, and a linked clone needs one", t.name, err)
 		}
 		if found, err = read(*t.snapshot); err != nil {
 			return t, err
@@ -170,7 +153,7 @@ func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphere
 	}
 	hardware, ok := found.properties["config.hardware"].(types.VirtualHardware)
 	if !ok {
-		return t, cloud.Errorf(cloud.Unavailable, "vCenter can't read the configuration of template %q now", shown)
+		return t, cloud.Errorf(cloud.Unavailable, "vCenter can't read the configuration of %s now", t.name)
 	}
 	t.cpus, t.memoryMiB, t.devices = hardware.NumCPU, hardware.MemoryMB, hardware.Device
 	t.guest = found.text("config.guestId")
@@ -261,6 +244,11 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 	if err != nil {
 		return nil, err
 	}
+	marks, err := p.marks()
+	if err != nil {
+		return nil, err
+	}
+	options = append(options, marks...)
 	devices, err := p.template.changes(spec, p.networks, req.Token)
 	if err != nil {
 		return nil, err
@@ -310,11 +298,11 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 	newKey := func() int32 { key--; return key } // what is new has a negative key of the client's choice
 	root, units := t.disks()
 	if root == nil && (spec.DiskGiB > 0 || len(spec.DataDisksGiB) > 0) {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "template %q has no disk", cloud.Clip(spec.Template, 512))
+		return nil, cloud.Errorf(cloud.InvalidSpec, "%s has no disk", t.name)
 	}
 	if spec.DiskGiB > 0 {
 		if root.CapacityInKB > int64(spec.DiskGiB)<<20 {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "diskGiB is %d, and template %q has %d: disks don't shrink", spec.DiskGiB, cloud.Clip(spec.Template, 512), root.CapacityInKB>>20)
+			return nil, cloud.Errorf(cloud.InvalidSpec, "diskGiB is %d, and %s has %d: disks don't shrink", spec.DiskGiB, t.name, root.CapacityInKB>>20)
 		}
 		larger := *root
 		larger.CapacityInKB, larger.CapacityInBytes = int64(spec.DiskGiB)<<20, int64(spec.DiskGiB)<<30
@@ -326,7 +314,7 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 			unit++
 		}
 		if unit > 15 {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "the controller of template %q has no room for %d further disks", cloud.Clip(spec.Template, 512), len(spec.DataDisksGiB))
+			return nil, cloud.Errorf(cloud.InvalidSpec, "the controller of %s has no room for %d further disks", t.name, len(spec.DataDisksGiB))
 		}
 		units[unit] = true
 		change(types.VirtualDeviceConfigSpecOperationAdd, &types.VirtualDisk{

@@ -37,6 +37,7 @@ type vcenter struct {
 	url                            *url.URL
 	username, password, datacenter string
 	transport                      http.RoundTripper
+	automation                     automation
 
 	turn     chan struct{} // held while the session is made
 	mu       sync.Mutex
@@ -65,7 +66,7 @@ func newVCenter(a *infrav1.VSphereAccount, username, password string, transport 
 	}
 	return &vcenter{
 		url: u, username: username, password: password, datacenter: a.Datacenter,
-		transport: answers{transport}, turn: make(chan struct{}, 1),
+		transport: transport, turn: make(chan struct{}, 1), automation: automation{turn: make(chan struct{}, 1)},
 	}, nil
 }
 
@@ -140,11 +141,27 @@ func (v *vcenter) mayLogin() error {
 	return nil
 }
 
-// login begins a session, with a cookie jar of its own: vCenter refuses a login under the cookie of another one.
-func (v *vcenter) login(ctx context.Context) (*session, error) {
+// noteRefusal remembers that the credentials were refused.
+func (v *vcenter) noteRefusal(err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if cloud.CodeOf(err) == cloud.Unauthorized {
+		v.refused, v.refusedA = err, time.Now()
+	}
+}
+
+// client makes one with a cookie jar of its own: vCenter refuses a login under the cookie of another session. judge returns an error for
+// what is no answer of vCenter's, or a refusal.
+func (v *vcenter) client(judge func(operation string, resp *http.Response) error) *soap.Client {
 	client := soap.NewClient(v.url, false)
-	client.Transport = v.transport
-	client.Namespace, client.Version, client.UserAgent = "urn:"+vim25.Namespace, vim25.Version, "drover"
+	client.Transport, client.UserAgent = answers{v.transport, judge}, "drover"
+	return client
+}
+
+// login begins a session.
+func (v *vcenter) login(ctx context.Context) (*session, error) {
+	client := v.client(statusError)
+	client.Namespace, client.Version = "urn:"+vim25.Namespace, vim25.Version
 	s := &session{vcenter: v, soap: client}
 	content, err := methods.RetrieveServiceContent(ctx, s, &types.RetrieveServiceContent{This: vim25.ServiceInstance})
 	if err != nil {
@@ -155,14 +172,12 @@ func (v *vcenter) login(ctx context.Context) (*session, error) {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "the server is no vCenter")
 	}
 	answer, err := methods.Login(ctx, s, &types.Login{This: *s.content.SessionManager, UserName: v.username, Password: v.password, Locale: "en_US"})
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if cloud.CodeOf(err) == cloud.Unauthorized {
-		v.refused, v.refusedA = err, time.Now()
-	}
 	if err != nil {
+		v.noteRefusal(err)
 		return nil, err
 	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	if v.first.IsZero() {
 		v.first = answer.Returnval.LoginTime
 	}
@@ -222,7 +237,7 @@ func classOf(operation string) cloud.Class {
 	switch operation {
 	case "CloneVM_Task":
 		return cloud.ClassCreate
-	case "PowerOffVM_Task", "ShutdownGuest", "ReconfigVM_Task", "Destroy_Task", "CancelTask", "ReconfigureComputeResource_Task":
+	case "PowerOffVM_Task", "ShutdownGuest", "ReconfigVM_Task", "Destroy_Task", "CancelTask", "ReconfigureComputeResource_Task", "SetField":
 		return cloud.ClassDelete
 	}
 	return cloud.ClassRead
@@ -230,7 +245,10 @@ func classOf(operation string) cloud.Class {
 
 // answers is a transport that lets only vCenter's answers through, and bounds them. A redirect is none: it would carry the
 // session to elsewhere.
-type answers struct{ http.RoundTripper }
+type answers struct {
+	http.RoundTripper
+	judge func(operation string, resp *http.Response) error
+}
 
 func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := a.RoundTripper.RoundTrip(req)
@@ -238,7 +256,7 @@ func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	operation, _, _ := cloud.OperationOf(req.Context())
-	if err := statusError(operation, resp); err != nil {
+	if err := a.judge(operation, resp); err != nil {
 		_ = resp.Body.Close()
 		return nil, err
 	}

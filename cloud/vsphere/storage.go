@@ -61,7 +61,7 @@ func (s *session) recommended(ctx context.Context, p *plan, name string, clone *
 // policy returns the ID of a storage policy, from vCenter's service of policies, which takes the session's cookie in a header.
 func (s *session) policy(ctx context.Context, name string) (string, error) {
 	client := s.soap.NewServiceClient(pbm.Path, pbm.Namespace)
-	client.Transport, client.Cookie = s.transport, s.soap.SessionCookie
+	client.Transport, client.Cookie = s.soap.Transport, s.soap.SessionCookie
 	policies := &session{vcenter: s.vcenter, soap: client}
 	content, err := pbmmethods.PbmRetrieveServiceContent(ctx, policies, &pbmtypes.PbmRetrieveServiceContent{This: pbm.ServiceInstance})
 	if err != nil {

@@ -42,6 +42,8 @@ type vcsim struct {
 	settled types.ManagedObjectReference // the last task that was waited for
 	mu      sync.Mutex
 	calls   map[string]int
+	// template is what items of content libraries hold.
+	template types.ManagedObjectReference
 	// fault spoils a call; nil: none.
 	fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)
 }
@@ -101,7 +103,8 @@ func (v *vcsim) RoundTrip(req *http.Request) (*http.Response, error) {
 	fault := v.fault
 	v.mu.Unlock()
 	send := func() (*http.Response, error) {
-		return standin.Poll(req, func(req *http.Request) (*http.Response, error) { return v.send(req, class) })
+		resp, err := standin.Poll(req, func(req *http.Request) (*http.Response, error) { return v.send(req, class) })
+		return v.amend(operation, resp, err)
 	}
 	if fault != nil {
 		return fault(operation, send)

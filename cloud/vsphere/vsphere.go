@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package vsphere is the driver of VMware vSphere: it turns requests into SOAP calls of a vCenter Server and answers into
-// resources, by govmomi's types. It waits for no task. It knows no Kubernetes client and no other driver.
+// resources, by govmomi's types. What SOAP has not, content libraries and tags, it asks vCenter's Automation API for. It waits for no task. It knows no Kubernetes client and no other driver.
 package vsphere
 
 import (
@@ -150,6 +150,7 @@ func validateNetwork(n infrav1.VSphereNetwork, path *field.Path) field.ErrorList
 type driver struct {
 	vcenter  *vcenter
 	domains  []infrav1.VSphereFailureDomain
+	category string // whose tags are the failure domains instead; "" for none
 	choice   choice
 	page     int32
 	pace     time.Duration // between two looks at machines that change
@@ -157,8 +158,13 @@ type driver struct {
 	identity string
 	clones   clones
 	removals removals
-	plans    plans
 	groups   groups
+	tagged   settled // with the tags of their own
+	noted    settled // with the custom attributes of their own
+
+	plans cloud.Memo[*plan]             // by what they depend on of a machine's fields
+	tags  cloud.Memo[map[string]string] // the IDs of a category's tags, by name
+	zones cloud.Memo[map[string]zone]   // the one answer for all, by name
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -183,11 +189,14 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	sum := sha256.Sum256([]byte(username)) // a name may tell more than a log should hold
 	return &driver{
 		vcenter: v,
-		domains: slices.Clone(account.FailureDomains),
-		choice:  chosen,
-		page:    pageSize,
-		pace:    cmp.Or(time.Duration(cfg.Account.Inventory.ActiveSeconds)*time.Second, defaultPace),
-		idle:    idleWait,
+		domains: slices.Clone(account.FailureDomains), category: account.ZoneCategory,
+		choice: chosen,
+		page:   pageSize,
+		plans:  cloud.Memo[*plan]{TTL: planMemory},
+		tags:   cloud.Memo[map[string]string]{TTL: planMemory},
+		zones:  cloud.Memo[map[string]zone]{TTL: planMemory},
+		pace:   cmp.Or(time.Duration(cfg.Account.Inventory.ActiveSeconds)*time.Second, defaultPace),
+		idle:   idleWait,
 		identity: strings.Join([]string{"vsphere", account.Server, account.Datacenter,
 			hex.EncodeToString(sum[:6])}, "|"),
 	}, nil
@@ -195,18 +204,6 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 
 // Identity holds the datacenter too: vCenter names no limit that its datacenters share.
 func (d *driver) Identity() string { return d.identity }
-
-// domain returns the failure domain of that name.
-func (d *driver) domain(name string) (infrav1.VSphereFailureDomain, error) {
-	i := slices.IndexFunc(d.domains, func(f infrav1.VSphereFailureDomain) bool { return f.Name == name })
-	switch {
-	case name == "":
-		return infrav1.VSphereFailureDomain{}, nil
-	case i < 0:
-		return infrav1.VSphereFailureDomain{}, cloud.Errorf(cloud.InvalidSpec, "the account has no failure domain %q", cloud.Clip(name, 63))
-	}
-	return d.domains[i], nil
-}
 
 // label makes a host name of a name, with room for a suffix.
 func label(name string) string { return cloud.HostName(name, 54) }

@@ -4,6 +4,7 @@ package v1alpha1
 
 // VSphereAccount is a datacenter of a vCenter Server. Its credentials Secret has the keys "username" and "password"; there
 // are no ambient credentials.
+// +kubebuilder:validation:XValidation:rule="!has(self.failureDomains) || !has(self.zoneCategory)",message="failureDomains and zoneCategory are two answers to one question: set one of them"
 type VSphereAccount struct {
 	// server is the vCenter's host name or address, with a port if it is not 443. It is spoken to over TLS, and its
 	// certificate is always verified. It can't be changed. Example: "vcenter.example.com".
@@ -49,6 +50,14 @@ type VSphereAccount struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
 	FailureDomains []VSphereFailureDomain `json:"failureDomains,omitempty"`
+
+	// zoneCategory finds the failure domains by vSphere tags instead: it is the name of the category whose tags are on the datacenter's compute
+	// clusters, one cluster for each tag. The failure domains are called as the tags are. A datastore of the datacenter with the same tag is the
+	// domain's. Example: "k8s-zone".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	ZoneCategory string `json:"zoneCategory,omitempty"`
 
 	// nodeAddresses chooses among the addresses that VMware Tools tell of a machine. Left out, all of them are the machine's but
 	// loopback and link-local ones.
@@ -126,18 +135,23 @@ const (
 
 // VSphereMachine is a VM that is cloned from a template. Paths are those of the inventory, below the datacenter's folder
 // for that kind of object; a slash in a name is written as "%2f".
+// +kubebuilder:validation:XValidation:rule="has(self.template) != has(self.contentLibrary)",message="set template or contentLibrary, and not both"
 // +kubebuilder:validation:XValidation:rule="!has(self.cloneMode) || self.cloneMode != 'Linked' || !has(self.diskGiB)",message="a linked clone has its template's disk: leave diskGiB out"
 // +kubebuilder:validation:XValidation:rule="!has(self.snapshot) || (has(self.cloneMode) && self.cloneMode == 'Linked')",message="snapshot is for linked clones: set cloneMode to Linked"
 // +kubebuilder:validation:XValidation:rule="!has(self.datastore) || !has(self.datastoreCluster)",message="datastore and datastoreCluster are two answers to one question: set one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.coresPerSocket) || (has(self.cpus) && self.cpus % self.coresPerSocket == 0)",message="cpus must be set, and a multiple of coresPerSocket"
 type VSphereMachine struct {
 	// template is the path of the VM or template to clone. It needs VMware Tools, and cloud-init with the VMware data
-	// source or Ignition. Example: "templates/ubuntu-2404-kube-v1.36.3".
-	// +required
+	// source or Ignition. Default: the one in contentLibrary. Example: "templates/ubuntu-2404-kube-v1.36.3".
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	Template string `json:"template,omitempty"`
+
+	// contentLibrary names the template as an item of a content library, instead of by its path. Example: {library: images, item: ubuntu-2404-kube-v1.36.3}.
+	// +optional
+	ContentLibrary *VSphereLibraryItem `json:"contentLibrary,omitempty"`
 
 	// cloneMode is "Full", which copies the template's disks, or "Linked", which is made in seconds and depends on the
 	// template's snapshot as long as the machine lives. Default: "Full".
@@ -275,6 +289,25 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:MaxItems=50
 	ExtraConfig []VSphereOption `json:"extraConfig,omitempty"`
 
+	// tags of vSphere that are attached to the VM, by their categories and names. They are attached when it is first seen to run, and are for
+	// people and for what goes by tags; Drover does not. Default: none. Example: [{category: team, name: blue}].
+	// +optional
+	// +listType=map
+	// +listMapKey=category
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=20
+	Tags []VSphereTag `json:"tags,omitempty"`
+
+	// customAttributes of vSphere that are set on the VM, by name, when it is first seen to run. They must be there. Default: none.
+	// Example: [{name: cost-center, value: "4711"}].
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=10
+	CustomAttributes []VSphereAttribute `json:"customAttributes,omitempty"`
+
 	// powerOffMode is "Hard", which cuts the power before the VM is deleted, "TrySoft", which asks the guest to shut
 	// down first, or "Soft", which waits until it has done so, however long. The Node has been drained before. Default: "Hard".
 	// +optional
@@ -288,6 +321,51 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	GuestShutdownSeconds int32 `json:"guestShutdownSeconds,omitempty"`
+}
+
+// VSphereLibraryItem is a VM template that a content library of the vCenter keeps, in its latest version. An item of type OVF is none.
+type VSphereLibraryItem struct {
+	// library is the content library's name. Capital letters are not told apart. Example: "images".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Library string `json:"library,omitempty"`
+
+	// item is the name of the template in the library. Example: "ubuntu-2404-kube-v1.36.3".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Item string `json:"item,omitempty"`
+}
+
+// VSphereTag is a tag of vSphere, which must be there.
+type VSphereTag struct {
+	// category of the tag. Example: "team".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Category string `json:"category,omitempty"`
+
+	// name of the tag in its category. Example: "blue".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Name string `json:"name,omitempty"`
+}
+
+// VSphereAttribute is the value of a custom attribute that vCenter has for VMs, or for everything.
+type VSphereAttribute struct {
+	// name of the attribute. Example: "cost-center".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=80
+	Name string `json:"name,omitempty"`
+
+	// value of the attribute. Example: "4711".
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	Value string `json:"value,omitempty"`
 }
 
 // VSphereTPM says which TPM a machine has.

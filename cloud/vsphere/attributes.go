@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/vmware/govmomi/vim25/methods"
+	"github.com/vmware/govmomi/vim25/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// settled are the VMs that have what they are given when they are there: tags, or custom attributes. The listing that finds new ones sees to
+// all of them at once. A new process begins with none: what a VM has already may be given to it again.
+type settled struct {
+	mu  sync.Mutex
+	all map[types.ManagedObjectReference]bool
+}
+
+// waiting returns the VMs that run, have the option and are not settled, and forgets VMs that are gone.
+func (s *settled) waiting(vms []vm, key string) (waiting []vm) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	there := map[types.ManagedObjectReference]bool{}
+	for _, m := range vms {
+		switch {
+		case m.text(option(key)) == "" || m.identity() == "":
+		case s.all[m.ref]:
+			there[m.ref] = true
+		case stateOf(m.properties["runtime.powerState"]) == cloud.StateRunning: // it is whole
+			waiting = append(waiting, m)
+		}
+	}
+	s.all = there
+	return waiting
+}
+
+func (s *settled) settle(ref types.ManagedObjectReference) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all[ref] = true
+}
+
+// marks are the options that tell later which tags and custom attributes the VM gets.
+func (p *plan) marks() (all []types.BaseOptionValue, err error) {
+	if len(p.tags) > 0 {
+		all = append(all, &types.OptionValue{Key: optionTags, Value: strings.Join(p.tags, " ")})
+	}
+	if len(p.attributes) > 0 {
+		text, err := json.Marshal(p.attributes)
+		if err != nil {
+			return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "customAttributes can't be written as JSON", Err: err}
+		}
+		all = append(all, &types.OptionValue{Key: optionAttributes, Value: string(text)})
+	}
+	return all, nil
+}
+
+// attributeKeys are the values that a machine's fields have for custom attributes, by vCenter's keys.
+func (s *session) attributeKeys(ctx context.Context, page int32, wanted []infrav1.VSphereAttribute) (map[string]string, error) {
+	if len(wanted) == 0 {
+		return nil, nil
+	}
+	if s.content.CustomFieldsManager == nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "customAttributes: the server has none")
+	}
+	found, err := s.these(ctx, page, []types.ManagedObjectReference{*s.content.CustomFieldsManager}, []string{"field"})
+	if err != nil {
+		return nil, err
+	}
+	var known types.ArrayOfCustomFieldDef
+	for _, manager := range found {
+		known, _ = manager.properties["field"].(types.ArrayOfCustomFieldDef)
+	}
+	values := map[string]string{}
+	for i, attribute := range wanted {
+		at := slices.IndexFunc(known.CustomFieldDef, func(f types.CustomFieldDef) bool {
+			return f.Name == attribute.Name && (f.ManagedObjectType == "" || f.ManagedObjectType == "VirtualMachine")
+		})
+		if at < 0 {
+			return nil, cloud.Errorf(cloud.NotFound, "customAttributes[%d]: there is no attribute %q for VMs, or the account's user may not see it", i, cloud.Clip(attribute.Name, 80))
+		}
+		values[strconv.Itoa(int(known.CustomFieldDef[at].Key))] = attribute.Value
+	}
+	return values, nil
+}
+
+// setAttributes sets what the VMs lack, by one call for each value, and leaves the rest to the next listing when there are many. What stands against
+// it is shown with the machines and tried again; the error is that the session has ended.
+func (d *driver) setAttributes(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) error {
+	waiting := d.noted.waiting(vms, optionAttributes)
+	waiting = waiting[:min(len(waiting), maxBatch)]
+	texts := map[types.ManagedObjectReference]string{}
+	for _, m := range waiting {
+		texts[m.ref] = m.text(option(optionAttributes))
+	}
+	found, err := s.these(ctx, d.page, slices.Collect(maps.Keys(texts)), []string{"customValue"})
+	errs := map[types.ManagedObjectReference]error{}
+	for _, m := range found {
+		errs[m.ref] = s.setOf(ctx, m, texts[m.ref])
+	}
+	for _, m := range waiting {
+		err := cmp.Or(err, errs[m.ref])
+		var queued *cloud.Queued
+		switch {
+		case err == nil:
+			d.noted.settle(m.ref)
+		case faulted[*types.NotAuthenticated](err):
+			return err
+		case !errors.As(err, &queued):
+			note(shown, []vm{m}, fmt.Sprintf("its custom attributes are not all set: %v", err))
+		}
+	}
+	return nil
+}
+
+// setOf sets what the VM's custom attributes are not yet.
+func (s *session) setOf(ctx context.Context, m vm, text string) error {
+	values := map[int32]string{}
+	if err := json.Unmarshal([]byte(text), &values); err != nil {
+		return cloud.Errorf(cloud.Conflict, "VM %s: its option %s is not as Drover wrote it", m.ref.Value, optionAttributes)
+	}
+	is, _ := m.properties["customValue"].(types.ArrayOfCustomFieldValue)
+	for _, v := range is.CustomFieldValue {
+		if v, ok := v.(*types.CustomFieldStringValue); ok && values[v.Key] == v.Value {
+			delete(values, v.Key)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		_, err := methods.SetField(ctx, s, &types.SetField{This: *s.content.CustomFieldsManager, Entity: m.ref, Key: key, Value: values[key]})
+		if err != nil && !gone(err) {
+			return err
+		}
+	}
+	return nil
+}

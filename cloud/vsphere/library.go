@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"context"
+
+	"github.com/vmware/govmomi/vapi/library"
+	"github.com/vmware/govmomi/vapi/rest"
+	vapi "github.com/vmware/govmomi/vapi/vcenter"
+	"github.com/vmware/govmomi/vim25/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// libraryTemplate finds the VM template that an item of a content library holds. It lies in the inventory, too (VmTemplate
+// LibraryItems Info, vm_template: its identifier in the SOAP API), and is cloned like any other. The library's own call to deploy it could
+// carry neither the machine's UUID nor its tags.
+func (s *session) libraryTemplate(ctx context.Context, from *infrav1.VSphereLibraryItem) (ref types.ManagedObjectReference, err error) {
+	libraries, err := query(ctx, s, "FindLibrary", func(ctx context.Context, c *rest.Client) ([]string, error) {
+		return library.NewManager(c).FindLibrary(ctx, library.Find{Name: from.Library})
+	})
+	if err == nil {
+		err = onlyOne(libraries, "contentLibrary.library", from.Library)
+	}
+	if err != nil {
+		return ref, err
+	}
+	items, err := query(ctx, s, "FindLibraryItem", func(ctx context.Context, c *rest.Client) ([]string, error) {
+		return library.NewManager(c).FindLibraryItems(ctx, library.FindItem{LibraryID: libraries[0], Name: from.Item})
+	})
+	if err == nil {
+		err = onlyOne(items, "contentLibrary.item", from.Item)
+	}
+	if err != nil {
+		return ref, err
+	}
+	found, err := query(ctx, s, "GetLibraryTemplate", func(ctx context.Context, c *rest.Client) (*vapi.TemplateInfo, error) {
+		return vapi.NewManager(c).GetLibraryTemplateInfo(ctx, items[0])
+	})
+	if code := cloud.CodeOf(err); code == cloud.InvalidSpec || err == nil && (found == nil || found.VmTemplate == "") {
+		return ref, cloud.Errorf(cloud.InvalidSpec, "contentLibrary.item: %q is no VM template; make one of an OVF once, by deploying it and cloning the VM to a template in the library", cloud.Clip(from.Item, 255))
+	}
+	if err != nil {
+		return ref, err
+	}
+	return types.ManagedObjectReference{Type: "VirtualMachine", Value: found.VmTemplate}, nil
+}
+
+// onlyOne returns an error unless a name has led to one thing.
+func onlyOne(ids []string, field, name string) error {
+	switch len(ids) {
+	case 0:
+		return cloud.Errorf(cloud.NotFound, "%s: there is no %q, or the account's user may not see it", field, cloud.Clip(name, 255))
+	case 1:
+		return nil
+	}
+	return cloud.Errorf(cloud.Conflict, "%s: %d are called %q; rename one, or name the template by its path", field, len(ids), cloud.Clip(name, 255))
+}
+
+// query is a read by the Automation API.
+func query[T any](ctx context.Context, s *session, operation string, f func(context.Context, *rest.Client) (T, error)) (found T, err error) {
+	err = s.automate(ctx, operation, cloud.ClassRead, func(ctx context.Context, c *rest.Client) error {
+		found, err = f(ctx, c)
+		return err
+	})
+	return found, err
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/vmware/govmomi/vapi/library"
+	"github.com/vmware/govmomi/vapi/rest"
+	_ "github.com/vmware/govmomi/vapi/simulator" // the Automation API
+	"github.com/vmware/govmomi/vim25/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// automation is somebody else's session of the Automation API.
+func (v *vcsim) automation(t testing.TB) *rest.Client {
+	t.Helper()
+	other := v.driver(t).vcenter
+	other.transport = bystander{v}
+	c, err := other.automated(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// endAutomation ends the driver's session of the Automation API.
+func (v *vcsim) endAutomation(t testing.TB, d *driver) {
+	t.Helper()
+	c := v.automation(t)
+	c.SessionID(d.vcenter.automation.session().SessionID())
+	if err := c.Logout(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keep puts an item into a content library of this name, which is made.
+func (v *vcsim) keep(t testing.TB, name, item, kind string) {
+	t.Helper()
+	m := library.NewManager(v.automation(t))
+	id, err := m.CreateLibrary(t.Context(), library.Library{Name: name, Type: "LOCAL", Storage: []library.StorageBacking{
+		{DatastoreID: v.Context.Map.Any("Datastore").Reference().Value, Type: "DATASTORE"},
+	}})
+	if err == nil && item != "" {
+		_, err = m.CreateLibraryItem(t.Context(), library.Item{LibraryID: id, Name: item, Type: kind})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// holds has vcsim say which VM template items of libraries hold; it says nothing of it by itself.
+func (v *vcsim) holds(ref types.ManagedObjectReference) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.template = ref
+}
+
+// amend puts the template into vcsim's answer about an item.
+func (v *vcsim) amend(operation string, resp *http.Response, err error) (*http.Response, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if operation == "GetLibraryTemplate" && v.template.Value != "" && err == nil && resp.StatusCode == http.StatusOK {
+		err = resp.Body.Close()
+		resp.Body = io.NopCloser(bytes.NewBufferString(`{"value": {"vm_template": "` + v.template.Value + `"}}`))
+	}
+	return resp, err
+}
+
+func fromLibrary(library, item string) func(*infrav1.VSphereMachine) {
+	return func(m *infrav1.VSphereMachine) {
+		m.Template, m.ContentLibrary = "", &infrav1.VSphereLibraryItem{Library: library, Item: item}
+	}
+}
+
+// TestContentLibrary: a machine of a library's item is cloned by the very request by which one of the same template is, so that all that is true of
+// a crash between clone and inventory is true of it. Where the item leads is asked for once for all machines.
+func TestContentLibrary(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	v.keep(t, "Images", "ubuntu", library.ItemTypeVMTX)
+	template := v.replace(func(*heldVM) {})
+	v.holds(template.Self)
+	d := v.driver(t)
+	var made cloud.Resource
+	var err error
+	calls := v.counted(func() { made, err = d.Ensure(t.Context(), request("first", fromLibrary("images", "ubuntu"))) })
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(made.ProviderID).To(Equal(providerID(identityOf("first"))))
+	g.Expect(calls).To(And(HaveKeyWithValue("CreateSession", 1), HaveKeyWithValue("FindLibrary", 1), HaveKeyWithValue("FindLibraryItem", 1),
+		HaveKeyWithValue("GetLibraryTemplate", 1), HaveKeyWithValue("CloneVM_Task", 1)))
+	calls = v.counted(func() { _, err = d.Ensure(t.Context(), request("second", fromLibrary("images", "ubuntu"))) })
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(calls).To(Equal(map[string]int{"FindAllByUuid": 2, "CloneVM_Task": 1}), "what a machine costs to make")
+
+	_, err = d.Ensure(t.Context(), request("other", fromLibrary("images", "debian")))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound), "another item is not taken for this one")
+
+	_, err = v.driver(t).Ensure(t.Context(), request("third"))
+	g.Expect(err).NotTo(HaveOccurred())
+	own, byPath := template.sent[1], template.sent[2]
+	g.Expect(own.Config.InstanceUuid).To(Equal(identityOf("second")))
+	g.Expect(v.with(cloud.TagToken, "second")).To(HaveLen(1))
+	own.Config.InstanceUuid, own.Config.Uuid, own.Config.ExtraConfig = byPath.Config.InstanceUuid, byPath.Config.Uuid, byPath.Config.ExtraConfig
+	g.Expect(own).To(Equal(byPath))
+
+	offering, err := d.Offering(t.Context(), machine(fromLibrary("images", "ubuntu")))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(offering.Capacity.Cpu().Value()).To(BeEquivalentTo(4))
+}
+
+// TestContentLibraryRefused: what does not lead to one template makes no VM, and what is said names the field.
+func TestContentLibraryRefused(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	for _, name := range []string{"twins", "Twins"} {
+		v.keep(t, name, "", "")
+	}
+	v.keep(t, "images", "appliance", library.ItemTypeOVF)
+	v.keep(t, "empty", "ubuntu", library.ItemTypeVMTX) // vcsim does not say which template it holds
+	d := v.driver(t)
+	for _, test := range []struct {
+		library, item string
+		code          cloud.Code
+		words         string
+	}{
+		{"nothing", "ubuntu", cloud.NotFound, `contentLibrary.library: there is no "nothing"`},
+		{"images", "ubuntu", cloud.NotFound, `contentLibrary.item: there is no "ubuntu"`},
+		{"twins", "ubuntu", cloud.Conflict, `contentLibrary.library: 2 are called "twins"`},
+		{"images", "appliance", cloud.InvalidSpec, `contentLibrary.item: "appliance" is no VM template`},
+		{"empty", "ubuntu", cloud.InvalidSpec, `contentLibrary.item: "ubuntu" is no VM template`},
+	} {
+		_, err := d.Ensure(t.Context(), request("m", fromLibrary(test.library, test.item)))
+		g.Expect(cloud.CodeOf(err)).To(Equal(test.code), test.words)
+		g.Expect(err).To(MatchError(ContainSubstring(test.words)))
+	}
+	g.Expect(d.List(t.Context())).To(BeEmpty())
+}
+
+// TestAutomationSession: many callers share one session of the Automation API; when vCenter has ended it, one more is made; refused credentials are
+// not tried again.
+func TestAutomationSession(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	v.keep(t, "images", "ubuntu", library.ItemTypeVMTX)
+	v.holds(v.named("DC0_C0_RP1_VM0").Self)
+	d := v.driver(t)
+	ask := func() {
+		d.plans.Reset()
+		errs := make(chan error)
+		for range 10 {
+			go func() {
+				_, err := d.Offering(t.Context(), machine(fromLibrary("images", "ubuntu")))
+				errs <- err
+			}()
+		}
+		for range 10 {
+			g.Expect(<-errs).To(Succeed())
+		}
+	}
+	g.Expect(v.counted(ask)["CreateSession"]).To(Equal(1))
+	g.Expect(v.counted(ask)["CreateSession"]).To(BeZero())
+	v.endAutomation(t, d)
+	g.Expect(v.counted(ask)["CreateSession"]).To(Equal(1))
+
+	// From here on nobody may log in: SOAP's session is there already.
+	_, err := d.Probe(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	v.endAutomation(t, d)
+	v.Context.Map.SessionManager().ValidLogin = func(*types.Login) bool { return false }
+	calls := v.counted(func() {
+		for range 3 {
+			_, err := d.Offering(t.Context(), machine(fromLibrary("images", "ubuntu")))
+			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+			g.Expect(err.Error()).NotTo(ContainSubstring("marked"))
+		}
+	})
+	g.Expect(calls["CreateSession"]).To(Equal(1), "a user who fails often is locked out")
+}
+
+// TestRefusals: an error of the Automation API means what one of SOAP's does, and is shown in vCenter's words, without secrets; of what is none of its
+// answers nothing is shown.
+func TestRefusals(t *testing.T) {
+	g := NewWithT(t)
+	v := &vcenter{username: username, password: password}
+	refuse := func(status int, body string) error {
+		return v.refusal("GetTag", &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {"7"}}, Body: io.NopCloser(strings.NewReader(body))})
+	}
+	for code, names := range map[cloud.Code][]string{
+		cloud.Unauthorized: {"unauthenticated", "unauthorized"},
+		cloud.NotFound:     {"not_found"},
+		cloud.Conflict:     {"already_exists"},
+		cloud.InvalidSpec:  {"invalid_argument", "invalid_element_type", "unsupported"},
+		cloud.NoCapacity:   {"unable_to_allocate_resource"},
+		cloud.Unavailable:  {"not_allowed_in_current_state", "concurrent_change", "resource_busy", "resource_inaccessible", "service_unavailable", "timed_out"},
+	} {
+		for _, name := range names {
+			err := refuse(http.StatusBadRequest, `{"type": "com.vmware.vapi.std.errors.`+name+`", "value": {"messages": [{"default_message": "not with `+password+`"}, {"default_message": "inside"}]}}`)
+			g.Expect(cloud.CodeOf(err)).To(Equal(code), name)
+			g.Expect(err).To(MatchError(HaveSuffix("GetTag: " + name + ": not with [password]")))
+		}
+	}
+	for status, code := range map[int]cloud.Code{
+		http.StatusFound: cloud.Unknown, http.StatusBadRequest: cloud.Unknown, http.StatusUnauthorized: cloud.Unauthorized, http.StatusForbidden: cloud.Unauthorized,
+		http.StatusNotFound: cloud.NotFound, http.StatusTooManyRequests: cloud.Throttled, http.StatusInternalServerError: cloud.Unknown, http.StatusBadGateway: cloud.Unavailable,
+	} {
+		err := refuse(status, "<html>marked</html>")
+		g.Expect(cloud.CodeOf(err)).To(Equal(code), "%d", status)
+		g.Expect(err.Error()).NotTo(ContainSubstring("marked"))
+		g.Expect(errors.Is(err, errNoSession)).To(Equal(status == http.StatusUnauthorized))
+	}
+	g.Expect(cloud.CodeOf(refuse(http.StatusNotFound, `{"type": "com.vmware.vapi.std.errors.another"}`))).To(Equal(cloud.NotFound))
+	g.Expect(refuse(http.StatusNoContent, "")).To(Succeed())
+	g.Expect(refuse(http.StatusTooManyRequests, "")).To(HaveField("RetryAfter", 7*time.Second))
+}

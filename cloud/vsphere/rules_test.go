@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"sigs.k8s.io/yaml"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// rules are those that the API server has for the fields of a kind that vSphere has in its spec, from the CRD.
+func rules(t testing.TB, crd string) func(fields any) []string {
+	t.Helper()
+	var v1 apiextensionsv1.CustomResourceDefinition
+	data, err := os.ReadFile("../../config/crd/bases/infrastructure.cluster.x-k8s.io_" + crd + ".yaml")
+	if err == nil {
+		err = yaml.UnmarshalStrict(data, &v1)
+	}
+	var props apiextensions.JSONSchemaProps
+	if err == nil {
+		of := v1.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["vsphere"]
+		err = apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(&of, &props, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	structural, err := schema.NewStructural(&props)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const budget = 10_000_000 // an API server's for one object
+	validator := cel.NewValidator(structural, false, budget)
+	return func(fields any) (broken []string) {
+		var object map[string]any
+		text, err := json.Marshal(fields)
+		if err == nil {
+			err = json.Unmarshal(text, &object)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, _ := validator.Validate(t.Context(), nil, structural, object, nil, budget)
+		for _, e := range all {
+			broken = append(broken, e.Detail)
+		}
+		return broken
+	}
+}
+
+// TestRules: what the API server refuses by itself, it refuses with the remedy, and nothing else.
+func TestRules(t *testing.T) {
+	g := NewWithT(t)
+	check := rules(t, "cloudmachines")
+	item := &infrav1.VSphereLibraryItem{Library: "images", Item: "ubuntu"}
+	g.Expect(check(infrav1.VSphereMachine{Template: "t"})).To(BeEmpty())
+	g.Expect(check(infrav1.VSphereMachine{ContentLibrary: item})).To(BeEmpty())
+	for _, both := range []infrav1.VSphereMachine{{}, {Template: "t", ContentLibrary: item}} {
+		g.Expect(check(both)).To(ConsistOf("set template or contentLibrary, and not both"))
+	}
+	check = rules(t, "cloudaccounts")
+	domains := []infrav1.VSphereFailureDomain{{Name: "rack-a", ResourcePool: "a"}}
+	g.Expect(check(infrav1.VSphereAccount{FailureDomains: domains})).To(BeEmpty())
+	g.Expect(check(infrav1.VSphereAccount{ZoneCategory: "k8s-zone"})).To(BeEmpty())
+	g.Expect(check(infrav1.VSphereAccount{FailureDomains: domains, ZoneCategory: "k8s-zone"})).To(ConsistOf(ContainSubstring("set one of them")))
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/vmware/govmomi/vapi/rest"
+	"github.com/vmware/govmomi/vapi/tags"
+	"github.com/vmware/govmomi/vim25/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// tagBatch is how many VMs get a tag by one call. A prudent guess: vCenter documents no limit.
+const tagBatch = 100
+
+// tagIDs are those of the tags that a machine names, in order.
+func (d *driver) tagIDs(ctx context.Context, s *session, wanted []infrav1.VSphereTag) (ids []string, err error) {
+	for i, tag := range wanted {
+		known, err := d.tagsOf(ctx, s, tag.Category)
+		if err != nil {
+			return nil, err
+		}
+		id, ok := known[tag.Name]
+		if !ok {
+			return nil, cloud.Errorf(cloud.NotFound, "tags[%d]: category %q has no tag %q, or the account's user may not see it", i, cloud.Clip(tag.Category, 256), cloud.Clip(tag.Name, 256))
+		}
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// tagsOf are the IDs of a category's tags, by name. vCenter can't be asked for one by its name, so that they are read one by one.
+func (d *driver) tagsOf(ctx context.Context, s *session, category string) (map[string]string, error) {
+	return d.tags.Get(ctx, category, func(ctx context.Context) (map[string]string, error) {
+		id, err := s.category(ctx, category)
+		if err != nil {
+			return nil, err
+		}
+		ids, err := query(ctx, s, "ListTags", func(ctx context.Context, c *rest.Client) ([]string, error) {
+			return tags.NewManager(c).ListTagsForCategory(ctx, id)
+		})
+		if err != nil {
+			return nil, err
+		}
+		found := map[string]string{}
+		for _, id := range ids {
+			tag, err := query(ctx, s, "GetTag", func(ctx context.Context, c *rest.Client) (*tags.Tag, error) {
+				return tags.NewManager(c).GetTag(ctx, id)
+			})
+			switch {
+			case cloud.CodeOf(err) == cloud.NotFound: // it was deleted just now
+			case err != nil:
+				return nil, err
+			default:
+				found[tag.Name] = id
+			}
+		}
+		return found, nil
+	})
+}
+
+// category returns the ID of the category of this name.
+func (s *session) category(ctx context.Context, name string) (string, error) {
+	ids, err := query(ctx, s, "ListTagCategories", func(ctx context.Context, c *rest.Client) ([]string, error) {
+		return tags.NewManager(c).ListCategories(ctx)
+	})
+	if err != nil {
+		return "", err
+	}
+	for _, id := range ids {
+		found, err := query(ctx, s, "GetTagCategory", func(ctx context.Context, c *rest.Client) (*tags.Category, error) {
+			return tags.NewManager(c).GetCategory(ctx, id)
+		})
+		switch {
+		case cloud.CodeOf(err) == cloud.NotFound: // it was deleted just now
+		case err != nil:
+			return "", err
+		case found.Name == name:
+			return id, nil
+		}
+	}
+	return "", cloud.Errorf(cloud.NotFound, "there is no category of tags %q, or the account's user may not see it", cloud.Clip(name, 256))
+}
+
+// attachTags attaches what is missing, by one call for each tag. What stands against it is shown with the machines, spoils no listing, and is
+// tried again by the next one.
+func (d *driver) attachTags(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) {
+	waiting := map[string][]vm{}
+	for _, m := range d.tagged.waiting(vms, optionTags) {
+		for _, id := range strings.Fields(m.text(option(optionTags))) {
+			waiting[id] = append(waiting[id], m)
+		}
+	}
+	failed := map[types.ManagedObjectReference]bool{}
+	for _, id := range slices.Sorted(maps.Keys(waiting)) {
+		for batch := range slices.Chunk(waiting[id], tagBatch) {
+			err := s.attach(ctx, id, batch)
+			if err == nil {
+				continue
+			}
+			for _, m := range batch {
+				failed[m.ref] = true
+			}
+			if queued := (*cloud.Queued)(nil); !errors.As(err, &queued) {
+				note(shown, batch, fmt.Sprintf("it lacks a tag of vSphere's: %v", err))
+			}
+		}
+	}
+	for _, batch := range waiting {
+		for _, m := range batch {
+			if !failed[m.ref] {
+				d.tagged.settle(m.ref)
+			}
+		}
+	}
+}
+
+// attach attaches a tag to the VMs. One that has it already is no error.
+func (s *session) attach(ctx context.Context, tag string, vms []vm) error {
+	type object struct {
+		Type string `json:"type"`
+		ID   string `json:"id"`
+	}
+	var wanted struct {
+		Objects []object `json:"object_ids"`
+	}
+	for _, m := range vms {
+		wanted.Objects = append(wanted.Objects, object{m.ref.Type, m.ref.Value})
+	}
+	var told struct { // tags.Manager does not read it: BatchResult
+		Value struct {
+			Errors []rest.LocalizableMessage `json:"error_messages"`
+		} `json:"value"`
+	}
+	err := s.automate(ctx, "AttachTag", cloud.ClassDelete, func(ctx context.Context, c *rest.Client) error {
+		var body bytes.Buffer
+		err := c.Do(ctx, c.Resource("/com/vmware/cis/tagging/tag-association").WithID(tag).WithAction("attach-tag-to-multiple-objects").Request(http.MethodPost, wanted), &body)
+		if err != nil || body.Len() == 0 {
+			return err
+		}
+		return json.Unmarshal(body.Bytes(), &told)
+	})
+	if err == nil && len(told.Value.Errors) > 0 {
+		return cloud.Errorf(cloud.Conflict, "AttachTag: %s", s.safe(told.Value.Errors[0].DefaultMessage))
+	}
+	return err
+}
