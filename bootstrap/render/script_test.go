@@ -32,6 +32,10 @@ type sandbox struct {
 const standIn = `#!/bin/sh
 echo "${0##*/} $*" >>"$ROOT/calls"
 case ${0##*/} in
+kubeadm)
+  ls -R "$ROOT/etc/kubernetes" >>"$ROOT/found"
+  [ ! -e "$ROOT/fail" ] || . "$ROOT/fail"
+  ;;
 subscription-manager) [ "$1" != identity ] || exit 1 ;;
 ip) case $1 in -4) echo '192.0.2.1 via 10.0.0.1 dev eth0 src 10.0.0.5 uid 0' ;; -6) echo '2001:db8::1 from :: dev eth0 src fd00::5 metric 1' ;; esac ;;
 curl)
@@ -61,7 +65,7 @@ func newSandbox(t *testing.T, in Input) *sandbox {
 		s.write(path, f.content, 0o600)
 	}
 	for _, name := range []string{"systemctl", "sysctl", "swapoff", "apt-get", "apt-mark", "dnf", "curl", "update-ca-certificates", "update-ca-trust",
-		"subscription-manager", "ip", "sleep", "conntrack", "iptables"} {
+		"subscription-manager", "ip", "sleep", "kubeadm", "conntrack", "iptables"} {
 		s.write("/stand-ins/"+name, standIn, 0o755)
 	}
 	for _, folder := range []string{"/var/log", "/etc/apt/sources.list.d", "/etc/apt/apt.conf.d", "/usr/local/bin"} {
@@ -226,6 +230,35 @@ func TestInstanceDataMissing(t *testing.T) {
 	said, ok := s.run()
 	s.Expect(ok).To(BeFalse())
 	s.Expect(said).To(ContainSubstring("instance data"))
+}
+
+// TestKubeadmIsTriedAgain sees that a join that fails is begun anew, without what it left behind, and that one that came to a
+// certificate is not.
+func TestKubeadmIsTriedAgain(t *testing.T) {
+	in := byKubeadm(least(t, variant{"flatcar", bootstrapv1.InstallBinaries}))
+	web := webOf(NewWithT(t), in.Spec.Install.Binaries)
+	web["kubeadm"] = standIn
+	in.Spec.Install.Binaries.Kubeadm.SHA256 = sum(standIn)
+	s := newSandbox(t, in)
+	s.serve(web)
+	// It leaves what kubeadm does, and comes to a certificate the second time, too late for kubeadm.
+	s.write("/fail", `mkdir -p "$ROOT/etc/kubernetes/pki"
+: >"$ROOT/etc/kubernetes/pki/ca.crt"
+: >"$ROOT/etc/kubernetes/bootstrap-kubelet.conf"
+[ "$(grep -c '^kubeadm' "$ROOT/calls")" != 2 ] || echo a kubeconfig >"$ROOT/etc/kubernetes/kubelet.conf"
+exit 1
+`, 0o644)
+	said, ok := s.run()
+	s.Expect(ok).To(BeTrue(), "%s\n%s", said, s.read(LogPath))
+	calls := s.read("/calls")
+	s.Expect(strings.Count(calls, "kubeadm join --config "+s.root+JoinConfigPath+"\n")).To(Equal(2))
+	s.Expect(strings.Count(calls, "systemctl stop kubelet\n")).To(Equal(2))
+	s.Expect(strings.Count(calls, "sleep ")).To(Equal(2))
+	s.Expect(s.read("/found")).NotTo(Or(ContainSubstring("ca.crt"), ContainSubstring("bootstrap-kubelet.conf")), "kubeadm refuses to begin beside them")
+	s.Expect(s.read("/found")).To(ContainSubstring("drover-configured"), "kubeadm starts the kubelet, whose unit waits for it")
+	s.Expect(s.root+DiscoveryPath).NotTo(BeAnExistingFile(), "the token has served")
+	s.Expect(s.root+KubeletConfigPath).NotTo(BeAnExistingFile(), "kubeadm writes it")
+	s.Expect(said + s.read(LogPath)).NotTo(ContainSubstring(in.Token))
 }
 
 // TestDownloads sees that a wrong file is never used, that it is tried again and not for ever, and that a part is continued.

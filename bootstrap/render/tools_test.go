@@ -71,6 +71,9 @@ func collect(t *testing.T, dir string) (scripts, units, configs []string) {
 		if slices.Contains([]bootstrapv1.OperatingSystem{"", "ubuntu-24.04", "flatcar"}, v.name) { // one of each kind
 			inputs = append(inputs, least(t, v))
 		}
+		if slices.Contains(kubeadmVariants(), v) {
+			inputs = append(inputs, byKubeadm(full(t, v.name, v.mode)), byKubeadm(least(t, v)))
+		}
 		for _, in := range inputs {
 			out, err := UserData(in)
 			g.Expect(err).NotTo(HaveOccurred(), v.String())
