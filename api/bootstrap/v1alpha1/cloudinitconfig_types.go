@@ -25,7 +25,7 @@ const (
 	// WaitingForClusterReason says that the Cluster's infrastructure is not provisioned yet.
 	WaitingForClusterReason = "WaitingForCluster"
 	// WaitingForControlPlaneReason says that the Cluster's control plane is not initialized yet, has no endpoint,
-	// or can't be reached.
+	// can't be reached, or lacks what a join by kubeadm needs.
 	WaitingForControlPlaneReason = "WaitingForControlPlane"
 	// KubeconfigInvalidReason says that the Cluster's kubeconfig Secret is missing or can't be used.
 	KubeconfigInvalidReason = "KubeconfigInvalid"
