@@ -37,6 +37,7 @@ kubeadm)
   [ ! -e "$ROOT/fail" ] || . "$ROOT/fail"
   ;;
 subscription-manager) [ "$1" != identity ] || exit 1 ;;
+systemctl) [ "$1" != list-jobs ] || cat "$ROOT/jobs" ;;
 ip) case $1 in -4) echo '192.0.2.1 via 10.0.0.1 dev eth0 src 10.0.0.5 uid 0' ;; -6) echo '2001:db8::1 from :: dev eth0 src fd00::5 metric 1' ;; esac ;;
 curl)
   while [ $# -gt 0 ]; do
@@ -59,7 +60,7 @@ func newSandbox(t *testing.T, in Input) *sandbox {
 	s.Expect(err).NotTo(HaveOccurred())
 	m := readBack(s, FormatOf(in.Spec), out)
 	for path, f := range m.files {
-		if path == ScriptPath {
+		if strings.HasPrefix(f.content, "#!") {
 			f.content = s.moved(f.content)
 		}
 		s.write(path, f.content, 0o600)
@@ -99,11 +100,15 @@ func (s *sandbox) read(path string) string {
 func (s *sandbox) run() (string, bool) {
 	s.Expect(os.RemoveAll(s.root + "/calls")).To(Succeed())
 	cmd := exec.CommandContext(s.t.Context(), "/bin/sh", s.root+ScriptPath)
-	cmd.Env = []string{"ROOT=" + s.root, "PATH=" + s.root + "/stand-ins:/usr/local/bin:/usr/bin:/bin", "HOME=/"}
+	cmd.Env = s.environment()
 	out, err := cmd.CombinedOutput()
 	_, missing := os.Stat(s.root + SentinelPath)
 	s.Expect(missing == nil).To(Equal(err == nil), "%s%s", out, s.read(LogPath))
 	return string(out), err == nil
+}
+
+func (s *sandbox) environment() []string {
+	return []string{"ROOT=" + s.root, "PATH=" + s.root + "/stand-ins:/usr/local/bin:/usr/bin:/bin", "HOME=/"}
 }
 
 // serve puts the files of an installation onto the stand-in's web, and their sums into the spec.
@@ -176,7 +181,8 @@ func TestScriptRuns(t *testing.T) {
 			info, err := os.Stat(s.root + LogPath)
 			s.Expect(err).NotTo(HaveOccurred())
 			s.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)))
-			s.Expect(s.root + subscriptionPath).NotTo(BeAnExistingFile())
+			s.Expect(strings.Contains(calls, "subscription-manager register --org=1234 --activationkey=it's marked-secret\n")).To(Equal(v.name == "rhel-9"))
+			s.Expect(strings.Contains(calls, "systemctl enable --now drover-subscription.service\n")).To(Equal(v.name == "rhel-9"))
 			s.Expect(s.read("/etc/fstab")).To(Equal("UUID=1 / ext4 defaults 0 1\n#/swap.img\tnone swap sw 0 0\n# /old none swap sw 0 0\n"))
 			s.Expect(s.read(kubeadmFlagsPath)).To(Equal("KUBELET_KUBEADM_ARGS=--node-ip=10.0.0.5,fd00::5\n"))
 			s.Expect(s.read(KubeletConfigPath)).To(MatchRegexp(`(?m)^resolvConf: .*/run/systemd/resolve/resolv.conf$`))
@@ -204,6 +210,29 @@ func TestScriptRuns(t *testing.T) {
 				s.Expect(s.read("/calls")).NotTo(ContainSubstring("curl"), "what was fetched is not fetched again")
 			}
 		})
+	}
+}
+
+// TestSubscriptionEnds sees that a machine gives up its registration when it is powered off, and at no other time.
+func TestSubscriptionEnds(t *testing.T) {
+	s := newSandbox(t, full(t, "rhel-9", bootstrapv1.InstallPrebuilt))
+	for jobs, ends := range map[string]bool{
+		"  2 drover-subscription.service stop running\n171 poweroff.target             start waiting\n": true,
+		"171 halt.target                 start waiting\n":                                               true,
+		"171 reboot.target               start waiting\n172 systemd-reboot.service start waiting\n":     false,
+		"171 kexec.target                start waiting\n":                                               false,
+		"171 soft-reboot.target          start waiting\n":                                               false,
+		"171 poweroff.target             stop  waiting\n":                                               false,
+		"171 systemd-poweroff.target     start waiting\n":                                               false,
+		"": false,
+	} {
+		s.write("/jobs", jobs, 0o644)
+		s.write("/calls", "", 0o644)
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", s.root+subscriptionScriptPath, "unregister")
+		cmd.Env = s.environment()
+		out, err := cmd.CombinedOutput()
+		s.Expect(err).NotTo(HaveOccurred(), string(out))
+		s.Expect(strings.Contains(s.read("/calls"), "subscription-manager unregister\n")).To(Equal(ends), jobs)
 	}
 }
 

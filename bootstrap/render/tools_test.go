@@ -83,8 +83,12 @@ func collect(t *testing.T, dir string) (scripts, units, configs []string) {
 				configs = append(configs, file)
 			}
 			m := readBack(g, FormatOf(in.Spec), out) // Ignition's own parser, which validates
-			if file, first := put(name+".sh", m.files[ScriptPath].content); first {
-				scripts = append(scripts, file)
+			for _, path := range m.order {
+				if text := m.files[path].content; strings.HasPrefix(text, "#!") {
+					if file, first := put(name+"-"+filepath.Base(path), text); first {
+						scripts = append(scripts, file)
+					}
+				}
 			}
 			if folder, first := putUnits(m, put, name); first {
 				units = append(units, folder)
