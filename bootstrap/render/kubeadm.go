@@ -3,7 +3,6 @@
 package render
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -158,7 +157,7 @@ func (n *node) runKubeadm(in Input) {
 	}
 	n.commands(beforeKubelet, in.Spec.PreKubeletCommands)
 	n.do("Joining by kubeadm",
-		"# kubeadm begins nothing that another try began.",
+		"# kubeadm refuses to begin beside what another try left.",
 		"join_cluster() {",
 		"  if [ -s "+kubeletKubeconfigPath+" ]; then return 0; fi",
 		"  systemctl stop kubelet",
@@ -166,7 +165,7 @@ func (n *node) runKubeadm(in Input) {
 		"  kubeadm join --config "+JoinConfigPath,
 		"}")
 	if modeOf(in.Spec) == bootstrapv1.InstallBinaries { // kubeadm asks for the kubelet by its name
-		n.extend("PATH=" + cmp.Or(systemOf(in.Spec).programs, "/usr/bin") + ":$PATH")
+		n.extend("PATH=" + systemOf(in.Spec).programs + ":$PATH")
 	}
 	if Installs(in.Spec) {
 		n.extend("touch " + configuredPath)
