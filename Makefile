@@ -75,7 +75,7 @@ test-openstack: ## Try the OpenStack driver on a real OpenStack, which is instal
 	trap hack/openstack/stop EXIT; hack/openstack/start; go test -race -count 1 -timeout $(TEST_TIMEOUT) ./test/openstack
 
 test-vm: ## Boot real guests from CloudInitConfigs, with QEMU and images that are made on first use (root, Debian 12)
-	@hack/tool $(PLAYGROUND) >/dev/null
+	@hack/tool $(PLAYGROUND) kubeadm >/dev/null
 	@hack/vm/install >/dev/null
 	go test -count 1 -timeout $(TEST_TIMEOUT) -parallel 2 -v ./test/vm
 

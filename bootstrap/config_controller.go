@@ -213,7 +213,7 @@ func (r *ConfigReconciler) step(ctx context.Context, s *scope) (ctrl.Result, err
 	} else if joined {
 		return r.afterUse(ctx, s)
 	}
-	if err := r.ensureBinding(ctx, s.cluster, workload); err != nil {
+	if err := r.ensureRights(ctx, s.config, s.cluster, workload); err != nil {
 		return ctrl.Result{}, err
 	}
 	name, token, err := r.ensureData(ctx, s)

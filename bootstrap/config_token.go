@@ -14,8 +14,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,13 +27,9 @@ import (
 	"github.com/drover-io/drover/bootstrap/render"
 )
 
-// What Drover writes into workload clusters: one token Secret per joining machine, in kube-system, and one
-// ClusterRoleBinding that lets those tokens ask for certificates. It never binds the role that would approve them.
+// What Drover writes into workload clusters for each joining machine: a token Secret, in kube-system. config_rights.go has what it
+// writes for all.
 const (
-	// TokenGroup is the group that all tokens of Drover authenticate as.
-	TokenGroup = "system:bootstrappers:drover"
-	// BindingName is the ClusterRoleBinding of TokenGroup to the role system:node-bootstrapper.
-	BindingName = "drover:node-bootstrapper"
 	// TokenConfigLabel tells token Secrets of Drover from others. Its value stands for the config that the token
 	// belongs to.
 	TokenConfigLabel = "bootstrap.cluster.x-k8s.io/config"
@@ -52,8 +46,6 @@ const (
 	// listingAge is how long one listing of a workload cluster's tokens serves: long enough for one to serve all
 	// machines of a cluster after a restart.
 	listingAge = 10 * time.Second
-	// bindingAge is how long the ClusterRoleBinding, once seen, is believed to be there.
-	bindingAge = 10 * time.Minute
 )
 
 var errTokenTaken = errors.New("another token has the same ID")
@@ -201,7 +193,7 @@ func tokenSecret(s *scope, token string, expires time.Time) *corev1.Secret {
 			bootstrapapi.BootstrapTokenSecretKey:           []byte(secret),
 			bootstrapapi.BootstrapTokenExpirationKey:       []byte(expires.UTC().Format(time.RFC3339)),
 			bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
-			bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(TokenGroup),
+			bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(strings.Join(tokenGroups(s.config), ",")),
 			bootstrapapi.BootstrapTokenDescriptionKey:      []byte("Lets the machine " + machine + " join. Drover deletes it when it has."),
 		},
 	}
@@ -252,59 +244,12 @@ func (r *ConfigReconciler) removeToken(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// ensureBinding lets tokens of Drover ask for certificates, looking once in bindingAge per Cluster. Approving them is left to
-// CSRReconciler alone: the role that has them approved unseen is not bound.
-func (r *ConfigReconciler) ensureBinding(ctx context.Context, cluster *clusterv1.Cluster, workload client.Client) error {
-	if r.tokens.isBound(cluster.UID) {
-		return nil
-	}
-	desired := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: BindingName},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-bootstrapper"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: TokenGroup}},
-	}
-	found := &rbacv1.ClusterRoleBinding{}
-	err := workload.Get(ctx, client.ObjectKeyFromObject(desired), found)
-	switch {
-	case apierrors.IsNotFound(err):
-		err = workload.Create(ctx, desired.DeepCopy())
-		if apierrors.IsAlreadyExists(err) {
-			err = nil
-		}
-	case err == nil && found.RoleRef != desired.RoleRef:
-		return &waiting{
-			reason: bootstrapv1.NotPermittedReason, after: recheck,
-			message: fmt.Sprintf("The workload cluster's ClusterRoleBinding %q names another role than %q: delete it", BindingName, desired.RoleRef.Name),
-		}
-	case err == nil && !equality.Semantic.DeepEqual(found.Subjects, desired.Subjects):
-		before := found.DeepCopy()
-		found.Subjects = desired.Subjects
-		err = workload.Patch(ctx, found, client.MergeFrom(before))
-	}
-	if err != nil {
-		return permitted(err, fmt.Sprintf("the ClusterRoleBinding %q", BindingName))
-	}
-	r.tokens.setBound(cluster.UID)
-	return nil
-}
-
-// permitted says in the condition when the workload cluster refuses what is needed.
-func permitted(err error, what string) error {
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
-		return &waiting{
-			reason: bootstrapv1.NotPermittedReason, after: recheck,
-			message: "The Cluster's kubeconfig does not permit to read, write or delete " + what + " in the workload cluster",
-		}
-	}
-	return fmt.Errorf("in the workload cluster, %s: %w", what, err)
-}
-
 // tokenMemory is what this process knows of the tokens it made, so that neither a reconcile without news nor a joined
 // machine costs a call. All of it can be found again: it is lost with the process.
 type tokenMemory struct {
 	mu       sync.Mutex
 	tokens   map[types.UID]knownToken // by the config's UID
-	bound    map[types.UID]time.Time  // when the binding was last seen, by the Cluster's UID
+	bound    map[binding]time.Time    // when it was last seen
 	listings map[types.UID]listing    // by the Cluster's UID
 }
 
@@ -341,19 +286,25 @@ func (m *tokenMemory) forget(uid types.UID) {
 	delete(m.tokens, uid)
 }
 
-func (m *tokenMemory) isBound(cluster types.UID) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return time.Since(m.bound[cluster]) < bindingAge
+// binding is a grant in a Cluster, by its UID.
+type binding struct {
+	cluster types.UID
+	name    string
 }
 
-func (m *tokenMemory) setBound(cluster types.UID) {
+func (m *tokenMemory) isBound(b binding) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Since(m.bound[b]) < bindingAge
+}
+
+func (m *tokenMemory) setBound(b binding) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.bound == nil {
-		m.bound = map[types.UID]time.Time{}
+		m.bound = map[binding]time.Time{}
 	}
-	m.bound[cluster] = time.Now()
+	m.bound[b] = time.Now()
 }
 
 // list returns the names of the token Secrets with the given label value. It may be listingAge old: what this process

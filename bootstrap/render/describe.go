@@ -13,7 +13,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// The files that every node has.
+// The files that a node has: the first four where the kubelet joins by itself, and the others always.
 const (
 	// BootstrapKubeconfigPath holds the kubeconfig with the bootstrap token. kubeadm's kubelet unit reads it.
 	BootstrapKubeconfigPath = "/etc/kubernetes/bootstrap-kubelet.conf"
@@ -21,8 +21,8 @@ const (
 	CAPath = "/etc/kubernetes/pki/ca.crt"
 	// KubeletConfigPath holds the KubeletConfiguration.
 	KubeletConfigPath = "/var/lib/kubelet/config.yaml"
-	// KubeletDefaultsPath holds the kubelet's flags. It is the one file that is not encoded in a cloud-config, because it
-	// may carry instance-data variables.
+	// KubeletDefaultsPath holds the kubelet's flags. It, and JoinConfigPath, are the files that are not encoded in a
+	// cloud-config, because they may carry instance-data variables.
 	KubeletDefaultsPath = "/etc/default/kubelet"
 	// ScriptPath holds the script that does the rest.
 	ScriptPath = "/etc/kubernetes/drover-bootstrap.sh"
@@ -31,6 +31,7 @@ const (
 	// SentinelPath appears when everything has succeeded. Cluster API's contract names it.
 	SentinelPath = "/run/cluster-api/bootstrap-success.complete"
 
+	beforeKubelet        = "Running the commands before the kubelet"
 	kubeletSysconfigPath = "/etc/sysconfig/kubelet"
 	unitFolder           = "/etc/systemd/system/"
 	bootstrapUnit        = "drover-bootstrap.service"
@@ -74,6 +75,33 @@ func (n *node) do(name string, lines ...string) { n.steps = append(n.steps, step
 
 // describe makes the description. The input was checked.
 func describe(in Input) (*node, error) {
+	files, join := kubeletFiles, (*node).startKubelet
+	if joinsByKubeadm(in.Spec) {
+		files, join = kubeadmFiles, (*node).runKubeadm
+	}
+	n := &node{keys: in.Spec.SSHAuthorizedKeys, users: in.Spec.Host.Users}
+	if in.NodeName != hostVariable {
+		n.hostname = in.NodeName
+	}
+	own, err := files(in)
+	if err != nil {
+		return nil, err
+	}
+	n.add(own...)
+	n.checkInstanceData()
+	n.host(in)
+	n.install(in)
+	n.containerd(in)
+	join(n, in)
+	n.commands("Running the commands after the kubelet", in.Spec.PostKubeletCommands)
+	n.units = append(n.units, unit{bootstrapUnit, bootstrapUnitText})
+	n.add(file{path: ScriptPath, permissions: "0700", content: n.script()})
+	n.userFiles(in)
+	return n, nil
+}
+
+// kubeletFiles are what a kubelet joins from by itself.
+func kubeletFiles(in Input) ([]file, error) {
 	kubeconfig, err := bootstrapKubeconfig(in)
 	if err != nil {
 		return nil, err
@@ -82,39 +110,24 @@ func describe(in Input) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	defaults := kubeletDefaults(in)
-	templated := strings.Contains(defaults, "{{")
-	n := &node{keys: in.Spec.SSHAuthorizedKeys, users: in.Spec.Host.Users}
-	if in.NodeName != hostVariable {
-		n.hostname = in.NodeName
+	return []file{
+		{path: BootstrapKubeconfigPath, permissions: "0600", content: string(kubeconfig)},
+		{path: CAPath, content: string(in.CA)},
+		{path: KubeletConfigPath, content: string(config)},
+		{path: KubeletDefaultsPath, content: kubeletDefaults(in), template: true},
+	}, nil
+}
+
+// checkInstanceData ends where cloud-init could not fill in what a file asks it for.
+func (n *node) checkInstanceData() {
+	for _, f := range n.files {
+		if f.template && strings.Contains(f.content, "{{") {
+			n.do("Checking the instance data", "if grep -q CI_MISSING_JINJA_VAR "+f.path+"; then",
+				"  say 'cloud-init does not know the instance data that the provider ID or the name of the Node is made of'",
+				"  exit 1",
+				"fi")
+		}
 	}
-	n.add(
-		file{path: BootstrapKubeconfigPath, permissions: "0600", content: string(kubeconfig)},
-		file{path: CAPath, content: string(in.CA)},
-		file{path: KubeletConfigPath, content: string(config)},
-		file{path: KubeletDefaultsPath, content: defaults, template: true},
-	)
-	if templated {
-		n.do("Checking the instance data", "if grep -q CI_MISSING_JINJA_VAR "+KubeletDefaultsPath+"; then",
-			"  say 'cloud-init does not know the instance data that the provider ID or the name of the Node is made of'",
-			"  exit 1",
-			"fi")
-	}
-	n.host(in)
-	n.install(in)
-	n.containerd(in)
-	n.kubelet(in)
-	n.commands("Running the commands before the kubelet", in.Spec.PreKubeletCommands)
-	n.do("Starting the kubelet")
-	if Installs(in.Spec) {
-		n.extend("touch " + configuredPath)
-	}
-	n.extend("systemctl enable --now kubelet")
-	n.commands("Running the commands after the kubelet", in.Spec.PostKubeletCommands)
-	n.units = append(n.units, unit{bootstrapUnit, bootstrapUnitText})
-	n.add(file{path: ScriptPath, permissions: "0700", content: n.script()})
-	n.userFiles(in)
-	return n, nil
 }
 
 func (n *node) userFiles(in Input) {

@@ -114,6 +114,23 @@ func binariesOf(mirror string) *bootstrapv1.BinariesInstall {
 	}
 }
 
+// byKubeadm has a machine join by kubeadm.
+func byKubeadm(in Input) Input {
+	in.Spec.Join = bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm, IgnorePreflightErrors: []string{"SystemVerification", "FileExisting-crictl"}}
+	if b := in.Spec.Install.Binaries; b != nil {
+		b.Kubeadm.SHA256 = strings.Repeat("6", 64)
+	}
+	return in
+}
+
+// kubeadmVariants are one of each family and mode.
+func kubeadmVariants() []variant {
+	return []variant{
+		{"", bootstrapv1.InstallPrebuilt}, {"ubuntu-24.04", bootstrapv1.InstallPackages}, {"rhel-9", bootstrapv1.InstallPackages},
+		{"amazon-linux-2023", bootstrapv1.InstallBinaries}, {"flatcar", bootstrapv1.InstallBinaries},
+	}
+}
+
 // variant is one operating system in one mode.
 type variant struct {
 	name bootstrapv1.OperatingSystem
@@ -188,7 +205,7 @@ func readCloudConfig(g Gomega, out []byte) machine {
 	for _, f := range doc.Files {
 		g.Expect(m.files).NotTo(HaveKey(f.Path))
 		content := f.Content
-		if f.Path != KubeletDefaultsPath {
+		if f.Path != KubeletDefaultsPath && f.Path != JoinConfigPath {
 			g.Expect(f.Encoding).To(Equal("b64"), f.Path)
 			raw, err := base64.StdEncoding.DecodeString(f.Content)
 			g.Expect(err).NotTo(HaveOccurred())

@@ -17,6 +17,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kubeletv1 "k8s.io/kubelet/config/v1beta1"
+	kubeadmv1beta4 "sigs.k8s.io/cluster-api/bootstrap/kubeadm/pkg/types/upstreamv1beta4"
 	"sigs.k8s.io/yaml"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
@@ -54,9 +55,21 @@ func between(path, before, after string) func(Gomega, machine) string {
 }
 
 func kubeletField(read func(kubeletv1.KubeletConfiguration) string) func(Gomega, machine) string {
+	return kubeletFieldOf(KubeletConfigPath, read)
+}
+
+func kubeletFieldOf(path string, read func(kubeletv1.KubeletConfiguration) string) func(Gomega, machine) string {
 	return func(g Gomega, m machine) string {
 		config := kubeletv1.KubeletConfiguration{}
-		g.Expect(yaml.UnmarshalStrict([]byte(m.files[KubeletConfigPath].content), &config)).To(Succeed())
+		g.Expect(yaml.UnmarshalStrict([]byte(m.files[path].content), &config)).To(Succeed())
+		return read(config)
+	}
+}
+
+func joinField(read func(kubeadmv1beta4.JoinConfiguration) string) func(Gomega, machine) string {
+	return func(g Gomega, m machine) string {
+		config := kubeadmv1beta4.JoinConfiguration{}
+		g.Expect(yaml.UnmarshalStrict([]byte(m.files[JoinConfigPath].content), &config)).To(Succeed())
 		return read(config)
 	}
 }
@@ -106,6 +119,16 @@ func places() []place {
 	)
 	packages, binaries := variant{"ubuntu-24.04", bootstrapv1.InstallPackages}, variant{"flatcar", bootstrapv1.InstallBinaries}
 	subscribed := variant{"rhel-9", bootstrapv1.InstallPrebuilt}
+	const join, patch = "file " + JoinConfigPath + " 0644", "file " + kubeletPatchPath + " 0644"
+	kubeadm := func(set func(in *Input, s string)) func(*Input, string) {
+		return func(in *Input, s string) {
+			in.Spec.Join.Method = bootstrapv1.JoinKubeadm
+			if b := in.Spec.Install.Binaries; b != nil {
+				b.Kubeadm = b.Kubelet
+			}
+			set(in, s)
+		}
+	}
 	file := func(in *Input) *bootstrapv1.File {
 		in.Spec.Files = []bootstrapv1.File{{Path: "/a", Content: "b"}}
 		return &in.Spec.Files[0]
@@ -221,6 +244,30 @@ func places() []place {
 		{name: "checksum", harmless: strings.Repeat("a", 64), in: binaries, at: []string{"step Fetching containerd and the kubelet"},
 			set:  func(in *Input, s string) { in.Spec.Install.Binaries.Kubelet.SHA256 = s },
 			read: between(ScriptPath, "-C /opt/bin --no-same-owner\nretry fetch ", " 'https://dl.k8s.io/")},
+		{name: "kubeadm: checksum", harmless: strings.Repeat("a", 64), in: binaries, at: []string{"step Fetching containerd and the kubelet"},
+			set:  kubeadm(func(in *Input, s string) { in.Spec.Install.Binaries.Kubeadm.SHA256 = s }),
+			read: between(ScriptPath, "/kubelet /opt/bin/kubelet\nretry fetch ", " 'https://dl.k8s.io/")},
+		{name: "kubeadm: machine's name", harmless: "m", at: []string{"hostname", join}, set: kubeadm(func(in *Input, s string) { in.NodeName = s }),
+			read: joinField(func(c kubeadmv1beta4.JoinConfiguration) string { return c.NodeRegistration.Name })},
+		{name: "kubeadm: ignored check", harmless: "a", at: []string{join},
+			set:  kubeadm(func(in *Input, s string) { in.Spec.Join.IgnorePreflightErrors = []string{s} }),
+			read: joinField(func(c kubeadmv1beta4.JoinConfiguration) string { return c.NodeRegistration.IgnorePreflightErrors[0] })},
+		{name: "kubeadm: label's name", harmless: "a", at: []string{join},
+			set: kubeadm(func(in *Input, s string) { in.Spec.NodeLabels = map[string]string{s: "v"} }),
+			read: joinField(func(c kubeadmv1beta4.JoinConfiguration) string {
+				return strings.TrimSuffix(c.NodeRegistration.KubeletExtraArgs[0].Value, "=v")
+			})},
+		{name: "kubeadm: provider ID", harmless: "a", in: variant{"ubuntu-24.04", bootstrapv1.InstallPrebuilt}, at: []string{join, "step Checking the instance data"},
+			set:  kubeadm(func(in *Input, s string) { in.ProviderID = s }),
+			read: joinField(func(c kubeadmv1beta4.JoinConfiguration) string { return c.NodeRegistration.KubeletExtraArgs[0].Value })},
+		{name: "kubeadm: taint's value", harmless: "a", at: []string{join}, set: kubeadm(func(in *Input, s string) {
+			in.Spec.NodeTaints = []corev1.Taint{{Key: "k", Value: s, Effect: corev1.TaintEffectNoSchedule}}
+		}), read: joinField(func(c kubeadmv1beta4.JoinConfiguration) string { return c.NodeRegistration.Taints[0].Value })},
+		{name: "kubeadm: domain", harmless: "a", at: []string{patch}, set: kubeadm(func(in *Input, s string) { in.Spec.ClusterDomain = s }),
+			read: kubeletFieldOf(kubeletPatchPath, func(c kubeletv1.KubeletConfiguration) string { return c.ClusterDomain })},
+		{name: "kubeadm: passed through, whole", harmless: `{"seccompDefault":true}`, at: []string{patch, join}, set: kubeadm(func(in *Input, s string) {
+			in.Spec.Kubelet.Configuration = &apiextensionsv1.JSON{Raw: []byte(s)}
+		})},
 	}
 }
 

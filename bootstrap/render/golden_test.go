@@ -109,6 +109,36 @@ func TestListings(t *testing.T) {
 	}
 }
 
+// TestKubeadmListings holds what is different where the same machine joins by kubeadm.
+func TestKubeadmListings(t *testing.T) {
+	for _, v := range kubeadmVariants() {
+		for name, version := range map[string]string{"kubeadm": "v1.35.2", "kubeadm-1.30": "v1.30.9"} {
+			if version == "v1.30.9" && v.mode != bootstrapv1.InstallPrebuilt { // the API server of the others would be too new
+				continue
+			}
+			g := NewWithT(t)
+			in := full(t, v.name, v.mode)
+			in.Version = version
+			usual := rendered(g, in)
+			blocks := rendered(g, byKubeadm(in))
+			var out strings.Builder
+			for _, key := range slices.Sorted(maps.Keys(usual)) {
+				if _, ok := blocks[key]; !ok {
+					out.WriteString("without " + strings.TrimSpace(key) + "\n")
+				}
+			}
+			maps.DeleteFunc(blocks, func(key, text string) bool { return usual[key] == text })
+			golden(t, "listings/"+v.String()+"-"+name+".txt", out.String()+write(blocks))
+		}
+	}
+}
+
+func rendered(g Gomega, in Input) map[string]string {
+	out, err := UserData(in)
+	g.Expect(err).NotTo(HaveOccurred())
+	return listing(readBack(g, FormatOf(in.Spec), out))
+}
+
 // usually returns the blocks that most of the variants have.
 func usually(byVariant map[variant]map[string]string) map[string]string {
 	count, usual := map[[2]string]int{}, map[string]string{}

@@ -13,13 +13,12 @@ import (
 )
 
 const (
-	proxyPath        = "/etc/default/drover-proxy"
-	modulesPath      = "/etc/modules-load.d/drover.conf"
-	sysctlsPath      = "/etc/sysctl.d/99-drover.conf"
-	timesyncdPath    = "/etc/systemd/timesyncd.conf.d/drover.conf"
-	chronyPath       = "/etc/kubernetes/drover-chrony.conf"
-	sudoersPath      = "/etc/sudoers.d/90-drover"
-	subscriptionPath = "/etc/kubernetes/drover-subscription"
+	proxyPath     = "/etc/default/drover-proxy"
+	modulesPath   = "/etc/modules-load.d/drover.conf"
+	sysctlsPath   = "/etc/sysctl.d/99-drover.conf"
+	timesyncdPath = "/etc/systemd/timesyncd.conf.d/drover.conf"
+	chronyPath    = "/etc/kubernetes/drover-chrony.conf"
+	sudoersPath   = "/etc/sudoers.d/90-drover"
 )
 
 // host sets up the operating system, in an order in which each part can use those before it.
@@ -80,27 +79,6 @@ func (n *node) trust(spec *bootstrapv1.CloudInitConfigSpec) {
 	}
 	n.add(file{path: s.caFile, content: string(bundle)})
 	n.do("Trusting the CA bundle", s.caUpdate)
-}
-
-// subscription registers the machine. The file with the key is removed once it has served, and nothing is printed of it.
-func (n *node) subscription(in Input) {
-	name := in.Spec.Host.Subscription.Name
-	if name == "" {
-		return
-	}
-	value := func(key string) string {
-		return quote(string(in.Secrets[bootstrapv1.SecretKey{Name: name, Key: key}]))
-	}
-	n.add(file{path: subscriptionPath, permissions: "0600",
-		content: "organization=" + value(organizationKey) + "\nactivation_key=" + value(activationKeyKey) + "\n"})
-	n.do("Registering the machine with its vendor",
-		"if ! subscription-manager identity >/dev/null 2>&1; then",
-		"  # shellcheck disable=SC1091 # it is written beside this script",
-		"  . "+subscriptionPath,
-		"  # shellcheck disable=SC2154 # from that file",
-		"  retry subscription-manager register --org=\"$organization\" --activationkey=\"$activation_key\"",
-		"fi",
-		"rm -f "+subscriptionPath)
 }
 
 // kernel loads modules before it sets what they bring. What every node needs is in the images of image-builder already.

@@ -46,7 +46,7 @@ func (n *node) install(in Input) {
 	}
 	programs := "/usr/bin"
 	if modeOf(in.Spec) == bootstrapv1.InstallPackages {
-		s.repositories.setUp(n, &in.Spec.Install.Packages, kubelet, containerdVersion(in.Spec))
+		s.repositories.setUp(n, &in.Spec.Install.Packages, software{kubelet, containerdVersion(in.Spec), joinsByKubeadm(in.Spec)})
 	} else {
 		programs = s.programs
 		n.binaries(s, in.Spec.Install.Binaries, kubelet)
@@ -111,7 +111,11 @@ func (n *node) binaries(s system, spec *bootstrapv1.BinariesInstall, kubelet str
 		part("crictl.tgz", c.SHA256, github("kubernetes-sigs/cri-tools", c.Version, "crictl-v"+c.Version+"-linux-"+arch+".tar.gz"),
 			unpack("crictl.tgz", s.programs))
 	}
-	part("kubelet", spec.Kubelet.SHA256, "https://dl.k8s.io/release/v"+kubelet+"/bin/linux/"+arch+"/kubelet", place("kubelet"))
+	for _, program := range []struct{ name, sha256 string }{{"kubelet", spec.Kubelet.SHA256}, {"kubeadm", spec.Kubeadm.SHA256}} {
+		if program.sha256 != "" { // kubeadm is there only where it is to join
+			part(program.name, program.sha256, "https://dl.k8s.io/release/v"+kubelet+"/bin/linux/"+arch+"/"+program.name, place(program.name))
+		}
+	}
 }
 
 // mirrored returns where a file is to be fetched: below its host and path at the mirror, if there is one.

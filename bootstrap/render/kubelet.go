@@ -13,10 +13,12 @@ import (
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/version"
 	logsv1 "k8s.io/component-base/logs/api/v1"
 	kubeletv1 "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -29,55 +31,56 @@ const (
 	systemdResolvConf = "/run/systemd/resolve/resolv.conf"
 	// kubeadmFlagsPath is read by kubeadm's unit and ours. Only the script writes it.
 	kubeadmFlagsPath = "/var/lib/kubelet/kubeadm-flags.env"
+	runtimeEndpoint  = "unix:///run/containerd/containerd.sock"
+	cgroupDriver     = "systemd"
 )
 
-// kubeletConfig writes the KubeletConfiguration: what Drover sets, what has a field in the spec, and what is passed
-// through, which Validate keeps apart.
+// kubeletConfig writes the KubeletConfiguration of a node that joins by itself: what Drover sets, what has a field in the spec,
+// and what is passed through, which Validate keeps apart.
 func kubeletConfig(in Input) ([]byte, error) {
 	yes, no, resolvConf := true, false, plainResolvConf
-	k := in.Spec.Kubelet
-	config := kubeletv1.KubeletConfiguration{
-		TypeMeta: metav1.TypeMeta{APIVersion: kubeletv1.SchemeGroupVersion.String(), Kind: "KubeletConfiguration"},
-		Authentication: kubeletv1.KubeletAuthentication{
-			X509:      kubeletv1.KubeletX509Authentication{ClientCAFile: CAPath},
-			Webhook:   kubeletv1.KubeletWebhookAuthentication{Enabled: &yes},
-			Anonymous: kubeletv1.KubeletAnonymousAuthentication{Enabled: &no},
-		},
-		Authorization:            kubeletv1.KubeletAuthorization{Mode: kubeletv1.KubeletAuthorizationModeWebhook},
-		CgroupDriver:             "systemd",
-		ClusterDomain:            cmp.Or(in.Spec.ClusterDomain, in.ClusterDomain, "cluster.local"),
-		ClusterDNS:               []string{cmp.Or(in.Spec.ClusterDNS, in.ClusterDNS, "10.96.0.10")},
-		ContainerRuntimeEndpoint: "unix:///run/containerd/containerd.sock",
-		ResolverConfig:           &resolvConf,
-		RotateCertificates:       true,
-		ServerTLSBootstrap:       true,
-		RegisterWithTaints:       taints(in.Spec),
-		FeatureGates:             k.FeatureGates,
-		SystemReserved:           k.SystemReserved,
-		KubeReserved:             k.KubeReserved,
-		EvictionHard:             k.EvictionHard,
-		EvictionSoft:             k.EvictionSoft,
-		EvictionSoftGracePeriod:  k.EvictionSoftGracePeriod,
-		ContainerLogMaxSize:      k.ContainerLogMaxSize,
-		ContainerLogMaxFiles:     k.ContainerLogMaxFiles,
+	config := asked(in)
+	config.TypeMeta = metav1.TypeMeta{APIVersion: kubeletv1.SchemeGroupVersion.String(), Kind: "KubeletConfiguration"}
+	config.Authentication = kubeletv1.KubeletAuthentication{
+		X509:      kubeletv1.KubeletX509Authentication{ClientCAFile: CAPath},
+		Webhook:   kubeletv1.KubeletWebhookAuthentication{Enabled: &yes},
+		Anonymous: kubeletv1.KubeletAnonymousAuthentication{Enabled: &no},
 	}
-	if k.MaxPods != nil {
-		config.MaxPods = *k.MaxPods
+	config.Authorization = kubeletv1.KubeletAuthorization{Mode: kubeletv1.KubeletAuthorizationModeWebhook}
+	config.CgroupDriver = cgroupDriver
+	config.ClusterDomain = cmp.Or(in.Spec.ClusterDomain, in.ClusterDomain, "cluster.local")
+	config.ClusterDNS = []string{cmp.Or(in.Spec.ClusterDNS, in.ClusterDNS, "10.96.0.10")}
+	config.ContainerRuntimeEndpoint = runtimeEndpoint
+	config.ResolverConfig = &resolvConf
+	config.RotateCertificates, config.ServerTLSBootstrap = true, true
+	config.RegisterWithTaints = taints(in.Spec)
+	return writeKubeletConfig(config, in.Spec.Kubelet.Configuration)
+}
+
+// asked is what the spec's fields say of the kubelet.
+func asked(in Input) kubeletv1.KubeletConfiguration {
+	k, no := in.Spec.Kubelet, false
+	config := kubeletv1.KubeletConfiguration{
+		FeatureGates:            k.FeatureGates,
+		MaxPods:                 ptr.Deref(k.MaxPods, 0),
+		SystemReserved:          k.SystemReserved,
+		KubeReserved:            k.KubeReserved,
+		EvictionHard:            k.EvictionHard,
+		EvictionSoft:            k.EvictionSoft,
+		EvictionSoftGracePeriod: k.EvictionSoftGracePeriod,
+		ContainerLogMaxSize:     k.ContainerLogMaxSize,
+		ContainerLogMaxFiles:    k.ContainerLogMaxFiles,
 	}
 	// The field is known since 1.31; before that, no kubelet minds.
 	if v, err := in.version(); err == nil && v != nil && systemOf(in.Spec).cgroupV1 && v.AtLeast(version.MustParseGeneric("1.31.0")) {
 		config.FailCgroupV1 = &no
 	}
-	if k.Configuration != nil {
-		if err := kjson.UnmarshalCaseSensitivePreserveInts(k.Configuration.Raw, &config); err != nil {
-			return nil, errors.New("the kubelet's configuration can't be read") // Validate has read it
-		}
-	}
-	return writeKubeletConfig(config)
+	return config
 }
 
-// writeKubeletConfig leaves out what the Go types would write of fields that no one set: user data are short of room.
-func writeKubeletConfig(config kubeletv1.KubeletConfiguration) ([]byte, error) {
+// writeKubeletConfig leaves out what the Go types would write of fields that no one set: user data are short of room, and a
+// patch must not unset what it says nothing of. What is passed through stays as the user wrote it.
+func writeKubeletConfig(config kubeletv1.KubeletConfiguration, passed *apiextensionsv1.JSON) ([]byte, error) {
 	raw, err := json.Marshal(config)
 	fields := map[string]any{}
 	if err == nil {
@@ -86,11 +89,20 @@ func writeKubeletConfig(config kubeletv1.KubeletConfiguration) ([]byte, error) {
 	if reflect.DeepEqual(config.Logging, logsv1.LoggingConfiguration{}) {
 		delete(fields, "logging")
 	}
-	dropUnset(fields)
-	var out []byte
-	if err == nil {
-		out, err = yaml.Marshal(fields)
+	if config.ContainerRuntimeEndpoint == "" {
+		delete(fields, "containerRuntimeEndpoint")
 	}
+	dropUnset(fields)
+	if err == nil && passed != nil {
+		err = kjson.UnmarshalCaseSensitivePreserveInts(passed.Raw, &fields) // Validate has read it
+	}
+	if err != nil {
+		return nil, errors.New("writing the KubeletConfiguration failed")
+	}
+	if len(fields) == 0 {
+		return nil, nil
+	}
+	out, err := yaml.Marshal(fields)
 	if err != nil {
 		return nil, errors.New("writing the KubeletConfiguration failed")
 	}
@@ -148,50 +160,75 @@ func taints(spec *bootstrapv1.CloudInitConfigSpec) []corev1.Taint {
 	return out
 }
 
-// kubeletDefaults is read by systemd as an environment file. Nothing in it needs quoting within double quotes: labels,
-// node names and provider IDs are checked.
-func kubeletDefaults(in Input) string {
-	args := []string{"--hostname-override=" + in.NodeName}
+// kubeletFlags are what only a flag can say, by their names.
+func kubeletFlags(in Input) map[string]string {
+	flags := map[string]string{}
 	if len(in.Spec.NodeLabels) > 0 {
 		var labels []string
 		for k, v := range in.Spec.NodeLabels {
 			labels = append(labels, k+"="+v)
 		}
 		slices.Sort(labels)
-		args = append(args, "--node-labels="+strings.Join(labels, ","))
+		flags["node-labels"] = strings.Join(labels, ",")
 	}
 	// Ignition has no instance data. Its platforms name them differently, where they have an agent at all; the Node gets its
 	// provider ID from Drover's controller then, as on every machine whose kubelet does not know it.
 	if id := in.ProviderID; id != "" && (FormatOf(in.Spec) == bootstrapv1.FormatCloudConfig || !strings.Contains(id, "{{")) {
-		args = append(args, "--provider-id="+id)
+		flags["provider-id"] = id
 	}
 	switch in.Spec.Kubelet.NodeIPFamily { // an unspecified address means the default route's of its family
 	case "IPv4":
-		args = append(args, "--node-ip=0.0.0.0")
+		flags["node-ip"] = "0.0.0.0"
 	case "IPv6":
-		args = append(args, "--node-ip=::")
+		flags["node-ip"] = "::"
+	}
+	return flags
+}
+
+// kubeletDefaults is read by systemd as an environment file. Nothing in it needs quoting within double quotes: labels,
+// node names and provider IDs are checked.
+func kubeletDefaults(in Input) string {
+	args := []string{"--hostname-override=" + in.NodeName}
+	flags := kubeletFlags(in)
+	for _, name := range slices.Sorted(maps.Keys(flags)) {
+		args = append(args, "--"+name+"="+flags[name])
 	}
 	return `KUBELET_EXTRA_ARGS="` + strings.Join(args, " ") + "\"\n"
 }
 
-// kubelet finds out what the kubelet must be told and only the machine knows.
-func (n *node) kubelet(in Input) {
+// startKubelet has the kubelet join by itself.
+func (n *node) startKubelet(in Input) {
 	n.do("Configuring the kubelet",
 		"# Prebuilt images with RPM have a unit that reads its flags here.",
-		"if [ -d /etc/sysconfig ]; then cp "+KubeletDefaultsPath+" "+kubeletSysconfigPath+"; fi",
+		copyDefaults,
 		"# systemd-resolved's stub address would make the cluster's DNS forward to itself.",
 		"if systemctl is-active --quiet systemd-resolved; then",
 		"  sed -i 's#^resolvConf: .*#resolvConf: "+systemdResolvConf+"#' "+KubeletConfigPath,
 		"fi")
 	if in.Spec.Kubelet.NodeIPFamily == "DualStack" {
-		// The addresses asked for are of the documentation's networks: nothing is sent.
-		n.extend(
-			"ipv4=$(ip -4 route get 192.0.2.1 | sed -n 's/.* src \\([0-9.]*\\).*/\\1/p')",
-			"ipv6=$(ip -6 route get 2001:db8::1 | sed -n 's/.* src \\([0-9a-f:]*\\).*/\\1/p')",
-			"if [ -z \"$ipv4\" ] || [ -z \"$ipv6\" ]; then",
-			"  say 'The default route lacks an address of one family'",
-			"  exit 1",
-			"fi",
-			"echo \"KUBELET_KUBEADM_ARGS=--node-ip=$ipv4,$ipv6\" >"+kubeadmFlagsPath)
+		n.extend(bothAddresses("KUBELET_KUBEADM_ARGS", kubeadmFlagsPath)...)
+	}
+	n.commands(beforeKubelet, in.Spec.PreKubeletCommands)
+	n.do("Starting the kubelet")
+	if Installs(in.Spec) {
+		n.extend("touch " + configuredPath)
+	}
+	n.extend("systemctl enable --now kubelet")
+}
+
+// copyDefaults puts the kubelet's flags where a unit of RPM's reads them.
+const copyDefaults = "if [ -d /etc/sysconfig ]; then cp " + KubeletDefaultsPath + " " + kubeletSysconfigPath + "; fi"
+
+// bothAddresses find what only the machine knows, and write it as a flag of the kubelet into a variable of a file. The addresses
+// that they ask for are of the documentation's networks: nothing is sent.
+func bothAddresses(variable, path string) []string {
+	return []string{
+		"ipv4=$(ip -4 route get 192.0.2.1 | sed -n 's/.* src \\([0-9.]*\\).*/\\1/p')",
+		"ipv6=$(ip -6 route get 2001:db8::1 | sed -n 's/.* src \\([0-9a-f:]*\\).*/\\1/p')",
+		"if [ -z \"$ipv4\" ] || [ -z \"$ipv6\" ]; then",
+		"  say 'The default route lacks an address of one family'",
+		"  exit 1",
+		"fi",
+		"echo \"" + variable + "=--node-ip=$ipv4,$ipv6\" >" + path,
 	}
 }

@@ -56,9 +56,9 @@ func packageVersion(version string) string {
 
 // aptRepositories writes the repositories down and installs from them. apt reads keys in their text form from files that
 // end in .asc. They are fetched over verified TLS; from then on they vouch for the packages.
-func aptRepositories(n *node, spec *bootstrapv1.PackagesInstall, distribution, release, kubelet, containerd string) {
+func aptRepositories(n *node, spec *bootstrapv1.PackagesInstall, distribution, release string, want software) {
 	const keys = "/etc/apt/keyrings/"
-	kubernetes := cmp.Or(spec.KubernetesRepository, kubernetesRepository) + "/" + minorFolder(kubelet) + "/deb/"
+	kubernetes := cmp.Or(spec.KubernetesRepository, kubernetesRepository) + "/" + minorFolder(want.kubelet) + "/deb/"
 	docker := cmp.Or(spec.ContainerdRepository, dockerRepository) + "/" + distribution
 	list := func(key, rest string) string { return quote("deb [signed-by=" + keys + key + ".asc] " + rest) }
 	n.do("Fetching the keys of the package repositories",
@@ -72,8 +72,12 @@ func aptRepositories(n *node, spec *bootstrapv1.PackagesInstall, distribution, r
 		// Not before the keys are there: apt refuses to go on without them.
 		"printf '%s\\n' "+list("kubernetes", kubernetes+" /")+" "+list("docker", docker+" "+release+" stable")+" >/etc/apt/sources.list.d/drover.list")
 	n.do("Installing containerd and the kubelet")
-	n.extend(apt().install("containerd.io="+packageVersion(containerd), "kubelet="+kubelet+"-*", "cri-tools")...)
-	n.extend("apt-mark hold containerd.io kubelet kubernetes-cni cri-tools")
+	packages, hold := []string{"containerd.io=" + packageVersion(want.containerd), "kubelet=" + want.kubelet + "-*", "cri-tools"}, ""
+	if want.kubeadm {
+		packages, hold = append(packages, "kubeadm="+want.kubelet+"-*"), " kubeadm"
+	}
+	n.extend(apt().install(packages...)...)
+	n.extend("apt-mark hold containerd.io kubelet kubernetes-cni cri-tools" + hold)
 }
 
 func dockerRPMs(n *node, spec *bootstrapv1.PackagesInstall, folder string) {
@@ -82,14 +86,18 @@ func dockerRPMs(n *node, spec *bootstrapv1.PackagesInstall, folder string) {
 	n.add(rpmRepository("docker", docker+"/$basearch/stable", key, "containerd.io"))
 }
 
-func kubernetesRPMs(n *node, spec *bootstrapv1.PackagesInstall, kubelet, containerdPackage, containerd string) {
-	kubernetes := cmp.Or(spec.KubernetesRepository, kubernetesRepository) + "/" + minorFolder(kubelet) + "/rpm/"
+func kubernetesRPMs(n *node, spec *bootstrapv1.PackagesInstall, want software, containerd string) {
+	kubernetes := cmp.Or(spec.KubernetesRepository, kubernetesRepository) + "/" + minorFolder(want.kubelet) + "/rpm/"
 	n.add(rpmRepository("kubernetes", kubernetes, kubernetes+"repodata/repomd.xml.key", "kubelet kubeadm kubectl cri-tools kubernetes-cni"))
-	if containerd != "" {
-		containerdPackage += "-" + packageVersion(containerd)
+	if want.containerd != "" {
+		containerd += "-" + packageVersion(want.containerd)
+	}
+	packages := []string{containerd, "kubelet-" + want.kubelet, "cri-tools"}
+	if want.kubeadm {
+		packages = append(packages, "kubeadm-"+want.kubelet)
 	}
 	n.do("Installing containerd and the kubelet")
-	n.extend(rpm("dnf").install(containerdPackage, "kubelet-"+kubelet, "cri-tools")...)
+	n.extend(rpm("dnf").install(packages...)...)
 }
 
 func rpmRepository(name, url, key, exclude string) file {

@@ -95,7 +95,11 @@ func (in Input) check() error {
 	if err := in.checkSecrets(); err != nil {
 		return err
 	}
-	if _, err := in.version(); err != nil {
+	machine, err := in.version()
+	if err != nil {
+		return err
+	}
+	if err := in.checkKubeadm(machine); err != nil {
 		return err
 	}
 	if len(in.NodeName) > maxNodeName || len(validation.IsDNS1123Subdomain(in.NodeName)) > 0 {

@@ -167,6 +167,12 @@ func TestVersions(t *testing.T) {
 			g.Expect(err).To(MatchError(ContainSubstring(c.says)), "%+v", c)
 		}
 	}
+	for version, says := range map[string]string{"": "must have a version", "anything": "must have a version", "v1.24.9": "is the oldest"} {
+		in := byKubeadm(input(t))
+		in.Version = version
+		_, err := UserData(in)
+		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(says)))
+	}
 	in := least(t, variant{"ubuntu-20.04", bootstrapv1.InstallPackages})
 	in.Version = "v1.36.0" // whose containerd package ends at 1.7
 	_, err := UserData(in)

@@ -32,7 +32,12 @@ type sandbox struct {
 const standIn = `#!/bin/sh
 echo "${0##*/} $*" >>"$ROOT/calls"
 case ${0##*/} in
+kubeadm)
+  ls -R "$ROOT/etc/kubernetes" >>"$ROOT/found"
+  [ ! -e "$ROOT/fail" ] || . "$ROOT/fail"
+  ;;
 subscription-manager) [ "$1" != identity ] || exit 1 ;;
+systemctl) [ "$1" != list-jobs ] || cat "$ROOT/jobs" ;;
 ip) case $1 in -4) echo '192.0.2.1 via 10.0.0.1 dev eth0 src 10.0.0.5 uid 0' ;; -6) echo '2001:db8::1 from :: dev eth0 src fd00::5 metric 1' ;; esac ;;
 curl)
   while [ $# -gt 0 ]; do
@@ -55,13 +60,13 @@ func newSandbox(t *testing.T, in Input) *sandbox {
 	s.Expect(err).NotTo(HaveOccurred())
 	m := readBack(s, FormatOf(in.Spec), out)
 	for path, f := range m.files {
-		if path == ScriptPath {
+		if strings.HasPrefix(f.content, "#!") {
 			f.content = s.moved(f.content)
 		}
 		s.write(path, f.content, 0o600)
 	}
 	for _, name := range []string{"systemctl", "sysctl", "swapoff", "apt-get", "apt-mark", "dnf", "curl", "update-ca-certificates", "update-ca-trust",
-		"subscription-manager", "ip", "sleep", "conntrack", "iptables"} {
+		"subscription-manager", "ip", "sleep", "kubeadm", "conntrack", "iptables"} {
 		s.write("/stand-ins/"+name, standIn, 0o755)
 	}
 	for _, folder := range []string{"/var/log", "/etc/apt/sources.list.d", "/etc/apt/apt.conf.d", "/usr/local/bin"} {
@@ -95,11 +100,15 @@ func (s *sandbox) read(path string) string {
 func (s *sandbox) run() (string, bool) {
 	s.Expect(os.RemoveAll(s.root + "/calls")).To(Succeed())
 	cmd := exec.CommandContext(s.t.Context(), "/bin/sh", s.root+ScriptPath)
-	cmd.Env = []string{"ROOT=" + s.root, "PATH=" + s.root + "/stand-ins:/usr/local/bin:/usr/bin:/bin", "HOME=/"}
+	cmd.Env = s.environment()
 	out, err := cmd.CombinedOutput()
 	_, missing := os.Stat(s.root + SentinelPath)
 	s.Expect(missing == nil).To(Equal(err == nil), "%s%s", out, s.read(LogPath))
 	return string(out), err == nil
+}
+
+func (s *sandbox) environment() []string {
+	return []string{"ROOT=" + s.root, "PATH=" + s.root + "/stand-ins:/usr/local/bin:/usr/bin:/bin", "HOME=/"}
 }
 
 // serve puts the files of an installation onto the stand-in's web, and their sums into the spec.
@@ -172,7 +181,8 @@ func TestScriptRuns(t *testing.T) {
 			info, err := os.Stat(s.root + LogPath)
 			s.Expect(err).NotTo(HaveOccurred())
 			s.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)))
-			s.Expect(s.root + subscriptionPath).NotTo(BeAnExistingFile())
+			s.Expect(strings.Contains(calls, "subscription-manager register --org=1234 --activationkey=it's marked-secret\n")).To(Equal(v.name == "rhel-9"))
+			s.Expect(strings.Contains(calls, "systemctl enable --now drover-subscription.service\n")).To(Equal(v.name == "rhel-9"))
 			s.Expect(s.read("/etc/fstab")).To(Equal("UUID=1 / ext4 defaults 0 1\n#/swap.img\tnone swap sw 0 0\n# /old none swap sw 0 0\n"))
 			s.Expect(s.read(kubeadmFlagsPath)).To(Equal("KUBELET_KUBEADM_ARGS=--node-ip=10.0.0.5,fd00::5\n"))
 			s.Expect(s.read(KubeletConfigPath)).To(MatchRegexp(`(?m)^resolvConf: .*/run/systemd/resolve/resolv.conf$`))
@@ -203,6 +213,29 @@ func TestScriptRuns(t *testing.T) {
 	}
 }
 
+// TestSubscriptionEnds sees that a machine gives up its registration when it is powered off, and at no other time.
+func TestSubscriptionEnds(t *testing.T) {
+	s := newSandbox(t, full(t, "rhel-9", bootstrapv1.InstallPrebuilt))
+	for jobs, ends := range map[string]bool{
+		"  2 drover-subscription.service stop running\n171 poweroff.target             start waiting\n": true,
+		"171 halt.target                 start waiting\n":                                               true,
+		"171 reboot.target               start waiting\n172 systemd-reboot.service start waiting\n":     false,
+		"171 kexec.target                start waiting\n":                                               false,
+		"171 soft-reboot.target          start waiting\n":                                               false,
+		"171 poweroff.target             stop  waiting\n":                                               false,
+		"171 systemd-poweroff.target     start waiting\n":                                               false,
+		"": false,
+	} {
+		s.write("/jobs", jobs, 0o644)
+		s.write("/calls", "", 0o644)
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", s.root+subscriptionScriptPath, "unregister")
+		cmd.Env = s.environment()
+		out, err := cmd.CombinedOutput()
+		s.Expect(err).NotTo(HaveOccurred(), string(out))
+		s.Expect(strings.Contains(s.read("/calls"), "subscription-manager unregister\n")).To(Equal(ends), jobs)
+	}
+}
+
 // TestScriptFails sees that what fails ends the script before the kubelet starts.
 func TestScriptFails(t *testing.T) {
 	in := least(t, variant{"rhel-9", bootstrapv1.InstallPackages})
@@ -226,6 +259,35 @@ func TestInstanceDataMissing(t *testing.T) {
 	said, ok := s.run()
 	s.Expect(ok).To(BeFalse())
 	s.Expect(said).To(ContainSubstring("instance data"))
+}
+
+// TestKubeadmIsTriedAgain sees that a join that fails is begun anew, without what it left behind, and that one that came to a
+// certificate is not.
+func TestKubeadmIsTriedAgain(t *testing.T) {
+	in := byKubeadm(least(t, variant{"flatcar", bootstrapv1.InstallBinaries}))
+	web := webOf(NewWithT(t), in.Spec.Install.Binaries)
+	web["kubeadm"] = standIn
+	in.Spec.Install.Binaries.Kubeadm.SHA256 = sum(standIn)
+	s := newSandbox(t, in)
+	s.serve(web)
+	// It leaves what kubeadm does, and comes to a certificate the second time, too late for kubeadm.
+	s.write("/fail", `mkdir -p "$ROOT/etc/kubernetes/pki"
+: >"$ROOT/etc/kubernetes/pki/ca.crt"
+: >"$ROOT/etc/kubernetes/bootstrap-kubelet.conf"
+[ "$(grep -c '^kubeadm' "$ROOT/calls")" != 2 ] || echo a kubeconfig >"$ROOT/etc/kubernetes/kubelet.conf"
+exit 1
+`, 0o644)
+	said, ok := s.run()
+	s.Expect(ok).To(BeTrue(), "%s\n%s", said, s.read(LogPath))
+	calls := s.read("/calls")
+	s.Expect(strings.Count(calls, "kubeadm join --config "+s.root+JoinConfigPath+"\n")).To(Equal(2))
+	s.Expect(strings.Count(calls, "systemctl stop kubelet\n")).To(Equal(2))
+	s.Expect(strings.Count(calls, "sleep ")).To(Equal(2))
+	s.Expect(s.read("/found")).NotTo(Or(ContainSubstring("ca.crt"), ContainSubstring("bootstrap-kubelet.conf")), "kubeadm refuses to begin beside them")
+	s.Expect(s.read("/found")).To(ContainSubstring("drover-configured"), "kubeadm starts the kubelet, whose unit waits for it")
+	s.Expect(s.root+DiscoveryPath).NotTo(BeAnExistingFile(), "the token has served")
+	s.Expect(s.root+KubeletConfigPath).NotTo(BeAnExistingFile(), "kubeadm writes it")
+	s.Expect(said + s.read(LogPath)).NotTo(ContainSubstring(in.Token))
 }
 
 // TestDownloads sees that a wrong file is never used, that it is tried again and not for ever, and that a part is continued.

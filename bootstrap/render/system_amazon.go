@@ -17,8 +17,8 @@ func amazon() []system {
 	two.upgradesOff = []string{"systemctl disable --now yum-cron || say 'There are no unattended upgrades to switch off'"}
 
 	newer := withDNF("amazon-linux-2023", "")
-	newer.repositories = &repositories{setUp: func(n *node, spec *bootstrapv1.PackagesInstall, kubelet, containerd string) {
-		kubernetesRPMs(n, spec, kubelet, "containerd", containerd)
+	newer.repositories = &repositories{setUp: func(n *node, spec *bootstrapv1.PackagesInstall, want software) {
+		kubernetesRPMs(n, spec, want, "containerd")
 	}}
 	newer.packages = rpm("dnf")
 	return []system{two, newer}

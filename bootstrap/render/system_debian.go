@@ -38,8 +38,8 @@ func withAPT(name bootstrapv1.OperatingSystem, distribution, release, containerd
 		caFile:   "/usr/local/share/ca-certificates/drover.crt",
 		caUpdate: "update-ca-certificates",
 		packages: apt(),
-		repositories: &repositories{containerd: containerd, setUp: func(n *node, spec *bootstrapv1.PackagesInstall, kubelet, containerd string) {
-			aptRepositories(n, spec, distribution, release, kubelet, containerd)
+		repositories: &repositories{containerd: containerd, setUp: func(n *node, spec *bootstrapv1.PackagesInstall, want software) {
+			aptRepositories(n, spec, distribution, release, want)
 		}},
 		upgradesOn: append(apt().install("unattended-upgrades"),
 			periodic+"1 1 >/etc/apt/apt.conf.d/20auto-upgrades",

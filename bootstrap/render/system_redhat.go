@@ -28,9 +28,9 @@ func withDNF(name bootstrapv1.OperatingSystem, folder string) system {
 		caFile:   "/etc/pki/ca-trust/source/anchors/drover.crt",
 		caUpdate: "update-ca-trust extract",
 		packages: rpm("dnf"),
-		repositories: &repositories{containerd: "2.2", setUp: func(n *node, spec *bootstrapv1.PackagesInstall, kubelet, containerd string) {
+		repositories: &repositories{containerd: "2.2", setUp: func(n *node, spec *bootstrapv1.PackagesInstall, want software) {
 			dockerRPMs(n, spec, folder)
-			kubernetesRPMs(n, spec, kubelet, "containerd.io", containerd)
+			kubernetesRPMs(n, spec, want, "containerd.io")
 		}},
 		upgradesOn:  append(rpm("dnf").install("dnf-automatic"), "systemctl enable --now dnf-automatic-install.timer"),
 		upgradesOff: []string{"systemctl disable --now dnf-automatic.timer dnf-automatic-install.timer || say 'There are no unattended upgrades to switch off'"},

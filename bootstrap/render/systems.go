@@ -42,9 +42,16 @@ type repositories struct {
 	// containerd is the default beginning of the version of containerd's package; empty where the system's own release
 	// decides.
 	containerd string
-	// setUp adds to the node what makes the package manager know the repositories, installs what is asked for, and holds
-	// it. kubelet is a version such as 1.36.3; containerd is one, a beginning of one, or empty.
-	setUp func(n *node, spec *bootstrapv1.PackagesInstall, kubelet, containerd string)
+	// setUp adds to the node what makes the package manager know the repositories, installs what is asked for, and holds it.
+	setUp func(n *node, spec *bootstrapv1.PackagesInstall, want software)
+}
+
+// software is what packages are to bring.
+type software struct {
+	// kubelet is a version such as 1.36.3; containerd is one, a beginning of one, or empty.
+	kubelet, containerd string
+	// kubeadm says that it is to come too, at the kubelet's version.
+	kubeadm bool
 }
 
 // systems lists all operating systems that can be named, as the book's matrix shows them.

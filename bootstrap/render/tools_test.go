@@ -74,7 +74,12 @@ func collect(t *testing.T, dir string) (scripts, units, configs []string) {
 		if v.name == "" {
 			in := least(t, v)
 			in.Spec.NodeName = bootstrapv1.NodeNameHostname
-			inputs = append(inputs, in)
+			other := byKubeadm(least(t, v))
+			other.Spec.NodeName = bootstrapv1.NodeNameHostname
+			inputs = append(inputs, in, other)
+		}
+		if slices.Contains(kubeadmVariants(), v) {
+			inputs = append(inputs, byKubeadm(full(t, v.name, v.mode)), byKubeadm(least(t, v)))
 		}
 		for _, in := range inputs {
 			out, err := UserData(in)
@@ -85,8 +90,12 @@ func collect(t *testing.T, dir string) (scripts, units, configs []string) {
 				configs = append(configs, file)
 			}
 			m := readBack(g, FormatOf(in.Spec), out) // Ignition's own parser, which validates
-			if file, first := put(name+".sh", m.files[ScriptPath].content); first {
-				scripts = append(scripts, file)
+			for _, path := range m.order {
+				if text := m.files[path].content; strings.HasPrefix(text, "#!") {
+					if file, first := put(name+"-"+filepath.Base(path), text); first {
+						scripts = append(scripts, file)
+					}
+				}
 			}
 			if folder, first := putUnits(m, put, name); first {
 				units = append(units, folder)

@@ -51,6 +51,7 @@ func Validate(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.Error
 	}
 	errs = append(errs, validateSystem(spec, at)...)
 	errs = append(errs, validateInstall(&spec.Install, at.Child("install"))...)
+	errs = append(errs, validateJoin(spec, at)...)
 	errs = append(errs, validateKubelet(&spec.Kubelet, at.Child("kubelet"))...)
 	errs = append(errs, validateContainerd(&spec.Containerd, at.Child("containerd"))...)
 	errs = append(errs, validateHost(&spec.Host, at.Child("host"))...)
@@ -68,7 +69,7 @@ func Validate(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.Error
 	return validateOwnPaths(spec, at.Child("files"))
 }
 
-// ownPaths are the files that the node would have without the user's.
+// ownPaths are the files that the node would have without the user's, whoever writes them.
 func ownPaths(spec *bootstrapv1.CloudInitConfigSpec) []string {
 	sample := spec.DeepCopy()
 	sample.Files = nil
@@ -77,7 +78,10 @@ func ownPaths(spec *bootstrapv1.CloudInitConfigSpec) []string {
 	if err != nil {
 		return nil // nothing in it can fail: the spec is valid
 	}
-	out := []string{kubeletSysconfigPath, kubeadmFlagsPath, configuredPath, SentinelPath, LogPath, "/etc/hostname"}
+	out := []string{
+		BootstrapKubeconfigPath, CAPath, KubeletConfigPath, KubeletDefaultsPath, kubeletKubeconfigPath,
+		kubeletSysconfigPath, kubeadmFlagsPath, configuredPath, SentinelPath, LogPath, "/etc/hostname",
+	}
 	for _, f := range n.files {
 		out = append(out, f.path)
 	}

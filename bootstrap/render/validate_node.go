@@ -33,6 +33,7 @@ var (
 	packagePattern  = regexp.MustCompile(`^[0-9]+\.[0-9]+(\.[0-9]+)?$`)
 	gatePattern     = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,127}$`)
 	signalPattern   = regexp.MustCompile(`^[A-Za-z]+\.[A-Za-z]+$`)
+	checkPattern    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$`)
 	percentPattern  = regexp.MustCompile(`^[0-9]{1,3}(\.[0-9]+)?%$`)
 )
 
@@ -130,6 +131,40 @@ func validateInstall(in *bootstrapv1.Install, at *field.Path) field.ErrorList {
 			errs = append(errs, field.Invalid(binaries.Child(r.name, "version"), shorten(r.release.Version), "must be a version, such as 2.2.1"))
 		}
 		errs = append(errs, validateSHA256(r.release.SHA256, binaries.Child(r.name, "sha256"))...)
+	}
+	return errs
+}
+
+// validateJoin checks what belongs to kubeadm alone.
+func validateJoin(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
+	ignored, join := at.Child("join", "ignorePreflightErrors"), spec.Join
+	errs := oneOf(join.Method, at.Child("join", "method"), bootstrapv1.JoinKubelet, bootstrapv1.JoinKubeadm)
+	if len(join.IgnorePreflightErrors) > 0 && !joinsByKubeadm(spec) {
+		errs = append(errs, field.Forbidden(ignored, "needs the method Kubeadm"))
+	}
+	seen := map[string]bool{}
+	for i, name := range join.IgnorePreflightErrors {
+		lower := strings.ToLower(name)
+		switch {
+		case !checkPattern.MatchString(name):
+			errs = append(errs, field.Invalid(ignored.Index(i), shorten(name), "must be the name of a check of kubeadm's, such as SystemVerification"))
+		case seen[lower]:
+			errs = append(errs, field.Duplicate(ignored.Index(i), shorten(name)))
+		case lower == "all" && len(join.IgnorePreflightErrors) > 1:
+			errs = append(errs, field.Invalid(ignored.Index(i), name, "stands alone: there is nothing beyond it"))
+		}
+		seen[lower] = true
+	}
+	b := spec.Install.Binaries
+	if b == nil {
+		return errs
+	}
+	kubeadm := at.Child("install", "binaries", "kubeadm")
+	switch given := b.Kubeadm != (bootstrapv1.Checksum{}); {
+	case given && !joinsByKubeadm(spec):
+		errs = append(errs, field.Forbidden(kubeadm, "needs join.method Kubeadm"))
+	case joinsByKubeadm(spec):
+		errs = append(errs, validateSHA256(b.Kubeadm.SHA256, kubeadm.Child("sha256"))...)
 	}
 	return errs
 }

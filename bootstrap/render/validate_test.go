@@ -28,6 +28,9 @@ func TestValidate(t *testing.T) {
 		change(b)
 		return bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: b}
 	}
+	ignoring := func(method bootstrapv1.JoinMethod, checks ...string) spec {
+		return spec{Join: bootstrapv1.Join{Method: method, IgnorePreflightErrors: checks}}
+	}
 	packages := bootstrapv1.Install{Mode: bootstrapv1.InstallPackages}
 	from := bootstrapv1.FileSource{Secret: bootstrapv1.SecretKey{Name: "a", Key: "b"}}
 	for name, c := range map[string]struct {
@@ -114,6 +117,15 @@ func TestValidate(t *testing.T) {
 		"passed through, wrong type":  {through(`{"podPidsLimit":"x"}`), "spec.kubelet.configuration"},
 		"passed through, twice":       {through(`{"podPidsLimit":1,"podPidsLimit":2}`), "spec.kubelet.configuration"},
 		"passed through, a list":      {through(`[]`), "spec.kubelet.configuration"},
+		"unknown method":              {ignoring("Magic"), "spec.join.method"},
+		"kubeadm":                     {ignoring(bootstrapv1.JoinKubeadm, "SystemVerification", "FileAvailable--etc-kubernetes-kubelet.conf"), ""},
+		"kubeadm's check, alone":      {ignoring(bootstrapv1.JoinKubelet, "NumCPU"), "spec.join.ignorePreflightErrors"},
+		"kubeadm's check, odd":        {ignoring(bootstrapv1.JoinKubeadm, "a{{ x }}"), "spec.join.ignorePreflightErrors[0]"},
+		"kubeadm's check, twice":      {ignoring(bootstrapv1.JoinKubeadm, "Swap", "swap"), "spec.join.ignorePreflightErrors[1]"},
+		"kubeadm's check, all and":    {ignoring(bootstrapv1.JoinKubeadm, "All", "Swap"), "spec.join.ignorePreflightErrors[0]"},
+		"kubeadm's file, alone":       {spec{OperatingSystem: "flatcar", Install: binaries(func(b *bootstrapv1.BinariesInstall) { b.Kubeadm = b.Kubelet })}, "spec.install.binaries.kubeadm"},
+		"kubeadm without its file":    {spec{OperatingSystem: "flatcar", Join: bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm}, Install: binaries(func(*bootstrapv1.BinariesInstall) {})}, "spec.install.binaries.kubeadm.sha256"},
+		"file of kubeadm's":           {spec{Join: bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm}, Files: []bootstrapv1.File{{Path: CAPath}}}, "spec.files[0].path"},
 		"too much":                    {file(bootstrapv1.File{Path: "/a", Content: strings.Repeat("a", MaxBytes)}), "spec"},
 	} {
 		t.Run(name, func(t *testing.T) {

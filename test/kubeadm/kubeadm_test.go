@@ -4,7 +4,10 @@ package kubeadm
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,7 +64,7 @@ func TestMachineDeployment(t *testing.T) {
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, objects...))
 	ready := scenario.All(pool.Ready(s.Rig.Client, 2), s.Nodes(2, "simulated://"), s.described)
 	s.Until("two machines are ready", ready)
-	s.Until("their certificates are approved", s.approved)
+	s.Until("their certificates are approved", s.approved("AutoApproved"))
 
 	s.Do(pool.Roll(s.Ctx, s.Rig.Client, pool.Name+"-2", pool.Machine))
 	s.Until("all have rolled", scenario.All(pool.Current(s.Rig.Client), ready))
@@ -143,32 +146,40 @@ func (s stage) described(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// approved checks that for each Node the controller-manager approved a client certificate, and Drover a serving one.
-func (s stage) approved(ctx context.Context) (string, error) {
-	nodes, err := s.own(ctx)
-	if err != nil {
-		return "", err
-	}
-	list := &certificatesv1.CertificateSigningRequestList{}
-	if err := s.Rig.Nodes.List(ctx, list); err != nil {
-		return "", err
-	}
-	by := map[string]int{}
-	for _, csr := range list.Items {
-		for _, c := range csr.Status.Conditions {
-			by[csr.Spec.SignerName+" "+string(c.Type)+" "+c.Reason]++
+// approved checks that for each Node a client certificate was approved for this reason, and a serving one by Drover.
+func (s stage) approved(first string) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		nodes, err := s.own(ctx)
+		if err != nil {
+			return "", err
 		}
-	}
-	want := map[string]int{
-		certificatesv1.KubeAPIServerClientKubeletSignerName + " Approved AutoApproved": len(nodes),
-		certificatesv1.KubeletServingSignerName + " Approved DroverApproved":           len(nodes),
-	}
-	for what, n := range want {
-		if by[what] != n || len(by) != len(want) {
+		list := &certificatesv1.CertificateSigningRequestList{}
+		if err := s.Rig.Nodes.List(ctx, list); err != nil {
+			return "", err
+		}
+		by := map[string]int{}
+		for _, csr := range list.Items {
+			block, _ := pem.Decode(csr.Spec.Request)
+			request, err := x509.ParseCertificateRequest(block.Bytes)
+			if err != nil {
+				return "", err
+			}
+			if !strings.HasPrefix(request.Subject.CommonName, "system:node:"+s.Tenant.Name+"-") {
+				continue
+			}
+			for _, c := range csr.Status.Conditions {
+				by[csr.Spec.SignerName+" "+string(c.Type)+" "+c.Reason]++
+			}
+		}
+		want := map[string]int{
+			certificatesv1.KubeAPIServerClientKubeletSignerName + " Approved " + first: len(nodes),
+			certificatesv1.KubeletServingSignerName + " Approved DroverApproved":       len(nodes),
+		}
+		if !maps.Equal(by, want) {
 			return fmt.Sprintf("of %d Nodes the requests are %v", len(nodes), by), nil
 		}
+		return "", nil
 	}
-	return "", nil
 }
 
 // gaveUp checks that so many machines have given up to join, each with these words on its console, and that none is a Node.

@@ -24,10 +24,13 @@ func Rights(user string) []client.Object {
 		named("certificates.k8s.io", "signers", []string{"kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"}, "approve"),
 		allow("rbac.authorization.k8s.io", []string{"clusterrolebindings"}, "get", "create", "patch"),
 		named("rbac.authorization.k8s.io", "clusterroles", []string{"system:node-bootstrapper"}, "bind"),
+		named("rbac.authorization.k8s.io", "clusterroles", []string{"kubeadm:get-nodes"}, "get", "bind"),
 		{NonResourceURLs: []string{"/", "/version"}, Verbs: []string{"get"}},
 	}}
 	tokens := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: role.Name}, Rules: []rbacv1.PolicyRule{
 		allow("", []string{"secrets"}, "get", "list", "watch", "create", "update", "patch", "delete"),
+		allow("rbac.authorization.k8s.io", []string{"rolebindings"}, "get", "create", "patch"),
+		named("rbac.authorization.k8s.io", "roles", []string{"kubeadm:nodes-kubeadm-config", "kubeadm:kubelet-config"}, "get", "bind"),
 	}}
 	subjects := []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}}
 	return []client.Object{

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,6 +52,7 @@ func TestGuests(t *testing.T) {
 		{"from a prebuilt image", s.prebuilt},
 		{"from a bare image, with binaries", s.binaries},
 		{"from a bare image, with packages", s.packages},
+		{"from a bare image, by kubeadm", s.kubeadm},
 		{"a name server, a mirror and a file that are bad", s.badMirror},
 		{"an API server and a token that are bad", s.badServer},
 	} {
@@ -103,8 +105,26 @@ func (s *stand) packages(t *testing.T) {
 	s.becomesNode(t, s.pool("packages", "bare", config))
 }
 
-// becomesNode makes the pool and sees its one machine through its life: all that makes it a Node, a Pod on it, its end.
-func (s *stand) becomesNode(t *testing.T, pool scenario.Pool) {
+// kubeadm has kubeadm itself join, with what the spec says over the cluster's configuration of kubelets.
+func (s *stand) kubeadm(t *testing.T) {
+	g := NewWithT(t)
+	config := s.common()
+	binaries, err := s.mirror.binaries()
+	g.Expect(err).NotTo(HaveOccurred())
+	binaries.Kubeadm.SHA256, err = sumOf(s.mirror.kubeadm)
+	g.Expect(err).NotTo(HaveOccurred())
+	config.OperatingSystem, config.Install = "debian-12", bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: binaries}
+	config.Containerd.PauseImage = pauseImage
+	config.Join = bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm, IgnorePreflightErrors: []string{"SystemVerification"}}
+	config.Kubelet.MaxPods = ptr.To[int32](50)
+	s.becomesNode(t, s.pool("kubeadm", "bare", config), func(machine *clusterv1.Machine) {
+		g.Expect(s.node(t, machine).Status.Capacity.Pods().Value()).To(Equal(int64(50)))
+	})
+}
+
+// becomesNode makes the pool and sees its one machine through its life: all that makes it a Node, a Pod on it, what else is to be seen,
+// its end.
+func (s *stand) becomesNode(t *testing.T, pool scenario.Pool, also ...func(*clusterv1.Machine)) {
 	t.Helper()
 	s.create(t, pool)
 	began := time.Now()
@@ -114,6 +134,9 @@ func (s *stand) becomesNode(t *testing.T, pool scenario.Pool) {
 	s.joinedByTheBook(t, machine)
 	s.runsPod(t, machine)
 	s.keepsLog(t, machine)
+	for _, see := range also {
+		see(machine)
+	}
 	s.remove(t, pool)
 }
 

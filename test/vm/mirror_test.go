@@ -39,6 +39,8 @@ type mirror struct {
 	// ca is the authority of its certificate, in PEM.
 	ca  []byte
 	dir string
+	// kubeadm is a program that is not among the mirror's files.
+	kubeadm string
 
 	mu     sync.Mutex
 	broken func(w http.ResponseWriter, r *http.Request, files http.Handler) bool
@@ -47,7 +49,7 @@ type mirror struct {
 // pauseImage is the registry's only image, made of hack/vm's pause. The registry has it under any host's name.
 const pauseImage = "registry.k8s.io/pause:3.10.1"
 
-func newMirror(images string) (*mirror, error) {
+func newMirror(images, kubeadm string) (*mirror, error) {
 	registry, err := registryWith(filepath.Join(images, "pause"))
 	if err != nil {
 		return nil, err
@@ -56,7 +58,7 @@ func newMirror(images string) (*mirror, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &mirror{ca: ca, dir: filepath.Join(images, "mirror")}
+	m := &mirror{ca: ca, dir: filepath.Join(images, "mirror"), kubeadm: kubeadm}
 	files := http.FileServer(http.Dir(m.dir))
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		m.mu.Lock()
@@ -67,6 +69,10 @@ func newMirror(images string) (*mirror, error) {
 		}
 		if strings.HasPrefix(r.URL.Path, "/v2/") {
 			registry.ServeHTTP(w, r)
+			return
+		}
+		if strings.HasPrefix(r.URL.Path, "/dl.k8s.io/") && path.Base(r.URL.Path) == "kubeadm" {
+			http.ServeFile(w, r, m.kubeadm)
 			return
 		}
 		files.ServeHTTP(w, r)
@@ -148,16 +154,21 @@ func released(dir, pattern string) (bootstrapv1.Release, error) {
 	if version == nil {
 		return bootstrapv1.Release{}, fmt.Errorf("there is no version in %s", found[0])
 	}
-	f, err := os.Open(found[0])
+	sum, err := sumOf(found[0])
+	return bootstrapv1.Release{Version: version[1], SHA256: sum}, err
+}
+
+func sumOf(name string) (string, error) {
+	f, err := os.Open(name)
 	if err != nil {
-		return bootstrapv1.Release{}, err
+		return "", err
 	}
 	defer f.Close()
 	sum := sha256.New()
 	if _, err := io.Copy(sum, f); err != nil {
-		return bootstrapv1.Release{}, err
+		return "", err
 	}
-	return bootstrapv1.Release{Version: version[1], SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
+	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
 // registryWith serves one image, which runs the program, by the protocol of registries: whatever tag is asked for, and blobs.

@@ -27,6 +27,7 @@ import (
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
@@ -63,8 +64,9 @@ func newStand(t *testing.T) *stand {
 	ctrl.SetLogger(logr.Discard())
 	s := &stand{hypervisor: &hypervisor{dir: t.TempDir()}}
 	g.Expect(s.hypervisor.install(t.Context())).To(Succeed())
-	var err error
-	s.mirror, err = newMirror(s.hypervisor.images)
+	tools, err := playground.FindTools(t.Context(), os.Stderr, "kubeadm")
+	g.Expect(err).NotTo(HaveOccurred())
+	s.mirror, err = newMirror(s.hypervisor.images, tools["kubeadm"])
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(s.mirror.close)
 	t.Cleanup(func() { g.Expect(s.stop()).To(Succeed()) })
@@ -100,6 +102,9 @@ func (s *stand) start(ctx context.Context, dir string) error {
 		s.workload, errs[1] = playground.StartControlPlane(ctx, playground.ControlPlaneOptions{
 			Name: "workload", Progress: os.Stderr, Addresses: []net.IP{net.ParseIP(gateway)},
 		})
+		if errs[1] == nil {
+			errs[1] = s.workload.InitKubeadm(ctx, body.DefaultKubeletVersion)
+		}
 	})
 	parts.Go(func() { errs[2] = s.startCloud(ctx, binary, filepath.Join(dir, "cloud.yaml")) })
 	parts.Wait()

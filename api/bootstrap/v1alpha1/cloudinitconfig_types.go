@@ -25,7 +25,7 @@ const (
 	// WaitingForClusterReason says that the Cluster's infrastructure is not provisioned yet.
 	WaitingForClusterReason = "WaitingForCluster"
 	// WaitingForControlPlaneReason says that the Cluster's control plane is not initialized yet, has no endpoint,
-	// or can't be reached.
+	// can't be reached, or lacks what a join by kubeadm needs.
 	WaitingForControlPlaneReason = "WaitingForControlPlane"
 	// KubeconfigInvalidReason says that the Cluster's kubeconfig Secret is missing or can't be used.
 	KubeconfigInvalidReason = "KubeconfigInvalid"
@@ -55,6 +55,7 @@ const (
 
 // CloudInitConfigSpec says how a machine image becomes a node.
 // +kubebuilder:validation:XValidation:rule="!has(self.install) || !has(self.install.mode) || self.install.mode == 'Prebuilt' || has(self.operatingSystem)",message="operatingSystem must be given where Drover installs the node's software"
+// +kubebuilder:validation:XValidation:rule="!has(self.install) || !has(self.install.binaries) || has(self.install.binaries.kubeadm) == (has(self.join) && has(self.join.method) && self.join.method == 'Kubeadm')",message="install.binaries.kubeadm and the method Kubeadm go together"
 type CloudInitConfigSpec struct {
 	// operatingSystem of the image. docs/bootstrap.md has the list, with what each can do. Default: none, which means an
 	// image of any system that holds containerd and a kubelet whose unit reads the files that kubeadm's unit reads
@@ -70,6 +71,10 @@ type CloudInitConfigSpec struct {
 	// install says where containerd and the kubelet come from. Default: mode Prebuilt, they are in the image.
 	// +optional
 	Install Install `json:"install,omitempty,omitzero"`
+
+	// join says how the machine joins the cluster. Default: method Kubelet, the kubelet's own TLS bootstrap.
+	// +optional
+	Join Join `json:"join,omitempty,omitzero"`
 
 	// kubelet holds settings of the kubelet. Default: the kubelet's own, and what docs/bootstrap.md lists.
 	// +optional

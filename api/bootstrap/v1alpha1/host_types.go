@@ -192,7 +192,7 @@ type Host struct {
 	UnattendedUpgrades string `json:"unattendedUpgrades,omitempty"`
 
 	// subscription names a Secret with the keys "organization" and "activationKey", by which a machine of RHEL registers
-	// with Red Hat or a Satellite server. Default: none, the image comes with its repositories.
+	// with Red Hat or a Satellite server. It unregisters when it is powered off, and not when it restarts. Default: none, the image comes with its repositories.
 	// +optional
 	Subscription SecretName `json:"subscription,omitempty,omitzero"`
 }

@@ -85,6 +85,10 @@ type BinariesInstall struct {
 	// +required
 	Kubelet Checksum `json:"kubelet,omitempty,omitzero"`
 
+	// kubeadm is the file of dl.k8s.io at the Machine's version. It belongs to join.method Kubeadm, and is required there.
+	// +optional
+	Kubeadm Checksum `json:"kubeadm,omitempty,omitzero"`
+
 	// containerd is the archive of containerd's releases.
 	// +required
 	Containerd Release `json:"containerd,omitempty,omitzero"`
@@ -129,6 +133,40 @@ type Release struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	SHA256 string `json:"sha256,omitempty"`
+}
+
+// JoinMethod says what brings a machine into its cluster.
+// +kubebuilder:validation:Enum=Kubelet;Kubeadm
+type JoinMethod string
+
+// The methods.
+const (
+	// JoinKubelet starts the kubelet with a bootstrap kubeconfig and its whole configuration.
+	JoinKubelet JoinMethod = "Kubelet"
+	// JoinKubeadm runs "kubeadm join": the kubelet's configuration is the cluster's, with what the spec says put over it.
+	JoinKubeadm JoinMethod = "Kubeadm"
+)
+
+// Join says how a machine joins the cluster.
+// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="!has(self.ignorePreflightErrors) || (has(self.method) && self.method == 'Kubeadm')",message="ignorePreflightErrors needs the method Kubeadm"
+type Join struct {
+	// method: "Kubelet" starts the kubelet with a configuration of Drover's, and needs nothing of the cluster. "Kubeadm" runs
+	// "kubeadm join", which takes the kubelet's configuration from the cluster's ConfigMap kubelet-config; the fields of kubelet,
+	// clusterDNS and clusterDomain here are put over it. It needs a cluster that kubeadm made, a Machine with a version, and
+	// kubeadm in a prebuilt image; docs/bootstrap.md says more. Default: "Kubelet".
+	// +optional
+	Method JoinMethod `json:"method,omitempty"`
+
+	// ignorePreflightErrors are checks of kubeadm's whose failure is a warning only, or "all". They belong to the method
+	// Kubeadm. Default: none. Example: ["SystemVerification"].
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9][A-Za-z0-9._-]*$`
+	IgnorePreflightErrors []string `json:"ignorePreflightErrors,omitempty"`
 }
 
 // Kubelet holds settings of the kubelet. Names and meanings are those of KubeletConfiguration (kubelet.config.k8s.io/v1beta1).

@@ -3,10 +3,15 @@
 package body
 
 import (
+	"context"
+	"maps"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
+
+	"k8s.io/utils/ptr"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/render"
@@ -74,6 +79,74 @@ func TestFormatsAreAlike(t *testing.T) {
 				t.Errorf("got %+v\nwant %+v", got, want)
 			}
 		})
+	}
+}
+
+// joinByDrover has a machine join an API server by kubeadm, from Drover's own user data.
+func joinByDrover(ctx context.Context, t *testing.T, a *apiServer, format bootstrapv1.Format, change func(*render.Input, userdata.Machine)) (*kubelet, userdata.Machine, error) {
+	t.Helper()
+	in := droverInput(t, bootstrapv1.CloudInitConfigSpec{
+		Format: format, Join: bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm}, Kubelet: bootstrapv1.Kubelet{MaxPods: ptr.To[int32](50)},
+	})
+	in.Server, in.CA = a.URL, a.describes
+	disk := userdata.Machine{Files: map[string]userdata.File{}}
+	change(&in, disk)
+	data, err := render.UserData(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := userdata.Parse(data, userdata.InstanceData{InstanceID: "i-1", AvailabilityZone: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(read.Files, disk.Files)
+	b := NewFleet(ctx, Options{}).New(testMachine)
+	if err := b.kubeadm(ctx, read, commanded(read).join); err != nil {
+		return nil, read, err
+	}
+	k, err := plan(read, testMachine)
+	return k, read, err
+}
+
+// TestJoinByKubeadm sees to it that a machine that joins by kubeadm starts the kubelet that it would start by itself, with the cluster's
+// configuration but for what the spec says; and that it starts none where it finds another authority or what another join left.
+func TestJoinByKubeadm(t *testing.T) {
+	a := newAPIServer(t)
+	nothing := func(*render.Input, userdata.Machine) {}
+	for _, format := range []bootstrapv1.Format{bootstrapv1.FormatCloudConfig, bootstrapv1.FormatIgnition} {
+		got, disk, err := joinByDrover(t.Context(), t, a, format, nothing)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := droverInput(t, bootstrapv1.CloudInitConfigSpec{Format: format})
+		in.Server, in.CA = a.URL, a.describes
+		want, err := droverKubelet(t, in)
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%v, got %+v\nwant %+v", err, got, want)
+		}
+		if config := string(disk.Files[kubeletConfigFile].Content); !strings.Contains(config, "maxPods: 50\n") || !strings.Contains(config, "serverTLSBootstrap: true\n") {
+			t.Errorf("the kubelet's configuration is\n%s", config)
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(*render.Input, userdata.Machine)
+		words  string
+	}{
+		"another authority": {func(in *render.Input, _ userdata.Machine) {
+			in.CA = droverInput(t, bootstrapv1.CloudInitConfigSpec{}).CA
+		}, "couldn't validate the identity of the API Server"},
+		"joined before": {func(_ *render.Input, disk userdata.Machine) {
+			disk.Files[kubeletKubeconfig] = userdata.File{Content: []byte("a kubeconfig")}
+		}, "FileAvailable--etc-kubernetes-kubelet.conf"},
+		"half joined before": {func(_ *render.Input, disk userdata.Machine) {
+			disk.Files[authorityFile] = userdata.File{Content: []byte("an authority")}
+		}, "FileAvailable--etc-kubernetes-pki-ca.crt"},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		_, _, err := joinByDrover(ctx, t, a, "", c.change)
+		if cancel(); err == nil || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -20,12 +21,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	certutil "k8s.io/client-go/util/cert"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	kubeadmapi "sigs.k8s.io/cluster-api/bootstrap/kubeadm/pkg/types/upstreamv1beta4"
 	"sigs.k8s.io/yaml"
 
@@ -38,26 +41,31 @@ const (
 	readInterval, readTimeout           = 500 * time.Millisecond, time.Minute
 )
 
-// Where kubeadm keeps the configurations of the cluster and its kubelets, in kube-system, and where it writes the authority.
+// Where kubeadm keeps the configurations of the cluster and its kubelets, in kube-system; where it writes the authority, and a kubelet
+// its kubeconfig.
 const (
 	clusterConfigMap = "kubeadm-config"
 	kubeletConfigMap = "kubelet-config"
 	authorityFile    = "/etc/kubernetes/pki/ca.crt"
+
+	kubeletKubeconfig = "/etc/kubernetes/kubelet.conf"
 )
 
-// kubeadm does what "kubeadm join" does for a worker, as far as it matters here: it finds the cluster with the token, believes what it
-// finds if the token signed it and a pinned hash is its authority's, and writes the files that the kubelet starts from. An error is
-// the end of kubeadm, which nothing starts again.
+// kubeadm does what "kubeadm join" does for a worker, as far as it matters here: it refuses to begin beside what another join left,
+// finds the cluster with the token or by a file, and writes the files that the kubelet starts from, patched as it is told. An error
+// is the end of kubeadm, which nothing starts again.
 func (b *Body) kubeadm(ctx context.Context, disk userdata.Machine, file string) error {
 	config, err := joinConfiguration(disk, file)
 	if err != nil {
 		return err
 	}
-	cluster, err := b.discover(ctx, config)
+	if err := preflight(disk, config); err != nil {
+		return err
+	}
+	cluster, token, err := b.discover(ctx, disk, config)
 	if err != nil {
 		return err
 	}
-	token := cmp.Or(config.Discovery.TLSBootstrapToken, config.Discovery.BootstrapToken.Token)
 	client, err := b.client(rest.Config{Host: cluster.Server, BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: cluster.CertificateAuthorityData}})
 	if err != nil {
 		return err
@@ -73,15 +81,19 @@ func (b *Body) kubeadm(ctx context.Context, disk userdata.Machine, file string) 
 	if err != nil {
 		return err
 	}
+	kubelet, err := patched([]byte(settings.Data["kubelet"]), disk, config.Patches)
+	if err != nil {
+		return err
+	}
 	bootstrap, err := clientcmd.Write(bootstrapConfig(cluster, token))
 	if err != nil {
 		return fmt.Errorf("couldn't save bootstrap-kubelet.conf: %w", err)
 	}
 	for name, content := range map[string][]byte{
-		bootstrapKubeconfig: bootstrap,
-		kubeletConfigFile:   []byte(settings.Data["kubelet"]),
-		environmentFiles[0]: []byte(fmt.Sprintf("KUBELET_KUBEADM_ARGS=%q\n", strings.Join(kubeletArgs(config.NodeRegistration, name, hostname(disk, b.machine)), " "))),
-		path.Clean(cmp.Or(config.CACertPath, authorityFile)): cluster.CertificateAuthorityData,
+		bootstrapKubeconfig:   bootstrap,
+		kubeletConfigFile:     kubelet,
+		environmentFiles[0]:   []byte(fmt.Sprintf("KUBELET_KUBEADM_ARGS=%q\n", strings.Join(kubeletArgs(config.NodeRegistration, name, hostname(disk, b.machine)), " "))),
+		authorityPath(config): cluster.CertificateAuthorityData,
 	} {
 		disk.Files[name] = userdata.File{Content: content, Permissions: "0600"}
 	}
@@ -104,20 +116,75 @@ func joinConfiguration(disk userdata.Machine, name string) (*kubeadmapi.JoinConf
 		return nil, fmt.Errorf("the file %q holds %s %s; v1beta4 of JoinConfiguration alone is simulated", name, config.APIVersion, config.Kind)
 	case config.ControlPlane != nil:
 		return nil, errors.New("the join of a control plane node is not simulated")
-	case config.Discovery.BootstrapToken == nil || len(config.Discovery.BootstrapToken.CACertHashes) == 0:
-		return nil, errors.New("discovery without a token and a pinned authority is not simulated")
+	case config.Discovery.File == nil && (config.Discovery.BootstrapToken == nil || len(config.Discovery.BootstrapToken.CACertHashes) == 0):
+		return nil, errors.New("discovery by neither a file nor a token with a pinned authority is not simulated")
 	}
 	return config, nil
 }
 
-// discover finds the cluster as kubeadm does (cmd/kubeadm/app/discovery/token): what it reads from whoever answers counts if the token
-// signed it and it names an authority that is pinned; and then it must read the same again from who has a certificate of that authority.
-func (b *Body) discover(ctx context.Context, config *kubeadmapi.JoinConfiguration) (*clientcmdapi.Cluster, error) {
+func authorityPath(config *kubeadmapi.JoinConfiguration) string {
+	return path.Clean(cmp.Or(config.CACertPath, authorityFile))
+}
+
+// preflight refuses what another join left behind (JoinNodeChecks of cmd/kubeadm/app/preflight), unless it is told to ignore it.
+func preflight(disk userdata.Machine, config *kubeadmapi.JoinConfiguration) error {
+	ignores := func(check string) bool {
+		return slices.ContainsFunc(config.NodeRegistration.IgnorePreflightErrors, func(s string) bool {
+			return strings.EqualFold(s, check) || strings.EqualFold(s, "all")
+		})
+	}
+	for _, name := range []string{kubeletKubeconfig, bootstrapKubeconfig, authorityPath(config)} {
+		check := "FileAvailable-" + strings.ReplaceAll(name, "/", "-")
+		if _, there := disk.Files[name]; there && !ignores(check) {
+			return fmt.Errorf("[ERROR %s]: %s already exists", check, name)
+		}
+	}
+	return nil
+}
+
+// discover finds the cluster, and the token to ask it with.
+func (b *Body) discover(ctx context.Context, disk userdata.Machine, config *kubeadmapi.JoinConfiguration) (*clientcmdapi.Cluster, string, error) {
 	timeout := discoveryTimeout
 	if t := config.Timeouts; t != nil && t.Discovery != nil {
 		timeout = t.Discovery.Duration
 	}
-	how := config.Discovery.BootstrapToken
+	if file := config.Discovery.File; file != nil {
+		return b.discoverByFile(ctx, disk, file.KubeConfigPath, config.Discovery.TLSBootstrapToken, timeout)
+	}
+	cluster, err := b.discoverByToken(ctx, config.Discovery.BootstrapToken, timeout)
+	return cluster, cmp.Or(config.Discovery.TLSBootstrapToken, config.Discovery.BootstrapToken.Token), err
+}
+
+// discoverByFile takes the cluster from a kubeconfig (cmd/kubeadm/app/discovery/file). cluster-info is asked for to see that the API
+// server has a certificate of the authority in the file, and that the caller may not read it is an answer too.
+func (b *Body) discoverByFile(ctx context.Context, disk userdata.Machine, name, token string, timeout time.Duration) (*clientcmdapi.Cluster, string, error) {
+	found := kubelet{}
+	if err := found.readBootstrap(disk, name); err != nil {
+		return nil, "", fmt.Errorf("discovery by file: %w", err)
+	}
+	cluster := &clientcmdapi.Cluster{Server: found.server, TLSServerName: found.serverName, CertificateAuthorityData: found.ca}
+	client, err := b.client(rest.Config{
+		Host: found.server, BearerToken: found.token, TLSClientConfig: rest.TLSClientConfig{CAData: found.ca, ServerName: found.serverName},
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	err = b.persist(ctx, discoveryInterval, timeout, func(ctx context.Context) error {
+		_, err := client.ConfigMaps(metav1.NamespacePublic).Get(ctx, bootstrapapi.ConfigMapClusterInfo, metav1.GetOptions{})
+		if apierrors.IsForbidden(err) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("couldn't validate the identity of the API Server: %w", err)
+	}
+	return cluster, cmp.Or(token, found.token), nil
+}
+
+// discoverByToken believes what it reads from whoever answers if the token signed it and it names an authority that is pinned; and then it
+// must read the same again from who has a certificate of that authority (cmd/kubeadm/app/discovery/token).
+func (b *Body) discoverByToken(ctx context.Context, how *kubeadmapi.BootstrapTokenDiscovery, timeout time.Duration) (*clientcmdapi.Cluster, error) {
 	// Anybody may answer this: nothing of it is believed before the signature and the pins are checked.
 	first, err := b.clusterInfo(ctx, how, rest.TLSClientConfig{Insecure: true}, timeout)
 	if err != nil {
@@ -207,6 +274,35 @@ func pinned(authorities []byte, hashes []string) error {
 func keyHash(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.RawSubjectPublicKeyInfo)
 	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// patched puts the patches for the kubelet over the cluster's configuration, in the order of their names (cmd/kubeadm/app/util/patches).
+// Strategic ones alone are simulated.
+func patched(config []byte, disk userdata.Machine, patches *kubeadmapi.Patches) ([]byte, error) {
+	if patches == nil || patches.Directory == "" {
+		return config, nil
+	}
+	out, err := yaml.YAMLToJSON(config)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster's KubeletConfiguration: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(disk.Files)) {
+		base, isPatch := strings.CutPrefix(path.Base(name), "kubeletconfiguration")
+		if path.Dir(name) != path.Clean(patches.Directory) || !isPatch {
+			continue
+		}
+		if !strings.HasSuffix(base, "+strategic.yaml") {
+			return nil, fmt.Errorf("%s: patches of this kind are not simulated", name)
+		}
+		patch, err := yaml.YAMLToJSON(disk.Files[name].Content)
+		if err == nil {
+			out, err = strategicpatch.StrategicMergePatch(out, patch, kubeletconfig.KubeletConfiguration{})
+		}
+		if err != nil {
+			return nil, fmt.Errorf("could not apply patches to the KubeletConfiguration: %s: %w", name, err)
+		}
+	}
+	return yaml.JSONToYAML(out)
 }
 
 // refuseNode is the end where a Node of this name lives already.

@@ -46,6 +46,7 @@ const joinToken = "abcdef.0123456789abcdef"
 
 // apiServer answers what kubeadm asks for. It stands in for a real one, which can't be had with another's certificate: TestMachineDeployment
 // of test/kubeadm has that. describes is the authority in its cluster-info, signedBy the token that signs it.
+// Whoever is somebody may not read cluster-info.
 type apiServer struct {
 	*httptest.Server
 	describes []byte
@@ -62,20 +63,27 @@ func newAPIServer(t *testing.T) *apiServer {
 
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	data := map[string]string{}
+	refuse := func(code int32, reason metav1.StatusReason) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(int(code))
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: reason, Code: code})
+	}
 	switch r.URL.Path {
 	case "/api/v1/namespaces/kube-public/configmaps/cluster-info":
+		if r.Header.Get("Authorization") != "" {
+			refuse(http.StatusForbidden, metav1.StatusReasonForbidden)
+			return
+		}
 		config, _ := clientcmd.Write(clientcmdapi.Config{Clusters: map[string]*clientcmdapi.Cluster{"": {Server: a.URL, CertificateAuthorityData: a.describes}}})
 		_, secret, _ := strings.Cut(a.signedBy, ".")
 		mac := hmac.New(sha256.New, []byte(secret))
 		fmt.Fprintf(mac, "e30.%s", base64.RawURLEncoding.EncodeToString(config))
 		data = map[string]string{"kubeconfig": string(config), "jws-kubeconfig-abcdef": "e30.." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))}
 	case "/api/v1/namespaces/kube-system/configmaps/kubelet-config":
-		data["kubelet"] = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nauthentication: {x509: {clientCAFile: /etc/kubernetes/pki/ca.crt}}\n"
+		data["kubelet"] = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 7\nserverTLSBootstrap: true\nauthentication: {x509: {clientCAFile: /etc/kubernetes/pki/ca.crt}}\n"
 	case "/api/v1/namespaces/kube-system/configmaps/kubeadm-config":
 	default:
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusNotFound)
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+		refuse(http.StatusNotFound, metav1.StatusReasonNotFound)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+)
+
+// Who tokens of Drover are in a workload cluster, and what lets them ask for certificates. The role that has these approved unseen
+// is never bound, and the groups are none of kubeadm's, whose tokens have it.
+const (
+	// TokenGroup is the group that all tokens of Drover authenticate as.
+	TokenGroup = "system:bootstrappers:drover"
+	// KubeadmTokenGroup is the group of those that join by kubeadm, besides.
+	KubeadmTokenGroup = "system:bootstrappers:drover:kubeadm"
+	// BindingName is the ClusterRoleBinding of TokenGroup to the role system:node-bootstrapper.
+	BindingName = "drover:node-bootstrapper"
+)
+
+// bindingAge is how long a binding, once seen, is believed to be there.
+const bindingAge = 10 * time.Minute
+
+func joinsByKubeadm(config *bootstrapv1.CloudInitConfig) bool {
+	return config.Spec.Join.Method == bootstrapv1.JoinKubeadm
+}
+
+func tokenGroups(config *bootstrapv1.CloudInitConfig) []string {
+	if joinsByKubeadm(config) {
+		return []string{TokenGroup, KubeadmTokenGroup}
+	}
+	return []string{TokenGroup}
+}
+
+// grant is a binding of a role to a group of tokens. It and the role are of a namespace, or of the whole cluster where that is "".
+type grant struct {
+	name, namespace, role, group string
+	// foreign says that somebody else makes the role, and so it may be missing.
+	foreign bool
+}
+
+// grantsOf are what a config's token needs. The last three are what "kubeadm join" reads besides (NodeBootstrapTokenAuthGroup in
+// cmd/kubeadm of Kubernetes), by the roles that kubeadm makes where it sets up a cluster.
+func grantsOf(config *bootstrapv1.CloudInitConfig) []grant {
+	out := []grant{{name: BindingName, role: "system:node-bootstrapper", group: TokenGroup}}
+	if joinsByKubeadm(config) {
+		out = append(out,
+			grant{"drover:kubeadm-get-nodes", "", "kubeadm:get-nodes", KubeadmTokenGroup, true},
+			grant{"drover:kubeadm-config", metav1.NamespaceSystem, "kubeadm:nodes-kubeadm-config", KubeadmTokenGroup, true},
+			grant{"drover:kubelet-config", metav1.NamespaceSystem, "kubeadm:kubelet-config", KubeadmTokenGroup, true},
+		)
+	}
+	return out
+}
+
+// ensureRights lets the config's token do what it must, looking once in bindingAge per Cluster. Approving certificates is left to
+// CSRReconciler alone.
+func (r *ConfigReconciler) ensureRights(ctx context.Context, config *bootstrapv1.CloudInitConfig, cluster *clusterv1.Cluster, workload client.Client) error {
+	for _, g := range grantsOf(config) {
+		seen := binding{cluster.UID, g.name}
+		if r.tokens.isBound(seen) {
+			continue
+		}
+		if err := g.ensure(ctx, workload); err != nil {
+			return err
+		}
+		r.tokens.setBound(seen)
+	}
+	return nil
+}
+
+func (g grant) ensure(ctx context.Context, workload client.Client) error {
+	if err := g.checkRole(ctx, workload); err != nil {
+		return err
+	}
+	desired, desiredRef, desiredSubjects := g.binding()
+	*desiredRef = rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: g.roleKind(), Name: g.role}
+	*desiredSubjects = []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: g.group}}
+
+	found, ref, subjects := g.binding()
+	err := workload.Get(ctx, client.ObjectKeyFromObject(desired), found)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = workload.Create(ctx, desired)
+		if apierrors.IsAlreadyExists(err) {
+			err = nil
+		}
+	case err == nil && *ref != *desiredRef:
+		return &waiting{
+			reason: bootstrapv1.NotPermittedReason, after: recheck,
+			message: fmt.Sprintf("The workload cluster's %sBinding %q names another role than %q: delete it", g.roleKind(), g.name, g.role),
+		}
+	case err == nil && !equality.Semantic.DeepEqual(*subjects, *desiredSubjects):
+		before := found.DeepCopyObject().(client.Object)
+		*subjects = *desiredSubjects
+		err = workload.Patch(ctx, found, client.MergeFrom(before))
+	}
+	if err != nil {
+		return permitted(err, fmt.Sprintf("the %sBinding %q", g.roleKind(), g.name))
+	}
+	return nil
+}
+
+// binding returns an empty one, and the two parts of it that say something.
+func (g grant) binding() (client.Object, *rbacv1.RoleRef, *[]rbacv1.Subject) {
+	if g.namespace == "" {
+		b := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: g.name}}
+		return b, &b.RoleRef, &b.Subjects
+	}
+	b := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: g.name}}
+	return b, &b.RoleRef, &b.Subjects
+}
+
+func (g grant) roleKind() string {
+	if g.namespace == "" {
+		return "ClusterRole"
+	}
+	return "Role"
+}
+
+// checkRole says which of kubeadm's roles a cluster lacks: a binding to it would permit nothing, and the machine alone would know.
+func (g grant) checkRole(ctx context.Context, workload client.Client) error {
+	if !g.foreign {
+		return nil
+	}
+	role := &metav1.PartialObjectMetadata{}
+	role.SetGroupVersionKind(rbacv1.SchemeGroupVersion.WithKind(g.roleKind()))
+	err := workload.Get(ctx, client.ObjectKey{Namespace: g.namespace, Name: g.role}, role)
+	if apierrors.IsNotFound(err) {
+		return &waiting{
+			reason: bootstrapv1.WaitingForControlPlaneReason, after: recheck,
+			message: fmt.Sprintf("Waiting for the %s %q in the workload cluster, which a join by kubeadm needs: clusters that kubeadm made have it", g.roleKind(), g.role),
+		}
+	}
+	if err != nil {
+		return permitted(err, fmt.Sprintf("the %s %q", g.roleKind(), g.role))
+	}
+	return nil
+}
+
+// permitted says in the condition when the workload cluster refuses what is needed.
+func permitted(err error, what string) error {
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		return &waiting{
+			reason: bootstrapv1.NotPermittedReason, after: recheck,
+			message: "The Cluster's kubeconfig does not permit to read, write or delete " + what + " in the workload cluster",
+		}
+	}
+	return fmt.Errorf("in the workload cluster, %s: %w", what, err)
+}

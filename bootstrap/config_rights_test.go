@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"slices"
+	"testing"
+
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+)
+
+// TestTokenGroups sees that a token is in no group of kubeadm's, whose requests are approved unseen, and that what a join by kubeadm
+// needs is granted to the tokens that need it. TestCloudInitConfig of test/kubeadm has it from an API server.
+func TestTokenGroups(t *testing.T) {
+	for method, want := range map[bootstrapv1.JoinMethod]struct {
+		groups []string
+		grants int
+	}{
+		"":                      {[]string{TokenGroup}, 1},
+		bootstrapv1.JoinKubelet: {[]string{TokenGroup}, 1},
+		bootstrapv1.JoinKubeadm: {[]string{TokenGroup, KubeadmTokenGroup}, 4},
+	} {
+		config := &bootstrapv1.CloudInitConfig{Spec: bootstrapv1.CloudInitConfigSpec{Join: bootstrapv1.Join{Method: method}}}
+		groups := tokenGroups(config)
+		if !slices.Equal(groups, want.groups) {
+			t.Errorf("%q: %v", method, groups)
+		}
+		for _, g := range groups {
+			if err := bootstraputil.ValidateBootstrapGroupName(g); err != nil {
+				t.Errorf("the API server would refuse the group: %v", err)
+			}
+		}
+		grants := grantsOf(config)
+		if len(grants) != want.grants {
+			t.Errorf("%q: %v", method, grants)
+		}
+		for _, g := range grants {
+			if !slices.Contains(groups, g.group) {
+				t.Errorf("%q: %s is granted to others", method, g.role)
+			}
+		}
+	}
+}
