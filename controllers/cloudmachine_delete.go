@@ -50,9 +50,15 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 			s.Spec.AccountRef.Name, infrav1.AbandonAnnotation, s.Name))
 		return reconcile.Result{}, nil // the account's return comes as an event
 	}
+	if s.Spec.ProviderID != "" && readyReason(s.CloudMachine) != infrav1.DeletingReason { // nothing was deleted yet
+		r.claimNode(ctx, s, s.Spec.ProviderID, s.Status.Addresses)
+	}
 	deletion := s.account.Delete(s.reference())
 	switch {
 	case s.Spec.ProviderID == "" && deletion.ProviderID != "":
+		if i := slices.IndexFunc(deletion.Left, func(r cloud.Resource) bool { return r.ProviderID == deletion.ProviderID }); i >= 0 {
+			r.claimNode(ctx, s, deletion.ProviderID, deletion.Left[i].Addresses)
+		}
 		return reconcile.Result{}, r.record(ctx, s, deletion.ProviderID) // the record comes back as an event, and the VM goes then
 	case deletion.Gone:
 		if again := r.tidyNode(ctx, s); again > 0 {

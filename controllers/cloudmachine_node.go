@@ -83,12 +83,38 @@ func duplicateNodes(format string, args ...any) nodeProblem {
 }
 
 // setProviderID gives the machine's provider ID to the one Node that has none and answers at one of the VM's addresses.
+func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (nodeProblem, time.Duration, error) {
+	node, problem, err := r.unlinked(ctx, s, nodes)
+	switch {
+	case err != nil:
+		return nodeProblem{}, 0, err
+	case problem.reason != "":
+		return problem, jitter(deleteCheck), nil // the end of another machine at the same address is no event for this one
+	case node == nil:
+		return r.late(ctx, s, false) // the Node comes as an event
+	}
+	if err := giveProviderID(ctx, nodes, node, s.Spec.ProviderID); err != nil {
+		return nodeProblem{}, 0, err
+	}
+	return r.late(ctx, s, true)
+}
+
+func giveProviderID(ctx context.Context, nodes client.Client, node *corev1.Node, providerID string) error {
+	given := node.DeepCopy()
+	given.Spec.ProviderID = providerID
+	if err := nodes.Patch(ctx, given, client.MergeFromWithOptions(node, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("setting the provider ID of Node %q: %w", node.Name, err)
+	}
+	return nil
+}
+
+// unlinked returns the one Node that has no provider ID and answers at one of the VM's addresses; nil where there is none.
 // Two clouds may give the same private address to two machines of one cluster: then it tells nothing, and the kubelet has
 // to know its provider ID.
-func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (nodeProblem, time.Duration, error) {
+func (r *CloudMachineReconciler) unlinked(ctx context.Context, s *machineScope, nodes client.Client) (*corev1.Node, nodeProblem, error) {
 	unlinked := &corev1.NodeList{}
 	if err := nodes.List(ctx, unlinked, client.MatchingFields{nodeByMissingID: "true"}); err != nil {
-		return nodeProblem{}, 0, fmt.Errorf("listing the Nodes without provider ID: %w", err)
+		return nil, nodeProblem{}, fmt.Errorf("listing the Nodes without provider ID: %w", err)
 	}
 	var match []*corev1.Node
 	var address string
@@ -99,29 +125,46 @@ func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineSc
 	}
 	switch len(match) {
 	case 0:
-		return r.late(ctx, s, false) // the Node comes as an event
+		return nil, nodeProblem{}, nil
 	case 1:
 	default:
-		return duplicateNodes("Nodes %q and %q both have an address of this VM: delete the one that is not this machine's",
-			match[0].Name, match[1].Name), 0, nil
+		return nil, duplicateNodes("Nodes %q and %q both have an address of this VM: delete the one that is not this machine's",
+			match[0].Name, match[1].Name), nil
 	}
 	same := &infrav1.CloudMachineList{}
 	err := r.Client.List(ctx, same, client.InNamespace(s.Namespace), client.MatchingFields{machineByAddress: address},
 		client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name})
 	if err != nil {
-		return nodeProblem{}, 0, fmt.Errorf("listing the machines at %s: %w", address, err)
+		return nil, nodeProblem{}, fmt.Errorf("listing the machines at %s: %w", address, err)
 	}
 	if i := slices.IndexFunc(same.Items, func(m infrav1.CloudMachine) bool { return m.Name != s.Name }); i >= 0 {
-		return duplicateNodes("Node %q may be this machine's or CloudMachine %q's, which has the same address %s: give this machine's kubelet --provider-id=%s",
-			match[0].Name, same.Items[i].Name, address, s.Spec.ProviderID), jitter(deleteCheck), nil // the other machine's end is no event for this one
+		return nil, duplicateNodes("Node %q may be this machine's or CloudMachine %q's, which has the same address %s: give this machine's kubelet --provider-id=%s",
+			match[0].Name, same.Items[i].Name, address, s.Spec.ProviderID), nil
 	}
-	node := match[0].DeepCopy()
-	node.Spec.ProviderID = s.Spec.ProviderID
-	patch := client.MergeFromWithOptions(match[0], client.MergeFromWithOptimisticLock{})
-	if err := nodes.Patch(ctx, node, patch); err != nil {
-		return nodeProblem{}, 0, fmt.Errorf("setting the provider ID of Node %q: %w", node.Name, err)
+	return match[0], nodeProblem{}, nil
+}
+
+// claimNode gives the provider ID of a VM that is about to be deleted to the Node that it has become, if that has none: when the VM
+// is gone, its address may be another's, and nobody could tell which Node to remove. Like the removal it is a kindness, which holds
+// nothing up.
+func (r *CloudMachineReconciler) claimNode(ctx context.Context, s *machineScope, providerID string, addresses []clusterv1.MachineAddress) {
+	if s.cluster == nil || len(addresses) == 0 {
+		return
 	}
-	return r.late(ctx, s, true)
+	vm := *s
+	vm.CloudMachine = s.DeepCopy()
+	vm.Spec.ProviderID, vm.Status.Addresses = providerID, addresses
+	nodes, err := r.nodes(ctx, s)
+	var node *corev1.Node
+	if err == nil {
+		node, _, err = r.unlinked(ctx, &vm, nodes)
+	}
+	if err == nil && node != nil {
+		err = giveProviderID(ctx, nodes, node, providerID)
+	}
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Info("Whether a machine that is being deleted has become a Node can't be told", "providerID", providerID, "reason", err.Error())
+	}
 }
 
 // sharedIP is an IP address of the Node that the cloud gave to the VM, or "".
