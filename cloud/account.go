@@ -106,9 +106,9 @@ type Deletion struct {
 	Gone bool
 	// Left is what the last live read found of what must go; nil before the first.
 	Left []Resource
-	// ProviderID is the instance's, if one was seen; the only way to learn it where the creation was never recorded. Then
-	// nothing is deleted until the Reference carries it.
-	ProviderID string
+	// Instance is the machine's as it was last seen; nil where none was. Where the creation was never recorded, it is the only way to
+	// learn the provider ID: nothing is deleted then until the Reference carries it.
+	Instance *Resource
 	// Err is why the latest attempt failed; nil when it did not. The deletion goes on by itself.
 	Err error
 }

@@ -50,7 +50,7 @@ type removal struct {
 	failures        int // in a row
 	err             error
 	left            []Resource
-	instance        string // provider ID of the instance, once seen
+	instance        *Resource // as last seen
 	gone            bool
 }
 
@@ -81,7 +81,7 @@ func (d *deleter) ask(ref Reference, known time.Time) Deletion {
 			r.known = time.Now()
 		}
 	}
-	return Deletion{Gone: r.gone, Left: slices.Clone(r.left), ProviderID: r.instance, Err: r.err}
+	return Deletion{Gone: r.gone, Left: slices.Clone(r.left), Instance: r.instance, Err: r.err}
 }
 
 func (d *deleter) has(token string) bool {
@@ -180,14 +180,14 @@ type job struct {
 	ref     Reference // as of the step
 	told    Code      // of the error, as last told
 	targets []Resource
-	seen    string // provider ID of the instance
+	seen    *Resource // the instance
 	err     error
 }
 
 // see notes which instance is the machine's.
 func (j *job) see(own []Resource) {
 	if i := slices.IndexFunc(own, func(r Resource) bool { return r.Kind == KindInstance }); i >= 0 {
-		j.seen = own[i].ProviderID
+		j.seen = &own[i]
 	}
 }
 
@@ -323,7 +323,7 @@ func (d *deleter) readAgain(r *removal, pending int) time.Time {
 
 // unrecorded tells whether the instance was seen, and its provider ID is not written down: the instance must not go
 // before, for after a crash nobody could tell any more which Node was its.
-func (j *job) unrecorded() bool { return j.ref.ProviderID == "" && j.seen != "" }
+func (j *job) unrecorded() bool { return j.ref.ProviderID == "" && j.seen != nil }
 
 // aim chooses what must be deleted now: instances first, what belongs to them once none of them lives. What was asked
 // to go already is asked again only when it has not moved. What belongs to another cluster is an error.
@@ -384,8 +384,8 @@ func (d *deleter) finish(batch []*job) {
 	var changed, gone []string
 	for _, j := range batch {
 		j.begun = true
-		news := j.seen != "" && j.instance == ""
-		if j.seen != "" {
+		news := j.seen != nil && j.instance == nil
+		if j.seen != nil {
 			j.instance = j.seen
 		}
 		var queued *Queued

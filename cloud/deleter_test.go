@@ -13,11 +13,19 @@ import (
 // gone asks for the deletion as a controller does, which writes down the provider ID that it learns.
 func gone(a *Account, ref *Reference) bool {
 	d := a.Delete(*ref)
-	if ref.ProviderID == "" && d.ProviderID != "" {
-		ref.ProviderID = d.ProviderID
+	if ref.ProviderID == "" && d.Instance != nil {
+		ref.ProviderID = d.Instance.ProviderID
 		d = a.Delete(*ref)
 	}
 	return d.Gone
+}
+
+// seen is the provider ID of the instance.
+func seen(d Deletion) string {
+	if d.Instance == nil {
+		return ""
+	}
+	return d.Instance.ProviderID
 }
 
 // remove deletes and waits until it is gone, as a controller does that heeds OnMachines.
@@ -282,13 +290,13 @@ func TestRecordedBeforeGone(t *testing.T) {
 				time.Sleep(time.Minute)
 			}
 			told := s.count("m")
-			until(t, 10*time.Second, "seen", func() bool { return a.Delete(ref).ProviderID == id })
+			until(t, 10*time.Second, "seen", func() bool { return seen(a.Delete(ref)) == id })
 			reads := c.count("describe")
 			time.Sleep(time.Minute)
 			if n := c.count("describe") - reads; n > 3 {
 				t.Errorf("%d live reads while it waited", n)
 			}
-			if d := a.Delete(ref); d.Gone || d.ProviderID != id || len(c.alive("m")) != 2 || s.count("m") != told+1 {
+			if d := a.Delete(ref); d.Gone || seen(d) != id || len(c.alive("m")) != 2 || s.count("m") != told+1 {
 				t.Errorf("%+v, alive: %v, told %d times", d, c.alive("m"), s.count("m")-told)
 			}
 			if took := remove(t, a, ref, time.Minute); took > 10*time.Second {

@@ -55,11 +55,9 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	}
 	deletion := s.account.Delete(s.reference())
 	switch {
-	case s.Spec.ProviderID == "" && deletion.ProviderID != "":
-		if i := slices.IndexFunc(deletion.Left, func(r cloud.Resource) bool { return r.ProviderID == deletion.ProviderID }); i >= 0 {
-			r.claimNode(ctx, s, deletion.ProviderID, deletion.Left[i].Addresses)
-		}
-		return reconcile.Result{}, r.record(ctx, s, deletion.ProviderID) // the record comes back as an event, and the VM goes then
+	case s.Spec.ProviderID == "" && deletion.Instance != nil:
+		r.claimNode(ctx, s, deletion.Instance.ProviderID, deletion.Instance.Addresses)
+		return reconcile.Result{}, r.record(ctx, s, deletion.Instance.ProviderID) // the record comes back as an event, and the VM goes then
 	case deletion.Gone:
 		if again := r.tidyNode(ctx, s); again > 0 {
 			setNotReady(s.CloudMachine, infrav1.DeletingReason,

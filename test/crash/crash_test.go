@@ -21,6 +21,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	"github.com/drover-io/drover/bootstrap"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/rig"
@@ -330,9 +331,12 @@ func (h *harness) loseRecords(t *testing.T, s step) {
 	t.Helper()
 	armed := map[*tenant][]*trap{}
 	record := point{s.name, "management", "patch cloudmachines {spec.providerID}", 1, faultproxy.Before}
-	for _, x := range h.who {
+	for i, x := range h.who {
 		armed[x] = x.open()
 		x.lost = x.NewPool(s.name, 1)
+		if i%2 == 1 && *where != "vsphere" { // whose kubelets never know their provider ID; those that read Ignition don't either
+			x.lost.Config.Format = bootstrapv1.FormatIgnition
+		}
 		x.set(newTrap(record))
 	}
 	h.each(t, func(ctx context.Context, x *tenant) error {
