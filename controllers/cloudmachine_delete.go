@@ -51,12 +51,16 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 		return reconcile.Result{}, nil // the account's return comes as an event
 	}
 	if s.Spec.ProviderID != "" && readyReason(s.CloudMachine) != infrav1.DeletingReason { // nothing was deleted yet
-		r.claimNode(ctx, s, s.Spec.ProviderID, s.Status.Addresses)
+		if again := r.claimNode(ctx, s, s.Spec.ProviderID, s.Status.Addresses); again > 0 {
+			return reconcile.Result{RequeueAfter: again}, nil
+		}
 	}
 	deletion := s.account.Delete(s.reference())
 	switch {
 	case s.Spec.ProviderID == "" && deletion.Instance != nil:
-		r.claimNode(ctx, s, deletion.Instance.ProviderID, deletion.Instance.Addresses)
+		if again := r.claimNode(ctx, s, deletion.Instance.ProviderID, deletion.Instance.Addresses); again > 0 {
+			return reconcile.Result{RequeueAfter: again}, nil
+		}
 		return reconcile.Result{}, r.record(ctx, s, deletion.Instance.ProviderID) // the record comes back as an event, and the VM goes then
 	case deletion.Gone:
 		if again := r.tidyNode(ctx, s); again > 0 {
@@ -83,15 +87,20 @@ func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope) 
 	if s.cluster == nil || s.Spec.ProviderID == "" {
 		return 0
 	}
-	leaving := !s.cluster.DeletionTimestamp.IsZero()
 	result, err := r.removeNode(ctx, s)
 	if err == nil && result.RequeueAfter == 0 {
 		return 0
 	}
-	if !leaving && time.Since(s.DeletionTimestamp.Time) < nodePatience {
+	return nodeAgain(ctx, s, s.Spec.ProviderID, err)
+}
+
+// nodeAgain returns when a workload cluster that does not answer is asked again about the Node of a machine that is being deleted; 0
+// when that was done for long enough.
+func nodeAgain(ctx context.Context, s *machineScope, providerID string, err error) time.Duration {
+	if s.cluster.DeletionTimestamp.IsZero() && time.Since(s.DeletionTimestamp.Time) < nodePatience {
 		return nodeRetry
 	}
-	ctrl.LoggerFrom(ctx).Info("The Node of a deleted machine stays, if there is one: the workload cluster does not answer", "providerID", s.Spec.ProviderID, "reason", err)
+	ctrl.LoggerFrom(ctx).Info("The Node of a deleted machine stays, if there is one: the workload cluster does not answer", "providerID", providerID, "reason", err)
 	return 0
 }
 

@@ -146,10 +146,10 @@ func (r *CloudMachineReconciler) unlinked(ctx context.Context, s *machineScope, 
 
 // claimNode gives the provider ID of a VM that is about to be deleted to the Node that it has become, if that has none: when the VM
 // is gone, its address may be another's, and nobody could tell which Node to remove. Like the removal it is a kindness, which holds
-// nothing up.
-func (r *CloudMachineReconciler) claimNode(ctx context.Context, s *machineScope, providerID string, addresses []clusterv1.MachineAddress) {
-	if s.cluster == nil || len(addresses) == 0 {
-		return
+// nothing up for long. It returns when to try again.
+func (r *CloudMachineReconciler) claimNode(ctx context.Context, s *machineScope, providerID string, addresses []clusterv1.MachineAddress) time.Duration {
+	if s.cluster == nil || len(addresses) == 0 || (s.owner != nil && s.owner.Status.NodeRef.IsDefined()) {
+		return 0
 	}
 	vm := *s
 	vm.CloudMachine = s.DeepCopy()
@@ -162,9 +162,15 @@ func (r *CloudMachineReconciler) claimNode(ctx context.Context, s *machineScope,
 	if err == nil && node != nil {
 		err = giveProviderID(ctx, nodes, node, providerID)
 	}
-	if err != nil {
-		ctrl.LoggerFrom(ctx).Info("Whether a machine that is being deleted has become a Node can't be told", "providerID", providerID, "reason", err.Error())
+	if err == nil {
+		return 0
 	}
+	again := nodeAgain(ctx, s, providerID, err)
+	if again > 0 {
+		setNotReady(s.CloudMachine, infrav1.WaitingForAPIServerReason,
+			"waits for the workload cluster, two minutes at most, to tell which Node the VM has become: it is removed with the VM")
+	}
+	return again
 }
 
 // sharedIP is an IP address of the Node that the cloud gave to the VM, or "".
