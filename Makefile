@@ -66,9 +66,11 @@ test-kubeadm: ## Have Cluster API's kubeadm bootstrap provider set up machines o
 	@hack/tool $(PLAYGROUND) capi-kubeadm-bootstrap kubeadm >/dev/null
 	$(OTHERS) ./test/kubeadm
 
-test-vsphere: ## Have govmomi's vCenter make, roll, lose and replace machines that become Nodes (5 minutes)
+test-vsphere: ## Have govmomi's vCenter make, roll, lose and replace machines, crash at every step, and run 25 schedules of chaos (half an hour)
 	@hack/tool $(PLAYGROUND) >/dev/null
-	$(OTHERS) ./test/vsphere
+	$(OTHERS) ./test/vsphere -v
+	$(OTHERS) ./test/crash -cloud vsphere -v
+	$(OTHERS) ./test/chaos -run TestSchedules -cloud vsphere -seed $(SEED) -schedules 25 -v
 
 test-openstack: ## Try the OpenStack driver on a real OpenStack, which is installed on first use (root, Debian 12)
 	hack/openstack/install
