@@ -68,31 +68,14 @@ func (vsphereWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func
 	if !named || f.Code != "" && !known {
 		return nil, fmt.Errorf("vCenter knows no %s of %s", f.Code, f.Operation)
 	}
-	out := vcenter.Fault{Operation: op, Skip: f.Skip, Count: f.Count, Delay: f.Delay.Duration, Method: method}
-	switch f.Kind {
-	case simulator.ErrorBefore, simulator.Slow, simulator.PartialPage: // vCenter's pages hold all that was asked for
-	case simulator.CutBefore:
-		out.Instead = vcenter.Cut
-	case simulator.ErrorAfter, simulator.SlowAfter:
-		out.After = true
-	case simulator.CutAfter:
-		out.After, out.Instead = true, vcenter.Cut
-	case simulator.Late:
-		out.Late = true
-	case simulator.TruncatedJSON:
-		out.After, out.Instead = true, vcenter.Half
-	case simulator.HTML:
-		out.After, out.Instead = true, vcenter.Page
-	case simulator.Redirect:
-		out.After, out.Instead = true, vcenter.Elsewhere
-	case simulator.FailBoot:
-		out.Birth = vcenter.Stillborn
-	case simulator.DeadBody:
-		out.Birth = vcenter.Lifeless
-	default:
-		return nil, fmt.Errorf("nobody knows how %s befalls vCenter", f.Kind)
+	m, err := mannerOf(f.Kind) // vCenter's pages hold all that was asked for: none is short
+	if err != nil {
+		return nil, err
 	}
-	return forget(x.VCenter.Inject(out)), nil
+	return forget(x.VCenter.Inject(vcenter.Fault{
+		Operation: op, Skip: f.Skip, Count: f.Count, Delay: f.Delay.Duration, Method: method,
+		After: m.after, Late: m.late, Instead: vcenter.Instead(m.instead), Birth: vcenter.Birth(m.birth),
+	})), nil
 }
 
 func (vsphereWorld) resize(m *infrav1.CloudMachineFields) { m.VSphere.CPUs *= 2 }

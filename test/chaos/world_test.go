@@ -147,33 +147,42 @@ func (amazonWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func(
 	if !named || f.Code != "" && !known {
 		return nil, fmt.Errorf("EC2 knows no %s of %s", f.Code, f.Operation)
 	}
-	out.Operation, out.Skip, out.Count, out.Delay = op, f.Skip, f.Count, f.Delay.Duration
-	switch f.Kind {
-	case simulator.ErrorBefore, simulator.Slow:
-	case simulator.CutBefore:
-		out.Instead = ec2stub.Cut
-	case simulator.ErrorAfter, simulator.SlowAfter:
-		out.After = true
-	case simulator.CutAfter:
-		out.After, out.Instead = true, ec2stub.Cut
-	case simulator.Late:
-		out.Late = true
-	case simulator.PartialPage:
-		out.Short = true
-	case simulator.TruncatedJSON:
-		out.After, out.Instead = true, ec2stub.Half
-	case simulator.HTML:
-		out.After, out.Instead = true, ec2stub.Page
-	case simulator.Redirect:
-		out.After, out.Instead = true, ec2stub.Elsewhere
-	case simulator.FailBoot:
-		out.Birth = ec2stub.Stillborn
-	case simulator.DeadBody:
-		out.Birth = ec2stub.Lifeless
-	default:
-		return nil, fmt.Errorf("nobody knows how %s befalls EC2", f.Kind)
+	m, err := mannerOf(f.Kind)
+	if err != nil {
+		return nil, err
 	}
+	out.Operation, out.Skip, out.Count, out.Delay = op, f.Skip, f.Count, f.Delay.Duration
+	out.After, out.Late, out.Short, out.Instead, out.Birth = m.after, m.late, m.short, ec2stub.Instead(m.instead), ec2stub.Birth(m.birth)
 	return forget(x.AWS.Inject(out)), nil
+}
+
+// manner is how a call goes wrong, or what is made by it, in the words that the stand-ins share.
+type manner struct {
+	after, late, short bool
+	instead, birth     string
+}
+
+// mannerOf is the manner of a kind of the simulated cloud's faults.
+func mannerOf(kind simulator.FaultKind) (manner, error) {
+	m, ok := map[simulator.FaultKind]manner{
+		simulator.ErrorBefore:   {},
+		simulator.Slow:          {},
+		simulator.CutBefore:     {instead: "Cut"},
+		simulator.ErrorAfter:    {after: true},
+		simulator.SlowAfter:     {after: true},
+		simulator.CutAfter:      {after: true, instead: "Cut"},
+		simulator.Late:          {late: true},
+		simulator.PartialPage:   {short: true},
+		simulator.TruncatedJSON: {after: true, instead: "Half"},
+		simulator.HTML:          {after: true, instead: "Page"},
+		simulator.Redirect:      {after: true, instead: "Elsewhere"},
+		simulator.FailBoot:      {birth: "Stillborn"},
+		simulator.DeadBody:      {birth: "Lifeless"},
+	}[kind]
+	if !ok {
+		return m, fmt.Errorf("nobody knows how %s is played", kind)
+	}
+	return m, nil
 }
 
 // forget is an undo that can't fail.
