@@ -9,7 +9,6 @@ import (
 	"encoding/base64"
 	"io"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -57,12 +56,10 @@ func (v *vsphere) open(_ context.Context, t *Tenant) (o faultproxy.Options, err 
 	return faultproxy.Options{Upstream: t.VCenter.URL, CA: t.VCenter.CA, Parse: soapCall}, nil
 }
 
-var operation = regexp.MustCompile(`<(?:\w+:)?Body[^>]*>\s*<(?:\w+:)?(\w+)`)
-
 // soapCall names a call to vCenter by its operation.
 func soapCall(c *faultproxy.Call, _ *http.Request, body []byte) {
-	if m := operation.FindSubmatch(body); m != nil {
-		c.Verb = string(m[1])
+	if op := vcenter.Operation(body); op != "" {
+		c.Verb = op
 	}
 }
 

@@ -128,7 +128,15 @@ func (v *VCenter) remember(resp *http.Response, operation string) {
 	}
 }
 
-var body = regexp.MustCompile(`<(?:\w+:)?Body[^>]*>\s*<(?:\w+:)?(\w+)`)
+var operation = regexp.MustCompile(`<(?:\w+:)?Body[^>]*>\s*<(?:\w+:)?(\w+)`)
+
+// Operation is what a call with this body asks for; "" for one that is not SOAP.
+func Operation(body []byte) string {
+	if m := operation.FindSubmatch(body); m != nil {
+		return string(m[1])
+	}
+	return ""
+}
 
 // operationOf reads a call's operation, and leaves the call as it was.
 func operationOf(req *http.Request) (string, error) {
@@ -138,10 +146,7 @@ func operationOf(req *http.Request) (string, error) {
 	raw, err := io.ReadAll(req.Body)
 	_ = req.Body.Close()
 	req.Body = io.NopCloser(bytes.NewReader(raw))
-	if m := body.FindSubmatch(raw); m != nil {
-		return string(m[1]), err
-	}
-	return "", err
+	return Operation(raw), err
 }
 
 // spoil plays a fault on a call.
