@@ -227,7 +227,7 @@ type AWSImage struct {
 	// +kubebuilder:validation:Pattern=`^ami-[0-9a-f]+$`
 	ID string `json:"id,omitempty"`
 
-	// ssmParameter is the name or the ARN of a Systems Manager parameter that holds the AMI's ID; Canonical, Flatcar and
+	// ssmParameter is the name or the ARN of a Systems Manager parameter that holds the AMI's ID; Canonical and
 	// Amazon publish theirs so.
 	// Example: "/aws/service/canonical/ubuntu/server/24.04/stable/current/arm64/hvm/ebs-gp3/ami-id".
 	// +optional

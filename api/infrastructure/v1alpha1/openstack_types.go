@@ -2,8 +2,8 @@
 
 package v1alpha1
 
-// OpenStackAccount is a project in a region of an OpenStack cloud. Its credentials Secret has the key "clouds.yaml"; there are
-// no ambient credentials.
+// OpenStackAccount is a project in a region of an OpenStack cloud. Its credentials Secret has the key "clouds.yaml", and where the services
+// want a client certificate, "tls.crt" and "tls.key"; there are no ambient credentials.
 // +kubebuilder:validation:XValidation:rule="has(self.region) == has(oldSelf.region) && (!has(self.region) || self.region == oldSelf.region)",message="region can't be changed, because the account's machines would look gone: make a new CloudAccount"
 type OpenStackAccount struct {
 	// authURL is Keystone's address, in version 3. A clouds.yaml that names another one is refused. It can't be changed.
@@ -93,6 +93,19 @@ type OpenStackMachine struct {
 	// +kubebuilder:validation:MaxItems=16
 	Ports []OpenStackPort `json:"ports,omitempty"`
 
+	// rootVolume has the machine boot from a volume, which Nova makes from the image and deletes with the machine. Default: none; the
+	// root disk is on the host, as the flavor has it.
+	// +optional
+	RootVolume *OpenStackVolume `json:"rootVolume,omitempty"`
+
+	// volumes are further, empty ones, which Nova makes with the machine and deletes with it. The machine finds them as /dev/vdb, /dev/vdc
+	// and so on, as a rule. Default: none.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	Volumes []OpenStackVolume `json:"volumes,omitempty"`
+
 	// availabilityZone to put the machine in. Default: the Machine's failure domain, or else one of the account's zones,
 	// and another one when that has no capacity. Example: "nova".
 	// +optional
@@ -166,6 +179,21 @@ type OpenStackImage struct {
 	Tags []string `json:"tags,omitempty"`
 }
 
+// OpenStackVolume is a volume of Cinder's. It is in the zone that Cinder chooses, or in the machine's where Nova's operator wants that.
+type OpenStackVolume struct {
+	// sizeGiB is how large it is. Example: 50.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65536
+	SizeGiB int32 `json:"sizeGiB,omitempty"`
+
+	// type of the volume, by ID or by name. It needs Nova of the release Stein (2019). Default: the cloud's own. Example: "ssd".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Type string `json:"type,omitempty"`
+}
+
 // OpenStackPort is a port of Neutron's.
 // +kubebuilder:validation:XValidation:rule="!has(self.portSecurity) || self.portSecurity || (!has(self.securityGroups) && !has(self.allowedAddressPairs))",message="a port without port security has neither securityGroups nor allowedAddressPairs"
 type OpenStackPort struct {
@@ -182,6 +210,21 @@ type OpenStackPort struct {
 	// +kubebuilder:validation:MaxItems=5
 	// +kubebuilder:validation:items:Pattern=`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`
 	SubnetIDs []string `json:"subnetIDs,omitempty"`
+
+	// fixedIPs are addresses that the port gets: since no two ports have the same one, they fit a pool of one machine. Default: as Neutron
+	// chooses. Example: ["10.0.0.10"].
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=5
+	// +kubebuilder:validation:items:MinLength=2
+	// +kubebuilder:validation:items:MaxLength=45
+	FixedIPs []string `json:"fixedIPs,omitempty"`
+
+	// macAddress of the port, for a pool of one machine. Default: as Neutron chooses. Example: "fa:16:3e:00:00:01".
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{2}(:[0-9a-f]{2}){5}$`
+	MACAddress string `json:"macAddress,omitempty"`
 
 	// securityGroups of the port, by ID or by name. Default: the project's group "default".
 	// +optional
@@ -206,6 +249,26 @@ type OpenStackPort struct {
 	// +optional
 	// +kubebuilder:validation:Enum=normal;macvtap;direct;direct-physical;baremetal;virtio-forwarder;vdpa;remote-managed
 	VNICType string `json:"vnicType,omitempty"`
+
+	// floatingNetwork is the network, by ID or by name, of which the port gets a floating IP, which is deleted with the machine. The port's own
+	// network must be routed to it. Default: none. Example: "public".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	FloatingNetwork string `json:"floatingNetwork,omitempty"`
+
+	// bindingProfile is what the port's mechanism driver is told, as text. Neutron lets none but its operators write it, where they did not
+	// say otherwise. Default: none. Example: {"trusted": "true"}.
+	// +optional
+	// +kubebuilder:validation:MinProperties=1
+	// +kubebuilder:validation:MaxProperties=16
+	BindingProfile map[string]string `json:"bindingProfile,omitempty"`
+
+	// qosPolicy of the port, by ID or by name. Default: the network's. Example: "bronze".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	QoSPolicy string `json:"qosPolicy,omitempty"`
 
 	// portSecurity filters what the port sends and gets, by security groups and against forged addresses. Default: as the
 	// network has it.

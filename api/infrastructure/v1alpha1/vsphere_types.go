@@ -140,6 +140,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.snapshot) || (has(self.cloneMode) && self.cloneMode == 'Linked')",message="snapshot is for linked clones: set cloneMode to Linked"
 // +kubebuilder:validation:XValidation:rule="!has(self.datastore) || !has(self.datastoreCluster)",message="datastore and datastoreCluster are two answers to one question: set one of them"
 // +kubebuilder:validation:XValidation:rule="!has(self.coresPerSocket) || (has(self.cpus) && self.cpus % self.coresPerSocket == 0)",message="cpus must be set, and a multiple of coresPerSocket"
+// +kubebuilder:validation:XValidation:rule="!has(self.secureBoot) || !self.secureBoot || !has(self.bootOptions) || !has(self.bootOptions.firmware) || self.bootOptions.firmware == 'EFI'",message="secure boot is EFI's: set bootOptions.firmware to EFI, or leave it out"
 type VSphereMachine struct {
 	// template is the path of the VM or template to clone. It needs VMware Tools, and cloud-init with the VMware data
 	// source or Ignition. Default: the one in contentLibrary. Example: "templates/ubuntu-2404-kube-v1.36.3".
@@ -263,6 +264,19 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:MaxItems=16
 	PCIDevices []VSpherePCIDevice `json:"pciDevices,omitempty"`
 
+	// hardwareVersion that the VM has at least: an older template's is upgraded when the VM is switched on for the first time. It is never
+	// lowered. A device that only the newer version has can't come with the same clone: upgrade the template for it. Default: the
+	// template's. Example: "vmx-21".
+	// +optional
+	// +kubebuilder:validation:MinLength=6
+	// +kubebuilder:validation:MaxLength=6
+	// +kubebuilder:validation:Pattern=`^vmx-[0-9]{2}$`
+	HardwareVersion string `json:"hardwareVersion,omitempty"`
+
+	// bootOptions are the firmware's. Default: the template's.
+	// +optional
+	BootOptions *VSphereBootOptions `json:"bootOptions,omitempty"`
+
 	// secureBoot has the firmware start signed code alone. The template's firmware must be EFI. Default: the template's.
 	// +optional
 	SecureBoot *bool `json:"secureBoot,omitempty"`
@@ -367,6 +381,38 @@ type VSphereAttribute struct {
 	// +kubebuilder:validation:MaxLength=256
 	Value string `json:"value,omitempty"`
 }
+
+// VSphereBootOptions say how a VM starts.
+// +kubebuilder:validation:MinProperties=1
+type VSphereBootOptions struct {
+	// firmware of the VM. The template's disk must be made for it. Default: the template's. Example: "EFI".
+	// +optional
+	Firmware VSphereFirmware `json:"firmware,omitempty"`
+
+	// delayMilliseconds is how long the firmware waits before it starts the guest, in milliseconds. Default: 0. Example: 5000.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=60000
+	DelayMilliseconds int32 `json:"delayMilliseconds,omitempty"`
+
+	// retryAfterMilliseconds has a VM that found nothing to start from try again after that time, in milliseconds. Default: as the
+	// template has it. Example: 10000.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=600000
+	RetryAfterMilliseconds int32 `json:"retryAfterMilliseconds,omitempty"`
+}
+
+// VSphereFirmware is what starts a VM.
+// +kubebuilder:validation:Enum=BIOS;EFI
+type VSphereFirmware string
+
+const (
+	// VSphereFirmwareBIOS is the older one.
+	VSphereFirmwareBIOS VSphereFirmware = "BIOS"
+	// VSphereFirmwareEFI is the newer one, which can check signatures.
+	VSphereFirmwareEFI VSphereFirmware = "EFI"
+)
 
 // VSphereTPM says which TPM a machine has.
 // +kubebuilder:validation:Enum=Virtual
