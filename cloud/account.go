@@ -49,6 +49,7 @@ type Account struct {
 	meter   *meter
 	*ledger
 	silence silence
+	console sync.Mutex // held while one is read
 
 	offeringsMu sync.Mutex
 	offerings   map[[sha256.Size]byte]offering
@@ -267,6 +268,10 @@ func (a *Account) Observe(ref Reference) Observation {
 	a.follower.wake()
 	return o
 }
+
+// Joined says that the machine is at work, as a Node of its cluster, while Observe still shows it Pending. When that is so of all
+// machines that start, the account is listed at once instead of a little later. It never calls the cloud.
+func (a *Account) Joined(token string) { a.inventory.joined(token) }
 
 // Recorded says that the Notice and the Ending of the machine's instance, as Observe has returned it, are on record, so that the cloud need
 // not tell them again. It never calls the cloud.

@@ -41,8 +41,8 @@ type removal struct {
 	known time.Time
 	begun bool      // a step was made
 	due   time.Time // of the next step
-	// accepted is when the cloud accepted the deletion of each resource, by kind and ID, and first is the earliest.
-	accepted map[string]time.Time
+	// accepted is what the cloud has accepted the deletion of, by kind and ID, and first is when it did so first.
+	accepted map[string]acceptance
 	first    time.Time
 	// nothing is the first of the live reads since which nothing is found; zero: the last one found something. proven is
 	// when a further one will prove that nothing is there.
@@ -52,6 +52,12 @@ type removal struct {
 	left            []Resource
 	instance        *Resource // as last seen
 	gone            bool
+}
+
+// acceptance is the last step of a resource's deletion that the cloud has accepted.
+type acceptance struct {
+	at   time.Time
+	from State // as the resource was seen before
 }
 
 func newDeleter(account func() *Account, inventory *inventory, changed func([]string), random func() float64) *deleter {
@@ -67,7 +73,7 @@ func (d *deleter) ask(ref Reference, known time.Time) Deletion {
 	defer d.mu.Unlock()
 	r := d.removals[ref.Token]
 	if r == nil {
-		r = &removal{asked: time.Now(), accepted: map[string]time.Time{}}
+		r = &removal{asked: time.Now(), accepted: map[string]acceptance{}}
 		d.removals[ref.Token] = r
 		d.wake()
 	}
@@ -325,8 +331,9 @@ func (d *deleter) readAgain(r *removal, pending int) time.Time {
 // before, for after a crash nobody could tell any more which Node was its.
 func (j *job) unrecorded() bool { return j.ref.ProviderID == "" && j.seen != nil }
 
-// aim chooses what must be deleted now: instances first, what belongs to them once none of them lives. What was asked
-// to go already is asked again only when it has not moved. What belongs to another cluster is an error.
+// aim chooses what must be deleted now: instances first, what belongs to them once none of them lives. What was asked to go already is
+// asked again when it has not moved for a while; and at once when it has stopped since, and not gone: where a deletion takes several
+// steps, the next one is due. What belongs to another cluster is an error.
 func (d *deleter) aim(j *job, found []Resource) {
 	own := ownedBy(found, j.ref.OwnershipID)
 	j.see(own)
@@ -349,7 +356,9 @@ func (d *deleter) aim(j *job, found []Resource) {
 		case x.Kind != KindInstance:
 			patience = max(patience, d.account().times.DeleteWindowMax)
 		}
-		if at, ok := j.accepted[name(x)]; !ok || time.Since(at) >= patience {
+		last, asked := j.accepted[name(x)]
+		stopped := x.State == StateStopped && last.from != StateStopped
+		if !asked || stopped || time.Since(last.at) >= patience {
 			j.targets = append(j.targets, x)
 		}
 	}
@@ -372,7 +381,7 @@ func (d *deleter) remove(ctx context.Context, batch []*job) {
 			continue
 		}
 		// No other goroutine looks at these two.
-		of[i].accepted[name(resources[i])] = time.Now()
+		of[i].accepted[name(resources[i])] = acceptance{time.Now(), resources[i].State}
 		of[i].first = earlier(of[i].first, time.Now())
 	}
 }

@@ -154,6 +154,40 @@ func TestDeleteManySlowly(t *testing.T) {
 	}
 }
 
+// TestDeleteInSteps: where a machine is switched off by one call and removed by the next, the second follows as soon as the machine is seen to be
+// off, and neither is repeated. Seen to fail when what has stopped was asked again after the cloud's Consistency alone, and when it was asked
+// again at every look.
+func TestDeleteInSteps(t *testing.T) {
+	for name, test := range map[string]struct {
+		stop, atMost time.Duration
+		off          bool // it was off before
+		steps        int
+	}{
+		"off at once": {atMost: 4 * time.Second, steps: 2},
+		"off late":    {stop: 8 * time.Second, atMost: 22 * time.Second, steps: 2},
+		"off before":  {off: true, atMost: 2 * time.Second, steps: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newTestCloud(t)
+				c.doubt, c.inSteps, c.stop = 10*time.Second, true, test.stop
+				a := c.begin(t).account(t)
+				ref := running(t, a, "m")
+				if test.off {
+					c.with(func() { c.change(c.made["m"], StateStopped) })
+				}
+				time.Sleep(time.Minute)
+				a.Delete(ref)
+				until(t, test.atMost, "removed", func() bool { return len(c.alive("m")) == 0 })
+				remove(t, a, ref, 10*time.Second)
+				if n := c.count("terminate"); n != test.steps {
+					t.Errorf("%d calls to delete it, want %d", n, test.steps)
+				}
+			})
+		})
+	}
+}
+
 // TestDeleteYoung: that the cloud shows a machine as terminated is believed at once, however young it is, where nothing of it can be hidden.
 func TestDeleteYoung(t *testing.T) {
 	for _, whole := range []bool{true, false} {

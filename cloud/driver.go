@@ -123,6 +123,7 @@ type Driver interface {
 	// earlier calls, at most one instance with the token exists, and that one is returned, also when it is Terminated
 	// and also when req differs from the one that created it. More than one is Conflict. A create that the cloud surely
 	// refused leaves nothing behind. An error that leaves open whether something was made is Unavailable or Unknown.
+	// Where as much is under way as the cloud is to be burdened with at once, the error is *Queued, and nothing was asked for.
 	Ensure(ctx context.Context, req Request) (Resource, error)
 
 	// List returns everything in this account that carries TagOwnership, of any cluster: instances and dependants,

@@ -11,16 +11,6 @@ import (
 	"time"
 )
 
-const (
-	// startingPatience is how long one machine that does not come up keeps the listings frequent.
-	startingPatience = 15 * time.Minute
-	// staleAfter is the least time without a complete listing after which the inventory is called stale, so that one
-	// slow listing among frequent ones is no news.
-	staleAfter = time.Minute
-	// backoffCap bounds the time between attempts that fail.
-	backoffCap = time.Minute
-)
-
 // inventory is what is known of an account's machines: one complete listing serves all of them. What a listing misses
 // is not gone; that is concluded from live reads alone.
 type inventory struct {
@@ -63,6 +53,8 @@ type watch struct {
 	known time.Time
 	// starting is since when the machine has been expected to change by itself; zero: it is not.
 	starting time.Time
+	// joined is true from the machine's first sign of life elsewhere until the next listing.
+	joined bool
 	// deleting leaves the machine to the deleter.
 	deleting bool
 	// absent is true while a complete listing lacked the recorded instance, or showed it terminated. Then readAt is
@@ -120,120 +112,6 @@ func (v *inventory) retry() {
 		w.readAt = time.Now()
 	}
 	v.wake()
-}
-
-// next is when there is something to do; zero: not before someone wakes the loop.
-func (v *inventory) next() time.Time {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	at := v.listAt(time.Now())
-	for _, w := range v.watches {
-		if w.absent && !w.deleting && !w.gone {
-			at = earlier(at, w.readAt)
-		}
-	}
-	if v.fresh != v.isFresh(time.Now()) || v.refused != v.isRefused() {
-		at = time.Now()
-	} else if v.fresh && len(v.watches) > 0 {
-		at = earlier(at, v.staleAt())
-	}
-	return at
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
-		return b
-	}
-	return a
-}
-
-func (v *inventory) listingDue() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	at := v.listAt(time.Now())
-	return !at.IsZero() && !time.Now().Before(at)
-}
-
-// listAt is when the next listing is due; zero: never, because no one is interested.
-func (v *inventory) listAt(now time.Time) time.Time {
-	switch {
-	case v.unwanted():
-		return time.Time{}
-	case v.followable(now):
-		return later(v.asked, v.heard).Add(streamSilence)
-	case !v.retryAt.IsZero():
-		return v.retryAt
-	case v.began.IsZero():
-		return now
-	case len(v.watches) == 0:
-		return v.began.Add(v.jittered(v.atLeast))
-	}
-	idle, active := v.intervals()
-	at := v.began.Add(v.jittered(idle))
-	if v.pace(now) {
-		// Counted from the moment that the listings became frequent: at once, there would be nothing new to see.
-		from := v.began
-		if v.urgent.After(from) {
-			from = v.urgent
-		}
-		at = earlier(at, from.Add(v.jittered(active)))
-	}
-	return at
-}
-
-func (v *inventory) intervals() (idle, active time.Duration) {
-	spec := v.account().config.Spec.Inventory
-	idle, active = time.Duration(spec.IdleSeconds)*time.Second, time.Duration(spec.ActiveSeconds)*time.Second
-	if idle <= 0 {
-		idle = time.Minute
-	}
-	if active <= 0 {
-		active = 5 * time.Second
-	}
-	return idle, min(idle, active)
-}
-
-func (v *inventory) jittered(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * v.jitter)
-}
-
-// pace tells whether listings are frequent: while a machine is expected to change.
-func (v *inventory) pace(now time.Time) bool {
-	for _, w := range v.watches {
-		if !w.starting.IsZero() && !w.deleting && now.Sub(w.starting) < startingPatience {
-			if v.urgent.IsZero() {
-				v.urgent = now
-			}
-			return true
-		}
-	}
-	v.urgent = time.Time{}
-	return false
-}
-
-// staleAt is when the last complete listing will have been too long ago.
-func (v *inventory) staleAt() time.Time {
-	idle, active := v.intervals()
-	switch now := time.Now(); {
-	case v.awaiting(now):
-		return v.asked.Add(streamSilence)
-	case v.followable(now):
-		return v.complete.Add(streamLag + streamSilence + staleAfter)
-	}
-	if v.pace(time.Now()) {
-		return later(v.complete, v.urgent).Add(max(3*active, staleAfter))
-	}
-	return v.complete.Add(max(3*idle, staleAfter))
-}
-
-func (v *inventory) isFresh(now time.Time) bool {
-	switch {
-	case len(v.watches) == 0:
-		return true
-	case v.awaiting(now):
-		return v.fresh
-	}
-	return !v.complete.IsZero() && now.Before(v.staleAt())
 }
 
 // isRefused is told at once, and not only when the inventory has become stale: someone must mend the credentials.
@@ -298,12 +176,6 @@ func (v *inventory) list(ctx context.Context) {
 	v.changed(changed)
 }
 
-// backoff is how long to wait after so many failures in a row: from a second to a minute, with jitter.
-func backoff(failures int, random float64) time.Duration {
-	d := min(time.Second<<min(failures-1, 10), backoffCap)
-	return time.Duration(float64(d) * (0.75 + 0.25*random))
-}
-
 // take replaces the listing, and returns the observed machines that changed. What was seen after the listing began, or
 // so shortly before that this or the next one may miss it, stays.
 func (v *inventory) take(began time.Time, listed map[string][]Resource) (changed []string) {
@@ -321,6 +193,7 @@ func (v *inventory) take(began time.Time, listed map[string][]Resource) (changed
 		}
 	}
 	for token, w := range v.watches {
+		w.joined = false
 		v.judge(w, time.Now())
 		if v.update(w) {
 			changed = append(changed, token)
@@ -557,6 +430,16 @@ func (v *inventory) observe(ref Reference, deleting bool) Observation {
 		v.wake()
 	}
 	return w.reported
+}
+
+// joined notes that the machine was seen at work elsewhere than in the cloud.
+func (v *inventory) joined(token string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if w := v.watches[token]; w != nil && !w.starting.IsZero() && !w.joined {
+		w.joined = true
+		v.wake()
+	}
 }
 
 // leave hands the machine to the deleter, and returns since when its creation is known to have ended.

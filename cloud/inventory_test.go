@@ -75,6 +75,48 @@ func TestListingsAreShared(t *testing.T) {
 	})
 }
 
+// TestJoinedAreListed: machines that have become Nodes are seen running at once, and not with the next frequent listing; as long
+// as others start, they wait for that one. What a listing does not show yet is not asked for again before it is due.
+func TestJoinedAreListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.start = 7 * time.Second // with listings every 5, seen after 10
+		a := c.begin(t).account(t)
+		refs := []Reference{ensure(t, a, "one"), ensure(t, a, "two")}
+		for _, ref := range refs {
+			a.Observe(ref)
+		}
+		listings := func(within time.Duration) int {
+			before := c.count("list")
+			time.Sleep(within)
+			return c.count("list") - before
+		}
+		time.Sleep(6500 * time.Millisecond)
+		a.Joined("one")
+		a.Joined("nobody's")
+		if n := listings(time.Second); n != 0 {
+			t.Errorf("%d listings although one machine is still to join", n)
+		}
+		a.Joined("two")
+		if n := listings(500 * time.Millisecond); n != 1 {
+			t.Errorf("%d listings when all have joined", n)
+		}
+		for _, ref := range refs {
+			if o := a.Observe(ref); o.Instance == nil || o.Instance.State != StateRunning {
+				t.Errorf("%+v", o)
+			}
+		}
+
+		c.with(func() { c.start = time.Hour })
+		a.Observe(ensure(t, a, "three"))
+		listings(5500 * time.Millisecond)
+		a.Joined("three")
+		if n := listings(3 * time.Second); n != 1 {
+			t.Errorf("%d listings for a machine that the cloud does not show running yet", n)
+		}
+	})
+}
+
 // TestStartingPatience: a machine that never runs keeps the listings frequent for a quarter of an hour only.
 func TestStartingPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -40,6 +40,7 @@ type testCloud struct {
 	doubt        time.Duration // Consistency, where it is more than lag
 	ending       time.Duration // Ending
 	whole        bool          // a machine leaves nothing behind
+	inSteps      bool          // a machine is switched off by one call, and removed by the next
 	credential   string        // the only one that is accepted
 	buckets      map[Class]*plainBucket
 	fault        func(op string) fault // nil: none
@@ -289,6 +290,10 @@ func (c *testCloud) terminate(id string) string {
 			return string(Conflict)
 		}
 		delete(c.resources, id)
+	case c.inSteps && r.State != StateStopped:
+		r.becomes, r.then = StateStopped, time.Now().Add(c.stop)
+	case c.inSteps:
+		r.becomes, r.then = StateTerminated, time.Now().Add(c.stop)
 	case r.State != StateTerminated && r.State != StateStopping:
 		c.change(r, StateStopping)
 		r.becomes, r.then = StateTerminated, time.Now().Add(c.stop)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,6 +54,9 @@ type CloudMachineReconciler struct {
 	controller controller.Controller
 	retries    retries
 	fates      fates
+	consoles   consoles
+	beginning  sync.Once
+	began      time.Time // when this process first looked at a machine
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch;patch
@@ -111,6 +115,7 @@ func (s *machineScope) reference() cloud.Reference {
 
 // Reconcile takes a machine one step on.
 func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	r.beginning.Do(func() { r.began = time.Now() })
 	scope, err := r.read(ctx, req)
 	if scope == nil || err != nil {
 		return reconcile.Result{}, err
@@ -135,6 +140,7 @@ func (r *CloudMachineReconciler) read(ctx context.Context, req reconcile.Request
 		if apierrors.IsNotFound(err) {
 			r.retries.forget(req.NamespacedName)
 			r.fates.forget(req.NamespacedName)
+			r.consoles.forget(req.NamespacedName)
 			return nil, nil
 		}
 		return nil, fmt.Errorf("reading the CloudMachine: %w", err)
@@ -253,11 +259,14 @@ func waitsFor(s *machineScope) (reason, message string) {
 	return "", ""
 }
 
+// maxNote is how long the text of an Event may be, in bytes (k8s.io/api/events/v1).
+const maxNote = 1024
+
 // eventOnChange tells people of the changes that matter to them, once each.
 func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachine) {
 	if problem := conditions.Get(after, infrav1.MachineNodeLinkedCondition); problem != nil &&
 		problem.Reason != conditions.GetReason(before, infrav1.MachineNodeLinkedCondition) {
-		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, problem.Reason, "Link", "%s", problem.Message)
+		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, problem.Reason, "Link", "%s", cloud.Clip(problem.Message, maxNote))
 	}
 	was, is := readyReason(before), readyReason(after)
 	if was == is {

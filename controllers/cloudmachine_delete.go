@@ -91,13 +91,13 @@ func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope) 
 	if err == nil && result.RequeueAfter == 0 {
 		return 0
 	}
-	return nodeAgain(ctx, s, s.Spec.ProviderID, err)
+	return r.nodeAgain(ctx, s, s.Spec.ProviderID, err)
 }
 
 // nodeAgain returns when a workload cluster that does not answer is asked again about the Node of a machine that is being deleted; 0
-// when that was done for long enough.
-func nodeAgain(ctx context.Context, s *machineScope, providerID string, err error) time.Duration {
-	if s.cluster.DeletionTimestamp.IsZero() && time.Since(s.DeletionTimestamp.Time) < nodePatience {
+// when that was done for long enough. What an earlier process has waited does not count: this one has to connect first.
+func (r *CloudMachineReconciler) nodeAgain(ctx context.Context, s *machineScope, providerID string, err error) time.Duration {
+	if s.cluster.DeletionTimestamp.IsZero() && min(time.Since(s.DeletionTimestamp.Time), time.Since(r.began)) < nodePatience {
 		return nodeRetry
 	}
 	ctrl.LoggerFrom(ctx).Info("The Node of a deleted machine stays, if there is one: the workload cluster does not answer", "providerID", providerID, "reason", err)

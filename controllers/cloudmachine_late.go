@@ -44,6 +44,9 @@ func (r *CloudMachineReconciler) late(ctx context.Context, s *machineScope, hasN
 	if reason == "" {
 		reason, message = infrav1.NodeMissingReason, "no Node has its provider ID or one of its addresses: look at the machine itself"
 	}
+	if reason != infrav1.CertificateNotApprovedReason { // what became of a certificate, no machine knows
+		message += r.console(ctx, s, since)
+	}
 	return nodeProblem{reason, fmt.Sprintf("VM runs since %s, and %s", since.Format(time.RFC3339), message)}, jitter(lateCheck), err
 }
 

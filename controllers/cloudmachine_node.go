@@ -45,8 +45,11 @@ func NodeIndexes() []clustercache.CacheOptionsIndex {
 // is nothing to do; where it could not, the Node is found by the VM's own addresses and given the ID. Cluster API then
 // matches Machine and Node. What stands in the way, NodeLinked says.
 func (r *CloudMachineReconciler) link(ctx context.Context, s *machineScope) (reconcile.Result, error) {
-	if !isProvisioned(s.CloudMachine) || s.cluster == nil || s.owner == nil {
+	if s.cluster == nil || s.owner == nil {
 		return reconcile.Result{}, nil
+	}
+	if !isProvisioned(s.CloudMachine) {
+		return reconcile.Result{}, r.hasten(ctx, s)
 	}
 	problem, again, err := r.findNode(ctx, s)
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
@@ -58,24 +61,49 @@ func (r *CloudMachineReconciler) link(ctx context.Context, s *machineScope) (rec
 	return reconcile.Result{RequeueAfter: again}, err
 }
 
+// hasten tells the account of a machine that has its Node although the VM was not seen running yet.
+func (r *CloudMachineReconciler) hasten(ctx context.Context, s *machineScope) error {
+	nodes, err := r.nodes(ctx, s)
+	if errors.Is(err, clustercache.ErrClusterNotConnected) {
+		return nil // the account is listed soon in any case
+	}
+	if err != nil {
+		return err
+	}
+	linked, err := linkedNodes(ctx, s, nodes)
+	if len(linked) > 0 {
+		s.account.Joined(s.reference().Token)
+	}
+	return err
+}
+
+// linkedNodes are the Nodes that carry the machine's provider ID.
+func linkedNodes(ctx context.Context, s *machineScope, nodes client.Reader) ([]corev1.Node, error) {
+	list := &corev1.NodeList{}
+	if err := nodes.List(ctx, list, client.MatchingFields{index.NodeProviderIDField: s.Spec.ProviderID}); err != nil {
+		return nil, fmt.Errorf("listing the Nodes of the machine: %w", err)
+	}
+	return list.Items, nil
+}
+
 // findNode returns what stands between the machine and its Node, and when to look again, 0 for never.
 func (r *CloudMachineReconciler) findNode(ctx context.Context, s *machineScope) (nodeProblem, time.Duration, error) {
 	nodes, err := r.nodes(ctx, s)
 	if err != nil {
 		return nodeProblem{}, 0, err
 	}
-	linked := &corev1.NodeList{}
-	if err := nodes.List(ctx, linked, client.MatchingFields{index.NodeProviderIDField: s.Spec.ProviderID}); err != nil {
-		return nodeProblem{}, 0, fmt.Errorf("listing the Nodes of the machine: %w", err)
+	linked, err := linkedNodes(ctx, s, nodes)
+	if err != nil {
+		return nodeProblem{}, 0, err
 	}
-	switch len(linked.Items) {
+	switch len(linked) {
 	case 0:
 		return r.setProviderID(ctx, s, nodes)
 	case 1:
 		return r.late(ctx, s, true)
 	}
 	return duplicateNodes("Nodes %q and %q both carry provider ID %s: delete the one that is not this machine's",
-		linked.Items[0].Name, linked.Items[1].Name, s.Spec.ProviderID), 0, nil
+		linked[0].Name, linked[1].Name, s.Spec.ProviderID), 0, nil
 }
 
 func duplicateNodes(format string, args ...any) nodeProblem {
@@ -165,7 +193,7 @@ func (r *CloudMachineReconciler) claimNode(ctx context.Context, s *machineScope,
 	if err == nil {
 		return 0
 	}
-	again := nodeAgain(ctx, s, providerID, err)
+	again := r.nodeAgain(ctx, s, providerID, err)
 	if again > 0 {
 		setNotReady(s.CloudMachine, infrav1.WaitingForAPIServerReason,
 			"waits for the workload cluster, two minutes at most, to tell which Node the VM has become: it is removed with the VM")
@@ -202,12 +230,12 @@ func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	list := &corev1.NodeList{}
-	if err := nodes.List(ctx, list, client.MatchingFields{index.NodeProviderIDField: s.Spec.ProviderID}); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing the Nodes of the machine: %w", err)
+	linked, err := linkedNodes(ctx, s, nodes)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	for i := range list.Items {
-		node := &list.Items[i]
+	for i := range linked {
+		node := &linked[i]
 		err := nodes.Delete(ctx, node, client.Preconditions{UID: &node.UID})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return reconcile.Result{}, fmt.Errorf("deleting Node %q of a VM that is gone: %w", node.Name, err)
@@ -261,7 +289,7 @@ func sameAddresses(a, b []corev1.NodeAddress) bool {
 }
 
 // nodeToMachines finds the machines that have something to do because of a Node: those at its addresses while it has no
-// provider ID, and those of its provider ID when it is not the only one with it, or ceased to be.
+// provider ID, and those of its provider ID when they were not seen running yet, or it is not the only one with it, or ceased to be.
 func (r *CloudMachineReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
 		node, ok := o.(*corev1.Node)
@@ -276,7 +304,7 @@ func (r *CloudMachineReconciler) nodeToMachines(cluster client.ObjectKey) handle
 			return requests
 		}
 		return r.find(ctx, cluster, machineByProviderID, node.Spec.ProviderID, func(m *infrav1.CloudMachine) bool {
-			return r.shared(ctx, cluster, node.Spec.ProviderID) || conditions.Has(m, infrav1.MachineNodeLinkedCondition)
+			return !isProvisioned(m) || r.shared(ctx, cluster, node.Spec.ProviderID) || conditions.Has(m, infrav1.MachineNodeLinkedCondition)
 		})
 	}
 }

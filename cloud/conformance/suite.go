@@ -56,6 +56,7 @@ func Run(t *testing.T, target Target) {
 		{"list", (*suite).list},
 		{"reads in a bad network", (*suite).readsInTrouble},
 		{"describe", (*suite).describe},
+		{"console", (*suite).console},
 		{"delete", (*suite).delete},
 		{"delete in a bad network", (*suite).deleteInTrouble},
 		{"foreign resources", (*suite).foreign},

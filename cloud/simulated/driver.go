@@ -237,6 +237,13 @@ func offering(t wire.InstanceType, image wire.Image, disk int32) cloud.Offering 
 	}
 }
 
+// Console implements cloud.Console.
+func (d *driver) Console(ctx context.Context, instance cloud.Resource) ([]byte, error) {
+	var answer wire.ConsoleResponse
+	err := d.call(ctx, wire.GetConsoleOutput, cloud.ClassRead, wire.ConsoleRequest{Region: d.region, ID: instance.ID}, &answer)
+	return answer.Output, err
+}
+
 func (d *driver) catalog(ctx context.Context) (wire.CatalogResponse, error) {
 	var answer wire.CatalogResponse
 	err := d.call(ctx, wire.DescribeCatalog, cloud.ClassRead, wire.CatalogRequest{Region: d.region}, &answer)

@@ -6,10 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +25,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/render"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -95,13 +98,29 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 			t.Fatal(err)
 		}
 		goOn()
-		machine := s.late("has asked "+env.management.URL+" for a certificate", "look at /var/log/drover-bootstrap.log")
+		machine := s.late("has asked "+env.management.URL+" for a certificate", "look at /var/log/drover-bootstrap.log",
+			"its console ended with", "certificate signed by unknown authority")
+		s.asksSeldom(machine)
 		// Its user data stay as they are. The next machine's are right.
 		if err := scenario.Delete(s.ctx, env.client, &clusterv1.Machine{ObjectMeta: s.meta(machine.Name)}); err != nil {
 			t.Fatal(err)
 		}
 		s.until("another machine is ready in its place", scenario.All(s.deleted(machine), pool.Ready(env.view, 1)))
 	})
+}
+
+// asksSeldom holds Drover to what a console may cost: a call when the machine is late, and one each time that its VM has run for twice as long.
+func (s *stage) asksSeldom(machine *infrav1.CloudMachine) {
+	s.Helper()
+	runs := time.Since(conditions.Get(machine, clusterv1.ReadyCondition).LastTransitionTime.Time)
+	audit, err := env.admin.Audit(s.ctx)
+	if err != nil {
+		s.Fatal(err)
+	}
+	asked := audit.Machine(machine.Spec.CreationToken, wire.GetConsoleOutput)
+	if most := 2 + int(math.Log2(max(1, runs.Seconds()/lateAfter.Seconds()))); asked < 1 || asked > most {
+		s.Errorf("its console was read %d times in %s: at least once, at most %d times", asked, runs, most)
+	}
 }
 
 // fault adds a fault to the creation of the test's VMs.

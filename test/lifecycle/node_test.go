@@ -70,6 +70,19 @@ func TestNodeWithoutProviderID(t *testing.T) {
 	s.soon("the Node is gone", s.deleted(have))
 }
 
+// That its VM runs is known soon after a machine has become a Node, although the account's next listing is ten minutes off: it comes when
+// all that start have joined. Seen to fail when Nodes did not bring it forward.
+func TestNodesBringTheListing(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, func(a *scenario.Adopted) {
+		a.Inventory = infrav1.InventorySpec{IdleSeconds: 3600, ActiveSeconds: 600}
+	})
+	s.until("the cluster is available", s.Available(env.view))
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 3}
+	s.create(pool.Objects()...)
+	s.soon("three machines are ready", pool.Ready(env.client, 3))
+}
+
 // A Node without a provider ID arrives when its machine has looked for it, and the manager's cache does not have the machine's addresses
 // yet, by which it is found: it is linked all the same. Seen to fail when addresses that are written down did not bring the machine back.
 func (h *house) nodeBeforeItsAddress() {

@@ -102,6 +102,11 @@ func (a Admin) Machine(ctx context.Context, id string) (body.Machine, error) {
 	return post[body.Machine](ctx, a, "instance/machine", idRequest{id})
 }
 
+// SetConsole is for who gives an instance another body: it says what that has printed.
+func (a Admin) SetConsole(ctx context.Context, id string, output []byte) error {
+	return a.tell(ctx, "instance/console", consoleRequest{id, output})
+}
+
 // Run makes an instance by hand in an account, with any tags.
 func (a Admin) Run(ctx context.Context, account string, run wire.RunInstancesRequest) (wire.Resource, error) {
 	return post[wire.Resource](ctx, a, "instance/run", foreignRequest{account, run})

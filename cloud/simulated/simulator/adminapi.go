@@ -87,6 +87,11 @@ type idRequest struct {
 	ID string `json:"id"`
 }
 
+type consoleRequest struct {
+	ID     string `json:"id"`
+	Output []byte `json:"output"`
+}
+
 type nothing struct{}
 
 func (s *Server) serveAdmin(mux *http.ServeMux) {
@@ -121,6 +126,7 @@ func (s *Server) serveAdmin(mux *http.ServeMux) {
 	handle(s, mux, "instance/act", s.act)
 	handle(s, mux, "instance/body", s.bodyOf)
 	handle(s, mux, "instance/machine", s.machineOf)
+	handle(s, mux, "instance/console", s.setConsole)
 	handle(s, mux, "instance/run", s.runForeign)
 }
 
@@ -353,6 +359,17 @@ func (s *Server) machineOf(r idRequest) (body.Machine, *wire.ErrorResponse) {
 		return body.Machine{}, refuse(wire.InstanceNotFound, "there is no instance %q", r.ID)
 	}
 	return i.body.Machine(), nil
+}
+
+func (s *Server) setConsole(r consoleRequest) (nothing, *wire.ErrorResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, i := s.locate(r.ID)
+	if i == nil {
+		return nothing{}, refuse(wire.InstanceNotFound, "there is no instance %q", r.ID)
+	}
+	i.console = r.Output
+	return nothing{}, nil
 }
 
 // runForeign makes an instance by hand, past throttle, faults and audit.

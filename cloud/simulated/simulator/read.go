@@ -192,6 +192,22 @@ func (s *Server) batch(req wire.BatchRequest, do func(id string) *wire.ErrorResp
 	return out, nil
 }
 
+// console answers what an instance printed: what was set for it, or its body's own. s.mu is held.
+func (s *Server) console(a *account, req wire.ConsoleRequest) (*wire.ConsoleResponse, *wire.ErrorResponse) {
+	if s.region(req.Region) == nil {
+		return nil, refuse(wire.InvalidParameterValue, "there is no region %q", req.Region)
+	}
+	i := a.place(req.Region).instances[req.ID]
+	if i == nil {
+		return nil, refuse(wire.InstanceNotFound, "there is no instance %q", req.ID)
+	}
+	text := i.console
+	if text == nil {
+		text = []byte(strings.Join(i.body.Report().Console, "\n"))
+	}
+	return &wire.ConsoleResponse{Output: text[max(0, len(text)-wire.MaxConsole):]}, nil
+}
+
 func (s *Server) catalog(req wire.CatalogRequest) (*wire.CatalogResponse, *wire.ErrorResponse) {
 	region := s.region(req.Region)
 	if region == nil {

@@ -222,6 +222,10 @@ func (s *Server) effect(c *call) (any, *wire.ErrorResponse) {
 		})
 	case wire.DescribeCatalog:
 		return do(c, s.catalog)
+	case wire.GetConsoleOutput:
+		return do(c, func(req wire.ConsoleRequest) (*wire.ConsoleResponse, *wire.ErrorResponse) {
+			return s.console(c.account, req)
+		})
 	}
 	return nil, refuse(wire.InvalidAction, "there is no operation %q", c.op)
 }
@@ -249,6 +253,7 @@ func (s *Server) machinesOf(c *call) []string {
 	var req struct {
 		Region    string            `json:"region"`
 		Tags      map[string]string `json:"tags"`
+		ID        string            `json:"id"`
 		IDs       []string          `json:"ids"`
 		TagKey    string            `json:"tagKey"`
 		TagValues []string          `json:"tagValues"`
@@ -269,7 +274,7 @@ func (s *Server) machinesOf(c *call) []string {
 		return out
 	}
 	p := c.account.place(req.Region)
-	for _, id := range req.IDs {
+	for _, id := range append(req.IDs, req.ID) {
 		if i := p.instances[id]; i != nil {
 			out = append(out, i.res.Tags[cloud.TagToken])
 		} else if d := p.dependants[id]; d != nil {

@@ -38,6 +38,8 @@ type instance struct {
 	data     []*dependant
 	vcpus    int
 	body     *body.Body
+	// console is what another body than the simulated one printed; nil where there is none.
+	console []byte
 	// timers start and end the body, and take a spot instance back.
 	timers []*time.Timer
 }

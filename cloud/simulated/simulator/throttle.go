@@ -58,7 +58,7 @@ func (t *throttle) allow(op string, now time.Time) (time.Duration, bool) {
 	switch op {
 	case wire.RunInstances:
 		limiter = t.run
-	case wire.DescribeInstances, wire.DescribeResources, wire.DescribeCatalog:
+	case wire.DescribeInstances, wire.DescribeResources, wire.DescribeCatalog, wire.GetConsoleOutput:
 		limiter = t.read
 	}
 	r := limiter.ReserveN(now, 1)

@@ -20,12 +20,15 @@ const (
 	TerminateInstances = "TerminateInstances"
 	DeleteResources    = "DeleteResources"
 	DescribeCatalog    = "DescribeCatalog"
+	GetConsoleOutput   = "GetConsoleOutput"
 )
 
 // Limits of the API.
 const (
 	// MaxUserData is the size of user data in bytes, before base64: EC2's.
 	MaxUserData = 16 << 10
+	// MaxConsole is how much of a console is shown, in bytes: EC2's.
+	MaxConsole = 64 << 10
 	// MaxResults is the largest page, and the default one.
 	MaxResults = 1000
 	// MaxBatch is how many IDs or tag values one call may name.
@@ -176,6 +179,17 @@ type BatchResponse struct {
 type BatchResult struct {
 	ID    string         `json:"id"`
 	Error *ErrorResponse `json:"error,omitempty"`
+}
+
+// ConsoleRequest asks for what an instance has written to its console.
+type ConsoleRequest struct {
+	Region string `json:"region"`
+	ID     string `json:"id"`
+}
+
+// ConsoleResponse holds its end.
+type ConsoleResponse struct {
+	Output []byte `json:"output,omitempty"`
 }
 
 // CatalogRequest asks for what a region offers.
