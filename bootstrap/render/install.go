@@ -60,11 +60,11 @@ const fetchFunction = `# fetch SHA256 URL FILE: a file that is there and right i
 right() { echo "$1  $2" | sha256sum -c --status; }
 fetch() {
   if [ -f "$3" ] && right "$1" "$3"; then return 0; fi
-  curl -fsSL --connect-timeout 20 -C - -o "$3.part" "$2" || {
+  why=$(curl -fsSL --connect-timeout 20 -C - -o "$3.part" "$2" 2>&1) || {
     code=$?
     # 22: the server refused, 33: it can't continue. A part would be in the way.
     if [ "$code" = 22 ] || [ "$code" = 33 ]; then rm -f "$3.part"; fi
-    say "$2 could not be fetched"
+    say "$2 could not be fetched: $(echo "$why" | head -n 1)"
     return 1
   }
   if ! right "$1" "$3.part"; then

@@ -157,6 +157,8 @@ func (n *node) runKubeadm(in Input) {
 	}
 	n.commands(beforeKubelet, in.Spec.PreKubeletCommands)
 	n.do("Joining by kubeadm",
+		"# The cluster's configuration names it: a kubelet complains each second that it is not there.",
+		"mkdir -p /etc/kubernetes/manifests",
 		"# kubeadm refuses to begin beside what another try left.",
 		"join_cluster() {",
 		"  if [ -s "+kubeletKubeconfigPath+" ]; then return 0; fi",

@@ -213,7 +213,12 @@ func (n *node) startKubelet(in Input) {
 	if Installs(in.Spec) {
 		n.extend("touch " + configuredPath)
 	}
-	n.extend("systemctl enable --now kubelet")
+	n.extend("systemctl enable --now kubelet",
+		"# A kubelet that does not reach it, or does not trust it, tries for ever, and says so in its journal alone.",
+		"if command -v curl >/dev/null; then",
+		"  why=$(curl -sS -o /dev/null --connect-timeout 20 --max-time 60 --cacert "+CAPath+" "+quote(in.Server+"/livez")+" 2>&1) ||",
+		"    say \"The API server can't be used: $(echo \"$why\" | head -n 1)\"",
+		"fi")
 }
 
 // copyDefaults puts the kubelet's flags where a unit of RPM's reads them.

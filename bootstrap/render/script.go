@@ -5,7 +5,7 @@ package render
 import "strings"
 
 // bootstrapUnitText runs the script at each start until it has succeeded once. cloud-init starts it at the end of the first
-// boot; Ignition enables it.
+// boot; Ignition enables it. What the script says goes to the console too: many clouds show that to who can't log in.
 const bootstrapUnitText = `[Unit]
 Description=Make this machine a node of its Kubernetes cluster
 Wants=network-online.target
@@ -16,6 +16,7 @@ ConditionPathExists=` + ScriptPath + `
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/sh ` + ScriptPath + `
+StandardOutput=journal+console
 
 [Install]
 WantedBy=multi-user.target

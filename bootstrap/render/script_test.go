@@ -28,7 +28,7 @@ type sandbox struct {
 }
 
 // standIn notes its call. Some answer as the script needs it; curl takes from the folder "web", the first time only half
-// if there is a file "cut".
+// if there is a file "cut", and trusts no API server.
 const standIn = `#!/bin/sh
 echo "${0##*/} $*" >>"$ROOT/calls"
 case ${0##*/} in
@@ -40,6 +40,7 @@ subscription-manager) [ "$1" != identity ] || exit 1 ;;
 systemctl) [ "$1" != list-jobs ] || cat "$ROOT/jobs" ;;
 ip) case $1 in -4) echo '192.0.2.1 via 10.0.0.1 dev eth0 src 10.0.0.5 uid 0' ;; -6) echo '2001:db8::1 from :: dev eth0 src fd00::5 metric 1' ;; esac ;;
 curl)
+  case $* in */livez) printf 'curl: (60) of nobody that is known\nMore details here\n' >&2; exit 60 ;; esac
   while [ $# -gt 0 ]; do
     case $1 in -o) shift; out=$1 ;; https://* | http://*) url=$1 ;; esac
     shift
@@ -183,6 +184,7 @@ func TestScriptRuns(t *testing.T) {
 			s.Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)))
 			s.Expect(strings.Contains(calls, "subscription-manager register --org=1234 --activationkey=it's marked-secret\n")).To(Equal(v.name == "rhel-9"))
 			s.Expect(strings.Contains(calls, "systemctl enable --now drover-subscription.service\n")).To(Equal(v.name == "rhel-9"))
+			s.Expect(said).To(ContainSubstring("drover: The API server can't be used: curl: (60) of nobody that is known\n"))
 			s.Expect(s.read("/etc/fstab")).To(Equal("UUID=1 / ext4 defaults 0 1\n#/swap.img\tnone swap sw 0 0\n# /old none swap sw 0 0\n"))
 			s.Expect(s.read(kubeadmFlagsPath)).To(Equal("KUBELET_KUBEADM_ARGS=--node-ip=10.0.0.5,fd00::5\n"))
 			s.Expect(s.read(KubeletConfigPath)).To(MatchRegexp(`(?m)^resolvConf: .*/run/systemd/resolve/resolv.conf$`))
@@ -207,7 +209,7 @@ func TestScriptRuns(t *testing.T) {
 			said, ok = s.run()
 			s.Expect(ok).To(BeTrue(), "%s\n%s", said, s.read(LogPath))
 			if v.mode == bootstrapv1.InstallBinaries {
-				s.Expect(s.read("/calls")).NotTo(ContainSubstring("curl"), "what was fetched is not fetched again")
+				s.Expect(s.read("/calls")).NotTo(ContainSubstring("curl -f"), "what was fetched is not fetched again")
 			}
 		})
 	}
@@ -310,10 +312,15 @@ func TestDownloads(t *testing.T) {
 		s.Expect(s.root + "/usr/local/bin/kubelet").NotTo(BeAnExistingFile())
 		s.Expect(s.root + downloads + "kubelet.part").NotTo(BeAnExistingFile())
 	})
+	t.Run("not there", func(t *testing.T) {
+		s, said, ok := fetch(func(s *sandbox) { s.Expect(os.Remove(s.root + "/web/kubelet")).To(Succeed()) })
+		s.Expect(ok).To(BeFalse())
+		s.Expect(said).To(ContainSubstring("/kubelet could not be fetched: tail: cannot open"), "who sees the console alone learns why")
+	})
 	t.Run("cut off", func(t *testing.T) {
 		s, said, ok := fetch(func(s *sandbox) { s.write("/cut", "", 0o644) })
 		s.Expect(ok).To(BeTrue(), said)
-		s.Expect(strings.Count(s.read("/calls"), "curl ")).To(Equal(10), "each of five files in two parts")
+		s.Expect(strings.Count(s.read("/calls"), "curl -f")).To(Equal(10), "each of five files in two parts")
 		s.Expect(s.read("/usr/local/bin/kubelet")).To(Equal("kubelet, a program"))
 	})
 }

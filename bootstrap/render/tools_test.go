@@ -21,18 +21,23 @@ import (
 // schema, shellcheck and two shells, systemd, containerd, and Ignition's parser.
 func TestRealTools(t *testing.T) {
 	dir := t.TempDir()
-	scripts, units, configs := collect(t, dir)
-	run := debs(t, "cloud-init", "shellcheck", "systemd", "dash", "bash", "containerd")
+	out := collect(t, dir)
+	run := debs(t, "cloud-init", "ignition", "shellcheck", "systemd", "dash", "bash", "containerd")
 
 	t.Run("cloud-init schema", func(t *testing.T) {
-		checked(t, run, append([]string{"python3", filepath.Join("testdata", "schema.py")}, configs...)...)
+		checked(t, run, append([]string{"python3", filepath.Join("testdata", "schema.py")}, out.cloudConfigs...)...)
+	})
+	t.Run("ignition-validate", func(t *testing.T) {
+		for _, config := range out.ignitions {
+			checked(t, run, "ignition-validate", config)
+		}
 	})
 	t.Run("shellcheck", func(t *testing.T) {
-		checked(t, run, append([]string{"shellcheck", "--norc", "--shell=sh"}, scripts...)...)
+		checked(t, run, append([]string{"shellcheck", "--norc", "--shell=sh"}, out.scripts...)...)
 	})
 	for _, shell := range []string{"bash", "dash"} {
 		t.Run(shell, func(t *testing.T) {
-			for _, script := range scripts {
+			for _, script := range out.scripts {
 				checked(t, run, shell, "-n", script)
 			}
 		})
@@ -47,14 +52,17 @@ func TestRealTools(t *testing.T) {
 		}
 	})
 	t.Run("systemd-analyze", func(t *testing.T) {
-		for _, folder := range units {
+		for _, folder := range out.units {
 			verifyUnits(t, run, folder)
 		}
 	})
 }
 
+// outputs are files with what was rendered, and folders with units.
+type outputs struct{ cloudConfigs, ignitions, scripts, units []string }
+
 // collect writes what all variants hold into files, each once.
-func collect(t *testing.T, dir string) (scripts, units, configs []string) {
+func collect(t *testing.T, dir string) (all outputs) {
 	t.Helper()
 	g := NewWithT(t)
 	seen := map[string]bool{}
@@ -87,22 +95,25 @@ func collect(t *testing.T, dir string) (scripts, units, configs []string) {
 			name := fmt.Sprintf("%s-%d", v, len(out))
 			if FormatOf(in.Spec) == bootstrapv1.FormatCloudConfig {
 				file, _ := put(name+".yaml", string(out))
-				configs = append(configs, file)
+				all.cloudConfigs = append(all.cloudConfigs, file)
+			} else {
+				file, _ := put(name+".ign", string(out))
+				all.ignitions = append(all.ignitions, file)
 			}
 			m := readBack(g, FormatOf(in.Spec), out) // Ignition's own parser, which validates
 			for _, path := range m.order {
 				if text := m.files[path].content; strings.HasPrefix(text, "#!") {
 					if file, first := put(name+"-"+filepath.Base(path), text); first {
-						scripts = append(scripts, file)
+						all.scripts = append(all.scripts, file)
 					}
 				}
 			}
 			if folder, first := putUnits(m, put, name); first {
-				units = append(units, folder)
+				all.units = append(all.units, folder)
 			}
 		}
 	}
-	return scripts, units, configs
+	return all
 }
 
 // least is the smallest spec of a variant.

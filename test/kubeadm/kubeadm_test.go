@@ -80,6 +80,26 @@ func TestMachineDeployment(t *testing.T) {
 	}
 }
 
+// TestWithoutProviderID: where a kubelet can't be told its provider ID, as on clouds that make it up with the machine, Drover gives it to the
+// Node, by the VM's address.
+func TestWithoutProviderID(t *testing.T) {
+	s := stage{house.Stage(t, "grey")}
+	pool, config, objects := s.example()
+	rename(objects, "blue", "grey")
+	path := []string{"spec", "template", "spec", "joinConfiguration", "nodeRegistration", "kubeletExtraArgs"}
+	args, _, err := unstructured.NestedSlice(config.Object, path...)
+	s.Do(err)
+	less := slices.DeleteFunc(slices.Clone(args), func(arg any) bool { return arg.(map[string]any)["name"] == "provider-id" })
+	if len(less) != len(args)-1 {
+		t.Fatalf("the example's arguments are %v", args)
+	}
+	s.Do(unstructured.SetNestedSlice(config.Object, less, path...))
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, objects...))
+	s.Until("two machines are ready", scenario.All(pool.Ready(s.Rig.Client, 2), s.Nodes(2, "simulated://"), s.described))
+	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
+	s.nothingLeft()
+}
+
 // TestWrongAuthority: a machine that pins another authority than the cluster has gives up, and is no Node.
 func TestWrongAuthority(t *testing.T) {
 	s := stage{house.Stage(t, "pink")}

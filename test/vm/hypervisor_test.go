@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,6 +41,9 @@ const (
 const kernelArguments = "root=/dev/vda rw console=ttyS0 quiet loglevel=3 mitigations=off random.trust_cpu=1 " +
 	"systemd.show_status=0 systemd.journald.forward_to_console=1 systemd.journald.max_level_console=info"
 
+// ignitionArguments are a guest's that Ignition sets up, and not cloud-init.
+const ignitionArguments = " ignition.firstboot cloud-init=disabled systemd.firstboot=off"
+
 // hypervisor gives each of the simulated cloud's instances a guest for as long as it runs. What a guest is told is what
 // the cloud's API was told.
 type hypervisor struct {
@@ -58,7 +62,14 @@ type guest struct {
 	machine body.Machine
 	// kubelet is the address on this machine that leads to the guest's kubelet.
 	kubelet string
+	// shown is how much of its console the cloud has been shown, in bytes.
+	shown int
 }
+
+// knowsItself tells whether the guest has instance data: a kubelet that Ignition sets up does not know its provider ID, and gets it from Drover.
+func (g *guest) knowsItself() bool { return !isIgnition(g.machine.UserData) }
+
+func isIgnition(userData []byte) bool { return bytes.HasPrefix(userData, []byte("{")) }
 
 // start follows the cloud until ctx ends, and returns a function that waits until all guests are gone.
 func (h *hypervisor) start(ctx context.Context, failed func(error)) (wait func()) {
@@ -101,9 +112,33 @@ func (h *hypervisor) follow(ctx context.Context) error {
 				return fmt.Errorf("boot a guest for %s: %w", i.ID, err)
 			}
 		}
+		if err := h.showConsole(ctx, i.ID); err != nil {
+			return err
+		}
 	}
 	h.end(running)
 	return nil
+}
+
+// journal is a line that journald has forwarded.
+var journal = regexp.MustCompile(`(?m)^\[ *[0-9]+\.[0-9]+\] [^ ]+\[[0-9]+\]: .*\n`)
+
+// showConsole has the cloud show what a guest has printed since: but for the journal of other units than Drover's, which no cloud's
+// image writes to its console, and in which a kubelet that can't join leaves no room for anything else.
+func (h *hypervisor) showConsole(ctx context.Context, id string) error {
+	g := h.guest(id)
+	text := g.console()
+	if len(text) == g.shown {
+		return nil
+	}
+	g.shown = len(text)
+	text = journal.ReplaceAllStringFunc(text, func(line string) string {
+		if strings.Contains(line, "drover: ") { // its unit says that it goes there
+			return line
+		}
+		return ""
+	})
+	return h.admin.SetConsole(ctx, id, []byte(text[max(0, len(text)-wire.MaxConsole):]))
 }
 
 // end pulls the plug of all guests but those that are still to run.
@@ -132,7 +167,8 @@ func (h *hypervisor) boot(ctx context.Context, id, image string) error {
 	if err := h.tool(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", filepath.Join(h.images, image+".qcow2"), disk); err != nil {
 		return err
 	}
-	if err := h.seed(ctx, machine, seed); err != nil {
+	arguments, err := h.seed(ctx, machine, seed)
+	if err != nil {
 		return err
 	}
 	kubelet, err := freePort(ctx)
@@ -144,7 +180,7 @@ func (h *hypervisor) boot(ctx context.Context, id, image string) error {
 	p, err := playground.Run(id, h.dir, env, h.run, "qemu-system-x86_64", "-L", filepath.Join(usr, "share", "qemu"), "-L", filepath.Join(usr, "share", "seabios"),
 		"-machine", "q35", "-accel", *accelerator, "-cpu", "max,la57=off", "-m", strconv.FormatInt(machine.MemoryMiB, 10), "-smp", strconv.Itoa(int(machine.CPU)),
 		"-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
-		"-kernel", filepath.Join(h.images, "kernel"), "-initrd", filepath.Join(h.images, "initrd"), "-append", kernelArguments,
+		"-kernel", filepath.Join(h.images, "kernel"), "-initrd", filepath.Join(h.images, "initrd"), "-append", kernelArguments+arguments,
 		"-drive", "if=virtio,format=qcow2,cache=unsafe,file="+disk, "-drive", "if=virtio,format=raw,readonly=on,file="+seed,
 		"-netdev", fmt.Sprintf("user,id=n,ipv6=off,net=%s,dhcpstart=%s,hostfwd=tcp:%s-%s:10250", network, machine.IP, kubelet, machine.IP),
 		"-device", "virtio-net-pci,netdev=n,romfile=", "-device", "virtio-rng-pci")
@@ -157,8 +193,26 @@ func (h *hypervisor) boot(ctx context.Context, id, image string) error {
 	return nil
 }
 
-// seed writes the disk by which cloud-init's NoCloud knows the machine.
-func (h *hypervisor) seed(ctx context.Context, m body.Machine, path string) error {
+// seed writes the disk by which the machine is told what it is to be, and returns what its kernel is told besides.
+func (h *hypervisor) seed(ctx context.Context, m body.Machine, path string) (arguments string, err error) {
+	if isIgnition(m.UserData) {
+		return ignitionArguments, ignitionSeed(m.UserData, path)
+	}
+	return "", h.cloudInitSeed(ctx, m, path)
+}
+
+// ignitionSeed writes a disk that is an Ignition config, with as many line breaks after it as make whole sectors.
+func ignitionSeed(config []byte, path string) error {
+	const sector = 512
+	config = append(bytes.Clone(config), bytes.Repeat([]byte("\n"), sector-len(config)%sector)...)
+	if err := os.WriteFile(path, config, 0o600); err != nil {
+		return fmt.Errorf("write the seed: %w", err)
+	}
+	return nil
+}
+
+// cloudInitSeed writes the disk by which cloud-init's NoCloud knows the machine.
+func (h *hypervisor) cloudInitSeed(ctx context.Context, m body.Machine, path string) error {
 	dir := path + ".d"
 	metaData := fmt.Sprintf("instance-id: %s\nlocal-hostname: %s\navailability-zone: %s\nregion: %s\n", m.InstanceID, m.Hostname, m.Zone, m.Region)
 	err := os.Mkdir(dir, 0o700)

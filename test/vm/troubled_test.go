@@ -52,7 +52,7 @@ func (s *stand) badMirror(t *testing.T) {
 
 	s.create(t, pool)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
-	g.Eventually(s.guestOf(t, s.machine(t, g, pool)).console, patience, time.Second).Should(ContainSubstring("could not be fetched"))
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "could not be fetched: curl: (28) Resolving timed out")
 	dns.answers.Store(true)
 
 	machine := s.ready(t, pool)
@@ -82,6 +82,7 @@ func (s *stand) badServer(t *testing.T) {
 
 	s.create(t, pool)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "The API server can't be used: curl: (60)")
 	machine := s.machine(t, g, pool)
 	g.Eventually(s.guestOf(t, machine).console, patience, time.Second).Should(ContainSubstring("certificate signed by unknown authority"))
 	tokens := s.tokens(t, machine)
