@@ -43,10 +43,10 @@ func main() {
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	var f flags
-	flag.StringVar(&f.cloud, "cloud", "simulated", "Where the machines are made: simulated, or aws for a stand-in for EC2.")
+	flag.StringVar(&f.cloud, "cloud", "simulated", "Where the machines are made: simulated, aws for a stand-in for EC2, or vsphere for govmomi's vCenter.")
 	flag.StringVar(&f.sizes, "sizes", "10,300,1000,3000", "Sizes of the fleets, one after the other.")
 	flag.IntVar(&f.clusters, "clusters", 1, "Clusters that the machines of each fleet are divided among.")
-	flag.IntVar(&f.throttled, "throttled", 100, "Size of the fleet on a cloud that throttles as EC2 does; 0 leaves that out.")
+	flag.IntVar(&f.throttled, "throttled", 100, "Size of the fleet on a cloud that throttles as EC2 does; 0 leaves that out, and so does vsphere.")
 	flag.IntVar(&f.poolSize, "pool-size", 300, "Machines in one MachineDeployment, at most.")
 	flag.DurationVar(&f.idle, "idle", 10*time.Minute, "How long the fleet of --idle-size idles before it is deleted.")
 	flag.IntVar(&f.idleSize, "idle-size", 300, "Which of the sizes idles.")
@@ -95,9 +95,6 @@ func run(ctx context.Context, f flags) error {
 
 // runs are the measurements that the flags ask for.
 func (f flags) runs() ([]measure.Options, error) {
-	if f.cloud != "simulated" && f.cloud != "aws" {
-		return nil, fmt.Errorf("--cloud: there is no %q", f.cloud)
-	}
 	var runs []measure.Options
 	for _, s := range strings.Split(f.sizes, ",") {
 		if strings.TrimSpace(s) == "" {
@@ -113,7 +110,7 @@ func (f flags) runs() ([]measure.Options, error) {
 		}
 		runs = append(runs, o)
 	}
-	if f.throttled > 0 {
+	if f.throttled > 0 && measure.Cloud(f.cloud) != measure.VSphere {
 		o := f.options(f.throttled)
 		o.Throttle = simulator.ThrottleEC2
 		runs = append(runs, o)
@@ -124,7 +121,7 @@ func (f flags) runs() ([]measure.Options, error) {
 // options are those that the peers were measured with: 100 ms for each call, and machines that boot after 2 s.
 func (f flags) options(machines int) measure.Options {
 	return measure.Options{
-		AWS: f.cloud == "aws", Machines: machines, Clusters: f.clusters, PoolSize: f.poolSize, Latency: 100 * time.Millisecond, Joins: 2 * time.Second, Profile: f.profile,
+		Cloud: measure.Cloud(f.cloud), Machines: machines, Clusters: f.clusters, PoolSize: f.poolSize, Latency: 100 * time.Millisecond, Joins: 2 * time.Second, Profile: f.profile,
 	}
 }
 

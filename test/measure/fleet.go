@@ -25,8 +25,8 @@ import (
 
 // Options of one measurement.
 type Options struct {
-	// AWS makes the machines in a stand-in for EC2 in this process, instead of the simulated cloud.
-	AWS bool
+	// Cloud is where the machines are made; by default the simulated one, which is a process. The others are in this one.
+	Cloud Cloud
 	// Machines to make.
 	Machines int
 	// Clusters that they are divided among, each with an account of its own, all of which are the same one at the cloud; 0: one.
@@ -55,9 +55,32 @@ type Options struct {
 	Say func(format string, args ...any)
 }
 
+// Cloud is where machines are made.
+type Cloud string
+
+// The clouds.
+const (
+	Simulated Cloud = "simulated"
+	AWS       Cloud = "aws"     // a stand-in for EC2
+	VSphere   Cloud = "vsphere" // govmomi's simulator of a vCenter
+)
+
+// placeOf is what a cloud is measured in.
+func placeOf(c Cloud) (place, error) {
+	switch c {
+	case "", Simulated:
+		return &simulated{}, nil
+	case AWS:
+		return &amazon{}, nil
+	case VSphere:
+		return &vsphere{}, nil
+	}
+	return nil, fmt.Errorf("there is no cloud %q to measure on", c)
+}
+
 // Result of one measurement.
 type Result struct {
-	AWS      bool   `json:"aws,omitempty"`
+	Cloud    Cloud  `json:"cloud"`
 	Machines int    `json:"machines"`
 	Clusters int    `json:"clusters"`
 	Throttle string `json:"throttle"`
@@ -103,10 +126,11 @@ func Run(ctx context.Context, o Options) (_ *Result, err error) {
 		o.Throttle = simulator.ThrottleNone
 	}
 	o.Clusters = max(o.Clusters, 1)
-	f := &fleet{Options: o, place: &simulated{}, profilers: map[string]string{}}
-	if o.AWS {
-		f.place = &amazon{}
+	where, err := placeOf(o.Cloud)
+	if err != nil {
+		return nil, err
 	}
+	f := &fleet{Options: o, place: where, profilers: map[string]string{}}
 	defer func() { err = errors.Join(err, f.stop()) }()
 	if err := f.start(ctx); err != nil {
 		return nil, err

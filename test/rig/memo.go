@@ -3,6 +3,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -19,8 +20,10 @@ import (
 // each would ask for all of it.
 const glance = 150 * time.Millisecond
 
-// memo remembers a value for a glance.
+// memo remembers a value for a glance, or for as long as age says.
 type memo[T any] struct {
+	age time.Duration
+
 	mu    sync.Mutex
 	at    time.Time
 	value T
@@ -29,7 +32,7 @@ type memo[T any] struct {
 func (m *memo[T]) get(load func() (T, error)) (T, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if time.Since(m.at) < glance {
+	if time.Since(m.at) < cmp.Or(m.age, glance) {
 		return m.value, nil
 	}
 	at := time.Now()

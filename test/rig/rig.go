@@ -81,6 +81,12 @@ func StartOnVSphere(ctx context.Context, controllerManagerArgs ...string) (*Rig,
 	return start(ctx, &vsphere{}, controllerManagerArgs)
 }
 
+// StartOnOpenStack is Start with the real OpenStack of hack/openstack, which runs already, in the place of the simulated cloud. The tenants
+// share a project.
+func StartOnOpenStack(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
+	return start(ctx, &openstack{}, controllerManagerArgs)
+}
+
 func start(ctx context.Context, where place, controllerManagerArgs []string) (_ *Rig, err error) {
 	r := &Rig{place: where}
 	defer func() {

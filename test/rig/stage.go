@@ -3,6 +3,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -26,6 +27,8 @@ type House struct {
 	Seat *Seat
 	// Patience is for whatever must come true in the end.
 	Patience time.Duration
+	// CallTimeout is how long the manager gives a call to the cloud. 0: 10 s.
+	CallTimeout time.Duration
 }
 
 // Main is the package's TestMain.
@@ -51,7 +54,7 @@ func (h *House) Main(m *testing.M, begin func(context.Context, ...string) (*Rig,
 
 // StartManager starts the manager, which does not run.
 func (h *House) StartManager(ctx context.Context) error {
-	return h.Seat.Start(ctx, "--leader-elect=false", "--cloud-call-timeout=10s")
+	return h.Seat.Start(ctx, "--leader-elect=false", "--cloud-call-timeout="+cmp.Or(h.CallTimeout, 10*time.Second).String())
 }
 
 // Stage is a test's cluster, which is adopted, in a namespace of its own, with an account of its own.

@@ -27,6 +27,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/stack"
 	"github.com/drover-io/drover/test/vcenter"
 )
 
@@ -41,6 +42,8 @@ type Tenant struct {
 	AWS *ec2stub.Cloud
 	// VCenter is the tenant's own, behind Cloud; nil where the account is another cloud's.
 	VCenter *vcenter.VCenter
+	// OpenStack is what all tenants share, behind Cloud; nil where the account is another cloud's.
+	OpenStack *stack.Cloud
 
 	rig *Rig
 }

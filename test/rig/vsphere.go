@@ -47,12 +47,12 @@ func (v *vsphere) open(_ context.Context, t *Tenant) (o faultproxy.Options, err 
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	// An address leads to one Node: the tenants, who share a workload cluster, share none.
-	t.VCenter, err = vcenter.Start(vcenter.Options{Username: VSphereUser, Password: t.Token, Power: v.power, Subnet: len(v.vcenters)%200 + 1})
+	t.VCenter, err = vcenter.Start(vcenter.Options{Username: VSphereUser, Password: t.Token, Power: VMPower(v.fleet, 0), Subnet: len(v.vcenters)%200 + 1})
 	if err != nil {
 		return o, err
 	}
 	v.vcenters[t.Name] = t.VCenter
-	t.Dress = func(o client.Object) { dressVSphere(o, t.Cloud, t.Token) }
+	t.Dress = func(o client.Object) { DressVSphere(o, t.Cloud.URL(), t.Cloud.CA(), t.Token) }
 	return faultproxy.Options{Upstream: t.VCenter.URL, CA: t.VCenter.CA, Parse: soapCall}, nil
 }
 
@@ -63,13 +63,29 @@ func soapCall(c *faultproxy.Call, _ *http.Request, body []byte) {
 	}
 }
 
-func (v *vsphere) power(vm vcenter.VM) (off func()) {
-	b := v.fleet.New(body.Machine{
-		InstanceID: vm.UUID, Hostname: vm.Options["drover-host-name"], IP: vm.IP, CPU: vm.CPUs, MemoryMiB: vm.MemoryMiB, DiskGiB: 10,
-		Arch: "amd64", OS: "linux", UserData: unpack(vm.Options["guestinfo.userdata"]),
-	})
-	b.Start()
-	return b.Stop
+// VMPower makes VMs of a vCenter bodies of the fleet, which start so long after they are switched on.
+func VMPower(fleet *body.Fleet, boot time.Duration) func(vcenter.VM) (off func()) {
+	return func(vm vcenter.VM) (off func()) {
+		b := fleet.New(body.Machine{
+			InstanceID: vm.UUID, Hostname: vm.Options["drover-host-name"], IP: vm.IP, CPU: vm.CPUs, MemoryMiB: vm.MemoryMiB, DiskGiB: 10,
+			Arch: "amd64", OS: "linux", UserData: unpack(vm.Options["guestinfo.userdata"]),
+		})
+		var mu sync.Mutex
+		gone := false
+		time.AfterFunc(boot, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			if !gone {
+				b.Start()
+			}
+		})
+		return func() {
+			mu.Lock()
+			defer mu.Unlock()
+			gone = true
+			b.Stop()
+		}
+	}
 }
 
 // unpack is what cloud-init does to a variable; a body without user data does nothing, and that is seen.
@@ -89,17 +105,17 @@ func unpack(text string) []byte {
 	return data
 }
 
-// dressVSphere makes vSphere's of what is described for the simulated cloud.
-func dressVSphere(o client.Object, door *faultproxy.Proxy, password string) {
+// DressVSphere makes vSphere's of what is described for the simulated cloud. The vCenter is at the URL.
+func DressVSphere(o client.Object, endpoint string, ca []byte, password string) {
 	switch o := o.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
 			o.Data = map[string][]byte{"username": []byte(VSphereUser), "password": []byte(password)}
 		}
 	case *infrav1.CloudAccount:
-		server := strings.TrimPrefix(door.URL(), "https://")
+		server := strings.TrimPrefix(endpoint, "https://")
 		o.Spec.Simulated = nil
-		o.Spec.VSphere = &infrav1.VSphereAccount{Server: server, Datacenter: vcenter.Datacenter, CABundle: string(door.CA())}
+		o.Spec.VSphere = &infrav1.VSphereAccount{Server: server, Datacenter: vcenter.Datacenter, CABundle: string(ca)}
 		if o.Spec.RateLimits == nil { // the prudent ones would make a test of many machines last
 			fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
 			o.Spec.RateLimits = &infrav1.RateLimits{Create: fast, Delete: fast, Read: fast}

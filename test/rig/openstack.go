@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rig
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/stack"
+)
+
+// openstack is the real one that hack/openstack/start has started, whose servers are the simulated cloud's bodies. All tenants share one
+// project of it, and each has a door of its own.
+type openstack struct {
+	fleet  *body.Fleet
+	cancel context.CancelFunc
+	cloud  *stack.Cloud
+	page   memo[simulator.Snapshot] // of the books: whoever waits for something asks again and again, and Nova works for a second at an answer
+}
+
+func (o *openstack) start(ctx context.Context, _ *Rig) (err error) {
+	if o.cloud, err = stack.Enter(ctx); err != nil {
+		return err
+	}
+	alive, cancel := context.WithCancel(context.Background())
+	o.cancel, o.fleet, o.page.age = cancel, body.NewFleet(alive, body.Options{}), 2*time.Second
+	o.cloud.Power(alive, o.power)
+	return nil
+}
+
+func (o *openstack) power(g stack.Guest) (off func()) {
+	b := o.fleet.New(body.Machine{
+		InstanceID: g.ID, Region: stack.Region, Zone: g.Zone, Hostname: g.Hostname, IP: g.IP, CPU: 1, MemoryMiB: 512, DiskGiB: 1,
+		Arch: "amd64", OS: "linux", UserData: g.UserData,
+	})
+	b.Start()
+	return b.Stop
+}
+
+func (o *openstack) open(_ context.Context, t *Tenant) (faultproxy.Options, error) {
+	t.OpenStack = o.cloud
+	t.Dress = func(object client.Object) { dressOpenStack(object, t.Cloud.URL(), o.cloud.Project) }
+	return faultproxy.Options{Upstream: o.cloud.Door(), Parse: openStackCall}, nil
+}
+
+// openStackCall names a call by its method, service and resource, without any ID: "POST compute/servers".
+func openStackCall(c *faultproxy.Call, req *http.Request, raw []byte) {
+	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/") // service, version, resource, …
+	c.Verb = req.Method + " " + parts[0]
+	if len(parts) > 2 {
+		c.Verb += "/" + parts[2]
+	}
+	var made struct {
+		Server struct {
+			Name string `json:"name"`
+		} `json:"server"`
+	}
+	if json.Unmarshal(raw, &made) == nil {
+		c.Name = made.Server.Name
+	}
+}
+
+// dressOpenStack makes OpenStack's of what is described for the simulated cloud.
+func dressOpenStack(object client.Object, door, project string) {
+	switch o := object.(type) {
+	case *corev1.Secret:
+		if _, ok := o.Data["token"]; ok {
+			o.Data = map[string][]byte{"clouds.yaml": fmt.Appendf(nil,
+				"clouds: {demo: {auth: {username: %s, password: %s, user_domain_id: default}}}", stack.User, stack.Password)}
+		}
+	case *infrav1.CloudAccount:
+		o.Spec.Simulated = nil
+		o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 5, ActiveSeconds: 3} // of a cloud that works at a listing for a second
+		o.Spec.OpenStack = &infrav1.OpenStackAccount{AuthURL: door + "/identity/v3", ProjectID: project, Region: stack.Region}
+		if o.Spec.RateLimits == nil { // the prudent ones would make a test of many machines last
+			fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
+			o.Spec.RateLimits = &infrav1.RateLimits{Create: fast, Delete: fast, Read: fast}
+		}
+	case *infrav1.CloudMachineTemplate:
+		o.Spec.Template.Spec.Simulated = nil
+		o.Spec.Template.Spec.OpenStack = &infrav1.OpenStackMachine{
+			Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"},
+			Ports: []infrav1.OpenStackPort{{Network: "nodes", AllowedAddressPairs: []string{"10.244.0.0/16"}}},
+		}
+	}
+}
+
+// books are Nova's and Neutron's, in the words of the simulated cloud's.
+func (o *openstack) books(ctx context.Context) (simulator.Snapshot, error) {
+	return o.page.get(func() (s simulator.Snapshot, err error) {
+		entries, err := o.cloud.Books(ctx)
+		for _, e := range entries {
+			s.Resources = append(s.Resources, simulator.SnapshotResource{Resource: e.Resource, Account: e.Namespace})
+		}
+		return s, err
+	})
+}
+
+// remember does nothing: Nova forgets at once.
+func (o *openstack) remember(context.Context, time.Duration) error { return nil }
+
+func (o *openstack) stop() error {
+	if o.cancel == nil {
+		return nil
+	}
+	o.cancel()
+	o.cloud.Leave()
+	o.fleet.Wait()
+	return nil
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package stack
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+const (
+	// metadataService is Nova's; its guests come to it through Neutron's agent, which shares a secret with it ("inside" in hack/openstack).
+	metadataService = "http://127.0.0.1:25011/openstack/latest/"
+	metadataSecret  = "metadata"
+	// lookEvery is how often Nova is asked for servers to be switched on, and off. More often would have it work for little else.
+	lookEvery = 2 * time.Second
+)
+
+// Guest is what a server knows of itself, from Nova's metadata service.
+type Guest struct {
+	ID, Hostname, Zone, IP string
+	UserData               []byte
+}
+
+// Power has each server of Drover's that Nova calls ACTIVE switched on, once it has read its metadata, and off when it is that no longer.
+// It goes on until ctx has ended.
+func (c *Cloud) Power(ctx context.Context, on func(Guest) (off func())) {
+	c.looking.Go(func() {
+		ticker := time.NewTicker(lookEvery)
+		defer ticker.Stop()
+		running := map[string]func(){}
+		for {
+			if now, err := c.servers(ctx); err == nil { // else it is not known who went
+				c.switchOff(now, running)
+				c.switchOn(ctx, now, running, on)
+			}
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				for _, off := range running {
+					off()
+				}
+				return
+			}
+		}
+	})
+}
+
+func (c *Cloud) switchOff(now map[string]server, running map[string]func()) {
+	for id, off := range running {
+		if now[id].Status != "ACTIVE" {
+			off()
+			delete(running, id)
+		}
+	}
+}
+
+// switchOn boots all that are new at once: each has to be asked about. One that can't be now is tried again.
+func (c *Cloud) switchOn(ctx context.Context, now map[string]server, running map[string]func(), on func(Guest) (off func())) {
+	var fresh []server
+	for id, s := range now {
+		if s.Status == "ACTIVE" && running[id] == nil && s.ip() != "" {
+			fresh = append(fresh, s)
+		}
+	}
+	guests := make([]*Guest, len(fresh))
+	var wg sync.WaitGroup
+	for i := range fresh {
+		wg.Go(func() {
+			if guest, err := c.boot(ctx, &fresh[i]); err == nil {
+				guests[i] = &guest
+			}
+		})
+	}
+	wg.Wait()
+	for i, guest := range guests {
+		if guest != nil {
+			running[fresh[i].ID] = on(*guest)
+		}
+	}
+}
+
+// boot reads what cloud-init's data source for OpenStack reads.
+func (c *Cloud) boot(ctx context.Context, s *server) (Guest, error) {
+	text, err := c.metadata(ctx, s, "meta_data.json")
+	if err != nil {
+		return Guest{}, err
+	}
+	var meta struct {
+		UUID, Hostname string
+		Zone           string `json:"availability_zone"`
+	}
+	if err := json.Unmarshal(text, &meta); err != nil {
+		return Guest{}, fmt.Errorf("read the metadata of %s: %w", s.ID, err)
+	}
+	data, err := c.metadata(ctx, s, "user_data")
+	return Guest{ID: meta.UUID, Hostname: meta.Hostname, Zone: meta.Zone, IP: s.ip(), UserData: data}, err
+}
+
+// metadata asks as Neutron's agent does for a guest.
+func (c *Cloud) metadata(ctx context.Context, s *server, path string) (content []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, metadataService+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	sign := hmac.New(sha256.New, []byte(metadataSecret))
+	_, _ = sign.Write([]byte(s.ID))
+	for key, value := range map[string]string{
+		"X-Instance-ID": s.ID, "X-Instance-ID-Signature": hex.EncodeToString(sign.Sum(nil)), "X-Tenant-ID": c.Project, "X-Forwarded-For": s.ip(),
+	} {
+		req.Header.Set(key, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, resp.Body.Close()) }()
+	content, err = io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("the metadata service answers %s about %s of %s", resp.Status, path, s.ID)
+	}
+	return content, err
+}

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package stack is the real OpenStack that hack/openstack/start has started, as tests of whole machines need it: a door through which all
+// calls of an account go, books of what is there, and a life for its servers, whose hypervisor boots nothing. It starts no service.
+package stack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack"
+
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/simulated/wire"
+)
+
+// What hack/openstack/catalogue.py has made.
+const (
+	Region   = "RegionOne"
+	User     = "demo"
+	Password = "demo"
+)
+
+// services are those that a door leads to, by the folder under which they lie there.
+var services = map[string]string{
+	"identity": "http://127.0.0.1:25001", "image": "http://127.0.0.1:25003",
+	"compute": "http://127.0.0.1:25004", "network": "http://127.0.0.1:25005",
+}
+
+// Cloud is the OpenStack, seen as its tenant sees it, past all doors.
+type Cloud struct {
+	// Project is the tenant's, by its ID.
+	Project string
+
+	compute, network *gophercloud.ServiceClient
+	door             *httptest.Server
+	looking          sync.WaitGroup
+
+	mu   sync.Mutex
+	seen map[string]server // all that ever were, by ID
+}
+
+// Enter logs in as the tenant. Leave ends what it began.
+func Enter(ctx context.Context) (*Cloud, error) {
+	provider, err := openstack.AuthenticatedClient(ctx, gophercloud.AuthOptions{
+		IdentityEndpoint: services["identity"] + "/v3", Username: User, Password: Password, TenantName: User, DomainID: "default", AllowReauth: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("log in to OpenStack, which hack/openstack/start starts: %w", err)
+	}
+	c := &Cloud{seen: map[string]server{}}
+	if c.compute, err = openstack.NewComputeV2(provider, gophercloud.EndpointOpts{}); err != nil {
+		return nil, err
+	}
+	if c.network, err = openstack.NewNetworkV2(provider, gophercloud.EndpointOpts{}); err != nil {
+		return nil, err
+	}
+	identity, err := openstack.NewIdentityV3(provider, gophercloud.EndpointOpts{})
+	if err != nil {
+		return nil, err
+	}
+	c.compute.Microversion = "2.61"
+	var answer struct{ Projects []struct{ ID string } }
+	if err := get(ctx, identity, "auth/projects", &answer); err != nil || len(answer.Projects) != 1 {
+		return nil, errors.Join(err, fmt.Errorf("the tenant %s has %d projects", User, len(answer.Projects)))
+	}
+	c.Project, c.door = answer.Projects[0].ID, newDoor()
+	return c, nil
+}
+
+// Leave closes the door, and waits for whoever looks after bodies, whose context has ended.
+func (c *Cloud) Leave() {
+	c.door.Close()
+	c.looking.Wait()
+}
+
+// Door is the address of one server for all services: Keystone is its folder /identity.
+func (c *Cloud) Door() string { return c.door.URL }
+
+// newDoor makes a proxy that leads to all services, also by what Keystone's catalogue says of it: that names the host that was asked.
+func newDoor() *httptest.Server {
+	return httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			folder, path, _ := strings.Cut(strings.TrimPrefix(r.In.URL.Path, "/"), "/")
+			to, err := url.Parse(services[folder])
+			if err != nil || to.Host == "" {
+				to = &url.URL{Scheme: "http", Host: "127.0.0.1:1"} // where nobody answers
+			}
+			r.Out.URL.Path, r.Out.URL.RawPath = "/"+path, ""
+			r.SetURL(to)
+			r.Out.Header.Set(asked, r.In.Host)
+		},
+		ModifyResponse: func(resp *http.Response) error {
+			if resp.Request.Method != http.MethodPost || !strings.HasSuffix(resp.Request.URL.Path, "/auth/tokens") {
+				return nil
+			}
+			raw, err := io.ReadAll(resp.Body)
+			if err != nil {
+				return err
+			}
+			for folder, address := range services {
+				raw = bytes.ReplaceAll(raw, []byte(address), []byte("http://"+resp.Request.Header.Get(asked)+"/"+folder))
+			}
+			resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(raw)), int64(len(raw))
+			resp.Header.Set("Content-Length", fmt.Sprint(len(raw)))
+			return nil
+		},
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // no words of its own
+	})
+}
+
+// asked is the header in which a door keeps its own address.
+const asked = "X-Door"
+
+func get(ctx context.Context, service *gophercloud.ServiceClient, path string, answer any) error {
+	_, err := service.Request(ctx, http.MethodGet, service.ResourceBaseURL()+path, &gophercloud.RequestOpts{JSONResponse: answer, OkCodes: []int{200}})
+	return err
+}
+
+// server is Nova's.
+type server struct {
+	ID, Name, Status string
+	Zone             string `json:"OS-EXT-AZ:availability_zone"`
+	Metadata         map[string]string
+	Addresses        map[string][]struct {
+		Address string `json:"addr"`
+	}
+}
+
+// ip is the first of its addresses.
+func (s *server) ip() string {
+	for _, name := range slices.Sorted(maps.Keys(s.Addresses)) {
+		for _, a := range s.Addresses[name] {
+			return a.Address
+		}
+	}
+	return ""
+}
+
+// servers lists those of Drover's, and keeps them in mind.
+func (c *Cloud) servers(ctx context.Context) (map[string]server, error) {
+	var answer struct{ Servers []server }
+	if err := get(ctx, c.compute, "servers/detail?tags=drover&limit=1000", &answer); err != nil {
+		return nil, fmt.Errorf("list the servers: %w", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := map[string]server{}
+	for _, s := range answer.Servers {
+		now[s.ID], c.seen[s.ID] = s, s
+	}
+	return now, nil
+}
+
+// Delete deletes a server behind everybody's back.
+func (c *Cloud) Delete(ctx context.Context, id string) error {
+	_, err := c.compute.Request(ctx, http.MethodDelete, c.compute.ResourceBaseURL()+"servers/"+id, &gophercloud.RequestOpts{OkCodes: []int{204}})
+	return err
+}
+
+// Entry is one in the books.
+type Entry struct {
+	// Namespace of the CloudMachine that it was made for.
+	Namespace string
+	wire.Resource
+}
+
+// Books are all servers that ever were seen, and the ports that are there.
+func (c *Cloud) Books(ctx context.Context) (all []Entry, err error) {
+	now, err := c.servers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Ports []struct {
+			ID, Description string
+			Device          string `json:"device_id"`
+		}
+	}
+	if err := get(ctx, c.network, "ports?limit=1000&fields=id&fields=description&fields=device_id", &answer); err != nil {
+		return nil, fmt.Errorf("list the ports: %w", err)
+	}
+	for _, p := range answer.Ports {
+		if of, ok := namespaceIn(p.Description); ok {
+			all = append(all, Entry{of, wire.Resource{Kind: wire.NIC, ID: p.ID, AttachedTo: p.Device}})
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, s := range c.seen {
+		of, _, _ := strings.Cut(s.Metadata[cloud.TagMachine], "/")
+		r := wire.Resource{Kind: wire.Instance, ID: id, Name: s.Name, State: wire.Stopped, StateReason: s.Status, Tags: s.Metadata, PrivateIP: s.ip()}
+		if _, ok := now[id]; !ok {
+			r.State = wire.Terminated
+		} else if s.Status == "ACTIVE" {
+			r.State = wire.Running
+		}
+		all = append(all, Entry{of, r})
+	}
+	return all, nil
+}
+
+// namespaceIn reads the CloudMachine's namespace from a port's description.
+func namespaceIn(description string) (namespace string, ok bool) {
+	for field := range strings.FieldsSeq(description) {
+		if machine, found := strings.CutPrefix(field, cloud.TagMachine+"="); found {
+			namespace, _, _ = strings.Cut(machine, "/")
+			return namespace, true
+		}
+	}
+	return "", false
+}
