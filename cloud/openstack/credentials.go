@@ -106,7 +106,7 @@ func (e *cloudEntry) check(account *infrav1.OpenStackAccount) error {
 	case e.CACert != "":
 		return refuse("cacert names a file, and none is read: put its content into spec.openstack.caBundle")
 	case e.Cert != "" || e.Key != "":
-		return refuse("cert and key name files, and none is read: client certificates are not supported")
+		return refuse("cert and key name files, and none is read: put their content into the Secret's keys %s and %s", certificateKey, privateKey)
 	case e.Auth.AuthURL != "" && identityURL(e.Auth.AuthURL) != identityURL(account.AuthURL):
 		return refuse("auth_url is not the account's %s", account.AuthURL)
 	case e.RegionName != "" && account.Region != "" && e.RegionName != account.Region:

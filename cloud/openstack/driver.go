@@ -99,7 +99,8 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, nil
 }
 
-// List reads the servers with Drover's tag, and of all the project's ports those whose description says that they are Drover's.
+// List reads the servers with Drover's tag, and of all the project's ports those whose description says that they are Drover's,
+// with their floating IPs.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	servers, err := d.servers(ctx, url.Values{"tags": {markerTag}})
 	if err != nil {
@@ -109,7 +110,8 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(servers, nics(ports)...), nil
+	rest, err := d.dependants(ctx, ports, nil)
+	return append(servers, rest...), err
 }
 
 // Describe asks by token alone: a server that a ProviderID names and that carries the Reference's tags carries its token.
@@ -133,7 +135,11 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	if err != nil {
 		return nil, err
 	}
-	return only(append(servers, nics(ports)...), func(token string) bool { return wanted[token] }), nil
+	rest, err := d.dependants(ctx, ports, tokens)
+	if err != nil {
+		return nil, err
+	}
+	return only(append(servers, rest...), func(token string) bool { return wanted[token] }), nil
 }
 
 // only keeps what carries a token that is wanted.
@@ -141,24 +147,33 @@ func only(found []cloud.Resource, wanted func(token string) bool) []cloud.Resour
 	return slices.DeleteFunc(slices.Clone(found), func(r cloud.Resource) bool { return !wanted(r.Token) })
 }
 
-// Delete removes servers and ports one by one: Nova and Neutron have no batch.
+// Delete removes all one by one: Nova and Neutron have no batch.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
 	for i, r := range resources {
-		var err error
-		switch r.Kind {
-		case cloud.KindInstance:
-			err = d.call(ctx, operation{"DeleteServer", cloud.ClassDelete, compute, http.MethodDelete}, "servers/"+url.PathEscape(r.ID), nil, nil)
-		case cloud.KindNIC:
-			err = d.call(ctx, operation{"DeletePort", cloud.ClassDelete, network, http.MethodDelete}, "ports/"+url.PathEscape(r.ID), nil, nil)
-		default:
-			err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing on OpenStack", r.Kind, r.ID)
-		}
-		if cloud.CodeOf(err) != cloud.NotFound { // gone already is what was wanted
-			errs[i] = err
-		}
+		errs[i] = d.delete(ctx, r)
 	}
 	return errs
+}
+
+func (d *driver) delete(ctx context.Context, r cloud.Resource) (err error) {
+	remove := func(name, service, kind string) error {
+		return d.call(ctx, operation{name, cloud.ClassDelete, service, http.MethodDelete}, kind+"/"+url.PathEscape(r.ID), nil, nil)
+	}
+	switch r.Kind {
+	case cloud.KindInstance:
+		err = remove("DeleteServer", compute, "servers")
+	case cloud.KindAddress:
+		err = remove("DeleteFloatingIP", network, "floatingips")
+	case cloud.KindNIC:
+		err = remove("DeletePort", network, "ports")
+	default:
+		err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing on OpenStack", r.Kind, r.ID)
+	}
+	if cloud.CodeOf(err) == cloud.NotFound { // gone already is what was wanted
+		return nil
+	}
+	return err
 }
 
 func serversOf(tokens []string) url.Values {
@@ -169,12 +184,14 @@ func serversOf(tokens []string) url.Values {
 	return url.Values{"tags-any": {strings.Join(tags, ",")}}
 }
 
-func portsOf(tokens []string) url.Values {
+func portsOf(tokens []string) url.Values { return url.Values{"name": portNames(tokens)} }
+
+func portNames(tokens []string) []string {
 	names := make([]string, len(tokens))
 	for i, token := range tokens {
 		names[i] = portName(token)
 	}
-	return url.Values{"name": names}
+	return names
 }
 
 // servers reads all pages of those that the query leaves, and keeps what is Drover's.

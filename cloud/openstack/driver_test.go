@@ -182,9 +182,9 @@ func TestPorts(t *testing.T) {
 	))
 	g.Expect(sent.Ports[1]).To(And(HaveKeyWithValue("port_security_enabled", false), HaveKey("fixed_ips"), Not(HaveKey("security_groups"))))
 
-	there := port{ID: "second", Name: portName("recorded-token-0001"), Description: portDescription(requested(nil), 1)}
+	there := port{ID: "second", Name: portName("recorded-token-0001"), Description: portDescription(requested(nil), 1, false)}
 	p.play("ListPorts", listing(g, "ports", []port{there}, false))
-	first := port{ID: "first", Name: there.Name, Description: portDescription(requested(nil), 0)}
+	first := port{ID: "first", Name: there.Name, Description: portDescription(requested(nil), 0, false)}
 	p.play("CreatePorts", func() (*http.Response, error) {
 		body, err := json.Marshal(map[string]any{"ports": []port{first}})
 		g.Expect(err).NotTo(HaveOccurred())
@@ -364,6 +364,11 @@ func TestOffering(t *testing.T) {
 		have := offering.Capacity[name]
 		g.Expect(have.String()).To(Equal(want), "%s", name)
 	}
+	offering, err = d.Offering(t.Context(), requested(func(m *infrav1.OpenStackMachine) { m.Flavor = "gpu" }).Spec)
+	g.Expect(err).NotTo(HaveOccurred())
+	gpu := offering.Capacity["nvidia.com/gpu"]
+	g.Expect(gpu.String()).To(Equal("2"))
+
 	_, err = d.Offering(t.Context(), requested(func(m *infrav1.OpenStackMachine) {
 		m.Image = infrav1.OpenStackImage{ID: "00000000-0000-4000-8000-000000000000"}
 	}).Spec)
@@ -374,6 +379,32 @@ func TestOffering(t *testing.T) {
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
 	}
 	g.Expect(p.count("ListFlavors")).To(Equal(2), "a flavor that was not there is looked for again")
+}
+
+// TestExtraSpecs: what a flavor's extra specs say of its machines.
+func TestExtraSpecs(t *testing.T) {
+	for _, test := range []struct {
+		extra map[string]string
+		arch  string
+		gpus  map[corev1.ResourceName]int64
+	}{
+		{nil, "", nil},
+		{map[string]string{"trait:HW_ARCH_AARCH64": "required"}, "aarch64", nil},
+		{map[string]string{"trait:HW_ARCH_AARCH64": "forbidden"}, "", nil},
+		{map[string]string{"capabilities:cpu_arch": "s== x86_64"}, "x86_64", nil},
+		{map[string]string{"cpu_arch": "aarch64"}, "aarch64", nil},
+		{map[string]string{"resources:VGPU": "1"}, "", map[corev1.ResourceName]int64{"nvidia.com/gpu": 1}},
+		{map[string]string{"pci_passthrough:alias": "gpu-a100:2, nic:1,nvidia-l40s:1"}, "", map[corev1.ResourceName]int64{"nvidia.com/gpu": 3}},
+		{map[string]string{"pci_passthrough:alias": "amd-gpu:4"}, "", map[corev1.ResourceName]int64{"amd.com/gpu": 4}},
+		{map[string]string{"pci_passthrough:alias": "gpu:many", "resources:VGPU": "-1"}, "", nil},
+	} {
+		g := NewWithT(t)
+		g.Expect(flavorArchitecture(test.extra)).To(Equal(test.arch), "%v", test.extra)
+		if test.gpus == nil {
+			test.gpus = map[corev1.ResourceName]int64{}
+		}
+		g.Expect(gpus(test.extra)).To(Equal(test.gpus), "%v", test.extra)
+	}
 }
 
 // TestUserData: the most that Nova takes, and a byte more, of which Nova hears nothing.

@@ -34,9 +34,16 @@ func tokenTag(token string) string {
 // portName is the name of all ports of a machine. Neutron takes no tags in a create; it finds ports by their names.
 func portName(token string) string { return cloud.TagToken + "=" + token }
 
-// portDescription says whose port it is, which one of its machine's, and for people which machine.
-func portDescription(req cloud.Request, index int) string {
-	return cloud.Clip(cloud.TagOwnership+"="+req.OwnershipID+" drover-port="+strconv.Itoa(index)+" "+cloud.TagMachine+"="+req.Namespace+"/"+req.Name, maxText)
+// floatingWord is in the description of a port that has a floating IP, or will have.
+const floatingWord = "drover-floating-ip"
+
+// portDescription says whose port it is, which one of its machine's, whether it has a floating IP, and for people which machine.
+func portDescription(req cloud.Request, index int, floating bool) string {
+	words := cloud.TagOwnership + "=" + req.OwnershipID + " drover-port=" + strconv.Itoa(index)
+	if floating {
+		words += " " + floatingWord + "=yes"
+	}
+	return cloud.Clip(words+" "+cloud.TagMachine+"="+req.Namespace+"/"+req.Name, maxText)
 }
 
 // Ensure looks for the machine's server by its tag, and makes it where there is none. Nova has no client token, so a look that
@@ -103,12 +110,12 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 	if err != nil {
 		return cloud.Resource{}, err
 	}
-	interfaces, ports, err := d.interfaces(ctx, req, machine, mine)
-	if err != nil {
-		return cloud.Resource{}, err
+	var made cloud.Resource
+	interfaces, own, err := d.interfaces(ctx, req, machine, mine)
+	if err == nil {
+		made, err = d.createServer(ctx, req, machine, serverBody(req, machine, size.ID, from.ID, interfaces))
+		mine.note(err)
 	}
-	made, err := d.createServer(ctx, req, serverBody(req, machine, size.ID, from.ID, interfaces))
-	mine.note(err)
 	switch cloud.CodeOf(err) {
 	case "", cloud.Unavailable, cloud.Unknown:
 		return made, err
@@ -117,12 +124,28 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 			err = cloud.Errorf(cloud.NotFound, "the image %s was found, and is refused: %v", from.ID, err)
 		}
 	}
-	d.Delete(ctx, ports) // what this leaves, the deletion of the machine finds by the token
+	d.discard(ctx, own)
 	return made, err
 }
 
-func (d *driver) createServer(ctx context.Context, req cloud.Request, body any) (cloud.Resource, error) {
+// discard removes the floating IPs and ports of a machine that was refused. What it leaves, the deletion of the machine finds by the token.
+func (d *driver) discard(ctx context.Context, own []cloud.Resource) {
+	var ports []cloud.Resource
+	for _, r := range own {
+		if r.Kind == cloud.KindNIC {
+			ports = append(ports, r)
+		} else if d.delete(ctx, r) != nil {
+			return // the ports lead to it
+		}
+	}
+	d.Delete(ctx, ports)
+}
+
+func (d *driver) createServer(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, body any) (cloud.Resource, error) {
 	op := operation{"CreateServer", cloud.ClassCreate, compute, http.MethodPost}
+	if hasVolumeType(machine) {
+		op.service = computeTyped
+	}
 	var answer struct {
 		Server struct {
 			ID string `json:"id"`
@@ -158,7 +181,8 @@ type nameRef struct {
 type newServer struct {
 	Name             string            `json:"name"`
 	FlavorRef        string            `json:"flavorRef"`
-	ImageRef         string            `json:"imageRef"`
+	ImageRef         string            `json:"imageRef,omitempty"`
+	Disks            []disk            `json:"block_device_mapping_v2,omitempty"`
 	Networks         any               `json:"networks"`
 	SecurityGroups   []nameRef         `json:"security_groups,omitempty"`
 	AvailabilityZone string            `json:"availability_zone,omitempty"`
@@ -174,7 +198,7 @@ func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, im
 	server := newServer{
 		Name:             cloud.Clip(req.Name, maxText),
 		FlavorRef:        flavor,
-		ImageRef:         image,
+		Disks:            disksOf(machine, image),
 		Networks:         "auto",
 		AvailabilityZone: zoneOf(req),
 		KeyName:          machine.KeyName,
@@ -186,6 +210,9 @@ func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, im
 			cloud.TagMachine:   cloud.Clip(req.Namespace+"/"+req.Name, maxText),
 		},
 		Tags: append([]string{markerTag, tokenTag(req.Token)}, machine.Tags...),
+	}
+	if machine.RootVolume == nil {
+		server.ImageRef = image
 	}
 	if len(interfaces) > 0 {
 		server.Networks = interfaces
@@ -210,7 +237,8 @@ func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, im
 	return body
 }
 
-// interfaces are the server's, and the ports among them that are this machine's own.
+// interfaces are the server's, and what there is of this machine's own for them, which after an error may be discarded: floating IPs, then
+// ports.
 func (d *driver) interfaces(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, mine *creation) (refs []networkRef, own []cloud.Resource, err error) {
 	for _, name := range machine.Networks {
 		id, err := d.networkID(ctx, name)
@@ -222,7 +250,18 @@ func (d *driver) interfaces(ctx context.Context, req cloud.Request, machine *inf
 	if len(machine.Ports) == 0 {
 		return refs, nil, nil
 	}
-	ports, err := d.ensurePorts(ctx, req, machine.Ports, mine)
+	ports, fresh, err := d.ensurePorts(ctx, req, machine.Ports, mine)
+	if err != nil {
+		return nil, nil, err
+	}
+	addresses, err := d.adoptFloatingIPs(ctx, req, machine.Ports, fresh)
+	if err != nil {
+		return nil, nil, err
+	}
+	addresses, err = d.ensureFloatingIPs(ctx, req, machine.Ports, ports, addresses, mine)
+	for _, a := range addresses {
+		own = append(own, cloud.Resource{Kind: cloud.KindAddress, ID: a.ID})
+	}
 	for _, p := range ports {
 		refs = append(refs, networkRef{Port: p.ID})
 		own = append(own, cloud.Resource{Kind: cloud.KindNIC, ID: p.ID})
@@ -230,13 +269,37 @@ func (d *driver) interfaces(ctx context.Context, req cloud.Request, machine *inf
 	return refs, own, err
 }
 
-// ensurePorts adopts the machine's ports, and makes those that are missing by one call, which makes all of them or none.
-func (d *driver) ensurePorts(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, mine *creation) ([]port, error) {
+// ensurePorts adopts the machine's ports, and makes those that are missing by one call, which makes all of them or none. fresh are those
+// that it made, by their index.
+func (d *driver) ensurePorts(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, mine *creation) (ports []port, fresh map[int]bool, err error) {
+	if ports, err = d.adoptPorts(ctx, req, len(wanted)); err != nil {
+		return nil, nil, err
+	}
+	fresh = map[int]bool{}
+	var bodies []newPort
+	for i := range wanted {
+		if ports[i].ID == "" {
+			body, err := d.portBody(ctx, req, i, &wanted[i])
+			if err != nil {
+				return nil, nil, err
+			}
+			bodies, fresh[i] = append(bodies, body), true
+		}
+	}
+	if len(bodies) > 0 {
+		err = d.createPorts(ctx, bodies, ports)
+		mine.note(err)
+	}
+	return ports, fresh, err
+}
+
+// adoptPorts returns n ports, each in its place; those that are missing have no ID.
+func (d *driver) adoptPorts(ctx context.Context, req cloud.Request, n int) ([]port, error) {
 	found, err := d.portLooks.get(ctx, req.Token)
 	if err != nil {
 		return nil, err
 	}
-	ports := make([]port, len(wanted))
+	ports := make([]port, n)
 	for _, p := range found {
 		index := p.index()
 		if p.token() != req.Token || p.ownership() != req.OwnershipID || index < 0 || index >= len(ports) {
@@ -247,22 +310,7 @@ func (d *driver) ensurePorts(ctx context.Context, req cloud.Request, wanted []in
 		}
 		ports[index] = p
 	}
-	var bodies []newPort
-	for i := range wanted {
-		if ports[i].ID == "" {
-			body, err := d.portBody(ctx, req, i, &wanted[i])
-			if err != nil {
-				return nil, err
-			}
-			bodies = append(bodies, body)
-		}
-	}
-	if len(bodies) == 0 {
-		return ports, nil
-	}
-	err = d.createPorts(ctx, bodies, ports)
-	mine.note(err)
-	return ports, err
+	return ports, nil
 }
 
 // createPorts puts what it makes into its places in ports.
@@ -286,18 +334,23 @@ func (d *driver) createPorts(ctx context.Context, bodies []newPort, ports []port
 }
 
 type newPort struct {
-	Name                string      `json:"name"`
-	Description         string      `json:"description"`
-	NetworkID           string      `json:"network_id"`
-	FixedIPs            []subnetRef `json:"fixed_ips,omitempty"`
-	SecurityGroups      []string    `json:"security_groups,omitempty"`
-	AllowedAddressPairs []pair      `json:"allowed_address_pairs,omitempty"`
-	VNICType            string      `json:"binding:vnic_type,omitempty"`
-	PortSecurity        *bool       `json:"port_security_enabled,omitempty"`
+	Name                string            `json:"name"`
+	Description         string            `json:"description"`
+	NetworkID           string            `json:"network_id"`
+	FixedIPs            []fixedIP         `json:"fixed_ips,omitempty"`
+	MACAddress          string            `json:"mac_address,omitempty"`
+	SecurityGroups      []string          `json:"security_groups,omitempty"`
+	AllowedAddressPairs []pair            `json:"allowed_address_pairs,omitempty"`
+	VNICType            string            `json:"binding:vnic_type,omitempty"`
+	Profile             map[string]string `json:"binding:profile,omitempty"`
+	PortSecurity        *bool             `json:"port_security_enabled,omitempty"`
+	QoSPolicyID         string            `json:"qos_policy_id,omitempty"`
 }
 
-type subnetRef struct {
-	SubnetID string `json:"subnet_id"`
+// fixedIP is an address, or any one of a subnet.
+type fixedIP struct {
+	SubnetID string `json:"subnet_id,omitempty"`
+	Address  string `json:"ip_address,omitempty"`
 }
 
 type pair struct {
@@ -311,11 +364,24 @@ func (d *driver) portBody(ctx context.Context, req cloud.Request, index int, wan
 		return newPort{}, err
 	}
 	body := newPort{
-		Name: portName(req.Token), Description: portDescription(req, index), NetworkID: in,
-		VNICType: wanted.VNICType, PortSecurity: wanted.PortSecurity,
+		Name: portName(req.Token), Description: portDescription(req, index, wanted.FloatingNetwork != ""), NetworkID: in,
+		MACAddress: wanted.MACAddress, VNICType: wanted.VNICType, Profile: wanted.BindingProfile, PortSecurity: wanted.PortSecurity,
 	}
 	for _, id := range wanted.SubnetIDs {
-		body.FixedIPs = append(body.FixedIPs, subnetRef{id})
+		body.FixedIPs = append(body.FixedIPs, fixedIP{SubnetID: id})
+	}
+	for _, address := range wanted.FixedIPs {
+		body.FixedIPs = append(body.FixedIPs, fixedIP{Address: address})
+	}
+	if wanted.FloatingNetwork != "" { // a name that nobody has is found before anything is made
+		if _, err := d.networkID(ctx, wanted.FloatingNetwork); err != nil {
+			return newPort{}, err
+		}
+	}
+	if wanted.QoSPolicy != "" {
+		if body.QoSPolicyID, err = d.policyID(ctx, wanted.QoSPolicy); err != nil {
+			return newPort{}, err
+		}
 	}
 	for _, name := range wanted.SecurityGroups {
 		id, err := d.groupID(ctx, name)

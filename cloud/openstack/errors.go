@@ -55,6 +55,9 @@ func marked(header http.Header) bool {
 func (r refusal) code(class cloud.Class) cloud.Code {
 	switch r.status {
 	case http.StatusBadRequest:
+		if r.kind == "ExternalIpAddressExhausted" {
+			return cloud.NoCapacity
+		}
 		if class == cloud.ClassCreate {
 			return cloud.InvalidSpec
 		}

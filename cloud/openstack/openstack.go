@@ -6,7 +6,6 @@
 package openstack
 
 import (
-	"crypto/x509"
 	"net/netip"
 	"strings"
 
@@ -17,9 +16,11 @@ import (
 )
 
 const (
-	// microversion is Nova's that all calls are made in: 2.61, of the release Rocky. It has tags in the create (2.52), the
+	// microversion is Nova's that calls are made in: 2.61, of the release Rocky. It has tags in the create (2.52), the
 	// flavor's extra specs (2.61), and is the last that this driver would gain from.
 	microversion = "2.61"
+	// typedMicroversion is of the release Stein, and has the types of volumes in the create. It is used for machines that name one, alone.
+	typedMicroversion = "2.67"
 	// maxUserData is what fits into the 65,535 bytes that Nova takes, as base64.
 	maxUserData = 65535 / 4 * 3
 	// maxBatch keeps a listing by tokens in one line of 4 KiB, and one step's deletes within a minute at the rate below.
@@ -39,7 +40,7 @@ func Cloud() cloud.Cloud {
 		ValidateAccount: validateAccount,
 		ValidateMachine: validateMachine,
 		New:             newDriver,
-		Roots:           roots,
+		TLS:             connection,
 		// Prudent guesses: Nova and Neutron have no limits of rate themselves; what stands before them may.
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 5, Burst: 20},
@@ -62,13 +63,6 @@ func Cloud() cloud.Cloud {
 // providerID is the server's as OpenStack's cloud controller writes it, where it serves one region.
 func providerID(id string) string { return "openstack:///" + id }
 
-func roots(a *infrav1.CloudAccountSpec) (*x509.CertPool, error) {
-	if a.OpenStack == nil {
-		return nil, nil
-	}
-	return cloud.CertPool(a.OpenStack.CABundle)
-}
-
 func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
 	if a.OpenStack == nil {
 		return nil
@@ -76,7 +70,7 @@ func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) (all field.E
 	if a.CredentialsRef == nil {
 		all = append(all, field.Required(path.Child("credentialsRef"), "OpenStack has no ambient credentials: name a Secret with clouds.yaml"))
 	}
-	if _, err := roots(a); err != nil {
+	if _, err := cloud.CertPool(a.OpenStack.CABundle); err != nil {
 		all = append(all, field.Invalid(path.Child("openstack", "caBundle"), "", "must hold certificates in PEM"))
 	}
 	return all
@@ -105,6 +99,11 @@ func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) (all field
 		for j, text := range port.AllowedAddressPairs {
 			if !isAddress(text) {
 				all = append(all, field.Invalid(path.Child("ports").Index(i).Child("allowedAddressPairs").Index(j), text, "must be an address, or a network such as 10.244.0.0/16"))
+			}
+		}
+		for j, text := range port.FixedIPs {
+			if _, err := netip.ParseAddr(text); err != nil {
+				all = append(all, field.Invalid(path.Child("ports").Index(i).Child("fixedIPs").Index(j), text, "must be an address"))
 			}
 		}
 	}

@@ -301,8 +301,8 @@ func FuzzPort(f *testing.F) {
 		if strings.ContainsFunc(owner, func(r rune) bool { return r <= ' ' || r > '~' }) || len(owner) > 63 || owner == "" || index < 0 || index > 15 {
 			t.Skip("no ownership ID, or no index")
 		}
-		p := port{Description: portDescription(cloud.Request{OwnershipID: owner, Namespace: namespace, Name: name}, index)}
-		if p.ownership() != owner || p.index() != index || len(p.Description) > maxText {
+		p := port{Description: portDescription(cloud.Request{OwnershipID: owner, Namespace: namespace, Name: name}, index, index%2 == 0)}
+		if p.ownership() != owner || p.index() != index || index%2 == 0 && !p.floating() || len(p.Description) > maxText {
 			t.Errorf("%q: %q %d", p.Description, p.ownership(), p.index())
 		}
 	})

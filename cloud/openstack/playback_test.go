@@ -45,7 +45,7 @@ func ordinary(t *testing.T) *playback {
 		"CreateToken": "token", "ListAvailabilityZones": "zones", "ListFlavors": "flavors", "ListImages": "images",
 		"ListNetworks": "networks", "ListSecurityGroups": "groups", "ListServers": "servers-none", "ListPorts": "ports-none",
 		"CreateServer": "server-made", "CreatePorts": "ports-made", "DeleteServer": "server-gone", "DeletePort": "port-gone",
-		"GetImage": "image-unknown",
+		"GetImage": "image-unknown", "CreateFloatingIP": "floating-ip-made", "ListFloatingIPs": "floating-ips", "DeleteFloatingIP": "floating-ip-gone",
 	} {
 		p.play(op, recorded(t, name))
 	}

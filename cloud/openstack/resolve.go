@@ -3,17 +3,14 @@
 package openstack
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"net/url"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
@@ -29,6 +26,8 @@ type flavor struct {
 	// RAM in MiB, Disk in GiB; 0 where the disk is as large as the image asks for.
 	RAM  int64 `json:"ram"`
 	Disk int64 `json:"disk"`
+	// Extra are the flavor's extra specs.
+	Extra map[string]string `json:"extra_specs"`
 }
 
 type glanceImage struct {
@@ -125,7 +124,7 @@ func (d *driver) findImage(ctx context.Context, query url.Values) (glanceImage, 
 	return (*page.Images)[0], nil
 }
 
-// networkID and groupID find one of Neutron's by its name, in this project or shared with it.
+// networkID, groupID and policyID find one of Neutron's by its name, in this project or shared with it.
 func (d *driver) networkID(ctx context.Context, wanted string) (string, error) {
 	return d.neutronID(ctx, "networks", wanted, url.Values{"name": {wanted}})
 }
@@ -134,18 +133,23 @@ func (d *driver) groupID(ctx context.Context, wanted string) (string, error) {
 	return d.neutronID(ctx, "security-groups", wanted, url.Values{"name": {wanted}, "project_id": {d.account.ProjectID}})
 }
 
+func (d *driver) policyID(ctx context.Context, wanted string) (string, error) {
+	return d.neutronID(ctx, "qos/policies", wanted, url.Values{"name": {wanted}})
+}
+
 func (d *driver) neutronID(ctx context.Context, kind, wanted string, query url.Values) (string, error) {
 	if uuidForm.MatchString(wanted) {
 		return wanted, nil
 	}
 	return d.ids.Get(ctx, kind+"/"+wanted, func(ctx context.Context) (string, error) {
-		op := operation{map[string]string{"networks": "ListNetworks", "security-groups": "ListSecurityGroups"}[kind], cloud.ClassRead, network, http.MethodGet}
+		name := map[string]string{"networks": "ListNetworks", "security-groups": "ListSecurityGroups", "qos/policies": "ListQoSPolicies"}[kind]
+		op := operation{name, cloud.ClassRead, network, http.MethodGet}
 		query.Set("fields", "id")
 		var page map[string]*[]named
 		if err := d.call(ctx, op, kind+"?"+query.Encode(), nil, &page); err != nil {
 			return "", err
 		}
-		found := page[strings.ReplaceAll(kind, "-", "_")]
+		found := page[strings.ReplaceAll(path.Base(kind), "-", "_")]
 		switch {
 		case found == nil:
 			return "", foreign(op)
@@ -161,47 +165,4 @@ func (d *driver) neutronID(ctx context.Context, kind, wanted string, query url.V
 // foreign is for an answer without what was asked for.
 func foreign(op operation) error {
 	return cloud.Errorf(cloud.Unknown, "%s: the answer does not hold what was asked for: does the endpoint belong to OpenStack?", op.name)
-}
-
-// Offering goes by the flavor, and for the architecture by the image.
-func (d *driver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
-	machine, err := machineOf(spec)
-	if err != nil {
-		return cloud.Offering{}, err
-	}
-	size, err := d.flavor(ctx, machine.Flavor)
-	if err != nil {
-		return cloud.Offering{}, err
-	}
-	from, err := d.image(ctx, machine.Image)
-	if err != nil {
-		return cloud.Offering{}, err
-	}
-	capacity := corev1.ResourceList{
-		corev1.ResourceCPU:    *resource.NewQuantity(size.VCPUs, resource.DecimalSI),
-		corev1.ResourceMemory: *resource.NewQuantity(size.RAM<<20, resource.BinarySI),
-		corev1.ResourcePods:   *resource.NewQuantity(defaultPods, resource.DecimalSI),
-	}
-	if size.Disk > 0 {
-		capacity[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(size.Disk<<30, resource.BinarySI)
-	}
-	return cloud.Offering{
-		Capacity:        capacity,
-		Architecture:    architecture(from.Architecture),
-		OperatingSystem: cmp.Or(strings.ToLower(from.OSType), "linux"),
-	}, nil
-}
-
-// defaultPods is the kubelet's.
-const defaultPods = 110
-
-// architecture says Glance's names in Go's words. An image that names none is taken for the most common.
-func architecture(glance string) string {
-	switch glance {
-	case "", "x86_64":
-		return "amd64"
-	case "aarch64":
-		return "arm64"
-	}
-	return glance
 }

@@ -73,11 +73,14 @@ func (s *server) state() (state cloud.State, reason string) {
 }
 
 // faultReason is Nova's own word for it. That its scheduler found no host is a lack of capacity, or a request that no host can
-// serve.
+// serve. A fault has a text and no kind; where a volume exceeds a quota of Cinder's, the text names the quota.
 func faultReason(fault string) string {
 	fault = cmp.Or(cloud.Clip(fault, 512), "the server is in ERROR, and Nova does not say why")
-	if strings.HasPrefix(fault, "No valid host was found") {
+	switch {
+	case strings.HasPrefix(fault, "No valid host was found"):
 		return string(cloud.NoCapacity) + ": " + fault
+	case strings.HasPrefix(fault, "Build of instance") && strings.Contains(strings.ToLower(fault), "quota"):
+		return string(cloud.QuotaExceeded) + ": " + fault
 	}
 	return fault
 }
@@ -124,8 +127,11 @@ type port struct {
 	CreatedAt   time.Time `json:"created_at"`
 }
 
-func (p *port) token() string {
-	token, ok := strings.CutPrefix(p.Name, portName(""))
+func (p *port) token() string { return tokenOf(p.Name) }
+
+// tokenOf reads what portName has written, or returns "".
+func tokenOf(name string) string {
+	token, ok := strings.CutPrefix(name, portName(""))
 	if !ok {
 		return ""
 	}
@@ -142,6 +148,9 @@ func (p *port) index() int {
 	}
 	return index
 }
+
+// floating tells whether a floating IP is made for the port.
+func (p *port) floating() bool { return p.word(floatingWord) != "" }
 
 func (p *port) word(key string) string {
 	for word := range strings.FieldsSeq(p.Description) {

@@ -24,6 +24,9 @@ const (
 	compute = "compute"
 	network = "network"
 	image   = "image"
+
+	// computeTyped is Nova in the microversion that knows the types of volumes.
+	computeTyped = "compute, with types of volumes"
 )
 
 // session is a token with what came with it. It never changes: a new token is a new session.
@@ -105,11 +108,11 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 			return nil, err
 		}
 		client := &gophercloud.ServiceClient{ProviderClient: provider, Type: service, Endpoint: strings.TrimSuffix(url, version) + version}
-		if service == compute {
-			client.Microversion = microversion
-		}
 		made.services[service] = client
 	}
+	typed := *made.services[compute]
+	made.services[computeTyped] = &typed
+	made.services[compute].Microversion, typed.Microversion = microversion, typedMicroversion
 	return made, nil
 }
 

@@ -2,7 +2,8 @@
 """Fills a new OpenStack: "services" registers the services with Keystone, "contents" makes what a tenant finds there.
 
 The tenant is the user demo (password demo) of the project demo. Its cloud has the zones az-1 and az-2, the flavors
-small (1 CPU, 512 MiB) and huge (more memory than any host has), the image node-image, and the networks nodes and storage.
+small (1 CPU, 512 MiB), gpu (the same, with two of them) and huge (more memory than any host has), the image node-image, the networks
+nodes and storage, the network public, whose addresses nodes is routed to, and the volume type fast.
 """
 
 import json
@@ -10,16 +11,17 @@ import sys
 import urllib.request
 
 KEYSTONE, PLACEMENT, GLANCE, NOVA, NEUTRON = (f"http://127.0.0.1:{port}" for port in range(25001, 25006))
+CINDER = "http://127.0.0.1:25010/v3"
 
 
 class Session:
     def __init__(self, user, password, project):
         self.token = None
         domain = {"id": "default"}
-        headers, _ = self.send("POST", KEYSTONE + "/v3/auth/tokens", {"auth": {
+        headers, answer = self.send("POST", KEYSTONE + "/v3/auth/tokens", {"auth": {
             "identity": {"methods": ["password"], "password": {"user": {"name": user, "password": password, "domain": domain}}},
             "scope": {"project": {"name": project, "domain": domain}}}})
-        self.token = headers["X-Subject-Token"]
+        self.token, self.project = headers["X-Subject-Token"], answer["token"]["project"]["id"]
 
     def send(self, method, url, body=None, kind="application/json"):
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
@@ -51,11 +53,12 @@ def services():
             admin.call("PUT", f"{v3}/projects/{project}/users/{account}/roles/{roles[role]}")
 
     project = make("project", name="service", domain_id="default")
-    for name in ("placement", "glance", "nova", "neutron"):
+    for name in ("placement", "glance", "nova", "neutron", "cinder"):
         user(name, "service", project, "admin", "service")
     user("demo", "demo", make("project", name="demo", domain_id="default"), "member")
     for kind, name, url in (("placement", "placement", PLACEMENT), ("image", "glance", GLANCE),
-                            ("compute", "nova", NOVA + "/v2.1"), ("network", "neutron", NEUTRON)):
+                            ("compute", "nova", NOVA + "/v2.1"), ("network", "neutron", NEUTRON),
+                            ("volumev3", "cinder", CINDER + "/$(project_id)s")):
         service = make("service", type=kind, name=name)
         for interface in ("public", "internal"):
             make("endpoint", service_id=service, interface=interface, url=url, region_id="RegionOne")
@@ -67,16 +70,28 @@ def contents():
     for number in ("1", "2"):
         aggregate = admin.call("POST", nova + "/os-aggregates", {"aggregate": {"name": "az-" + number, "availability_zone": "az-" + number}})
         admin.call("POST", f"{nova}/os-aggregates/{aggregate['aggregate']['id']}/action", {"add_host": {"host": "compute-" + number}})
-    for name, cpus, memory in (("small", 1, 512), ("huge", 4, 16 << 20)):
-        admin.call("POST", nova + "/flavors", {"flavor": {"name": name, "vcpus": cpus, "ram": memory, "disk": 1}})
+    for name, cpus, memory, extra in (("small", 1, 512, {}), ("gpu", 1, 512, {"resources:VGPU": "2"}), ("huge", 4, 16 << 20, {})):
+        flavor = admin.call("POST", nova + "/flavors", {"flavor": {"name": name, "vcpus": cpus, "ram": memory, "disk": 1}})["flavor"]["id"]
+        if extra:
+            admin.call("POST", f"{nova}/flavors/{flavor}/os-extra_specs", {"extra_specs": extra})
     image = admin.call("POST", GLANCE + "/v2/images", {
         "name": "node-image", "disk_format": "raw", "container_format": "bare", "visibility": "public",
         "architecture": "x86_64", "os_type": "linux", "tags": ["node"]})["id"]
     admin.call("PUT", f"{GLANCE}/v2/images/{image}/file", b"no hypervisor reads this", kind="application/octet-stream")
-    for number, name in enumerate(("nodes", "storage")):
-        network = demo.call("POST", NEUTRON + "/v2.0/networks", {"network": {"name": name}})["network"]["id"]
-        demo.call("POST", NEUTRON + "/v2.0/subnets", {"subnet": {
-            "name": name, "network_id": network, "ip_version": 4, "cidr": f"10.{number}.0.0/16"}})
+    subnets = {}
+
+    def network(user, name, cidr, **fields):
+        made = user.call("POST", NEUTRON + "/v2.0/networks", {"network": {"name": name, **fields}})["network"]["id"]
+        subnets[name] = user.call("POST", NEUTRON + "/v2.0/subnets", {"subnet": {
+            "name": name, "network_id": made, "ip_version": 4, "cidr": cidr}})["subnet"]["id"]
+        return made
+
+    network(demo, "nodes", "10.0.0.0/16")
+    network(demo, "storage", "10.1.0.0/16")
+    public = network(admin, "public", "198.51.100.0/24", **{"router:external": True})
+    router = demo.call("POST", NEUTRON + "/v2.0/routers", {"router": {"name": "out", "external_gateway_info": {"network_id": public}}})["router"]["id"]
+    demo.call("PUT", f"{NEUTRON}/v2.0/routers/{router}/add_router_interface", {"subnet_id": subnets["nodes"]})
+    admin.call("POST", f"{CINDER}/{admin.project}/types", {"volume_type": {"name": "fast"}})
 
 
 {"services": services, "contents": contents}[sys.argv[1]]()

@@ -40,6 +40,7 @@ type tenant struct {
 	provider *gophercloud.ProviderClient
 	compute  *gophercloud.ServiceClient
 	network  *gophercloud.ServiceClient
+	volume   *gophercloud.ServiceClient
 	identity *gophercloud.ServiceClient
 	project  string
 }
@@ -53,7 +54,8 @@ func logIn(t testing.TB, name string) *tenant {
 	g.Expect(err).NotTo(HaveOccurred())
 	who := &tenant{t: t, provider: provider}
 	for client, of := range map[**gophercloud.ServiceClient]func(*gophercloud.ProviderClient, gophercloud.EndpointOpts) (*gophercloud.ServiceClient, error){
-		&who.compute: openstack.NewComputeV2, &who.network: openstack.NewNetworkV2, &who.identity: openstack.NewIdentityV3,
+		&who.compute: openstack.NewComputeV2, &who.network: openstack.NewNetworkV2, &who.volume: openstack.NewBlockStorageV3,
+		&who.identity: openstack.NewIdentityV3,
 	} {
 		*client, err = of(provider, gophercloud.EndpointOpts{})
 		g.Expect(err).NotTo(HaveOccurred())
@@ -81,7 +83,8 @@ func (w *tenant) do(service *gophercloud.ServiceClient, method, path string, bod
 	}
 }
 
-// left lists the servers and ports that carry the ownership ID, or all but foreign ones for "".
+// left lists the servers, ports and floating IPs that carry the ownership ID, or all but foreign ones for "". A floating IP whose port is
+// not there is everybody's.
 func (w *tenant) left(ownership string) (found []string) {
 	w.t.Helper()
 	var servers struct {
@@ -98,17 +101,56 @@ func (w *tenant) left(ownership string) (found []string) {
 	}
 	var ports struct {
 		Ports []struct {
-			ID, Description string
-			Owner           string `json:"device_owner"`
+			ID, Name, Description string
+			Owner                 string `json:"device_owner"`
 		}
 	}
 	w.do(w.network, http.MethodGet, "ports", nil, &ports)
+	owners := map[string]string{} // by the name of the port
 	for _, p := range ports.Ports {
+		owners[p.Name] = p.Description
 		if strings.Contains(p.Description, cloud.TagOwnership+"="+ownership) || ownership == "" && strings.HasPrefix(p.Owner, "compute:") {
 			found = append(found, "port "+p.ID)
 		}
 	}
+	for _, f := range w.floatingIPs() {
+		if owner, ok := owners[f.Description]; !ok || strings.Contains(owner, cloud.TagOwnership+"="+ownership) {
+			found = append(found, "floating IP "+f.ID+" of "+f.Description)
+		}
+	}
 	return found
+}
+
+type floatingIP struct {
+	ID, Description string
+	Address         string `json:"floating_ip_address"`
+}
+
+// floatingIPs are all of the project's.
+func (w *tenant) floatingIPs() []floatingIP {
+	w.t.Helper()
+	var answer struct {
+		All []floatingIP `json:"floatingips"`
+	}
+	w.do(w.network, http.MethodGet, "floatingips", nil, &answer)
+	return answer.All
+}
+
+type volume struct {
+	ID, Status  string
+	Size        int
+	Type        string `json:"volume_type"`
+	Attachments []struct {
+		Server string `json:"server_id"`
+	}
+}
+
+// volumes are all of the project's.
+func (w *tenant) volumes() []volume {
+	w.t.Helper()
+	var answer struct{ Volumes []volume }
+	w.do(w.volume, http.MethodGet, "volumes/detail", nil, &answer)
+	return answer.Volumes
 }
 
 // setQuota changes the demo project's quota, as the cloud's operator, until the test is over or undo is called.
@@ -191,6 +233,12 @@ func (c *counted) total() (n int) {
 	return n
 }
 
+func (c *counted) count(op string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls[op]
+}
+
 func (c *counted) reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,10 +256,13 @@ func request(owner, token string, spec *infrav1.CloudMachineFields) cloud.Reques
 	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[len(token)-8:], UserData: []byte("#cloud-config\n"), Spec: spec}
 }
 
-// until asks as long as it takes to come true. The bound is for what never comes: on a busy computer a server takes a minute.
+// patience is for what never comes: on a busy computer a server may take ten minutes, of which it needs a second.
+const patience = 40 * time.Minute
+
+// until asks as long as it takes to come true.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	NewWithT(t).Eventually(ok, 10*time.Minute, 500*time.Millisecond).Should(BeTrue(), what)
+	NewWithT(t).Eventually(ok, patience, time.Second).Should(BeTrue(), what)
 }
 
 // image is the ID of node-image.

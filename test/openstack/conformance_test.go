@@ -7,7 +7,6 @@ package openstack_test
 import (
 	"net/http"
 	"testing"
-	"time"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
@@ -31,10 +30,22 @@ func TestConformance(t *testing.T) {
 			"no such network": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Networks = []string{"nothing"} }), Code: cloud.NotFound},
 			"unknown zone":    {Machine: machine(nil), FailureDomain: "az-9", Code: cloud.InvalidSpec},
 			"unknown key":     {Machine: machine(func(m *infrav1.OpenStackMachine) { m.KeyName = "nothing" }), Code: cloud.InvalidSpec},
-			"no such group":   {Machine: machine(func(m *infrav1.OpenStackMachine) { m.SecurityGroups = []string{"nothing"} }), Code: cloud.InvalidSpec},
+			"unknown volume type": {Machine: machine(func(m *infrav1.OpenStackMachine) {
+				m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1, Type: "nothing"}
+			}), Code: cloud.InvalidSpec},
+			"address elsewhere": {Machine: machine(func(m *infrav1.OpenStackMachine) {
+				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", FixedIPs: []string{"192.0.2.1"}}}
+			}), Code: cloud.InvalidSpec},
+			"no such pool": {Machine: machine(func(m *infrav1.OpenStackMachine) {
+				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", FloatingNetwork: "nothing"}}
+			}), Code: cloud.NotFound},
+			"pool not routed": {Machine: machine(func(m *infrav1.OpenStackMachine) {
+				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "storage", FloatingNetwork: "public"}}
+			}), Code: cloud.NotFound},
+			"no such group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.SecurityGroups = []string{"nothing"} }), Code: cloud.InvalidSpec},
 		},
 		Machines: 60, // with which the suite takes 10 minutes on two busy cores
-		Patience: 5 * time.Minute,
+		Patience: patience,
 		Calls: conformance.Calls{
 			Probe:    2, // with the token
 			Create:   6, // the token, the look, flavor, image, network, the server

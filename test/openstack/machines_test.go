@@ -5,6 +5,7 @@ package openstack_test
 import (
 	"crypto/rand"
 	"errors"
+	"flag"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
@@ -62,6 +64,14 @@ func withPorts(m *infrav1.OpenStackMachine) {
 	}
 }
 
+// withFloatingIP is withPorts, with a floating IP for the first.
+func withFloatingIP(m *infrav1.OpenStackMachine) {
+	withPorts(m)
+	m.Ports[0].FloatingNetwork = "public"
+}
+
+var poolSize = flag.Int("machines", 20, "how many machines TestPool makes")
+
 // TestPool: 20 machines with ports of their own, made at once, run in the zones that were asked for and are deleted without a
 // trace; and what that costs.
 func TestPool(t *testing.T) {
@@ -69,7 +79,7 @@ func TestPool(t *testing.T) {
 	demo := logIn(t, "demo")
 	owner, calls := newOwner(t, demo), &counted{}
 	d := connect(t, demo, calls)
-	const machines = 20
+	machines := *poolSize
 	var wg sync.WaitGroup
 	errs := make([]error, machines)
 	for i := range machines {
@@ -84,8 +94,9 @@ func TestPool(t *testing.T) {
 	t.Logf("calls to make %d machines with two ports each: %v", machines, calls.calls)
 	g.Expect(calls.calls["CreateServer"]).To(Equal(machines))
 	g.Expect(calls.calls["CreatePorts"]).To(Equal(machines), "one call makes all of a machine's ports")
-	// One create, and a share of the looks: what runs at once asks together. The token and the names are asked for once.
-	g.Expect(calls.total()-calls.calls["CreatePorts"]).To(BeNumerically("<=", 2*machines), "%v", calls.calls)
+	// One create, and a share of the looks: what runs at once asks together. The token and the names are asked for once. Of 20 machines, these
+	// are two calls each.
+	g.Expect(calls.total()-calls.calls["CreatePorts"]).To(BeNumerically("<=", machines+20), "%v", calls.calls)
 
 	zones := map[string]int{}
 	until(t, "all run", func() bool {
@@ -108,7 +119,7 @@ func TestPool(t *testing.T) {
 		g.Expect(ports).To(Equal(2 * machines))
 		return zones["az-1"]+zones["az-2"] == machines
 	})
-	g.Expect(zones).To(Equal(map[string]int{"az-1": machines / 2, "az-2": machines / 2}))
+	g.Expect(zones).To(Equal(map[string]int{"az-1": (machines + 1) / 2, "az-2": machines / 2}))
 
 	calls.reset()
 	until(t, "all are gone", func() bool { return deleteAll(t, d, owner) == 0 })
@@ -296,33 +307,183 @@ func TestForeign(t *testing.T) {
 	g.Expect(theirs.Server.Status).To(Equal("ACTIVE"))
 }
 
-// TestCrash ends a manager before and after each of its calls, and lets another one go on: one server comes, with its ports, and
-// nothing is left after it.
+// TestCrash ends a manager before and after each of its calls, and lets another one go on: one server comes, with its ports and its
+// floating IP, and nothing is left after it.
 func TestCrash(t *testing.T) {
 	demo := logIn(t, "demo")
-	crash := errors.New("crash")
-	for _, op := range []string{"CreatePorts", "CreateServer"} {
+	for _, op := range []string{"CreatePorts", "CreateFloatingIP", "CreateServer"} {
 		for _, when := range []string{"before", "after"} {
 			t.Run(when+" "+op, func(t *testing.T) {
 				g := NewWithT(t)
-				owner, calls := newOwner(t, demo), &counted{}
-				if when == "before" {
-					calls.before = func(at string, _ *http.Request) error { return map[bool]error{true: crash}[at == op] }
-				} else {
-					calls.after = func(at string) error { return map[bool]error{true: crash}[at == op] }
-				}
-				req := request(owner, newToken(), machine(withPorts))
-				_, err := connect(t, demo, calls).Ensure(t.Context(), req)
+				owner := newOwner(t, demo)
+				req := request(owner, newToken(), machine(withFloatingIP))
+				_, err := connect(t, demo, crashing(when, op)).Ensure(t.Context(), req)
 				g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
-				// What is there by now is found by its token, also if nobody goes on.
+				// What is there by now is found by its token, also if nobody goes on: a port with a floating IP once that is gone.
 				next := connect(t, demo, http.DefaultTransport)
 				found, err := next.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
 				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(found).To(HaveLen(len(demo.left(owner))))
+				g.Expect(found == nil).To(Equal(len(demo.left(owner)) == 0))
 				_, err = next.Ensure(t.Context(), req)
 				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(demo.left(owner)).To(HaveLen(3), "a server and two ports")
+				g.Expect(demo.left(owner)).To(ConsistOf(HavePrefix("server "), HavePrefix("port "), HavePrefix("port "), HavePrefix("floating IP ")))
 			})
 		}
 	}
+	for _, op := range []string{"DeleteServer", "DeleteFloatingIP", "DeletePort"} {
+		for _, when := range []string{"before", "after"} {
+			t.Run(when+" "+op, func(t *testing.T) {
+				g := NewWithT(t)
+				owner := newOwner(t, demo) // which has the rest deleted by another manager
+				_, err := connect(t, demo, http.DefaultTransport).Ensure(t.Context(), request(owner, newToken(), machine(withFloatingIP)))
+				g.Expect(err).NotTo(HaveOccurred())
+				dying := crashing(when, op)
+				d := connect(t, demo, dying)
+				until(t, "it crashes", func() bool {
+					deleteAll(t, d, owner)
+					return dying.count(op) > 0
+				})
+			})
+		}
+	}
+}
+
+// TestAbandoned: what a manager has made when it crashes goes, also if nobody ever makes the server.
+func TestAbandoned(t *testing.T) {
+	g := NewWithT(t)
+	demo := logIn(t, "demo")
+	owner := newOwner(t, demo)
+	_, err := connect(t, demo, crashing("after", "CreateFloatingIP")).Ensure(t.Context(), request(owner, newToken(), machine(withFloatingIP)))
+	g.Expect(err).To(HaveOccurred())
+	g.Expect(demo.left(owner)).To(HaveLen(3), "two ports and a floating IP")
+	d := connect(t, demo, http.DefaultTransport)
+	until(t, "all is gone", func() bool { return deleteAll(t, d, owner) == 0 })
+	g.Expect(demo.left(owner)).To(BeEmpty())
+}
+
+// crashing cuts a call off, before it is sent or before its answer comes.
+func crashing(when, op string) *counted {
+	c, crash := &counted{}, errors.New("crash")
+	if when == "before" {
+		c.before = func(at string, _ *http.Request) error { return map[bool]error{true: crash}[at == op] }
+	} else {
+		c.after = func(at string) error { return map[bool]error{true: crash}[at == op] }
+	}
+	return c
+}
+
+// TestFloatingIP: a machine has the address of its floating IP; where the server is refused, it goes with the ports.
+func TestFloatingIP(t *testing.T) {
+	g := NewWithT(t)
+	demo, admin := logIn(t, "demo"), logIn(t, "admin")
+	owner := newOwner(t, demo)
+	d := connect(t, demo, http.DefaultTransport)
+	req := request(owner, newToken(), machine(withFloatingIP))
+	undo := setQuota(t, admin, demo.project, "instances", 0)
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded), "%v", err)
+	g.Expect(demo.left(owner)).To(BeEmpty())
+	undo()
+	_, err = d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(demo.floatingIPs()).To(HaveLen(1))
+	want := clusterv1.MachineAddress{Type: clusterv1.MachineExternalIP, Address: demo.floatingIPs()[0].Address}
+	until(t, "the address is told", func() bool {
+		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+		g.Expect(err).NotTo(HaveOccurred())
+		return slices.Contains(found[0].Addresses, want)
+	})
+	admin.do(admin.network, http.MethodPut, "quotas/"+demo.project, map[string]any{"quota": map[string]any{"floatingip": 1}}, nil)
+	t.Cleanup(func() { admin.do(admin.network, http.MethodDelete, "quotas/"+demo.project, nil, nil) })
+	over := newOwner(t, demo)
+	_, err = d.Ensure(t.Context(), request(over, newToken(), machine(withFloatingIP)))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded), "%v", err)
+	g.Expect(demo.left(over)).To(BeEmpty())
+}
+
+// TestVolumes: a machine boots from a volume and has further ones, of the sizes and types that were asked for; they go with it.
+func TestVolumes(t *testing.T) {
+	g := NewWithT(t)
+	demo := logIn(t, "demo")
+	owner, calls := newOwner(t, demo), &counted{}
+	d := connect(t, demo, calls)
+	for name, change := range map[string]func(*infrav1.OpenStackMachine){
+		"root": func(m *infrav1.OpenStackMachine) {
+			m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 3, Type: "fast"}
+			m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 2}, {SizeGiB: 1, Type: "fast"}}
+		},
+		"further ones alone": func(m *infrav1.OpenStackMachine) { m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 4}} },
+	} {
+		req := request(owner, newToken(), machine(change))
+		made, err := d.Ensure(t.Context(), req)
+		g.Expect(err).NotTo(HaveOccurred())
+		until(t, name+": it runs", func() bool {
+			found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(found[0].State).NotTo(Equal(cloud.StateFailed), found[0].Reason)
+			return found[0].State == cloud.StateRunning
+		})
+		var have []string
+		for _, v := range demo.volumes() {
+			if len(v.Attachments) == 1 && v.Attachments[0].Server == made.ID {
+				have = append(have, fmt.Sprint(v.Size, " ", v.Type))
+			}
+		}
+		g.Expect(have).To(ConsistOf(map[string][]string{"root": {"3 fast", "2 __DEFAULT__", "1 fast"}, "further ones alone": {"4 __DEFAULT__"}}[name]))
+	}
+	g.Expect(calls.calls).To(HaveKeyWithValue("CreateServer", 2))
+	until(t, "the machines are gone", func() bool { return deleteAll(t, d, owner) == 0 })
+	until(t, "their volumes are gone", func() bool { return len(demo.volumes()) == 0 })
+}
+
+// TestVolumeQuota: a machine whose volume exceeds a quota fails, which Nova finds only after its answer.
+func TestVolumeQuota(t *testing.T) {
+	g := NewWithT(t)
+	demo, admin := logIn(t, "demo"), logIn(t, "admin")
+	set := func(n int) {
+		admin.do(admin.volume, http.MethodPut, "os-quota-sets/"+demo.project, map[string]any{"quota_set": map[string]any{"volumes": n}}, nil)
+	}
+	set(0)
+	t.Cleanup(func() { set(1000) })
+	owner := newOwner(t, demo)
+	d := connect(t, demo, http.DefaultTransport)
+	req := request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) { m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1} }))
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	var last string
+	until(t, "it fails", func() bool {
+		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+		g.Expect(err).NotTo(HaveOccurred())
+		last = found[0].Reason
+		return found[0].State == cloud.StateFailed && strings.HasPrefix(last, "QuotaExceeded: ")
+	})
+	g.Expect(demo.volumes()).To(BeEmpty())
+}
+
+// TestPages: 100 servers are listed by 20.
+func TestPages(t *testing.T) {
+	g := NewWithT(t)
+	demo := logIn(t, "demo")
+	owner, calls := newOwner(t, demo), &counted{}
+	calls.before = func(_ string, req *http.Request) error {
+		query := req.URL.Query()
+		if query.Has("limit") {
+			query.Set("limit", "20")
+			req.URL.RawQuery = query.Encode()
+		}
+		return nil
+	}
+	many := foreignServer(demo, "many")
+	many["min_count"], many["tags"], many["metadata"] = 100, []string{"drover"}, map[string]string{cloud.TagOwnership: owner, cloud.TagToken: newToken()}
+	demo.do(demo.compute, http.MethodPost, "servers", map[string]any{"server": many}, nil)
+	found, err := connect(t, demo, calls).List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	ids := map[string]bool{}
+	for _, r := range found {
+		if r.OwnershipID == owner {
+			ids[r.ID] = true
+		}
+	}
+	g.Expect(ids).To(HaveLen(100))
+	g.Expect(calls.calls["ListServers"]).To(BeNumerically(">=", 5))
 }

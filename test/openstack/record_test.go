@@ -102,6 +102,13 @@ func TestRecord(t *testing.T) {
 	keep("GetServer", "server-fault")
 	keep("ListPorts", "ports")
 
+	ensure("recorded-token-0005", withFloatingIP, "")
+	keep("CreateFloatingIP", "floating-ip-made")
+	_, err = d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0005"}})
+	g.Expect(err).NotTo(HaveOccurred())
+	keep("ListFloatingIPs", "floating-ips")
+	keep("ListPorts", "ports-floating")
+
 	undo := setQuota(t, admin, demo.project, "instances", 0)
 	ensure("recorded-token-0003", nil, cloud.QuotaExceeded)
 	keep("CreateServer", "server-over-quota")
@@ -115,7 +122,8 @@ func TestRecord(t *testing.T) {
 	ensure("recorded-token-0004", func(m *infrav1.OpenStackMachine) { m.Image = infrav1.OpenStackImage{ID: unknownID} }, cloud.InvalidSpec)
 	keep("GetImage", "image-unknown")
 
-	g.Expect(d.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: unknownID}, {Kind: cloud.KindNIC, ID: unknownID}})).To(HaveEach(BeNil()))
+	g.Expect(d.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: unknownID}, {Kind: cloud.KindNIC, ID: unknownID}, {Kind: cloud.KindAddress, ID: unknownID}})).To(HaveEach(BeNil()))
+	keep("DeleteFloatingIP", "floating-ip-gone")
 	keep("DeleteServer", "server-gone")
 	keep("DeletePort", "port-gone")
 

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// A floating IP is made for a port that is there already and whose description says that it has one, and that port is not told of before the
+// floating IP is gone, so that it goes last. So whoever finds the port knows of the floating IP, whatever crashed, and accounts without
+// any are spared the listing.
+
+// floatingIP is Neutron's, as far as it is read. Its description is its machine's portName.
+type floatingIP struct {
+	ID          string    `json:"id"`
+	PortID      string    `json:"port_id"`
+	Description string    `json:"description"`
+	CreatedAt   time.Time `json:"created_at"`
+}
+
+// adoptFloatingIPs finds the machine's. Ports that are fresh, by their index, have none.
+func (d *driver) adoptFloatingIPs(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, fresh map[int]bool) ([]floatingIP, error) {
+	for i := range wanted {
+		if wanted[i].FloatingNetwork != "" && !fresh[i] {
+			return d.floatingIPs(ctx, url.Values{"description": {portName(req.Token)}})
+		}
+	}
+	return nil, nil
+}
+
+// ensureFloatingIPs makes what the ports lack, and returns all that are there, also after an error.
+func (d *driver) ensureFloatingIPs(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, ports []port, there []floatingIP, mine *creation) ([]floatingIP, error) {
+	for i := range wanted {
+		if wanted[i].FloatingNetwork == "" || slices.ContainsFunc(there, func(f floatingIP) bool { return f.PortID == ports[i].ID }) {
+			continue
+		}
+		pool, err := d.networkID(ctx, wanted[i].FloatingNetwork)
+		if err != nil {
+			return there, err
+		}
+		made, err := d.createFloatingIP(ctx, req, pool, ports[i].ID)
+		mine.note(err)
+		if err != nil {
+			return there, err
+		}
+		there = append(there, made)
+	}
+	return there, nil
+}
+
+// createFloatingIP is "Create floating IP" of Neutron's API reference. It refuses a second one for an address of a port that has one.
+func (d *driver) createFloatingIP(ctx context.Context, req cloud.Request, pool, port string) (floatingIP, error) {
+	op := operation{"CreateFloatingIP", cloud.ClassCreate, network, http.MethodPost}
+	var answer struct {
+		Made floatingIP `json:"floatingip"`
+	}
+	err := d.call(ctx, op, "floatingips", map[string]any{"floatingip": map[string]string{
+		"floating_network_id": pool, "port_id": port, "description": portName(req.Token),
+	}}, &answer)
+	if err == nil && answer.Made.ID == "" {
+		err = foreign(op)
+	}
+	return answer.Made, err
+}
+
+// floatingIPs reads all pages of the project's that the query leaves.
+func (d *driver) floatingIPs(ctx context.Context, query url.Values) ([]floatingIP, error) {
+	op := operation{"ListFloatingIPs", cloud.ClassRead, network, http.MethodGet}
+	query.Set("project_id", d.account.ProjectID)
+	query["fields"] = []string{"id", "port_id", "description", "created_at"}
+	return pages(op, func(marker string) ([]floatingIP, bool, error) {
+		var page struct {
+			FloatingIPs *[]floatingIP `json:"floatingips"`
+			Links       []link        `json:"floatingips_links"`
+		}
+		if err := d.call(ctx, op, "floatingips?"+d.page(marker, query).Encode(), nil, &page); err != nil {
+			return nil, false, err
+		}
+		return whole(op, page.FloatingIPs, page.Links)
+	}, func(f floatingIP) string { return f.ID })
+}
+
+// dependants are the floating IPs that the ports are said to have, and those ports that have none any more. Where tokens are given, only
+// theirs are asked for.
+func (d *driver) dependants(ctx context.Context, ports []port, tokens []string) ([]cloud.Resource, error) {
+	if !slices.ContainsFunc(ports, func(p port) bool { return p.floating() }) {
+		return nics(ports), nil
+	}
+	query := url.Values{}
+	if len(tokens) > 0 {
+		query = url.Values{"description": portNames(tokens)}
+	}
+	found, err := d.floatingIPs(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	owners := map[string]string{} // by the name of the port
+	for i := range ports {
+		owners[ports[i].Name] = ports[i].ownership()
+	}
+	var all []cloud.Resource
+	there := map[string]bool{}
+	for _, f := range found {
+		if owner := owners[f.Description]; owner != "" {
+			there[f.Description] = true
+			all = append(all, cloud.Resource{Kind: cloud.KindAddress, ID: f.ID, Token: tokenOf(f.Description), OwnershipID: owner, CreatedAt: f.CreatedAt})
+		}
+	}
+	return append(all, nics(slices.DeleteFunc(ports, func(p port) bool { return p.floating() && there[p.Name] }))...), nil
+}

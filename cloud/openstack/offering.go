@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"cmp"
+	"context"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// Offering goes by the flavor, and for the architecture by the image, or else by the flavor's extra specs.
+func (d *driver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
+	machine, err := machineOf(spec)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	size, err := d.flavor(ctx, machine.Flavor)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	from, err := d.image(ctx, machine.Image)
+	if err != nil {
+		return cloud.Offering{}, err
+	}
+	capacity := corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewQuantity(size.VCPUs, resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(size.RAM<<20, resource.BinarySI),
+		corev1.ResourcePods:   *resource.NewQuantity(defaultPods, resource.DecimalSI),
+	}
+	for name, count := range gpus(size.Extra) {
+		capacity[name] = *resource.NewQuantity(count, resource.DecimalSI)
+	}
+	if machine.RootVolume != nil {
+		size.Disk = int64(machine.RootVolume.SizeGiB)
+	}
+	if size.Disk > 0 {
+		capacity[corev1.ResourceEphemeralStorage] = *resource.NewQuantity(size.Disk<<30, resource.BinarySI)
+	}
+	return cloud.Offering{
+		Capacity:        capacity,
+		Architecture:    architecture(cmp.Or(from.Architecture, flavorArchitecture(size.Extra))),
+		OperatingSystem: cmp.Or(strings.ToLower(from.OSType), "linux"),
+	}, nil
+}
+
+// defaultPods is the kubelet's.
+const defaultPods = 110
+
+// architecture says Glance's names in Go's words. An image that names none is taken for the most common.
+func architecture(glance string) string {
+	switch glance {
+	case "", "x86_64":
+		return "amd64"
+	case "aarch64":
+		return "arm64"
+	}
+	return glance
+}
+
+// flavorArchitecture is what the extra specs demand of a host: a trait of Placement's ("HW_ARCH" in os-traits), or a capability, as for
+// Ironic's; "" where they demand nothing.
+func flavorArchitecture(extra map[string]string) string {
+	for key, value := range extra {
+		if arch, ok := strings.CutPrefix(key, "trait:HW_ARCH_"); ok && value == "required" {
+			return strings.ToLower(arch)
+		}
+	}
+	return strings.TrimPrefix(cmp.Or(extra["capabilities:cpu_arch"], extra["cpu_arch"]), "s== ")
+}
+
+// The resources under which device plugins advertise GPUs.
+const (
+	nvidiaGPU corev1.ResourceName = "nvidia.com/gpu"
+	amdGPU    corev1.ResourceName = "amd.com/gpu"
+)
+
+// gpus counts the flavor's by its extra specs: virtual ones, which Nova knows of NVIDIA alone, and whole devices. What a device is, only the
+// name says that the cloud's operator has given it.
+func gpus(extra map[string]string) map[corev1.ResourceName]int64 {
+	found := map[corev1.ResourceName]int64{}
+	add := func(name corev1.ResourceName, count string) {
+		if n, err := strconv.ParseInt(count, 10, 32); err == nil && n > 0 {
+			found[name] += n
+		}
+	}
+	add(nvidiaGPU, extra["resources:VGPU"])
+	for device := range strings.SplitSeq(extra["pci_passthrough:alias"], ",") {
+		alias, count, _ := strings.Cut(strings.ToLower(strings.TrimSpace(device)), ":")
+		switch {
+		case strings.Contains(alias, "amd"):
+			add(amdGPU, count)
+		case strings.Contains(alias, "gpu"), strings.Contains(alias, "nvidia"):
+			add(nvidiaGPU, count)
+		}
+	}
+	return found
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"flag"
+	"os/exec"
+	"slices"
+	"testing"
+
+	"github.com/drover-io/drover/test/scenario"
+)
+
+var machines = flag.Int("machines", 20, "how many machines TestMachineDeployment makes")
+
+// TestMachineDeployment: a MachineDeployment with a port for each machine comes to Ready Nodes by what Nova's metadata service tells them,
+// rolls and goes. A server that somebody deletes is replaced; and nothing is left in the end.
+func TestMachineDeployment(t *testing.T) {
+	s, n := start(t, "blue"), *machines
+	pool := s.NewPool("md", int32(n))
+	pool.MaxSurge = max(1, n/4)
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
+	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, int32(n)), s.nodes(n)))
+	made := s.calls()
+	t.Logf("calls to make %d machines: %v", n, made)
+	if ports, servers := s.live(); ports != n || len(servers) != n {
+		t.Errorf("%d servers and %d ports, want %d of each", len(servers), ports, n)
+	}
+	if made["POST compute/servers"] != n || made["POST network/ports"] != n || made["POST identity/auth"] != 1 {
+		t.Errorf("want one create of a server and of a port for each machine, and one login for all")
+	}
+
+	s.Do(pool.Roll(s.Ctx, s.Rig.Client, pool.Name+"-2", pool.Machine))
+	s.Until("all have rolled", scenario.All(pool.Ready(s.Rig.Client, int32(n)), pool.Current(s.Rig.Client), s.nodes(n)))
+
+	// Not before: on a busy computer a machine may need longer for its start than health checks give it.
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.HealthCheck(60)))
+	_, servers := s.live()
+	s.Do(s.OpenStack.Delete(s.Ctx, servers[0]))
+	s.Until("the one that was deleted is replaced", func(ctx context.Context) (string, error) {
+		if _, now := s.live(); slices.Contains(now, servers[0]) {
+			return servers[0] + " is there", nil
+		}
+		return scenario.All(pool.Ready(s.Rig.Client, int32(n)), s.nodes(n))(ctx)
+	})
+
+	s.calls()
+	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
+	s.Empty()
+	gone := s.calls()
+	t.Logf("calls to delete them: %v", gone)
+	if gone["DELETE compute/servers"] != n || gone["DELETE network/ports"] != n {
+		t.Errorf("want one delete of a server and of a port for each machine")
+	}
+}
+
+// TestTwoClusters: of two clusters in one project, neither touches the other's machines, also when all of its own go.
+func TestTwoClusters(t *testing.T) {
+	one, other := start(t, "one"), start(t, "other")
+	for _, s := range []*stage{one, other} {
+		s.Do(scenario.Create(s.Ctx, s.Rig.Client, s.NewPool("md", 2).Objects()...))
+	}
+	for _, s := range []*stage{one, other} {
+		s.Until("its machines are ready", scenario.All(s.NewPool("md", 2).Ready(s.Rig.Client, 2), s.nodes(2)))
+	}
+	_, before := other.live()
+	one.Do(one.NewPool("md", 2).Scale(one.Ctx, one.Rig.Client, 0))
+	one.Empty()
+	if _, after := other.live(); !slices.Equal(slices.Sorted(slices.Values(before)), slices.Sorted(slices.Values(after))) {
+		t.Errorf("the other cluster's servers were %v, and are %v", before, after)
+	}
+	other.Do(other.NewPool("md", 2).Scale(other.Ctx, other.Rig.Client, 0))
+	other.Empty()
+}
+
+// TestRestart: Nova's and Neutron's services are killed while machines are being made, and come again: each machine comes once.
+func TestRestart(t *testing.T) {
+	s := start(t, "restart")
+	pool := s.NewPool("md", 4)
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
+	s.Until("a create is under way", func(context.Context) (string, error) {
+		for _, c := range s.Cloud.Calls() {
+			if c.Verb == "POST compute/servers" {
+				return "", nil
+			}
+		}
+		return "none was sent", nil
+	})
+	out, err := exec.CommandContext(s.Ctx, "../../../hack/openstack/restart", "nova-api", "nova-conductor", "neutron").CombinedOutput()
+	if err != nil {
+		t.Fatalf("restart: %v\n%s", err, out)
+	}
+	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, 4), s.nodes(4)))
+	t.Logf("calls: %v", s.calls())
+	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
+	s.Empty()
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/rig"
+	"github.com/drover-io/drover/test/scenario"
+)
+
+// The hypervisor is a fake, but all else is not: a server takes seconds of a processor, and on a busy computer as many minutes.
+var house = rig.House{Patience: 40 * time.Minute, CallTimeout: 2 * time.Minute}
+
+func TestMain(m *testing.M) { os.Exit(house.Main(m, rig.StartOnOpenStack)) }
+
+// stage is a cluster whose machines are servers of the OpenStack.
+type stage struct{ *rig.Stage }
+
+// start sets a stage of this name.
+func start(t *testing.T, name string) *stage {
+	t.Helper()
+	return &stage{house.Stage(t, name)}
+}
+
+// nodes checks that so many Nodes are Ready, and no other instance lives.
+func (s *stage) nodes(n int) scenario.Check { return s.Nodes(n, "openstack:///") }
+
+// live counts what the tenant has in the cloud, and returns the servers' IDs.
+func (s *stage) live() (ports int, servers []string) {
+	s.Helper()
+	for _, r := range s.Live(s.Books()) {
+		if r.Kind == wire.Instance {
+			servers = append(servers, r.ID)
+		} else {
+			ports++
+		}
+	}
+	return ports, servers
+}
+
+// calls counts those of the account, by what they are, and begins anew.
+func (s *stage) calls() map[string]int {
+	all := map[string]int{}
+	for _, c := range s.Cloud.Calls() {
+		all[c.Verb]++
+	}
+	s.Cloud.Reset()
+	return all
+}
