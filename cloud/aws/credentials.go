@@ -10,8 +10,10 @@ import (
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/credentials/endpointcreds"
 	"github.com/aws/aws-sdk-go-v2/credentials/stscreds"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
@@ -27,6 +29,9 @@ const (
 	keyRoleARN      = "aws_role_arn"
 	keyIdentity     = "aws_web_identity_token"
 )
+
+// getCredentials is what a question for credentials is called that has no name of its own.
+const getCredentials = "GetCredentials"
 
 // sessionName is what CloudTrail shows as the name of whoever assumed a role.
 const sessionName = "drover"
@@ -107,7 +112,9 @@ func ambientLogin(base aws.Config) (login, error) {
 		return login{}, cloud.Errorf(cloud.Unauthorized, "the manager's variable AWS_CA_BUNDLE is not supported: set SSL_CERT_FILE, which counts for all clouds")
 	}
 	chain, err := config.LoadDefaultConfig(context.Background(), config.WithRegion(base.Region),
-		config.WithHTTPClient(base.HTTPClient), config.WithRetryer(base.Retryer))
+		config.WithHTTPClient(base.HTTPClient), config.WithRetryer(base.Retryer),
+		// Else Pod Identity's agent would be asked by a client of the SDK's own, past the account's transport.
+		config.WithEndpointCredentialOptions(func(o *endpointcreds.Options) { o.HTTPClient = base.HTTPClient }))
 	if err != nil {
 		return login{}, cloud.Errorf(cloud.Unauthorized, "the manager's own AWS configuration can't be read")
 	}
@@ -151,6 +158,9 @@ type explained struct {
 }
 
 func (e explained) Retrieve(ctx context.Context) (aws.Credentials, error) {
+	// The SDK's clients of the instance's metadata and of Pod Identity's agent name no call of their own. Theirs would go by the name of the call for
+	// which the credentials are wanted, and be held to its answer.
+	ctx = awsmiddleware.SetServiceID(awsmiddleware.SetOperationName(ctx, getCredentials), "")
 	got, err := e.CredentialsProvider.Retrieve(ctx)
 	return got, e.secrets.typed("get credentials", err)
 }

@@ -81,14 +81,16 @@ func TestDeletionOfAFleet(t *testing.T) {
 func TestDependants(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		keep, address bool // it leaves a volume; it has an address of its own
-		want          []cloud.Kind
-		calls         map[string]int // until it is known
+		keep, nic, address bool // it leaves a volume, a network interface; it has an address of its own
+		want               []cloud.Kind
+		calls              map[string]int // until it is known
 	}{
 		"nothing":  {calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1}},
 		"a volume": {keep: true, want: []cloud.Kind{cloud.KindDisk}, calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1, "DescribeVolumes": 1}},
-		"both": {keep: true, address: true, want: []cloud.Kind{cloud.KindDisk, cloud.KindAddress},
-			calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1, "DescribeVolumes": 1, "DescribeAddresses": 1}},
+		"a network interface": {nic: true, want: []cloud.Kind{cloud.KindNIC},
+			calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1, "DescribeNetworkInterfaces": 1}},
+		"all": {keep: true, nic: true, address: true, want: []cloud.Kind{cloud.KindDisk, cloud.KindNIC, cloud.KindAddress},
+			calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1, "DescribeVolumes": 1, "DescribeNetworkInterfaces": 1, "DescribeAddresses": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -97,8 +99,12 @@ func TestDependants(t *testing.T) {
 			d := connect(t, stub, nil)
 			made, err := d.Ensure(ctx, request("token", nil))
 			g.Expect(err).NotTo(HaveOccurred())
+			tags := map[string]string{cloud.TagOwnership: "owner", cloud.TagToken: "token"}
+			if test.nic {
+				stub.Plug(made.ID, tags)
+			}
 			if test.address {
-				stub.Allocate(made.ID, map[string]string{cloud.TagOwnership: "owner", cloud.TagToken: "token"})
+				stub.Allocate(made.ID, tags)
 			}
 			g.Expect(d.Delete(ctx, []cloud.Resource{made})).To(Equal([]error{nil}))
 

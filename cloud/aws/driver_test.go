@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -452,6 +453,26 @@ func TestThrottled(t *testing.T) {
 	}
 	g.Expect(throttled).To(BeNumerically(">", 0))
 	g.Expect(stub.Calls()["RunInstances"]).To(Equal(20))
+}
+
+// TestThrottledByResources: EC2 has a bucket for the instances that calls name, beside the one for calls.
+func TestThrottledByResources(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Throttle: true})
+	d := connect(t, stub, nil)
+	throttled := 0
+	ids := make([]string, 400)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("i-0%03d", i)
+	}
+	for range 4 {
+		_, err := d.ec2.TerminateInstances(t.Context(), &ec2.TerminateInstancesInput{InstanceIds: ids})
+		if code(d.secrets.typed("TerminateInstances", err)) == cloud.Throttled {
+			throttled++
+		}
+	}
+	g.Expect(throttled).To(BeElementOf(1, 2), "1,000 instances may go at once, and 20 more in each second")
 }
 
 // TestOffering looks at what a machine will be.

@@ -56,7 +56,9 @@ func TestPolicy(t *testing.T) {
 		req := request(token, func(m *infrav1.AWSMachine) { m.Image = image })
 		_, err = d.Offering(ctx, req.Spec)
 		g.Expect(err).NotTo(HaveOccurred())
-		_, err = d.Ensure(ctx, req)
+		instance, err := d.Ensure(ctx, req)
+		g.Expect(err).NotTo(HaveOccurred())
+		_, err = d.Console(ctx, instance)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 	_, err = d.Describe(ctx, []cloud.Reference{{Token: "none"}})
@@ -100,10 +102,15 @@ func policy(operations []string) any {
 		Condition: map[string]map[string]string{"StringEquals": {"ec2:CreateAction": "RunInstances"}}}
 	remove := statement{Sid: "DeleteWhatIsTagged", Effect: "Allow", Resource: "*",
 		Condition: map[string]map[string]string{"Null": {"aws:ResourceTag/" + cloud.TagOwnership: "false"}}}
+	look := statement{Sid: "ReadConsolesOfWhatIsTagged", Effect: "Allow", Resource: "*", Condition: remove.Condition}
 	hear := statement{Sid: "HearWhatIsAnnounced", Effect: "Allow", Resource: "arn:aws:sqs:*:*:drover"}
 	for _, op := range operations {
 		if name, ok := map[string]string{receiveMessage: "sqs:ReceiveMessage", deleteMessages: "sqs:DeleteMessage"}[op]; ok {
 			hear.Action = append(hear.Action, name)
+			continue
+		}
+		if op == "GetConsoleOutput" {
+			look.Action = []string{"ec2:" + op}
 			continue
 		}
 		of, service := &read, "ec2:"
@@ -121,5 +128,5 @@ func policy(operations []string) any {
 	return struct {
 		Version   string
 		Statement []statement
-	}{"2012-10-17", []statement{read, create, tag, remove, hear}}
+	}{"2012-10-17", []statement{read, create, tag, look, remove, hear}}
 }

@@ -47,6 +47,7 @@ func TestDefaults(t *testing.T) {
 	g.Expect(in.NetworkInterfaces[0].Groups).To(Equal([]string{"sg-01"}))
 	g.Expect(in.NetworkInterfaces[0].AssociatePublicIpAddress).To(BeNil())
 	g.Expect(*in.Placement.AvailabilityZone).To(Equal("us-east-1a"))
+	g.Expect(in.HibernationOptions).To(BeNil(), "EC2's default is not to hibernate")
 	g.Expect(in.TagSpecifications).To(HaveLen(3))
 	for _, spec := range in.TagSpecifications {
 		tags := map[string]string{}
@@ -112,6 +113,11 @@ func TestFields(t *testing.T) {
 			func(in *ec2.RunInstancesInput) any {
 				return *in.CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId
 			}, "cr-01"},
+		"reservation group": {func(m *infrav1.AWSMachine) {
+			m.CapacityReservation = &infrav1.AWSCapacityReservation{ResourceGroupARN: "arn:aws:resource-groups:::group/nodes"}
+		}, func(in *ec2.RunInstancesInput) any {
+			return *in.CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationResourceGroupArn
+		}, "arn:aws:resource-groups:::group/nodes"},
 		"reservations only": {func(m *infrav1.AWSMachine) {
 			m.CapacityReservation = &infrav1.AWSCapacityReservation{Preference: "capacity-reservations-only"}
 		}, func(in *ec2.RunInstancesInput) any { return *in.CapacityReservationSpecification },
@@ -225,31 +231,6 @@ func FuzzWhole(f *testing.F) {
 			t.Errorf("%q", body)
 		}
 	})
-}
-
-// TestCodes holds the mapping of AWS's codes to what follows from each, by table and by form.
-func TestCodes(t *testing.T) {
-	t.Parallel()
-	g := NewWithT(t)
-	for code, want := range map[string]cloud.Code{
-		"RequestLimitExceeded":          cloud.Throttled,
-		"VcpuLimitExceeded":             cloud.QuotaExceeded,
-		"InsufficientInstanceCapacity":  cloud.NoCapacity,
-		"Unsupported":                   cloud.NoCapacity,
-		"ExpiredToken":                  cloud.Unauthorized,
-		"UnauthorizedOperation":         cloud.Unauthorized,
-		"InvalidParameterValue":         cloud.InvalidSpec,
-		"InvalidAMIID.NotFound":         cloud.InvalidSpec,
-		"InvalidAMIID.Malformed":        cloud.InvalidSpec,
-		"InvalidSubnetID.NotFound":      cloud.NotFound,
-		"InvalidPlacementGroup.Unknown": cloud.NotFound,
-		"IdempotentParameterMismatch":   cloud.Conflict,
-		"SomethingNew":                  cloud.Unknown,
-	} {
-		g.Expect(codeOf(code, 400)).To(Equal(want), code)
-	}
-	g.Expect(codeOf("SomethingNew", 500)).To(Equal(cloud.Unavailable))
-	g.Expect(codeOf("InsufficientInstanceCapacity", 500)).To(Equal(cloud.NoCapacity))
 }
 
 // TestInstance: state, addresses and reason are as the cloud controller and people know them.

@@ -6,26 +6,27 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"os"
+	"os/signal"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 )
 
-// TestLife is TestRealAccount on the stand-in, so that it is known to work.
-func TestLife(t *testing.T) {
-	t.Parallel()
-	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Boot: 20 * time.Millisecond, Stop: 20 * time.Millisecond})
-	live(t, connect(t, stub, nil), testMachine(nil).AWS, 10*time.Millisecond)
-	NewWithT(t).Expect(stub.Calls()["RunInstances"]).To(Equal(3))
-}
+// realOwner is the ownership ID of all that TestRealAccount makes.
+const realOwner = "drover-real-account-test"
 
 // TestRealAccount lets one machine live and die in a real account. It is left out unless DROVER_AWS_REAL describes where; the
 // credentials are those of the SDK's variables. docs/clouds/aws.md says how, and what it costs.
@@ -34,76 +35,232 @@ func TestRealAccount(t *testing.T) {
 	if where == "" {
 		t.Skip("DROVER_AWS_REAL is not set: no real account was asked")
 	}
-	var in struct{ Region, Type, Image, Subnet string }
+	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	l := life{often: 5 * time.Second, hidden: consistency, patience: 5 * time.Minute, stale: time.Hour, log: t.Logf, transport: http.DefaultTransport}
+	if deadline, ok := t.Deadline(); ok { // of "go test", which does not wait for anybody
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-l.patience-l.hidden))
+		defer cancel()
+	}
+	if err := l.connect(where, os.Getenv); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.run(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLife is TestRealAccount on the stand-in: that it works, and that it leaves nothing behind when it is cut off or hears no answer.
+func TestLife(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		fault ec2stub.Fault
+		cut   bool // as soon as the instance is made
+		words string
+		none  bool // is made
+	}{
+		"whole":           {},
+		"cut off":         {cut: true, words: "Unavailable"},
+		"no answer":       {fault: ec2stub.Fault{Operation: "RunInstances", Instead: ec2stub.Cut, After: true}, words: "RunInstances"},
+		"nothing is made": {fault: ec2stub.Fault{Operation: "RunInstances", Code: "VcpuLimitExceeded", Status: http.StatusBadRequest}, words: "VcpuLimitExceeded", none: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			ctx, cut := context.WithCancel(t.Context())
+			defer cut()
+			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Boot: 20 * time.Millisecond, Stop: 20 * time.Millisecond})
+			l := life{often: 10 * time.Millisecond, hidden: time.Second, patience: time.Minute, log: t.Logf,
+				transport: transport(func(r *http.Request) (*http.Response, error) {
+					resp, err := http.DefaultTransport.RoundTrip(r)
+					if op, _, _ := cloud.OperationOf(r.Context()); test.cut && op == "RunInstances" {
+						cut()
+					}
+					return resp, err
+				})}
+			where := fmt.Sprintf(`{"region": "us-east-1", "type": "t3.small", "image": "ami-0a", "subnet": "subnet-0a1", "endpoint": %q}`, stub.URL)
+			g.Expect(l.connect(where, func(name string) string {
+				return map[string]string{"AWS_ACCESS_KEY_ID": testKey, "AWS_SECRET_ACCESS_KEY": testSecret}[name]
+			})).To(Succeed())
+			stub.Launch(map[string]string{cloud.TagOwnership: realOwner, cloud.TagToken: "of-an-earlier-run"})
+			_, foreign := stub.Launch(map[string]string{cloud.TagOwnership: "somebody-else", cloud.TagToken: "theirs"})
+			const lag = 300 * time.Millisecond
+			stub.SetLag(lag)
+			g.Eventually(func() ([]cloud.Resource, error) { return l.driver.List(ctx) }).WithTimeout(time.Minute).Should(HaveLen(2))
+			if test.fault.Operation != "" {
+				stub.Inject(test.fault)
+			}
+
+			if err := l.run(ctx); test.words == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+			} else {
+				g.Expect(err).To(MatchError(And(ContainSubstring(test.words), Not(ContainSubstring("by hand")))))
+			}
+			g.Expect(stub.Left(cloud.TagOwnership, realOwner)).To(BeEmpty())
+			g.Expect(foreign()).To(BeTrue())
+			made := slices.DeleteFunc(stub.Books(), func(e ec2stub.Entry) bool { return e.Tags[cloud.TagMachine] == "" })
+			g.Expect(made).To(HaveLen(map[bool]int{false: 1, true: 0}[test.none]))
+		})
+	}
+}
+
+// life is that of one machine.
+type life struct {
+	driver    cloud.Driver
+	machine   *infrav1.AWSMachine
+	transport http.RoundTripper
+
+	often    time.Duration // it is looked at
+	hidden   time.Duration // is what EC2 may not show yet
+	patience time.Duration // with whatever must come true
+	stale    time.Duration // and older is what an earlier run has left
+	log      func(format string, args ...any)
+}
+
+// connect makes the driver for a place in words of JSON, and with the SDK's variables.
+func (l *life) connect(where string, variable func(string) string) error {
+	var in struct{ Region, Type, Image, Subnet, Endpoint string }
 	if err := json.Unmarshal([]byte(where), &in); err != nil {
-		t.Fatalf("DROVER_AWS_REAL: %v", err)
+		return fmt.Errorf("read DROVER_AWS_REAL: %w", err)
 	}
 	credentials := map[string][]byte{}
 	for _, key := range []string{keyAccessKeyID, keySecretKey, keySessionToken} {
-		if value := os.Getenv(strings.ToUpper(key)); value != "" {
+		if value := variable(strings.ToUpper(key)); value != "" {
 			credentials[key] = []byte(value)
 		}
 	}
-	d, err := newDriver(cloud.Config{
-		Account:     &infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: in.Region}},
-		Credentials: credentials, Transport: http.DefaultTransport,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	live(t, d, &infrav1.AWSMachine{
+	l.machine = &infrav1.AWSMachine{
 		InstanceType: in.Type, Image: infrav1.AWSImage{ID: in.Image}, Subnets: infrav1.AWSSelector{IDs: []string{in.Subnet}},
-	}, 5*time.Second)
+	}
+	var err error
+	l.driver, err = newDriver(cloud.Config{
+		Account:     &infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: in.Region, Endpoint: in.Endpoint}},
+		Credentials: credentials, Transport: l.transport,
+	})
+	return err
 }
 
-// live makes one machine, three times over, sees it run, and deletes it. Whatever happens, it leaves nothing.
-func live(t *testing.T, d cloud.Driver, machine *infrav1.AWSMachine, often time.Duration) {
-	g, ctx := NewWithT(t), t.Context()
-	token := strings.ToLower(rand.Text())
-	refs := []cloud.Reference{{Token: token}}
-	left := func(ctx context.Context) (found []cloud.Resource) {
-		all, err := d.Describe(ctx, refs)
-		if err != nil {
-			t.Log(err)
-			return []cloud.Resource{{}} // not known
-		}
-		for _, r := range all {
-			if r.State != cloud.StateTerminated {
-				found = append(found, r)
-			}
-		}
-		return found
+// run makes the machine, asks for it again, sees it run, and deletes it. Whatever happens, it leaves nothing.
+func (l *life) run(ctx context.Context) (err error) {
+	if err := l.sweep(ctx); err != nil {
+		return err
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), consistency)
-		defer cancel()
-		if all, err := d.Describe(ctx, refs); err == nil {
-			d.Delete(ctx, all)
-		}
-		if found := left(ctx); len(found) > 0 && found[0].State != cloud.StateStopping {
-			t.Errorf("delete by hand what has the tag %s=%s: %+v", cloud.TagToken, token, found)
-		}
+	info, err := l.driver.Probe(ctx)
+	if err != nil {
+		return err
+	}
+	req := cloud.Request{
+		Token: strings.ToLower(rand.Text()), OwnershipID: realOwner, Namespace: "test", Name: "real-account",
+		// Were this process killed, the machine would switch itself off, and the next run would delete it.
+		UserData: []byte("#cloud-config\nruncmd:\n- [shutdown, -h, \"+30\"]\n"),
+		Spec:     &infrav1.CloudMachineFields{AWS: l.machine},
+	}
+	offering, err := l.driver.Offering(ctx, req.Spec)
+	if err != nil {
+		return err
+	}
+	l.log("zones %v, capacity %v", info.FailureDomains, offering.Capacity)
+
+	defer func() { err = errors.Join(err, l.clean(ctx, req.Token)) }()
+	made, err := l.driver.Ensure(ctx, req)
+	if err != nil {
+		return err
+	}
+	again, err := l.driver.Ensure(ctx, req)
+	if err != nil {
+		return err
+	}
+	if again.ID != made.ID {
+		return fmt.Errorf("the same request made %s, and then %s", made.ID, again.ID)
+	}
+	req.UserData = append(req.UserData, "hostname: other\n"...)
+	if err := l.until(ctx, "another request with the token finds the instance", func() (bool, error) {
+		again, err = l.driver.Ensure(ctx, req)
+		return err == nil && again.ID == made.ID, err
+	}); err != nil {
+		return err
+	}
+	if err := l.until(ctx, "it alone is there, and runs", func() (bool, error) {
+		found, err := l.living(ctx, req.Token)
+		return len(found) == 1 && found[0].ID == made.ID && found[0].State == cloud.StateRunning && len(found[0].Addresses) > 0, err
+	}); err != nil {
+		return err
+	}
+	all, err := l.driver.List(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(r cloud.Resource) bool { return r.ID == made.ID }) {
+		return fmt.Errorf("the listing lacks %s", made.ID)
+	}
+	if err := errors.Join(l.driver.Delete(ctx, []cloud.Resource{made})...); err != nil {
+		return err
+	}
+	return l.until(ctx, "it is gone", func() (bool, error) {
+		found, err := l.living(ctx, req.Token)
+		return len(found) == 0, err
 	})
+}
 
-	info, err := d.Probe(ctx)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(info.FailureDomains).NotTo(BeEmpty())
-	req := cloud.Request{Token: token, OwnershipID: "drover-real-account-test", Namespace: "test", Name: "real-account",
-		UserData: []byte("#cloud-config\n"), Spec: &infrav1.CloudMachineFields{AWS: machine}}
-	offering, err := d.Offering(ctx, req.Spec)
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Logf("zones %v, capacity %v", info.FailureDomains, offering.Capacity)
+// sweep deletes what an earlier run was killed too early to delete.
+func (l *life) sweep(ctx context.Context) error {
+	all, err := l.driver.List(ctx)
+	if err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(r cloud.Resource) bool {
+		return r.OwnershipID != realOwner || r.State == cloud.StateTerminated || time.Since(r.CreatedAt) < l.stale
+	})
+	if len(all) == 0 {
+		return nil
+	}
+	l.log("an earlier run has left %+v", all)
+	return errors.Join(l.driver.Delete(ctx, all)...)
+}
 
-	made, err := d.Ensure(ctx, req)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(d.Ensure(ctx, req)).To(HaveField("ID", made.ID), "the same request")
-	req.UserData = []byte("#cloud-config\nhostname: other\n")
-	g.Eventually(func() (cloud.Resource, error) { return d.Ensure(ctx, req) }).WithTimeout(consistency).WithPolling(often).
-		Should(HaveField("ID", made.ID), "another request with the token")
-	g.Eventually(func() []cloud.Resource { return left(ctx) }).WithTimeout(5 * time.Minute).WithPolling(often).
-		Should(ConsistOf(And(HaveField("ID", made.ID), HaveField("State", cloud.StateRunning), HaveField("Addresses", Not(BeEmpty())))))
-	g.Expect(d.List(ctx)).To(ContainElement(HaveField("ID", made.ID)))
+// clean deletes what has the token until nothing of it lives. An instance that was never seen may be hidden.
+func (l *life) clean(ctx context.Context, token string) error {
+	ctx, begin, seen := context.WithoutCancel(ctx), time.Now(), false
+	err := l.until(ctx, "nothing is left", func() (bool, error) {
+		hidden := time.Since(begin) < l.hidden
+		all, err := l.driver.Describe(ctx, []cloud.Reference{{Token: token}})
+		if err != nil {
+			return false, err
+		}
+		seen = seen || len(all) > 0
+		living := alive(all)
+		if len(living) == 0 {
+			return seen || !hidden, nil
+		}
+		return false, errors.Join(l.driver.Delete(ctx, living)...)
+	})
+	if err != nil {
+		return fmt.Errorf("delete by hand what has the tag %s=%s: %w", cloud.TagToken, token, err)
+	}
+	return nil
+}
 
-	g.Expect(d.Delete(ctx, []cloud.Resource{made})).To(Equal([]error{nil}))
-	g.Eventually(func() []cloud.Resource { return left(ctx) }).WithTimeout(5 * time.Minute).WithPolling(often).Should(BeEmpty())
+// living is what has the token and is not terminated.
+func (l *life) living(ctx context.Context, token string) ([]cloud.Resource, error) {
+	all, err := l.driver.Describe(ctx, []cloud.Reference{{Token: token}})
+	return alive(all), err
+}
+
+func alive(all []cloud.Resource) []cloud.Resource {
+	return slices.DeleteFunc(all, func(r cloud.Resource) bool { return r.State == cloud.StateTerminated })
+}
+
+// until looks until something is true. An error of a look is told if it stays the last.
+func (l *life) until(ctx context.Context, what string, look func() (bool, error)) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, l.often, l.patience, true, func(context.Context) (bool, error) {
+		var done bool
+		done, last = look()
+		return done, nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting until %s: %w", what, errors.Join(err, last))
+	}
+	return nil
 }

@@ -18,8 +18,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -32,7 +34,7 @@ const (
 
 // TestAutoscaler is a day of one cluster. Each scene begins and ends without a machine.
 func TestAutoscaler(t *testing.T) {
-	s := start(t)
+	s := start(t, rig.Start)
 	small := s.newGroup("small", 4, func(g *group) {
 		g.Machine.InstanceType = "small"
 		g.annotations[provisionAnnotation] = gaveUp.String()
@@ -40,10 +42,7 @@ func TestAutoscaler(t *testing.T) {
 	large := s.newGroup("large", 2, func(g *group) { g.Machine.InstanceType = "large" })
 	arm := s.newGroup("arm", 2, func(g *group) {
 		g.Machine.InstanceType, g.Machine.Image = "small-arm", "node-image-arm64"
-		g.Config.NodeLabels = map[string]string{"example.com/gpu": "yes"}
-		g.Config.NodeTaints = []corev1.Taint{{Key: "example.com/gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
-		g.annotations[labelsAnnotation] = "example.com/gpu=yes,kubernetes.io/arch=arm64"
-		g.annotations[taintsAnnotation] = "example.com/gpu=yes:NoSchedule"
+		special(g)
 	})
 	s.startAutoscaler()
 	for _, scene := range []struct {
@@ -58,6 +57,31 @@ func TestAutoscaler(t *testing.T) {
 			scene.play(&stage{T: t, Tenant: s.Tenant, ctx: s.ctx, rig: s.rig, seat: s.seat, groups: s.groups})
 		})
 	}
+}
+
+// TestOnAWS: the pools are of EC2's types, whose sizes EC2 tells, and go from zero and back.
+func TestOnAWS(t *testing.T) {
+	s := start(t, rig.StartOnAWS)
+	of := func(instanceType, image string) func(*infrav1.AWSMachine) {
+		return func(m *infrav1.AWSMachine) { m.InstanceType, m.Image.ID = instanceType, image }
+	}
+	small := s.newGroup("small", 4, func(g *group) { g.aws = of("t3.small", ec2stub.KeepingImage) })
+	large := s.newGroup("large", 2, func(g *group) { g.aws = of("p4d.24xlarge", ec2stub.KeepingImage) })
+	arm := s.newGroup("arm", 2, func(g *group) {
+		g.aws = of("m7g.large", "ami-0c")
+		special(g)
+	})
+	s.startAutoscaler()
+	s.fromZeroAndBack(small, large, arm)
+	s.Logf("calls of EC2: %v", s.AWS.Calls())
+}
+
+// special makes a pool of ARM's machines with a label, and a taint that keeps others away; and has the annotations say so while there is none.
+func special(g *group) {
+	g.Config.NodeLabels = map[string]string{"example.com/gpu": "yes"}
+	g.Config.NodeTaints = []corev1.Taint{{Key: "example.com/gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
+	g.annotations[labelsAnnotation] = "example.com/gpu=yes,kubernetes.io/arch=arm64"
+	g.annotations[taintsAnnotation] = "example.com/gpu=yes:NoSchedule"
 }
 
 // fromZeroAndBack: what a machine will be is known before there is one. Its size is the template's status; labels, taints and

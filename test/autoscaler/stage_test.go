@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -62,11 +63,13 @@ type stage struct {
 type group struct {
 	scenario.Pool
 	annotations map[string]string
+	// aws changes its machines where they are AWS's; nil leaves them as the rig has them.
+	aws func(*infrav1.AWSMachine)
 }
 
-func start(t *testing.T) *stage {
+func start(t *testing.T, begin func(context.Context, ...string) (*rig.Rig, error)) *stage {
 	ctrl.SetLogger(logr.Discard())
-	r, err := rig.Start(t.Context())
+	r, err := begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +178,11 @@ func (s *stage) newGroup(suffix string, most int, change func(*group)) *group {
 	change(g)
 	md := g.Deployment()
 	md.Annotations, md.Spec.Replicas = g.annotations, nil
-	s.create(s.rig.Client, g.Template(g.Name, g.Machine), g.ConfigTemplate(), md)
+	template := g.Template(g.Name, g.Machine)
+	if g.aws != nil {
+		g.aws(template.Spec.Template.Spec.AWS)
+	}
+	s.create(s.rig.Client, template, g.ConfigTemplate(), md)
 	s.groups = append(s.groups, g)
 	return g
 }
@@ -228,7 +235,7 @@ func (s *stage) on(g *group, app *appsv1.Deployment) scenario.Check {
 // made is how many VMs were made for the pool so far, by the cloud's books, the dead included.
 func (s *stage) made(g *group) int {
 	s.Helper()
-	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
+	snapshot, err := s.rig.Snapshot(s.ctx)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -273,7 +280,7 @@ func (s *stage) empty(apps ...*appsv1.Deployment) {
 		}
 	}
 	s.until("nothing is left", func(ctx context.Context) (string, error) { return s.Left(ctx, rig.Except{}) })
-	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
+	snapshot, err := s.rig.Snapshot(s.ctx)
 	if err == nil {
 		err = s.Twice(snapshot)
 	}

@@ -14,6 +14,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -59,7 +61,9 @@ func TestCallsOfAFleet(t *testing.T) {
 	made := calls()
 	most := int(time.Since(begin).Seconds())/period + 2
 	t.Logf("to make them: %v", made)
-	atMost(t, "creates", made["RunInstances"], machines)
+	// On a busy computer Cluster API's cache may be too old for a MachineSet to know what it has made: it makes one more, and deletes it.
+	asked := len(owners(s.Books()))
+	atMost(t, "creates", made["RunInstances"], asked)
 	atMost(t, "listings meanwhile", made["DescribeInstances"], most)
 	atMost(t, "calls to make them", sum(made)-made["DescribeInstances"], machines*11/10)
 	s.Do(s.Twice(s.Books()))
@@ -100,6 +104,15 @@ func TestCallsOfAFleet(t *testing.T) {
 		beside += deleted[op]
 	}
 	atMost(t, "calls to delete them", sum(deleted)-beside, machines*5/100)
+}
+
+// owners are the machines that the instances were made for, by their tokens.
+func owners(books simulator.Snapshot) map[string]bool {
+	all := map[string]bool{}
+	for _, i := range books.Instances() {
+		all[i.Tags[cloud.TagToken]] = true
+	}
+	return all
 }
 
 // counter returns a function that says how many calls of EC2 came since it was last asked.

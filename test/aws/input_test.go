@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -27,95 +28,224 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
+// badMachines are machines of which each is wrong in one way that only EC2 can tell.
+var badMachines = []struct {
+	name   string
+	fields string // those that are wrong, of the API's types without their "AWS"
+	change func(*infrav1.AWSMachine)
+	reason string
+	words  []string
+}{
+	{"type", "Machine.instanceType", func(m *infrav1.AWSMachine) { m.InstanceType = "t3.enormous" }, invalid, []string{"t3.enormous", "instanceType: name a type"}},
+	{"region", "Image.id", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }, invalid, []string{"ami-0dead", "image: name an AMI of this region"}},
+	{"processor", "Image.id", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0c" }, invalid, []string{"arm64", "image, instanceType: choose both"}},
+	{"parameter", "Image.ssmParameter", func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/none"} },
+		notFound, []string{"/none", "image.ssmParameter: name a parameter"}},
+	{"lookup-owner", "ImageLookup.owners", lookup("111111111111", "node-*", "", nil), notFound, []string{"no AMI of 111111111111", "image.lookup: ask for another"}},
+	{"lookup-name", "ImageLookup.name", lookup("099720109477", "none", "", nil), notFound, []string{"none", "image.lookup: ask for another"}},
+	{"lookup-processor", "ImageLookup.architecture", lookup("099720109477", "node-*", "arm64", nil), invalid, []string{"arm64", "image, instanceType: choose both"}},
+	{"lookup-tags", "ImageLookup.tags", lookup("099720109477", "node-*", "", map[string]string{"release": "none"}), notFound, []string{"image.lookup: ask for another"}},
+
+	{"subnet", "Selector.ids", func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0dead"}} },
+		notFound, []string{"subnet-0dead", "subnets: name subnets"}},
+	{"subnet-tags", "Selector.tags", func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{Tags: map[string]string{"role": "none"}} },
+		notFound, []string{"no subnet has the tags", "subnets.tags: put them"}},
+	{"vpc", "Selector.ids", func(m *infrav1.AWSMachine) {
+		m.Subnets, m.SecurityGroups = infrav1.AWSSelector{IDs: []string{"subnet-0d1"}}, &infrav1.AWSSelector{IDs: []string{"sg-01"}}
+	}, invalid, []string{"sg-01", "subnet-0d1", "different networks", "securityGroups: name groups"}},
+	{"group", "Selector.ids", func(m *infrav1.AWSMachine) { m.SecurityGroups = &infrav1.AWSSelector{IDs: []string{"sg-0dead"}} },
+		notFound, []string{"sg-0dead", "securityGroups: name groups"}},
+	{"group-tags", "Selector.tags", func(m *infrav1.AWSMachine) {
+		m.SecurityGroups = &infrav1.AWSSelector{Tags: map[string]string{"role": "none"}}
+	}, notFound, []string{"vpc-01", "securityGroups.tags: put them"}},
+
+	{"ipv6", "Machine.ipv6AddressCount Machine.primaryIPv6", func(m *infrav1.AWSMachine) { m.IPv6AddressCount, m.PrimaryIPv6 = 1, true },
+		invalid, []string{"subnet-0", "ipv6AddressCount, subnets: name subnets that have IPv6"}},
+	{"efa", "Machine.efa", func(m *infrav1.AWSMachine) { m.EFA = true }, invalid, []string{"t3.small", "efa, networkInterfaces: choose an instanceType"}},
+	{"interfaces", "Machine.instanceType", interfaces(infrav1.AWSNetworkInterface{DeviceIndex: 1}, infrav1.AWSNetworkInterface{DeviceIndex: 2},
+		infrav1.AWSNetworkInterface{DeviceIndex: 3}), invalid, []string{"Interface count 4", "t3.small", "volumes, networkInterfaces: ask for fewer"}},
+	{"interface-type", "NetworkInterface.type", interfaces(infrav1.AWSNetworkInterface{Type: "efa-only", DeviceIndex: 1}),
+		invalid, []string{"t3.small", "efa, networkInterfaces: choose an instanceType"}},
+	{"interface-card", "NetworkInterface.networkCard", interfaces(infrav1.AWSNetworkInterface{NetworkCard: 1, DeviceIndex: 1}),
+		invalid, []string{"t3.small", "networkInterfaces.networkCard: name a card"}},
+	{"interface-device", "NetworkInterface.deviceIndex", interfaces(infrav1.AWSNetworkInterface{DeviceIndex: 0}),
+		invalid, []string{"unique device index", "networkInterfaces.deviceIndex: give each its own"}},
+
+	{"root-size", "Volume.sizeGiB", root(infrav1.AWSVolume{SizeGiB: 4}), invalid, []string{"size 4GB", "rootVolume, volumes: ask for no less"}},
+	{"root-type", "Volume.type", root(infrav1.AWSVolume{Type: "st1"}), invalid, []string{"st1", "rootVolume.type: choose one that a machine can boot from"}},
+	{"iops", "Volume.iops", root(infrav1.AWSVolume{Type: "io1", SizeGiB: 8, IOPS: 10000}),
+		invalid, []string{"ratio of 1250", "rootVolume, volumes: choose a type, sizeGiB, iops"}},
+	{"throughput", "Volume.throughputMiBps", root(infrav1.AWSVolume{Type: "gp3", SizeGiB: 8, ThroughputMiBps: 1000}),
+		invalid, []string{"ratio of 0.333", "rootVolume, volumes: choose a type, sizeGiB, iops and throughputMiBps"}},
+	{"encryption", "Volume.encrypted", func(m *infrav1.AWSMachine) { m.InstanceType = "m1.small" },
+		invalid, []string{"m1.small", "choose one that takes encrypted disks; or set encrypted to false"}},
+	{"key", "Volume.kmsKeyID", root(infrav1.AWSVolume{KMSKeyID: ec2stub.DeniedKey}),
+		infrav1.InstanceGoneReason, []string{"Client error on launch", "rootVolume.kmsKeyID"}},
+	{"volumes", "DataVolume.deviceName", func(m *infrav1.AWSMachine) {
+		for i := range 27 {
+			m.Volumes = append(m.Volumes, infrav1.AWSDataVolume{DeviceName: fmt.Sprintf("/dev/sd%c%c", 'f'+i/10, 'a'+i%10), AWSVolume: infrav1.AWSVolume{SizeGiB: 1}})
+		}
+	}, invalid, []string{"volumes, networkInterfaces: ask for fewer"}},
+	{"device", "DataVolume.deviceName", func(m *infrav1.AWSMachine) {
+		m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sda1", AWSVolume: infrav1.AWSVolume{SizeGiB: 1}}} // the image's root
+	}, invalid, []string{"/dev/sda1", "rootVolume, volumes:", "each device once"}},
+	{"snapshot", "DataVolume.snapshotID", func(m *infrav1.AWSMachine) {
+		m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-0dead"}}
+	}, notFound, []string{"snap-0dead", "volumes: name snapshots"}},
+	{"size", "Volume.sizeGiB", func(m *infrav1.AWSMachine) {
+		m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-01", AWSVolume: infrav1.AWSVolume{SizeGiB: 1}}}
+	}, invalid, []string{"snap-01", "volumes: ask for no less than the snapshot holds"}},
+
+	{"login", "Machine.keyName", func(m *infrav1.AWSMachine) { m.KeyName = ec2stub.Nobody }, notFound, []string{"keyName: name a key pair"}},
+	{"profile", "Machine.instanceProfile", func(m *infrav1.AWSMachine) { m.InstanceProfile = ec2stub.Nobody }, invalid, []string{"instanceProfile: name one"}},
+	{"organization", "Machine.tags", func(m *infrav1.AWSMachine) { m.Tags = map[string]string{"cost-center": ec2stub.Nobody} },
+		invalid, []string{"cost-center", "tags: set them as the organization's tag policy"}},
+
+	{"tenancy", "Machine.tenancy", func(m *infrav1.AWSMachine) { m.Tenancy = "host" }, noCapacity, []string{"tenancy, hostID: allocate a dedicated host"}},
+	{"host", "Machine.hostID", func(m *infrav1.AWSMachine) { m.Tenancy, m.HostID = "host", "h-"+ec2stub.Nobody }, notFound, []string{"hostID: name a dedicated host"}},
+	{"placement", "PlacementGroup.name", func(m *infrav1.AWSMachine) { m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: ec2stub.Nobody} },
+		notFound, []string{"placementGroup: name one"}},
+	{"strategy", "PlacementGroup.name", func(m *infrav1.AWSMachine) { m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: ec2stub.ClusterGroup} },
+		invalid, []string{"t3.small", "placementGroup: name one whose strategy"}},
+	{"partition", "PlacementGroup.partition", func(m *infrav1.AWSMachine) {
+		m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: "spread", Partition: 3}
+	}, invalid, []string{"spread", "placementGroup: name one whose strategy the instanceType and partition go with"}},
+	{"reservation", "CapacityReservation.id", func(m *infrav1.AWSMachine) {
+		m.CapacityReservation = &infrav1.AWSCapacityReservation{ID: "cr-" + ec2stub.Nobody}
+	}, notFound, []string{"capacityReservation: name one"}},
+	{"reservations", "CapacityReservation.resourceGroupARN", func(m *infrav1.AWSMachine) {
+		m.CapacityReservation = &infrav1.AWSCapacityReservation{ResourceGroupARN: "arn:aws:resource-groups:us-east-1:123456789012:group/" + ec2stub.Nobody}
+	}, invalid, []string{"capacityReservation: name reservations"}},
+	{"reserved-only", "CapacityReservation.preference", func(m *infrav1.AWSMachine) {
+		m.CapacityReservation = &infrav1.AWSCapacityReservation{Preference: "capacity-reservations-only"}
+	}, noCapacity, []string{"capacityReservation: enlarge it"}},
+	{"cores", "CPUOptions.coreCount CPUOptions.threadsPerCore", func(m *infrav1.AWSMachine) {
+		m.InstanceType, m.CPUOptions = "t2.small", &infrav1.AWSCPUOptions{CoreCount: 1, ThreadsPerCore: 1}
+	}, invalid, []string{"t2.small", "cpuOptions: leave them out"}},
+	{"memory", "CPUOptions.amdSEVSNP", func(m *infrav1.AWSMachine) { m.CPUOptions = &infrav1.AWSCPUOptions{AMDSEVSNP: true} },
+		invalid, []string{"t3.small", "cpuOptions.amdSEVSNP: choose"}},
+	{"nesting", "CPUOptions.nestedVirtualization", func(m *infrav1.AWSMachine) { m.CPUOptions = &infrav1.AWSCPUOptions{NestedVirtualization: true} },
+		invalid, []string{"t3.small", "cpuOptions.nestedVirtualization: choose"}},
+	{"price", "Market.maxPriceUSD", func(m *infrav1.AWSMachine) { m.Market = &infrav1.AWSMarket{Type: "spot", MaxPriceUSD: "0.001"} },
+		noCapacity, []string{"0.001", "market.maxPriceUSD: raise it"}},
+	{"block", "Market.type", func(m *infrav1.AWSMachine) {
+		m.Market, m.CapacityReservation = &infrav1.AWSMarket{Type: "capacity-block"}, &infrav1.AWSCapacityReservation{ID: "cr-0a"}
+	}, noCapacity, []string{"capacityReservation: the Capacity Block has not begun"}},
+}
+
+const (
+	invalid    = string(cloud.InvalidSpec)
+	notFound   = string(cloud.NotFound)
+	noCapacity = string(cloud.NoCapacity)
+)
+
+func lookup(owner, name, architecture string, tags map[string]string) func(*infrav1.AWSMachine) {
+	return func(m *infrav1.AWSMachine) {
+		m.Image = infrav1.AWSImage{Lookup: &infrav1.AWSImageLookup{Owners: []string{owner}, Name: name, Architecture: architecture, Tags: tags}}
+	}
+}
+
+func interfaces(all ...infrav1.AWSNetworkInterface) func(*infrav1.AWSMachine) {
+	return func(m *infrav1.AWSMachine) { m.NetworkInterfaces = all }
+}
+
+func root(v infrav1.AWSVolume) func(*infrav1.AWSMachine) {
+	return func(m *infrav1.AWSMachine) { m.RootVolume = &v }
+}
+
+// badManners are machines that the API server refuses, for it can tell.
+var badManners = []struct {
+	fields string
+	change func(*infrav1.AWSMachine)
+	words  string
+}{
+	{"Machine.publicIP", func(m *infrav1.AWSMachine) {
+		m.PublicIP, m.NetworkInterfaces = ptr.To(true), []infrav1.AWSNetworkInterface{{DeviceIndex: 1}}
+	}, "leave out publicIP, or networkInterfaces"},
+	{"Machine.hostID", func(m *infrav1.AWSMachine) { m.HostID = "h-01" }, "hostID needs tenancy host"},
+	{"Metadata.tokens", func(m *infrav1.AWSMachine) { m.Metadata.Tokens = "never" }, "metadata.tokens"},
+	{"Metadata.hopLimit", func(m *infrav1.AWSMachine) { m.Metadata.HopLimit = 65 }, "metadata.hopLimit"},
+	{"Volume.iops", root(infrav1.AWSVolume{Type: "gp2", IOPS: 3000}), "iops is for type gp3"},
+	{"CPUOptions.coreCount", func(m *infrav1.AWSMachine) { m.CPUOptions = &infrav1.AWSCPUOptions{CoreCount: 2} }, "coreCount and threadsPerCore go together"},
+	{"CapacityReservation.id", func(m *infrav1.AWSMachine) {
+		m.CapacityReservation = &infrav1.AWSCapacityReservation{ID: "cr-01", Preference: "open"}
+	}, "exactly one of id, resourceGroupARN and preference"},
+	{"Market.maxPriceUSD", func(m *infrav1.AWSMachine) {
+		m.Market = &infrav1.AWSMarket{Type: "capacity-block", MaxPriceUSD: "1"}
+	}, "maxPriceUSD needs type spot"},
+}
+
+// neverWrong are the fields of which EC2 takes either value, whatever the machine.
+var neverWrong = []string{"Machine.detailedMonitoring", "Metadata.ipv6", "Metadata.instanceTags"}
+
+// TestEachFieldIsWrong: there is no field of a machine but is wrong in one of the tables.
+func TestEachFieldIsWrong(t *testing.T) {
+	wrong := strings.Join(neverWrong, " ")
+	for _, c := range badMachines {
+		wrong += " " + c.fields
+	}
+	for _, c := range badManners {
+		wrong += " " + c.fields
+	}
+	want, have := map[string]bool{}, map[string]bool{}
+	fieldsOf(reflect.TypeFor[infrav1.AWSMachine](), want)
+	for _, field := range strings.Fields(wrong) {
+		have[field] = true
+	}
+	for field := range want {
+		if !have[field] {
+			t.Errorf("%s is never wrong", field)
+		}
+	}
+	for field := range have {
+		if !want[field] {
+			t.Errorf("there is no field %s", field)
+		}
+	}
+}
+
+// fieldsOf collects the fields that hold no others, by their type's name.
+func fieldsOf(of reflect.Type, into map[string]bool) {
+	for i := range of.NumField() {
+		f, held := of.Field(i), of.Field(i).Type
+		for held.Kind() == reflect.Pointer || held.Kind() == reflect.Slice {
+			held = held.Elem()
+		}
+		if held.Kind() == reflect.Struct {
+			fieldsOf(held, into)
+			continue
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		into[strings.TrimPrefix(of.Name(), "AWS")+"."+name] = true
+	}
+}
+
+// TestBadManners: what the API server can tell, it says at once, and names the field.
+func TestBadManners(t *testing.T) {
+	s := start(t, "manners")
+	for _, c := range badManners {
+		pool := s.NewPool("md", 0)
+		template := pool.Template(pool.Name, pool.Machine)
+		c.change(template.Spec.Template.Spec.AWS)
+		if err := s.Rig.Client.Create(s.Ctx, template); err == nil || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%s: %v, want %q", c.fields, err, c.words)
+		}
+	}
+}
+
 // TestBadMachines: each field is wrong once; the machine says which field and what to do, and no instance is left.
 func TestBadMachines(t *testing.T) {
 	s := start(t, "bad")
 	s.AWS.SetKeep(false)         // a machine that ends at once leaves what somebody makes it leave, until it is deleted
 	long := make([]byte, 40<<10) // of chance, which nothing packs
 	_, _ = rand.Read(long)
-	for _, c := range []struct {
-		name   string
-		change func(*infrav1.AWSMachine)
-		data   string // user data; "" is a few words
-		reason string
-		words  []string
-	}{
-		{"type", func(m *infrav1.AWSMachine) { m.InstanceType = "t3.enormous" }, "", string(cloud.InvalidSpec), []string{"t3.enormous", "instanceType: name a type"}},
-		{"region", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0dead" }, "", string(cloud.InvalidSpec), []string{"ami-0dead", "image: name an AMI of this region"}},
-		{"processor", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0c" }, "", string(cloud.InvalidSpec), []string{"arm64", "image, instanceType: choose both"}},
-		{"subnet", func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0dead"}} }, "",
-			string(cloud.NotFound), []string{"subnet-0dead", "subnets: name subnets"}},
-		{"vpc", func(m *infrav1.AWSMachine) {
-			m.Subnets, m.SecurityGroups = infrav1.AWSSelector{IDs: []string{"subnet-0d1"}}, &infrav1.AWSSelector{IDs: []string{"sg-01"}}
-		}, "", string(cloud.InvalidSpec), []string{"sg-01", "subnet-0d1", "different networks", "securityGroups: name groups"}},
-		{"group", func(m *infrav1.AWSMachine) { m.SecurityGroups = &infrav1.AWSSelector{IDs: []string{"sg-0dead"}} }, "",
-			string(cloud.NotFound), []string{"sg-0dead", "securityGroups: name groups"}},
-		{"volumes", func(m *infrav1.AWSMachine) {
-			for i := range 27 {
-				m.Volumes = append(m.Volumes, infrav1.AWSDataVolume{DeviceName: fmt.Sprintf("/dev/sd%c%c", 'f'+i/10, 'a'+i%10), AWSVolume: infrav1.AWSVolume{SizeGiB: 1}})
-			}
-		}, "", string(cloud.InvalidSpec), []string{"volumes, networkInterfaces: ask for fewer"}},
-		{"interfaces", func(m *infrav1.AWSMachine) {
-			for i := range int32(3) {
-				m.NetworkInterfaces = append(m.NetworkInterfaces, infrav1.AWSNetworkInterface{DeviceIndex: i + 1})
-			}
-		}, "", string(cloud.InvalidSpec), []string{"Interface count 4", "t3.small", "volumes, networkInterfaces: ask for fewer"}},
-		{"snapshot", func(m *infrav1.AWSMachine) {
-			m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-0dead"}}
-		}, "",
-			string(cloud.NotFound), []string{"snap-0dead", "volumes: name snapshots"}},
-		{"size", func(m *infrav1.AWSMachine) {
-			m.Volumes = []infrav1.AWSDataVolume{{DeviceName: "/dev/sdf", SnapshotID: "snap-01", AWSVolume: infrav1.AWSVolume{SizeGiB: 1}}}
-		}, "", string(cloud.InvalidSpec), []string{"snap-01", "volumes: ask for no less than the snapshot holds"}},
-		{"iops", func(m *infrav1.AWSMachine) { m.RootVolume = &infrav1.AWSVolume{Type: "io1", SizeGiB: 8, IOPS: 10000} }, "",
-			string(cloud.InvalidSpec), []string{"ratio of 1250", "rootVolume, volumes: choose a type, sizeGiB, iops"}},
-		{"login", func(m *infrav1.AWSMachine) { m.KeyName = ec2stub.Nobody }, "", string(cloud.NotFound), []string{"keyName: name a key pair"}},
-		{"profile", func(m *infrav1.AWSMachine) { m.InstanceProfile = ec2stub.Nobody }, "", string(cloud.InvalidSpec), []string{"instanceProfile: name one"}},
-		{"placement", func(m *infrav1.AWSMachine) { m.PlacementGroup = &infrav1.AWSPlacementGroup{Name: ec2stub.Nobody} }, "",
-			string(cloud.NotFound), []string{"placementGroup: name one"}},
-		{"host", func(m *infrav1.AWSMachine) { m.Tenancy, m.HostID = "host", "h-"+ec2stub.Nobody }, "", string(cloud.NotFound), []string{"hostID: name a dedicated host"}},
-		{"reservation", func(m *infrav1.AWSMachine) {
-			m.CapacityReservation = &infrav1.AWSCapacityReservation{ID: "cr-" + ec2stub.Nobody}
-		}, "",
-			string(cloud.NotFound), []string{"capacityReservation: name one"}},
-		{"price", func(m *infrav1.AWSMachine) { m.Market = &infrav1.AWSMarket{Type: "spot", MaxPriceUSD: "0.001"} }, "",
-			string(cloud.NoCapacity), []string{"0.001", "market.maxPriceUSD: raise it"}},
-		{"parameter", func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/none"} }, "",
-			string(cloud.NotFound), []string{"/none", "image.ssmParameter: name a parameter"}},
-		{"lookup", func(m *infrav1.AWSMachine) {
-			m.Image = infrav1.AWSImage{Lookup: &infrav1.AWSImageLookup{Owners: []string{"self"}, Name: "none"}}
-		}, "", string(cloud.NotFound), []string{"no AMI of self", "image.lookup: ask for another"}},
-		{"tags", func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{Tags: map[string]string{"role": "none"}} }, "",
-			string(cloud.NotFound), []string{"no subnet has the tags", "subnets.tags: put them"}},
-		{"group-tags", func(m *infrav1.AWSMachine) {
-			m.SecurityGroups = &infrav1.AWSSelector{Tags: map[string]string{"role": "none"}}
-		}, "",
-			string(cloud.NotFound), []string{"vpc-01", "securityGroups.tags: put them"}},
-		{"key", func(m *infrav1.AWSMachine) { m.RootVolume = &infrav1.AWSVolume{KMSKeyID: ec2stub.DeniedKey} }, "",
-			infrav1.InstanceGoneReason, []string{"Client error on launch", "rootVolume.kmsKeyID"}},
-		{"data", func(*infrav1.AWSMachine) {}, base64.StdEncoding.EncodeToString(long), string(cloud.InvalidSpec), []string{"user data", "EC2 takes 16384", "shorten files and commands"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}
-			pool := s.NewPool(c.name, 1)
-			template := pool.Template(pool.Name, pool.Machine)
-			template.Spec.Template.Spec.AWS.Image.ID = "ami-0a" // which keeps nothing
-			c.change(template.Spec.Template.Spec.AWS)
-			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: pool.Name}, Data: map[string][]byte{"value": []byte("#cloud-config\n" + c.data)}}
-			md := pool.Deployment()
-			md.Spec.Template.Spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To(secret.Name)}
-			s.Do(scenario.Create(s.Ctx, s.Rig.Client, secret, template, md))
-			s.Until("the machine says what is wrong", func(ctx context.Context) (string, error) {
-				list := &infrav1.CloudMachineList{}
-				if err := s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: md.Name}); err != nil {
-					return "", err
-				}
-				if len(list.Items) != 1 {
-					return missing(1, len(list.Items)), nil
-				}
-				return says(&list.Items[0], c.reason, c.words...), nil
-			})
-		})
+	s.bad("data", func(*infrav1.AWSMachine) {}, base64.StdEncoding.EncodeToString(long))
+	for _, c := range badMachines {
+		s.bad(c.name, c.change, "a few words")
+	}
+	s.complains(t, "data", invalid, "user data", "EC2 takes 16384", "shorten files and commands")
+	for _, c := range badMachines {
+		t.Run(c.name, func(t *testing.T) { s.complains(t, c.name, c.reason, c.words...) })
 	}
 	var living []string
 	for _, r := range s.Live(s.Books()) {
@@ -124,6 +254,36 @@ func TestBadMachines(t *testing.T) {
 	if len(living) > 0 {
 		t.Errorf("there are %v", living)
 	}
+}
+
+// bad makes a pool of one machine.
+func (s *stage) bad(name string, change func(*infrav1.AWSMachine), data string) {
+	s.Helper()
+	pool := s.NewPool(name, 1)
+	template := pool.Template(pool.Name, pool.Machine)
+	template.Spec.Template.Spec.AWS.Image.ID = "ami-0a" // which keeps nothing
+	change(template.Spec.Template.Spec.AWS)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: pool.Name}, Data: map[string][]byte{"value": []byte("#cloud-config\n" + data)}}
+	md := pool.Deployment()
+	md.Spec.Template.Spec.Bootstrap = clusterv1.Bootstrap{DataSecretName: ptr.To(secret.Name)}
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, secret, template, md))
+}
+
+// complains waits until the machine of such a pool says what is wrong.
+func (s *stage) complains(t *testing.T, name, reason string, words ...string) {
+	t.Helper()
+	in := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}
+	in.Until("the machine says what is wrong", func(ctx context.Context) (string, error) {
+		list := &infrav1.CloudMachineList{}
+		pool := client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.NewPool(name, 1).Name}
+		if err := s.Rig.Client.List(ctx, list, client.InNamespace(s.Namespace), pool); err != nil {
+			return "", err
+		}
+		if len(list.Items) != 1 {
+			return missing(1, len(list.Items)), nil
+		}
+		return says(&list.Items[0], reason, words...), nil
+	})
 }
 
 // says tells what Ready lacks of a reason and some words; "" when it says so.
@@ -148,18 +308,30 @@ func TestBadAccounts(t *testing.T) {
 	t.Cleanup(site.Close)
 	expired := ec2stub.New(t, ec2stub.Options{})
 	expired.Expire()
+	foreign := &infrav1.AWSAssumeRole{ARN: "arn:aws:iam::210987654321:role/foreign", ExternalID: "another"}
+	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "other"},
+		Data: map[string][]byte{"aws_access_key_id": []byte(rig.AWSKey), "aws_secret_access_key": []byte("of-another-key")}}
+	s.Do(s.Rig.Client.Create(s.Ctx, other))
 	for _, c := range []struct {
-		name, endpoint, reason string
-		words                  []string
+		name   string
+		change func(*infrav1.CloudAccountSpec)
+		reason string
+		words  []string
 	}{
-		{"expired", expired.URL, string(cloud.Unauthorized), []string{"ExpiredToken", "credentialsRef: renew the credentials"}},
-		{"site", site.URL, string(cloud.Unknown), []string{"does the endpoint belong to AWS?"}},
+		{"expired", func(a *infrav1.CloudAccountSpec) { a.AWS.Endpoint = expired.URL },
+			string(cloud.Unauthorized), []string{"ExpiredToken", "credentialsRef: renew the credentials"}},
+		{"secret", func(a *infrav1.CloudAccountSpec) { a.CredentialsRef.Name = other.Name },
+			string(cloud.Unauthorized), []string{"SignatureDoesNotMatch", "credentialsRef: put the access key's own secret"}},
+		{"role", func(a *infrav1.CloudAccountSpec) { a.AWS.AssumeRole = foreign },
+			string(cloud.Unauthorized), []string{"AccessDenied", "assumeRole: let the role's trust policy"}},
+		{"site", func(a *infrav1.CloudAccountSpec) { a.AWS.Endpoint = site.URL }, string(cloud.Unknown), []string{"does the endpoint belong to AWS?"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}
 			account := s.Account()
 			s.Dress(account)
-			account.Name, account.Spec.AWS.Endpoint = c.name, c.endpoint
+			account.Name = c.name
+			c.change(&account.Spec)
 			s.Do(s.Rig.Client.Create(s.Ctx, account))
 			s.Until("the account says what is wrong", func(ctx context.Context) (string, error) {
 				if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {

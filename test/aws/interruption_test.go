@@ -4,6 +4,7 @@ package aws
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,6 +44,18 @@ func TestInterruption(t *testing.T) {
 		s.Do(s.Rig.Client.Create(s.Ctx, o))
 	}
 	s.Until("three machines are ready", scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3)))
+	s.Until("Machines and Nodes say that they may be taken back", func(ctx context.Context) (string, error) {
+		for _, m := range s.machines() {
+			node := &corev1.Node{}
+			if err := s.Rig.Nodes.Get(ctx, client.ObjectKey{Name: m.Name}, node); err != nil {
+				return "", err
+			}
+			if _, labelled := node.Labels[clusterv1.InterruptibleLabel]; !labelled || !ptr.Deref(m.Status.Interruptible, false) {
+				return fmt.Sprintf("%s: status.interruptible %v, its Node's labels are %v", m.Name, m.Status.Interruptible, node.Labels), nil
+			}
+		}
+		return "", nil
+	})
 	s.Until("the account says that there is no such queue", s.account(account, metav1.ConditionFalse, "interruptionQueue.url"))
 	account.Spec.AWS.InterruptionQueue.URL = s.AWS.QueueURL()
 	s.Do(s.Rig.Client.Update(s.Ctx, account))
@@ -51,6 +66,10 @@ func TestInterruption(t *testing.T) {
 	s.AWS.Send(ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", map[string]any{"instance-id": instanceOf(all[0])}), 0)
 	s.Until("the recommendation is shown", s.troubled(all[0], "likely to be taken back"))
 	s.Until("and the queue is empty", s.queue(0))
+
+	s.AWS.Announce(instanceOf(all[1]), "instance-retirement", "The instance is running on degraded hardware")
+	s.AWS.Send(ec2stub.Event("aws.health", "AWS Health Event", map[string]any{"service": "EC2"}), 0) // else it is asked for each few minutes
+	s.Until("the scheduled event is shown", scenario.All(s.troubled(all[1], "AWS announces instance-retirement"), s.queue(0)))
 
 	s.AWS.Warn(instanceOf(all[0]))
 	s.Until("the first is replaced", scenario.All(s.replaced(all[0]), pool.Ready(s.Rig.Client, 3), s.nodes(3), s.queue(0)))

@@ -28,6 +28,15 @@ func (c *Cloud) Allocate(instance string, tags map[string]string) (id string) {
 	return l.id
 }
 
+// Plug makes a network interface with tags that is attached to an instance and stays when that goes.
+func (c *Cloud) Plug(instance string, tags map[string]string) (id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := &leftover{id: c.number("eni-"), attached: instance, made: time.Now(), tags: tags}
+	c.leftovers[l.id] = l
+	return l.id
+}
+
 // describeAddresses has no pages, as EC2's has none.
 func (c *Cloud) describeAddresses(form url.Values) (any, *failure) {
 	found, _, fail := c.findLeftovers(form, "eipalloc-")

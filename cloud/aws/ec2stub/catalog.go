@@ -12,6 +12,7 @@ import (
 const (
 	KeepingImage = "ami-0ee9"
 	keptDevice   = "/dev/sdb"
+	rootDevice   = "/dev/sda1"
 )
 
 // What the region has. Images are told apart by architecture and age.
@@ -21,7 +22,9 @@ var (
 	sizes = map[string]typeItem{
 		"t3.small":  {Name: "t3.small", Architecture: "x86_64", CPUs: 2, MemoryMiB: 2048, Interfaces: 3, Addresses: 4},
 		"m7g.large": {Name: "m7g.large", Architecture: "arm64", CPUs: 2, MemoryMiB: 8192, Interfaces: 3, Addresses: 10},
-		"p4d.24xlarge": {Name: "p4d.24xlarge", Architecture: "x86_64", CPUs: 96, MemoryMiB: 1179648, Interfaces: 60, Addresses: 50,
+		"t2.small":  {Name: "t2.small", Architecture: "x86_64", CPUs: 1, MemoryMiB: 2048, Interfaces: 3, Addresses: 4, Fixed: true},
+		"m1.small":  {Name: "m1.small", Architecture: "x86_64", CPUs: 1, MemoryMiB: 1740, Interfaces: 2, Addresses: 4, Plain: true},
+		"p4d.24xlarge": {Name: "p4d.24xlarge", Architecture: "x86_64", CPUs: 96, MemoryMiB: 1179648, Interfaces: 60, Addresses: 50, Cards: 3,
 			GPUs: []gpuItem{{Name: "A100", Maker: "NVIDIA", Count: 8}}},
 	}
 

@@ -27,6 +27,8 @@ const DeniedKey = "alias/denied"
 type instance struct {
 	id, zone, size, image, ip string
 	spot, impaired, vanished  bool
+	xen                       bool // its hypervisor, as of few sizes
+	console                   string
 	event                     *eventItem // announced; nil for none
 	made, ended               time.Time  // ended: when it was told to terminate
 	reason                    string     // why it ended; "" where somebody asked for it
@@ -313,14 +315,14 @@ func (l *leftover) status() string {
 	return "available"
 }
 
-func (c *Cloud) deleteLeftover(id, code string) (any, *failure) {
+func (c *Cloud) deleteLeftover(id, kind, inUse string) (any, *failure) {
 	c.tick()
 	l := c.leftovers[id]
 	switch {
 	case l == nil:
-		return nil, refuse(code+".NotFound", "'%s' does not exist.", id)
+		return nil, refuse(kind+".NotFound", "'%s' does not exist.", id)
 	case l.attached != "":
-		return nil, refuse("VolumeInUse", "%s is attached to %s", id, l.attached)
+		return nil, refuse(inUse, "%s is attached to %s", id, l.attached)
 	}
 	delete(c.leftovers, id)
 	c.buried = append(c.buried, l)

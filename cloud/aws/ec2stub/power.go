@@ -66,6 +66,19 @@ func (i *instance) end(reason string) {
 	}
 }
 
+// getConsoleOutput answers as the EC2 API Reference has it. The refusal is EC2's own.
+func (c *Cloud) getConsoleOutput(form url.Values) (any, *failure) {
+	id := form.Get("InstanceId")
+	i := c.instances[id]
+	if i == nil || i.vanished {
+		return nil, refuse("InvalidInstanceID.NotFound", "The instance ID '%s' does not exist", id)
+	}
+	if i.xen && form.Get("Latest") == "true" {
+		return nil, refuse("UnsupportedOperation", "This instance type does not support retrieving the latest console logs.")
+	}
+	return consoleResponse{ID: id, Time: time.Now().UTC().Format(time.RFC3339), Output: base64.StdEncoding.EncodeToString([]byte(i.console))}, nil
+}
+
 // Entry is one line of the cloud's own books: an instance, however long it has been gone, or what is left of one.
 type Entry struct {
 	ID string

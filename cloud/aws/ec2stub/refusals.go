@@ -3,6 +3,7 @@
 package ec2stub
 
 import (
+	"cmp"
 	"encoding/base64"
 	"net/url"
 	"strconv"
@@ -16,12 +17,19 @@ const (
 	maxUserData = 16384
 	// maxRatio is how many I/O operations a second an io1 volume has for each GiB, at most.
 	maxRatio = 50
+	// maxThroughput is how many MiB a second a gp3 volume moves for each I/O operation a second at most, and gp3IOPS is how many of these it has
+	// unless it is asked for others.
+	maxThroughput, gp3IOPS = 0.25, 3000
 	// spotPrice is what a spot instance of any type costs in USD an hour.
 	spotPrice = 0.01
 )
 
-// Nobody is a part of names that nothing has.
-const Nobody = "0dead"
+const (
+	// Nobody is a part of names that nothing has, and a tag's value that the organization's policy forbids.
+	Nobody = "0dead"
+	// ClusterGroup is a placement group of the strategy "cluster", for which no small machine is made. All others are of "spread".
+	ClusterGroup = "cluster"
+)
 
 // snapshots are those with a size in GiB that matters.
 var snapshots = map[string]int{"snap-01": 8}
@@ -41,9 +49,11 @@ func (c *Cloud) checkLaunch(form url.Values) (subnetItem, *failure) {
 			size.Architecture, image.Architecture)
 	}
 	subnet, fail := checkNetwork(form, size)
-	for _, check := range []func(url.Values) *failure{checkNames, checkDevices, checkUserData, checkPrice} {
+	for _, check := range []func(url.Values, typeItem) *failure{
+		checkInterfaces, checkNames, checkPlacement, checkReservation, checkProcessor, checkDevices, checkUserData, checkPrice, checkTags,
+	} {
 		if fail == nil {
-			fail = check(form)
+			fail = check(form, size)
 		}
 	}
 	return subnet, fail
@@ -81,8 +91,30 @@ func checkNetwork(form url.Values, size typeItem) (subnetItem, *failure) {
 	return subnet, nil
 }
 
+// checkInterfaces refuses adapters that the type does not have, and IPv6, which no subnet here has. The words are the stand-in's own where AWS
+// documents none; the driver goes by what they name.
+func checkInterfaces(form url.Values, size typeItem) *failure {
+	seen := map[string]bool{}
+	for _, nic := range tagged(form, "NetworkInterface") {
+		card, _ := strconv.Atoi(nic.Get("NetworkCardIndex"))
+		place := itoa(card) + "/" + nic.Get("DeviceIndex")
+		switch {
+		case seen[place]:
+			return refuse("InvalidParameterValue", "Each network interface requires a unique device index.")
+		case card > size.Cards:
+			return refuse("InvalidParameterValue", "The network card index %d exceeds the limit for %s", card, size.Name)
+		case strings.HasPrefix(nic.Get("InterfaceType"), "efa") && size.Cards == 0:
+			return refuse("InvalidParameterCombination", "EFA interfaces are not supported on %s", size.Name)
+		case nic.Get("Ipv6AddressCount") != "":
+			return refuse("InvalidParameterValue", "The subnet %s has no IPv6 CIDR block", nic.Get("SubnetId"))
+		}
+		seen[place] = true
+	}
+	return nil
+}
+
 // checkNames refuses the names of what is not there.
-func checkNames(form url.Values) *failure {
+func checkNames(form url.Values, _ typeItem) *failure {
 	for _, named := range []struct{ field, code, words string }{
 		{"KeyName", "InvalidKeyPair.NotFound", "The key pair '%s' does not exist"},
 		{"IamInstanceProfile.Name", "InvalidParameterValue", "Value (%s) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"},
@@ -90,6 +122,7 @@ func checkNames(form url.Values) *failure {
 		{"Placement.HostId", "InvalidHostID.NotFound", "The host ID '%s' does not exist"},
 		{"CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId", "InvalidCapacityReservationId.NotFound",
 			"The capacity reservation ID '%s' does not exist"},
+		{"CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationResourceGroupArn", "InvalidLaunchTargets", "The target '%s' is invalid"},
 	} {
 		if name := form.Get(named.field); strings.Contains(name, Nobody) {
 			return refuse(named.code, named.words, name)
@@ -98,12 +131,61 @@ func checkNames(form url.Values) *failure {
 	return nil
 }
 
-func checkDevices(form url.Values) *failure {
+// checkPlacement: a host's account has none unless it is named; a partition is one of a group that has them.
+func checkPlacement(form url.Values, size typeItem) *failure {
+	switch group := form.Get("Placement.GroupName"); {
+	case form.Get("Placement.Tenancy") == "host" && form.Get("Placement.HostId") == "":
+		return refuse("UnavailableHostRequirements", "There are no valid Dedicated Hosts available on which you can launch an instance.")
+	case group == ClusterGroup && size.Cards == 0:
+		return refuse("InvalidParameterCombination", "Cluster placement groups are not supported by the '%s' instance type. Specify a supported instance type or change the placement group strategy, and try again.", size.Name)
+	case group != "" && form.Get("Placement.PartitionNumber") != "":
+		return refuse("InvalidParameterCombination", "The partition number can't be specified for the placement group '%s', which has none.", group)
+	}
+	return nil
+}
+
+// checkReservation: there is no reservation with room, and every Capacity Block is for later.
+func checkReservation(form url.Values, _ typeItem) *failure {
+	switch {
+	case form.Get("InstanceMarketOptions.MarketType") == "capacity-block":
+		return refuse("InvalidCapacityReservationState.PendingActivation", "Your Capacity Block is not active yet.")
+	case form.Get("CapacityReservationSpecification.CapacityReservationPreference") == "capacity-reservations-only":
+		return refuse("ReservationCapacityExceeded", "There is not enough available capacity in the Capacity Reservation.")
+	}
+	return nil
+}
+
+func checkProcessor(form url.Values, size typeItem) *failure {
+	switch {
+	case form.Get("CpuOptions.AmdSevSnp") == "enabled":
+		return refuse("InvalidParameterCombination", "AMD SEV-SNP is not supported on %s", size.Name)
+	case form.Get("CpuOptions.NestedVirtualization") == "enabled":
+		return refuse("InvalidParameterCombination", "Nested virtualization is not supported on %s", size.Name)
+	case form.Get("CpuOptions.CoreCount") != "" && size.Fixed:
+		return refuse("UnsupportedOperation", "The %s instance type does not support specifying CpuOptions.", size.Name)
+	}
+	return nil
+}
+
+func checkDevices(form url.Values, size typeItem) *failure {
+	named := map[string]bool{}
 	for _, device := range tagged(form, "BlockDeviceMapping") {
-		snapshot, kind := device.Get("Ebs.SnapshotId"), device.Get("Ebs.VolumeType")
+		name, snapshot, kind := device.Get("DeviceName"), device.Get("Ebs.SnapshotId"), device.Get("Ebs.VolumeType")
 		gib, _ := strconv.Atoi(device.Get("Ebs.VolumeSize"))
 		iops, _ := strconv.Atoi(device.Get("Ebs.Iops"))
+		throughput, _ := strconv.ParseFloat(device.Get("Ebs.Throughput"), 64)
+		ratio := throughput / float64(cmp.Or(iops, gp3IOPS))
 		switch {
+		case named[name]:
+			return refuse("InvalidBlockDeviceMapping", "The device '%s' is used in more than one block-device mapping", name)
+		case size.Plain && device.Get("Ebs.Encrypted") == "true":
+			return refuse("EncryptedVolumesNotSupported", "Encrypted volumes are not supported by %s", size.Name)
+		case name == rootDevice && (kind == "st1" || kind == "sc1"):
+			return refuse("BootForVolumeTypeUnsupported", "The volume type %s can't be used as a boot volume", kind)
+		case name == rootDevice && gib > 0 && gib < rootGiB:
+			return refuse("InvalidBlockDeviceMapping", "Volume of size %dGB is smaller than snapshot of the image, expect size >= %dGB", gib, rootGiB)
+		case ratio > maxThroughput:
+			return refuse("InvalidParameterCombination", "Throughput to iops ratio of %f is too high; maximum is %f", ratio, maxThroughput)
 		case strings.Contains(snapshot, Nobody):
 			return refuse("InvalidSnapshot.NotFound", "The snapshot '%s' does not exist.", snapshot)
 		case gib > 0 && gib < snapshots[snapshot]:
@@ -111,11 +193,12 @@ func checkDevices(form url.Values) *failure {
 		case kind == "io1" && iops > maxRatio*gib:
 			return refuse("InvalidParameterCombination", "Iops to volume size ratio of %f is too high; maximum is %f", float64(iops)/float64(gib), float64(maxRatio))
 		}
+		named[name] = true
 	}
 	return nil
 }
 
-func checkUserData(form url.Values) *failure {
+func checkUserData(form url.Values, _ typeItem) *failure {
 	data, err := base64.StdEncoding.DecodeString(form.Get("UserData"))
 	if err != nil {
 		return refuse("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data")
@@ -126,10 +209,21 @@ func checkUserData(form url.Values) *failure {
 	return nil
 }
 
-func checkPrice(form url.Values) *failure {
+func checkPrice(form url.Values, _ typeItem) *failure {
 	price := form.Get("InstanceMarketOptions.SpotOptions.MaxPrice")
 	if offer, err := strconv.ParseFloat(price, 64); err == nil && offer < spotPrice {
 		return refuse("SpotMaxPriceTooLow", "Your Spot request price of %s is lower than the minimum required Spot request fulfillment price of %g.", price, spotPrice)
+	}
+	return nil
+}
+
+func checkTags(form url.Values, _ typeItem) *failure {
+	for _, spec := range tagged(form, "TagSpecification") {
+		for _, tag := range tagged(spec, "Tag") {
+			if tag.Get("Value") == Nobody {
+				return refuse("TagPolicyViolation", "The tag policy does not allow the specified value for the following tag key: '%s'.", tag.Get("Key"))
+			}
+		}
 	}
 	return nil
 }

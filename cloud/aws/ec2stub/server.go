@@ -53,8 +53,9 @@ type Cloud struct {
 
 	options Options
 	account uint64 // begins all IDs
-	buckets map[string]*rate.Limiter
-	queue   *queue
+	// buckets are for calls, by the verb that they begin with; resources are for the instances that calls name.
+	buckets, resources map[string]*rate.Limiter
+	queue              *queue
 
 	mu        sync.Mutex
 	keys      map[string]string // access keys and their secrets, those handed out by STS among them
@@ -83,7 +84,8 @@ func New(t interface{ Cleanup(func()) }, options Options) *Cloud {
 			// EC2's user guide, "Request throttling for the Amazon EC2 API".
 			"Run": rate.NewLimiter(2, 5), "Describe": rate.NewLimiter(20, 100), "": rate.NewLimiter(5, 100),
 		},
-		queue: newQueue(), keys: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{},
+		resources: map[string]*rate.Limiter{"RunInstances": rate.NewLimiter(2, 1000), "TerminateInstances": rate.NewLimiter(20, 1000)},
+		queue:     newQueue(), keys: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{},
 		leftovers: map[string]*leftover{}, tokens: map[zonalToken]launch{}, capacity: map[string]int{}, protected: map[string]bool{},
 	}
 	maps.Copy(c.keys, options.Keys)
@@ -191,17 +193,20 @@ func (c *Cloud) serve(ctx context.Context, in call, f Fault) (any, *failure) {
 		"RunInstances":              c.runInstances,
 		"DescribeInstances":         c.describeInstances,
 		"TerminateInstances":        c.terminateInstances,
+		"GetConsoleOutput":          c.getConsoleOutput,
 		"DescribeInstanceStatus":    c.describeInstanceStatus,
 		"DescribeVolumes":           c.describeVolumes,
 		"DescribeNetworkInterfaces": c.describeNetworkInterfaces,
 		"DescribeAddresses":         c.describeAddresses,
 		"DescribeTags":              c.describeTags,
 		"ReleaseAddress": func(form url.Values) (any, *failure) {
-			return c.deleteLeftover(form.Get("AllocationId"), "InvalidAllocationID")
+			return c.deleteLeftover(form.Get("AllocationId"), "InvalidAllocationID", "InvalidIPAddress.InUse")
 		},
-		"DeleteVolume": func(form url.Values) (any, *failure) { return c.deleteLeftover(form.Get("VolumeId"), "InvalidVolume") },
+		"DeleteVolume": func(form url.Values) (any, *failure) {
+			return c.deleteLeftover(form.Get("VolumeId"), "InvalidVolume", "VolumeInUse")
+		},
 		"DeleteNetworkInterface": func(form url.Values) (any, *failure) {
-			return c.deleteLeftover(form.Get("NetworkInterfaceId"), "InvalidNetworkInterfaceID")
+			return c.deleteLeftover(form.Get("NetworkInterfaceId"), "InvalidNetworkInterfaceID", "InvalidNetworkInterface.InUse")
 		},
 		"DescribeImages":            c.describeImages,
 		"DescribeInstanceTypes":     c.describeInstanceTypes,
@@ -228,7 +233,8 @@ func (c *Cloud) throttle(in call) *failure {
 			bucket = b
 		}
 	}
-	if bucket.Allow() {
+	of, instances := c.resources[in.op], max(len(list(in.form, "InstanceId")), 1) // a create asks for one
+	if bucket.Allow() && (of == nil || of.AllowN(time.Now(), instances)) {
 		return nil
 	}
 	return &failure{http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded."}
@@ -246,6 +252,13 @@ func (c *Cloud) Announce(id, code, words string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.instances[id].event = &eventItem{Code: code, Description: words, NotBefore: "2030-01-02T03:04:05Z"}
+}
+
+// Print is what an instance has written to its console. One that is not on Nitro shows it only to who does not ask for the latest.
+func (c *Cloud) Print(id string, nitro bool, text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.instances[id].console, c.instances[id].xen = text, !nitro
 }
 
 // Impair has an instance's status check fail.

@@ -83,6 +83,12 @@ type changeItem struct {
 	Now    stateItem `xml:"currentState"`
 }
 
+type consoleResponse struct {
+	ID     string `xml:"instanceId"`
+	Time   string `xml:"timestamp"`
+	Output string `xml:"output,omitempty"`
+}
+
 type volumesResponse struct {
 	Volumes   []volumeItem `xml:"volumeSet>item"`
 	NextToken string       `xml:"nextToken,omitempty"`
@@ -142,7 +148,7 @@ type deviceItem struct {
 }
 
 func (i *imageItem) fill() {
-	i.State, i.RootType, i.RootDevice = "available", "ebs", "/dev/sda1"
+	i.State, i.RootType, i.RootDevice = "available", "ebs", rootDevice
 	i.Devices = []deviceItem{{i.RootDevice, "snap-01", rootGiB, "gp3", true}}
 	if i.ID == KeepingImage {
 		i.Devices = append(i.Devices, deviceItem{keptDevice, "snap-02", 1, "gp3", false})
@@ -158,6 +164,10 @@ type typeItem struct {
 	CPUs, MemoryMiB       int
 	Interfaces, Addresses int
 	GPUs                  []gpuItem
+	// Plain has no disk encrypted, Fixed takes no CPU options. Cards is how many network cards there are beside the first, on each of which there
+	// can be an Elastic Fabric Adapter, as on the first then.
+	Plain, Fixed bool
+	Cards        int
 }
 
 type typeAnswer struct {
