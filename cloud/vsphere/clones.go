@@ -22,9 +22,12 @@ import (
 // what it makes: whose it is, is known to the process that began it. What an earlier process began, and what was begun by a
 // call whose answer was lost, is suspected of being any machine's, until it ends.
 type clones struct {
+	most int // that may run at once; 0: any number
+
 	mu     sync.Mutex
-	asking map[string]bool // an Ensure is under way
+	asking map[string]bool // an Ensure is under way; true: it may clone
 	tasks  map[string]*clone
+	looked time.Time // when all tasks were last asked for
 	// lost are the machines whose clone call got no answer, with the tasks that may be theirs; nil before they were looked for.
 	lost map[string]map[types.ManagedObjectReference]bool
 	// settled is true once no clone of an earlier process runs.
@@ -45,11 +48,45 @@ func (c *clones) begin(id string) bool {
 	if c.asking == nil {
 		c.asking, c.tasks, c.lost = map[string]bool{}, map[string]*clone{}, map[string]map[types.ManagedObjectReference]bool{}
 	}
-	if c.asking[id] {
+	if _, under := c.asking[id]; under {
 		return false
 	}
-	c.asking[id] = true
+	c.asking[id] = false
 	return true
+}
+
+// admit tells whether the machine may be cloned now. One whose clone may run already is not held up.
+func (c *clones) admit(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, lost := c.lost[id]
+	if c.most == 0 || lost || c.tasks[id] != nil {
+		return true
+	}
+	running := 0
+	for _, k := range c.tasks {
+		if k.failed == nil {
+			running++
+		}
+	}
+	for other, admitted := range c.asking {
+		if admitted && c.tasks[other] == nil {
+			running++
+		}
+	}
+	c.asking[id] = running < c.most
+	return c.asking[id]
+}
+
+// due is how long it is until the tasks should be looked at again; 0 makes it the caller's to do so.
+func (c *clones) due(pace time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	after := max(pace-time.Since(c.looked), 0)
+	if after == 0 {
+		c.looked = time.Now()
+	}
+	return after
 }
 
 func (c *clones) end(id string) {
@@ -103,6 +140,11 @@ func (c *clones) running(ids []string) map[types.ManagedObjectReference]string {
 
 // ask reads how far the clones are, and returns the machines that are still being made, or could not be.
 func (c *clones) ask(ctx context.Context, s *session, page int32, ids []string) (map[string]cloud.Resource, error) {
+	if ids == nil {
+		c.mu.Lock()
+		c.looked = time.Now()
+		c.mu.Unlock()
+	}
 	tasks := c.running(ids)
 	if len(tasks) == 0 {
 		return nil, nil
@@ -229,6 +271,9 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Reso
 	}
 	defer d.clones.end(id)
 	err = d.vcenter.with(ctx, func(s *session) error {
+		if err := d.room(ctx, s, id); err != nil {
+			return err
+		}
 		found, err := d.existing(ctx, s, req, id)
 		if err == nil && found == nil {
 			found, err = d.clone(ctx, s, req, id)
@@ -239,6 +284,25 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Reso
 		return err
 	})
 	return made, err
+}
+
+// room returns *cloud.Queued while as many clones run as may. That some have ended is learned from the listings or the stream; where nothing has
+// asked for it lately, it is asked for here.
+func (d *driver) room(ctx context.Context, s *session, id string) error {
+	if d.clones.admit(id) {
+		return nil
+	}
+	after := d.clones.due(d.pace)
+	if after == 0 {
+		if _, err := d.clones.ask(ctx, s, d.page, nil); err != nil {
+			return err
+		}
+		if d.clones.admit(id) {
+			return nil
+		}
+		after = d.pace
+	}
+	return &cloud.Queued{After: after}
 }
 
 // existing returns the machine if there is one, or one is being made.

@@ -58,6 +58,9 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	if spec.AntiAffinityGroup != "" {
 		set(optionGroup, spec.AntiAffinityGroup)
 	}
+	if spec.HardwareVersion != "" {
+		set(optionHardware, spec.HardwareVersion)
+	}
 	switch spec.PowerOffMode {
 	case infrav1.VSpherePowerOffTrySoft:
 		set(optionPowerOff, fmt.Sprintf("%ds", max(spec.GuestShutdownSeconds, 1)))

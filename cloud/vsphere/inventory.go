@@ -29,6 +29,7 @@ const (
 	optionHost       = "drover-host-name"
 	optionPowerOff   = "drover-power-off"
 	optionGroup      = "drover-anti-affinity-group"
+	optionHardware   = "drover-hardware-version"
 	optionTags       = "drover-vsphere-tags"
 	optionAttributes = "drover-vsphere-attributes"
 )
@@ -42,8 +43,8 @@ func identityProperties() []string {
 }
 
 func stateProperties() []string {
-	return append(identityProperties(), "config.createDate", "runtime.powerState", "guest.net",
-		option(optionHost), option(optionDomain), option(optionGroup), option(optionTags), option(optionAttributes))
+	return append(identityProperties(), "config.createDate", "config.version", "config.scheduledHardwareUpgradeInfo", "runtime.powerState", "guest.net",
+		option(optionHardware), option(optionHost), option(optionDomain), option(optionGroup), option(optionTags), option(optionAttributes))
 }
 
 // vm is a VM as far as it was asked for.
@@ -355,6 +356,9 @@ func (d *driver) merge(vms []vm, pending map[string]cloud.Resource) []cloud.Reso
 		r := m.resource(id, d.choice)
 		if p, ok := pending[id]; ok && (p.State == cloud.StateFailed || r.State == cloud.StateStopped) {
 			r.State, r.Reason = p.State, p.Reason // a clone is switched on in the end, or could not be
+		}
+		if r.State == cloud.StateRunning {
+			r.Notice = d.vcenter.outdated(m)
 		}
 		if seen[id] {
 			r.ID = id + "/" + m.ref.Value

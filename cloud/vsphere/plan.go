@@ -46,6 +46,7 @@ type template struct {
 	cpus      int32
 	memoryMiB int32
 	guest     string
+	version   string // of its hardware
 	devices   []types.BaseVirtualDevice
 	snapshot  *types.ManagedObjectReference // that a linked clone is made from
 }
@@ -132,7 +133,7 @@ func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphere
 		return t, err
 	}
 	read := func(ref types.ManagedObjectReference, paths ...string) (vm, error) {
-		found, err := s.these(ctx, d.page, []types.ManagedObjectReference{ref}, append(paths, "config.hardware", "config.guestId"))
+		found, err := s.these(ctx, d.page, []types.ManagedObjectReference{ref}, append(paths, "config.hardware", "config.guestId", "config.version"))
 		if err == nil && len(found) == 0 {
 			err = cloud.Errorf(cloud.NotFound, "%s, or its snapshot, has just been removed", t.name)
 		}
@@ -156,7 +157,7 @@ func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphere
 		return t, cloud.Errorf(cloud.Unavailable, "vCenter can't read the configuration of %s now", t.name)
 	}
 	t.cpus, t.memoryMiB, t.devices = hardware.NumCPU, hardware.MemoryMB, hardware.Device
-	t.guest = found.text("config.guestId")
+	t.guest, t.version = found.text("config.guestId"), found.text("config.version")
 	return t, nil
 }
 
@@ -253,6 +254,10 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 	if err != nil {
 		return nil, err
 	}
+	upgrade, err := p.template.upgradeOf(spec.HardwareVersion)
+	if err != nil {
+		return nil, err
+	}
 	for _, change := range devices {
 		if change := change.GetVirtualDeviceConfigSpec(); change.FileOperation != "" {
 			change.Profile = p.policy
@@ -267,13 +272,14 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 			Flags:        &types.VirtualMachineFlagInfo{DiskUuidEnabled: ptr.To(true)}, // CSI drivers find disks by their UUID
 			DeviceChange: devices,
 			ExtraConfig:  options,
+			BootOptions:  bootOptions(spec),
+			Firmware:     firmwareOf(spec),
+
+			ScheduledHardwareUpgradeInfo: upgrade,
 		},
 	}
 	if spec.CoresPerSocket > 0 {
 		clone.Config.NumCoresPerSocket = &spec.CoresPerSocket
-	}
-	if spec.SecureBoot != nil {
-		clone.Config.BootOptions = &types.VirtualMachineBootOptions{EfiSecureBootEnabled: spec.SecureBoot}
 	}
 	if len(spec.PCIDevices) > 0 { // a device writes to memory by itself, so that none of it may be elsewhere
 		clone.Config.MemoryReservationLockedToMax = ptr.To(true)

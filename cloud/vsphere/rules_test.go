@@ -12,6 +12,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -66,6 +67,12 @@ func TestRules(t *testing.T) {
 	for _, both := range []infrav1.VSphereMachine{{}, {Template: "t", ContentLibrary: item}} {
 		g.Expect(check(both)).To(ConsistOf("set template or contentLibrary, and not both"))
 	}
+	secure := func(firmware infrav1.VSphereFirmware) infrav1.VSphereMachine {
+		return infrav1.VSphereMachine{Template: "t", SecureBoot: ptr.To(true), BootOptions: &infrav1.VSphereBootOptions{Firmware: firmware, DelayMilliseconds: 1}}
+	}
+	g.Expect(check(secure(""))).To(BeEmpty())
+	g.Expect(check(secure(infrav1.VSphereFirmwareEFI))).To(BeEmpty())
+	g.Expect(check(secure(infrav1.VSphereFirmwareBIOS))).To(ConsistOf(ContainSubstring("set bootOptions.firmware to EFI")))
 	check = rules(t, "cloudaccounts")
 	domains := []infrav1.VSphereFailureDomain{{Name: "rack-a", ResourcePool: "a"}}
 	g.Expect(check(infrav1.VSphereAccount{FailureDomains: domains})).To(BeEmpty())

@@ -5,12 +5,14 @@ package vsphere
 import (
 	"crypto/tls"
 	"encoding/pem"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/methods"
@@ -75,6 +77,8 @@ func startAt(t testing.TB, address string, vms int) *vcsim {
 	v := &vcsim{Service: model.Service, model: model, stop: stop, calls: map[string]int{}}
 	v.account = &infrav1.CloudAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "vcenter"},
+		// As many clones at once as a test likes.
+		RateLimits: &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}},
 		VSphere: &infrav1.VSphereAccount{
 			Server: strings.Replace(server.URL.Host, "localhost", "127.0.0.1", 1), Datacenter: "DC0", CABundle: string(ca),
 			FailureDomains: []infrav1.VSphereFailureDomain{
@@ -153,6 +157,23 @@ func (v *vcsim) wait() {
 	}
 }
 
+// release lets one of the template's clones that are held go on, and waits for all that it begins. Nobody calls meanwhile.
+func (v *vcsim) release(template *heldVM) {
+	running := template.running()
+	template.released <- struct{}{}
+	for template.running() == running {
+		<-time.After(time.Millisecond)
+	}
+	manager := v.Context.Map.Get(*v.model.ServiceContent.TaskManager)
+	var recent []types.ManagedObjectReference
+	v.Context.WithLock(manager, func() { recent = slices.Clone(manager.(*simulator.TaskManager).RecentTask) })
+	for _, ref := range recent {
+		if task, ok := v.Context.Map.Get(ref).(*simulator.Task); ok && task.Info.Entity.Type != "Clone" {
+			task.Wait()
+		}
+	}
+}
+
 func (v *vcsim) spoil(fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -167,7 +188,7 @@ func (v *vcsim) counted(f func()) map[string]int {
 	f()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.calls
+	return maps.Clone(v.calls) // more may come
 }
 
 // driver makes one, as a new process would.
@@ -252,18 +273,33 @@ type heldVM struct {
 	released chan struct{} // nil: at once
 	fault    types.BaseMethodFault
 
-	mu   sync.Mutex
-	sent []types.VirtualMachineCloneSpec // what vCenter was asked for, as it arrived
+	mu           sync.Mutex
+	sent         []types.VirtualMachineCloneSpec // what vCenter was asked for, as it arrived
+	begun, ended int
+}
+
+// running are the clones that have begun and not ended.
+func (m *heldVM) running() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.begun - m.ended
 }
 
 // CloneVMTask implements the method of vSphere's API, as vcsim calls it.
 func (m *heldVM) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) soap.HasFault {
 	m.mu.Lock()
 	m.sent = append(m.sent, req.Spec)
+	m.begun++
 	m.mu.Unlock()
+	ended := func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.ended++
+	}
 	// A task locks what it is for: this one something of its own, so that all else can be read.
 	task := simulator.CreateTask(types.ManagedObjectReference{Type: "Clone", Value: req.Name}, "cloneVm",
 		func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
+			defer ended()
 			if m.released != nil {
 				<-m.released
 			}

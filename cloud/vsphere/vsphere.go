@@ -47,7 +47,8 @@ func Cloud() cloud.Cloud {
 		New:             newDriver,
 		TLS:             trust,
 		// Prudent guesses: vCenter documents no limits of rate. It queues what goes beyond 8 clones on one host and 128
-		// on one datastore ("Limits on Simultaneous Migrations", vCenter Server and Host Management).
+		// on one datastore ("Limits on Simultaneous Migrations", vCenter Server and Host Management). As many clones as may be begun at
+		// once may also run at once.
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 2, Burst: 20},
 			Delete: cloud.Limit{PerSecond: 10, Burst: 50},
@@ -186,9 +187,14 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	most := Cloud().Limits.Create.Burst
+	if l := cfg.Account.RateLimits; l != nil && l.Create != nil {
+		most = int(l.Create.Burst)
+	}
 	sum := sha256.Sum256([]byte(username)) // a name may tell more than a log should hold
 	return &driver{
 		vcenter: v,
+		clones:  clones{most: most},
 		domains: slices.Clone(account.FailureDomains), category: account.ZoneCategory,
 		choice: chosen,
 		page:   pageSize,

@@ -46,7 +46,6 @@ json.dump({
 // host name, and a network configuration that its renderer understands.
 func TestCloudInit(t *testing.T) {
 	g := NewWithT(t)
-	const username, password = "user@vsphere.local", "password"
 	v, err := vcenter.Start(vcenter.Options{Username: username, Password: password})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(v.Close)

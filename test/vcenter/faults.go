@@ -4,6 +4,7 @@ package vcenter
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -138,15 +139,16 @@ func Operation(body []byte) string {
 	return ""
 }
 
-// operationOf reads a call's operation, and leaves the call as it was.
-func operationOf(req *http.Request) (string, error) {
-	if req.Body == nil {
-		return "", nil
+// operationOf reads a call's operation, and leaves the call as it was. Of one that is not SOAP, it is the method and the path.
+func operationOf(req *http.Request) (operation string, err error) {
+	if req.Body != nil {
+		var raw []byte
+		raw, err = io.ReadAll(req.Body)
+		_ = req.Body.Close()
+		req.Body = io.NopCloser(bytes.NewReader(raw))
+		operation = Operation(raw)
 	}
-	raw, err := io.ReadAll(req.Body)
-	_ = req.Body.Close()
-	req.Body = io.NopCloser(bytes.NewReader(raw))
-	return Operation(raw), err
+	return cmp.Or(operation, req.Method+" "+req.URL.Path), err
 }
 
 // spoil plays a fault on a call.

@@ -11,8 +11,12 @@ import (
 	"time"
 )
 
-// pollEvery is how often the simulator is asked for what a call waits for.
-const pollEvery = 50 * time.Millisecond
+const (
+	// pollEvery is how often the simulator is asked for what a call waits for.
+	pollEvery = 50 * time.Millisecond
+	// pollShare is how much longer than it took to be asked it is left alone: it copies every VM each time.
+	pollShare = 5
+)
 
 var maxWait = regexp.MustCompile(`(<maxWaitSeconds[^>]*>)([0-9]+)(</maxWaitSeconds>)`)
 
@@ -33,6 +37,7 @@ func Poll(req *http.Request, send func(*http.Request) (*http.Response, error)) (
 		body = maxWait.ReplaceAll(body, []byte("${1}0${3}"))
 	}
 	for end := time.Now().Add(time.Duration(seconds) * time.Second); ; {
+		began := time.Now()
 		once := req.Clone(req.Context())
 		once.Body, once.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		resp, err := send(once)
@@ -49,7 +54,7 @@ func Poll(req *http.Request, send func(*http.Request) (*http.Response, error)) (
 			return resp, nil
 		}
 		select {
-		case <-time.After(pollEvery):
+		case <-time.After(max(pollEvery, pollShare*time.Since(began))):
 		case <-req.Context().Done():
 			return nil, req.Context().Err()
 		}

@@ -11,14 +11,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/vmware/govmomi/simulator"
+	_ "github.com/vmware/govmomi/vapi/simulator" // the Automation API
 	"github.com/vmware/govmomi/vim25/types"
 )
 
@@ -38,6 +41,8 @@ type Options struct {
 	Power func(VM) (off func())
 	// Subnet is the second number of the VMs' addresses, 10.<subnet>.x.y.
 	Subnet int
+	// Latency of each call, whatever it waits for besides.
+	Latency time.Duration
 }
 
 // VM is a virtual machine as vCenter has it, or had it.
@@ -49,6 +54,9 @@ type VM struct {
 	MemoryMiB int64
 	IP        string // the guest's, as vCenter is told
 	On, Gone  bool
+	Made      time.Time // about
+	// Attributes are its custom attributes, by name.
+	Attributes map[string]string
 }
 
 // VCenter is one that runs.
@@ -64,6 +72,7 @@ type VCenter struct {
 
 	faulty sync.Mutex
 	faults []*injected
+	calls  map[string]int
 
 	mu       sync.Mutex
 	sessions map[string]bool              // those that were not ended
@@ -80,8 +89,9 @@ func Start(o Options) (*VCenter, error) {
 		return nil, fmt.Errorf("make the simulator's inventory: %w", err)
 	}
 	model.Service.Listen = &url.URL{User: url.UserPassword(o.Username, o.Password)}
+	model.Service.RegisterEndpoints = true
 	v := &VCenter{
-		options: o, model: model, server: model.Service.NewServer(), sessions: map[string]bool{},
+		options: o, model: model, server: model.Service.NewServer(), calls: map[string]int{}, sessions: map[string]bool{},
 		seen: map[types.ManagedObjectReference]VM{}, off: map[types.ManagedObjectReference]func(){},
 	}
 	model.Service.Context.Map.SessionManager().ValidLogin = func(req *types.Login) bool {
@@ -116,6 +126,10 @@ func (d door) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.count(operation)
+	if err := (Fault{Delay: d.options.Latency}).pause(req); err != nil {
+		return nil, err
+	}
 	return d.fault(operation, false).spoil(req, func(req *http.Request) (*http.Response, error) {
 		return Poll(req, func(req *http.Request) (*http.Response, error) { return d.send(req, operation) })
 	})
@@ -138,6 +152,19 @@ func (d door) send(req *http.Request, operation string) (*http.Response, error) 
 	resp.Body = io.NopCloser(bytes.NewReader(answer))
 	d.settle()
 	return resp, err
+}
+
+func (v *VCenter) count(operation string) {
+	v.faulty.Lock()
+	defer v.faulty.Unlock()
+	v.calls[operation]++
+}
+
+// Calls are those that came, by operation; those of the Automation API by method and path.
+func (v *VCenter) Calls() map[string]int {
+	v.faulty.Lock()
+	defer v.faulty.Unlock()
+	return maps.Clone(v.calls)
 }
 
 // VMs are those that carry Drover's options, and those that Launch made, gone ones included.
@@ -239,12 +266,18 @@ func (v *VCenter) settle() {
 // look reads a VM, and tells whether it is Drover's.
 func (v *VCenter) look(m *simulator.VirtualMachine) (vm VM, ours bool) {
 	vm = v.seen[m.Self] // with its address
-	vm.Options = map[string]string{}
+	vm.Options, vm.Attributes = map[string]string{}, map[string]string{}
+	names := v.attributes()
 	v.model.Service.Context.WithLock(m, func() {
 		vm.Name, vm.UUID, vm.On = m.Name, m.Config.Uuid, m.Runtime.PowerState == types.VirtualMachinePowerStatePoweredOn
 		vm.CPUs, vm.MemoryMiB = m.Config.Hardware.NumCPU, int64(m.Config.Hardware.MemoryMB)
 		for _, o := range m.Config.ExtraConfig {
 			vm.Options[o.GetOptionValue().Key], _ = o.GetOptionValue().Value.(string)
+		}
+		for _, value := range m.CustomValue {
+			if value, ok := value.(*types.CustomFieldStringValue); ok {
+				vm.Attributes[names[value.Key]] = value.Value
+			}
 		}
 	})
 	return vm, vm.Options["drover-creation-token"] != "" || vm.Options[foreign] != ""
@@ -253,6 +286,7 @@ func (v *VCenter) look(m *simulator.VirtualMachine) (vm VM, ours bool) {
 // embody gives a VM that is on a body and an address, and takes the body of one that is off.
 func (v *VCenter) embody(m *simulator.VirtualMachine, vm VM) {
 	if vm.IP == "" {
+		vm.Made = time.Now()
 		n := len(v.seen) + 1
 		vm.IP = fmt.Sprintf("10.%d.%d.%d", v.options.Subnet, n/250, n%250+1)
 	}

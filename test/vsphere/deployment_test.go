@@ -4,22 +4,39 @@ package vsphere
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/test/scenario"
 )
 
 // TestMachineDeployment: a MachineDeployment comes to Ready Nodes by what their guestinfo variables hold, rolls and goes. A VM that
-// somebody destroys is replaced; and nothing is left in the end.
+// somebody destroys is replaced; and nothing is left in the end. Each has the tag and the custom attribute that its template names. Seen to fail
+// without the attribute.
 func TestMachineDeployment(t *testing.T) {
 	s := start(t, "blue")
+	s.Do(s.VCenter.MakeTag(s.Ctx, "team", "blue"))
+	s.Do(s.VCenter.MakeAttribute(s.Ctx, "cost-center"))
+	dress := s.Dress
+	s.Dress = func(o client.Object) {
+		dress(o)
+		if template, ok := o.(*infrav1.CloudMachineTemplate); ok {
+			m := template.Spec.Template.Spec.VSphere
+			m.Tags = []infrav1.VSphereTag{{Category: "team", Name: "blue"}}
+			m.CustomAttributes = []infrav1.VSphereAttribute{{Name: "cost-center", Value: "4711"}}
+		}
+	}
 	pool := s.NewPool("md", 3)
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.HealthCheck(30)))
-	s.Until("three machines are ready", scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3)))
+	s.Until("three machines are ready", scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3), s.marked))
 
 	s.Do(pool.Roll(s.Ctx, s.Rig.Client, pool.Name+"-2", pool.Machine))
-	s.Until("all have rolled", scenario.All(pool.Ready(s.Rig.Client, 3), pool.Current(s.Rig.Client), s.nodes(3)))
+	s.Until("all have rolled", scenario.All(pool.Ready(s.Rig.Client, 3), pool.Current(s.Rig.Client), s.nodes(3), s.marked))
 
 	lost := s.Live(s.Books())[0].ID
 	s.Do(s.VCenter.Destroy(lost))
@@ -29,7 +46,7 @@ func TestMachineDeployment(t *testing.T) {
 				return lost + " is there", nil
 			}
 		}
-		return scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3))(ctx)
+		return scenario.All(pool.Ready(s.Rig.Client, 3), s.nodes(3), s.marked)(ctx)
 	})
 
 	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
@@ -42,6 +59,20 @@ func TestMachineDeployment(t *testing.T) {
 	if calls["Login"] != 1 || calls["CloneVM_Task"] != 7 {
 		t.Errorf("%d logins and %d clones, want one login for all, and 7 machines: three, three that took their places, and one", calls["Login"], calls["CloneVM_Task"])
 	}
+}
+
+// marked checks that each VM has its tag and its custom attribute.
+func (s *stage) marked(ctx context.Context) (string, error) {
+	tagged, err := s.VCenter.Tagged(ctx, "blue")
+	if err != nil {
+		return "", err
+	}
+	for _, vm := range s.VCenter.VMs() {
+		if !vm.Gone && (!slices.Contains(tagged, vm.UUID) || vm.Attributes["cost-center"] != "4711") {
+			return fmt.Sprintf("%s lacks its tag or its attribute: it has %v", vm.Name, vm.Attributes), nil
+		}
+	}
+	return "", nil
 }
 
 // nodes checks that so many Nodes are Ready, and no other instance lives.

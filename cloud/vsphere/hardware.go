@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package vsphere
+
+import (
+	"fmt"
+
+	"github.com/vmware/govmomi/vim25/types"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// upgradeOf has vCenter upgrade the VM's hardware when it is switched on, which is in the clone's own call; nil where the template's is new enough. A
+// clone takes its template's version (VirtualMachineConfigSpec.version is for new VMs alone, and UpgradeVM_Task a call of its own), but a schedule of
+// its own: with the policy "always" the upgrade runs "when the virtual machine is powered on" (vcenter/vm/hardware, UpgradePolicy). It must name a version
+// newer than the VM's (UpdateSpec, upgrade_version).
+func (t template) upgradeOf(wanted string) (*types.ScheduledHardwareUpgradeInfo, error) {
+	if wanted == "" {
+		return nil, nil
+	}
+	to, err := types.ParseHardwareVersion(wanted)
+	if err != nil {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "hardwareVersion: %q is none, such as vmx-21", cloud.Clip(wanted, 16))
+	}
+	if is, err := types.ParseHardwareVersion(t.version); err == nil && is >= to {
+		return nil, nil
+	}
+	return &types.ScheduledHardwareUpgradeInfo{
+		UpgradePolicy: string(types.ScheduledHardwareUpgradeInfoHardwareUpgradePolicyAlways), VersionKey: wanted,
+	}, nil
+}
+
+// outdated says of a VM that runs why its hardware is older than it was to be; "" where it is not.
+func (v *vcenter) outdated(m vm) string {
+	wanted, is := m.text(option(optionHardware)), m.text("config.version")
+	to, err := types.ParseHardwareVersion(wanted)
+	if err != nil {
+		return ""
+	}
+	if has, err := types.ParseHardwareVersion(is); err == nil && has >= to {
+		return ""
+	}
+	why := ""
+	if schedule, ok := m.properties["config.scheduledHardwareUpgradeInfo"].(types.ScheduledHardwareUpgradeInfo); ok && schedule.Fault != nil {
+		why = ": " + v.faultError("the upgrade", schedule.Fault.Fault, schedule.Fault.LocalizedMessage).Message
+	}
+	return fmt.Sprintf("its hardware version is %s, and %s was asked for%s; upgrade the template, and replace the machine", cloud.Clip(is, 16), cloud.Clip(wanted, 16), why)
+}
+
+// bootOptions are those that the machine's fields set; nil for none.
+func bootOptions(spec *infrav1.VSphereMachine) *types.VirtualMachineBootOptions {
+	if spec.SecureBoot == nil && spec.BootOptions == nil {
+		return nil
+	}
+	o := &types.VirtualMachineBootOptions{EfiSecureBootEnabled: spec.SecureBoot}
+	if b := spec.BootOptions; b != nil {
+		o.BootDelay = int64(b.DelayMilliseconds)
+		if b.RetryAfterMilliseconds > 0 {
+			retry := true
+			o.BootRetryEnabled, o.BootRetryDelay = &retry, int64(b.RetryAfterMilliseconds)
+		}
+	}
+	return o
+}
+
+// firmwareOf is the firmware in vSphere's words; "" for the template's.
+func firmwareOf(spec *infrav1.VSphereMachine) string {
+	if spec.BootOptions == nil {
+		return ""
+	}
+	return map[infrav1.VSphereFirmware]string{
+		infrav1.VSphereFirmwareBIOS: string(types.GuestOsDescriptorFirmwareTypeBios),
+		infrav1.VSphereFirmwareEFI:  string(types.GuestOsDescriptorFirmwareTypeEfi),
+	}[spec.BootOptions.Firmware]
+}
