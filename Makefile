@@ -15,7 +15,7 @@ IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 TEST_TIMEOUT ?= 40m
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/aws test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/e2e test/kubeadm test/vsphere test/openstack test/kubevirt test/vm
+LONG := test/aws test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/e2e test/kubeadm test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
 OTHERS := go test -count 1 -p 1 -timeout 6h
 
 # The first of the schedules that `make test-long` and `make test-orphans` run, so that it does the same each time. `make chaos` draws its own.
@@ -27,7 +27,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-aws test-orphans test-autoscaler test-e2e test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
+.PHONY: help build test test-long test-aws test-orphans test-autoscaler test-e2e test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,7 +54,7 @@ test-orphans: ## Run 100 random schedules of mistakes that make orphans, with th
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/orphans -seed $(SEED) -v
 
-test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and back, short of capacity, and frozen
+test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and back (on a stand-in for EC2, too), short of capacity, and frozen
 	@hack/tool $(PLAYGROUND) kube-scheduler cluster-autoscaler >/dev/null
 	$(OTHERS) ./test/autoscaler
 
@@ -72,9 +72,10 @@ test-vsphere: ## Have govmomi's vCenter make, roll, lose and replace machines, c
 	$(OTHERS) ./test/crash -cloud vsphere -v
 	$(OTHERS) ./test/chaos -run TestSchedules -cloud vsphere -seed $(SEED) -schedules 25 -v
 
-test-openstack: ## Try the OpenStack driver on a real OpenStack, which is installed on first use (root, Debian 12)
+test-openstack: ## Try the OpenStack driver, and machines through Cluster API, on a real OpenStack, which is installed on first use (root, Debian 12)
+	@hack/tool $(PLAYGROUND) >/dev/null
 	hack/openstack/install
-	trap hack/openstack/stop EXIT; hack/openstack/start; go test -race -count 1 -timeout $(TEST_TIMEOUT) ./test/openstack
+	trap hack/openstack/stop EXIT; hack/openstack/start; $(OTHERS) -race ./test/openstack; $(OTHERS) ./test/openstack/fleet -v
 
 test-vm: ## Boot real guests from CloudInitConfigs, with QEMU and images that are made on first use (root, Debian 12)
 	@hack/tool $(PLAYGROUND) kubeadm >/dev/null
@@ -100,6 +101,11 @@ bench-aws: ## Print the same for fleets of 300, and of 100 that EC2 throttles, o
 	@hack/tool $(PLAYGROUND) >/dev/null
 	@go build -o bin/bench ./test/bench
 	@exec bin/bench -cloud aws -sizes 300 -out out/aws
+
+bench-vsphere: ## Print the same for 300 machines of govmomi's vCenter
+	@hack/tool $(PLAYGROUND) >/dev/null
+	@go build -o bin/bench ./test/bench
+	@exec bin/bench -cloud vsphere -sizes 300 -out out/vsphere
 
 demo: ## Show the main job in a few minutes: machines come, roll, heal and go on a simulated cloud
 	@hack/tool $(PLAYGROUND) kube-scheduler kubectl >/dev/null
