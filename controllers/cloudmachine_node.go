@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/render"
 )
 
 // nodeByMissingID indexes the Nodes that have no provider ID yet, under "true".
@@ -230,12 +231,17 @@ func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	linked, err := linkedNodes(ctx, s, nodes)
+	of, err := linkedNodes(ctx, s, nodes)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	for i := range linked {
-		node := &linked[i]
+	named, err := namesake(ctx, s, nodes)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	of = append(of, named...)
+	for i := range of {
+		node := &of[i]
 		err := nodes.Delete(ctx, node, client.Preconditions{UID: &node.UID})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return reconcile.Result{}, fmt.Errorf("deleting Node %q of a VM that is gone: %w", node.Name, err)
@@ -243,6 +249,26 @@ func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope
 		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeNormal, "NodeDeleted", "Observe", "Node %q was deleted: its VM is gone", node.Name)
 	}
 	return reconcile.Result{}, nil
+}
+
+// namesake is the Node without provider ID that has the machine's own name, if there is one: it registered when nobody asked for the VM's
+// addresses any more, as a kubelet does that was approved just before its Machine was deleted. A kubelet gets a certificate for that
+// name by this machine's token alone (bootstrap.CSRReconciler). One that is older than the machine is not its: users have Nodes without
+// provider ID of their own.
+func namesake(ctx context.Context, s *machineScope, nodes client.Reader) ([]corev1.Node, error) {
+	name := s.Name
+	if s.owner != nil {
+		name = s.owner.Name
+	}
+	node := &corev1.Node{}
+	err := nodes.Get(ctx, client.ObjectKey{Name: render.NodeName(name)}, node)
+	if err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if node.Spec.ProviderID != "" || node.CreationTimestamp.Before(&s.CreationTimestamp) {
+		return nil, nil
+	}
+	return []corev1.Node{*node}, nil
 }
 
 // nodes returns a client of the workload cluster whose Nodes are watched for this controller.

@@ -176,6 +176,39 @@ func TestNodeThatNobodyMatched(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
+// A Node without provider ID that comes when its VM is about to go, or whose addresses nobody knew, goes with the VM, by its name. One of that
+// name that was there before the machine is somebody else's. Seen to fail on either side: a Node that stayed, and one that went.
+func TestNodeThatCameLast(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	name := func(of string) string { return of + "-of-" + strings.ToLower(s.Name) }
+	nothing := &corev1.Secret{ObjectMeta: s.meta("nothing"), Data: map[string][]byte{"value": []byte("#cloud-config\n")}}
+	there := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name("old")}}
+	s.create(nothing, there)
+	<-time.After(time.Second) // what is older is told by whole seconds
+	_, machine := s.byHand(name("new"), "nothing")
+	_, other := s.byHand(there.Name, "nothing")
+	for _, m := range []*infrav1.CloudMachine{machine, other} {
+		s.soon("both VMs run", says(m, clusterv1.ReadyCondition, infrav1.ReadyReason))
+	}
+	came := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: machine.Name}}
+	s.create(came)
+	for _, m := range []*infrav1.CloudMachine{machine, other} {
+		if err := scenario.Delete(s.ctx, env.client, &clusterv1.Machine{ObjectMeta: s.meta(m.Name)}); err != nil {
+			t.Fatal(err)
+		}
+		s.soon("the CloudMachine is gone", s.deleted(m))
+	}
+	s.soon("the Node that came is gone", s.deleted(came))
+	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(there), there); err != nil {
+		t.Errorf("the Node that was there before: %v", err)
+	}
+	if err := scenario.Delete(s.ctx, env.client, there); err != nil {
+		t.Fatal(err)
+	}
+	s.soon("nothing is left", s.gone())
+}
+
 // Two clouds gave the same private address to two machines of one cluster: a Node at that address is neither's, until one
 // of the machines is gone.
 func TestAddressOfTwoMachines(t *testing.T) {
