@@ -47,6 +47,7 @@ func (a *amazon) open(_ context.Context, t *Tenant) (faultproxy.Options, error) 
 	defer a.mu.Unlock()
 	t.AWS = ec2stub.New(a, ec2stub.Options{
 		Keys: map[string]string{AWSKey: t.Token}, Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: Power(a.fleet),
+		Subnet: len(a.accounts)%200 + 1, // all machines of the tenants are in one workload cluster
 	})
 	a.accounts[t.Name] = t.AWS
 	t.Dress = func(o client.Object) { DressAWS(o, t.Cloud.URL(), t.Token) }

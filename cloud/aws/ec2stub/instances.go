@@ -85,7 +85,7 @@ func (c *Cloud) tick() {
 
 func (c *Cloud) newInstance(zone, size, image string, tags map[string]string) *instance {
 	i := &instance{id: c.number("i-"), zone: zone, size: size, image: image, made: time.Now(), tags: tags}
-	i.ip = fmt.Sprintf("10.%d.%d.%d", c.made>>16&255, c.made>>8&255, c.made&255)
+	i.ip = fmt.Sprintf("10.%d.%d.%d", c.options.Subnet, c.made>>8&255, c.made&255)
 	c.instances[i.id] = i
 	return i
 }

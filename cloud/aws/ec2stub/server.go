@@ -41,6 +41,8 @@ type Options struct {
 	Remember time.Duration
 	// Keep has each instance leave a volume behind, as if somebody had taken its DeleteOnTermination away.
 	Keep bool
+	// Subnet is the second number of the instances' private addresses, 10.<subnet>.x.y.
+	Subnet int
 	// Power boots a guest and returns what pulls its plug. It must not wait, and call nothing of the Cloud's. nil: instances run, and
 	// nothing runs in them.
 	Power func(Guest) (off func())
