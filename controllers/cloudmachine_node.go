@@ -231,7 +231,7 @@ func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	of, err := linkedNodes(ctx, s, nodes)
+	own, err := linkedNodes(ctx, s, nodes)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -239,9 +239,9 @@ func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	of = append(of, named...)
-	for i := range of {
-		node := &of[i]
+	own = append(own, named...)
+	for i := range own {
+		node := &own[i]
 		err := nodes.Delete(ctx, node, client.Preconditions{UID: &node.UID})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return reconcile.Result{}, fmt.Errorf("deleting Node %q of a VM that is gone: %w", node.Name, err)
