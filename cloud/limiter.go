@@ -28,7 +28,7 @@ const (
 	// rateFloor is the share of the configured rate below which throttling does not press it.
 	rateFloor = 1.0 / 16
 	// pace is the share of a cloud's rate that is asked for: calls do not arrive in quite the pace in which they were sent.
-	pace = 0.98
+	pace = 0.99
 	// almost forgives what floating point loses on the way of a token.
 	almost = 1e-6
 )

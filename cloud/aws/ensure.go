@@ -3,9 +3,11 @@
 package aws
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -47,7 +49,8 @@ func clientToken(req cloud.Request) *string {
 	return &token
 }
 
-// plan resolves what the machine names.
+// plan resolves what the machine names. What does not depend on another answer is asked for at the same time: an account's first
+// machines wait for it.
 func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error) {
 	if p.spec, err = machineOf(req.Spec); err != nil {
 		return plan{}, err
@@ -55,14 +58,14 @@ func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error
 	if p.userData, err = userData(req.UserData); err != nil {
 		return plan{}, err
 	}
-	if p.image, err = d.image(ctx, p.spec.Image); err != nil {
-		return plan{}, err
+	var asked sync.WaitGroup
+	var noImage, noSubnet, noGroups error
+	asked.Go(func() { p.image, noImage = d.image(ctx, p.spec.Image) })
+	if p.subnet, noSubnet = d.subnet(ctx, p.spec.Subnets, req.FailureDomain); noSubnet == nil {
+		p.groups, noGroups = d.securityGroups(ctx, p.spec.SecurityGroups, p.subnet.vpc)
 	}
-	if p.subnet, err = d.subnet(ctx, p.spec.Subnets, req.FailureDomain); err != nil {
-		return plan{}, err
-	}
-	p.groups, err = d.securityGroups(ctx, p.spec.SecurityGroups, p.subnet.vpc)
-	return p, err
+	asked.Wait()
+	return p, cmp.Or(noImage, noSubnet, noGroups)
 }
 
 // doubt forgets what was resolved, for something of it may be gone. An image that was found, and not named, is looked for
