@@ -115,8 +115,15 @@ func providerIDs(c client.Client, clouds []cloud.Cloud) func(context.Context, *c
 			return "", fmt.Errorf("reading the CloudMachine: %w", err)
 		}
 		for _, row := range clouds {
-			if row.InMachine(&cloudMachine.Spec.CloudMachineFields) && row.ProviderID != nil {
-				return row.ProviderID(&cloudMachine.Spec), nil
+			if !row.InMachine(&cloudMachine.Spec.CloudMachineFields) || row.ProviderID == nil {
+				continue
+			}
+			account := &infrav1.CloudAccount{}
+			if err := c.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: cloudMachine.Spec.AccountRef.Name}, account); err != nil {
+				return "", fmt.Errorf("reading the CloudMachine's account: %w", err)
+			}
+			if row.InAccount(&account.Spec) {
+				return row.ProviderID(&account.Spec, &cloudMachine.Spec), nil
 			}
 		}
 		return "", nil

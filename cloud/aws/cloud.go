@@ -47,7 +47,7 @@ func Cloud() cloud.Cloud {
 		Zonal:       true,
 		MaxUserData: maxUserData,
 		MaxBatch:    maxBatch,
-		ProviderID: func(*infrav1.CloudMachineSpec) string {
+		ProviderID: func(*infrav1.CloudAccountSpec, *infrav1.CloudMachineSpec) string {
 			return providerID("{{ v1.availability_zone }}", "{{ v1.instance_id }}")
 		},
 	}

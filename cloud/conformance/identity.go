@@ -39,7 +39,7 @@ func (s *suite) row() {
 			s.Errorf("ValidateMachine refuses the machine: %v", errs)
 		}
 		if c.ProviderID != nil {
-			c.ProviderID(&infrav1.CloudMachineSpec{CloudMachineFields: *s.Machine})
+			c.ProviderID(s.Account, &infrav1.CloudMachineSpec{CloudMachineFields: *s.Machine})
 		}
 		again := s.newDriver(s.Credentials)
 		if s.driver.Identity() == "" || again.Identity() != s.driver.Identity() {

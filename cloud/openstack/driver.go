@@ -216,7 +216,7 @@ func (d *driver) servers(ctx context.Context, query url.Values) ([]cloud.Resourc
 		if s.Status == "ERROR" && s.Fault.Message == "" {
 			s.Fault.Message = d.fault(ctx, s.ID)
 		}
-		all = append(all, s.resource())
+		all = append(all, d.resource(s))
 	}
 	return all, err
 }

@@ -63,6 +63,22 @@ func TestCreate(t *testing.T) {
 	g.Expect(p.ops()[before:]).To(Equal([]string{"ListServers", "CreateServer"}), "two calls for each further machine")
 }
 
+// TestRegionalProviderIDs: where the account wants it, what a create, a listing and the user data say of a server names the region.
+func TestRegionalProviderIDs(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	d.account.Region, d.account.RegionalProviderIDs = "RegionOne", true
+	made, err := d.Ensure(t.Context(), requested(nil))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(made.ProviderID).To(Equal("openstack://RegionOne/" + made.ID))
+	p.play("ListServers", recorded(t, "servers"))
+	found, err := d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found[0].ProviderID).To(Equal("openstack://RegionOne/" + found[0].ID))
+	g.Expect(Cloud().ProviderID(&infrav1.CloudAccountSpec{OpenStack: d.account}, nil)).To(Equal("openstack://RegionOne/{{ v1.instance_id }}"))
+}
+
 // TestAdopt: what carries the token is the machine, whatever it was made as; of two, none.
 func TestAdopt(t *testing.T) {
 	g := NewWithT(t)

@@ -159,7 +159,7 @@ func (d *driver) createServer(ctx context.Context, req cloud.Request, machine *i
 	}
 	return cloud.Resource{
 		Kind: cloud.KindInstance, ID: answer.Server.ID, Token: req.Token, OwnershipID: req.OwnershipID,
-		ProviderID: providerID(answer.Server.ID), State: cloud.StatePending, FailureDomain: zoneOf(req),
+		ProviderID: providerID(d.account, answer.Server.ID), State: cloud.StatePending, FailureDomain: zoneOf(req),
 	}, nil
 }
 

@@ -50,7 +50,9 @@ func Cloud() cloud.Cloud {
 		Consistency: consistency,
 		MaxUserData: maxUserData,
 		MaxBatch:    maxBatch,
-		ProviderID:  func(*infrav1.CloudMachineSpec) string { return providerID("{{ v1.instance_id }}") },
+		ProviderID: func(a *infrav1.CloudAccountSpec, _ *infrav1.CloudMachineSpec) string {
+			return providerID(a.OpenStack, "{{ v1.instance_id }}")
+		},
 		Zone: func(m *infrav1.CloudMachineFields) string {
 			if m.OpenStack == nil {
 				return ""
@@ -60,8 +62,14 @@ func Cloud() cloud.Cloud {
 	}
 }
 
-// providerID is the server's as OpenStack's cloud controller writes it, where it serves one region.
-func providerID(id string) string { return "openstack:///" + id }
+// providerID is the server's as OpenStack's cloud controller writes it; that names the region where it runs with OS_CCM_REGIONAL.
+func providerID(account *infrav1.OpenStackAccount, id string) string {
+	region := ""
+	if account.RegionalProviderIDs {
+		region = account.Region
+	}
+	return "openstack://" + region + "/" + id
+}
 
 func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
 	if a.OpenStack == nil {

@@ -39,10 +39,10 @@ type address struct {
 	Type    string `json:"OS-EXT-IPS:type"`
 }
 
-func (s *server) resource() cloud.Resource {
+func (d *driver) resource(s *server) cloud.Resource {
 	state, reason := s.state()
 	return cloud.Resource{
-		Kind: cloud.KindInstance, ID: s.ID, ProviderID: providerID(s.ID),
+		Kind: cloud.KindInstance, ID: s.ID, ProviderID: providerID(d.account, s.ID),
 		Token: s.Metadata[cloud.TagToken], OwnershipID: s.Metadata[cloud.TagOwnership],
 		CreatedAt: s.Created, State: state, Reason: reason, FailureDomain: s.Zone, Addresses: s.addresses(),
 	}

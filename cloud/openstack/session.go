@@ -165,7 +165,7 @@ func (d *driver) send(ctx context.Context, s *session, op operation, path string
 	}
 	service := s.services[op.service]
 	resp, err := service.Request(cloud.WithOperation(ctx, op.name, op.class), op.method, service.Endpoint+path,
-		&gophercloud.RequestOpts{JSONBody: body, JSONResponse: answer})
+		&gophercloud.RequestOpts{JSONBody: body, JSONResponse: answer, OkCodes: successes})
 	switch {
 	case err != nil && ctx.Err() != nil:
 		err = ctx.Err()
@@ -174,6 +174,9 @@ func (d *driver) send(ctx context.Context, s *session, op operation, path string
 	}
 	return secrets.typed(op.name, op.class, err)
 }
+
+// successes are the statuses of all that is called. Some actions on a server answer 200, which gophercloud takes for a POST's failure.
+var successes = []int{http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent}
 
 // maxAnswer bounds what is read of an answer, in bytes: a full page of 1,000 servers has some 4 MiB.
 const maxAnswer = 64 << 20

@@ -127,7 +127,7 @@ func TestPending(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(ConsistOf(And(HaveField("State", cloud.StateRunning), HaveField("ID", made.ID))))
 	row := Cloud()
-	g.Expect(row.ProviderID(&infrav1.CloudMachineSpec{CreationToken: req.Token})).To(Equal(made.ProviderID))
+	g.Expect(row.ProviderID(nil, &infrav1.CloudMachineSpec{CreationToken: req.Token})).To(Equal(made.ProviderID))
 	g.Expect(v.with(cloud.TagToken, req.Token)[0].Config.Uuid).To(Equal(identityOf(req.Token)))
 }
 

@@ -58,7 +58,7 @@ func Cloud() cloud.Cloud {
 		Consistency: 10 * time.Second,
 		MaxUserData: maxUserData,
 		MaxBatch:    maxBatch,
-		ProviderID: func(m *infrav1.CloudMachineSpec) string {
+		ProviderID: func(_ *infrav1.CloudAccountSpec, m *infrav1.CloudMachineSpec) string {
 			if m.CreationToken == "" {
 				return ""
 			}

@@ -72,12 +72,14 @@ func TestRecord(t *testing.T) {
 		_, err := d.Ensure(t.Context(), request(owner, token, machine(change)))
 		g.Expect(cloud.CodeOf(err)).To(Equal(code), "%v", err)
 	}
-	describe := func(token string, state cloud.State, reason string) {
+	describe := func(token string, state cloud.State, reason string) (found []cloud.Resource) {
 		until(t, "it is "+string(state), func() bool {
-			found, err := d.Describe(t.Context(), []cloud.Reference{{Token: token}})
+			var err error
+			found, err = d.Describe(t.Context(), []cloud.Reference{{Token: token}})
 			g.Expect(err).NotTo(HaveOccurred())
 			return len(found) > 0 && found[0].State == state && strings.Contains(found[0].Reason, reason)
 		})
+		return found
 	}
 
 	_, err := d.Probe(t.Context())
@@ -90,8 +92,12 @@ func TestRecord(t *testing.T) {
 		"ListNetworks": "networks", "CreateServer": "server-made"} {
 		keep(op, name)
 	}
-	describe("recorded-token-0001", cloud.StateRunning, "")
+	running := describe("recorded-token-0001", cloud.StateRunning, "")
 	keep("ListServers", "servers")
+	text, err := d.(cloud.Console).Console(t.Context(), running[0])
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(text)).To(HaveSuffix("LAST LINE")) // what Nova's fake hypervisor shows
+	keep("GetConsoleOutput", "console")
 
 	ensure("recorded-token-0002", func(m *infrav1.OpenStackMachine) { withPorts(m); m.Flavor = "huge" }, "")
 	keep("ListPorts", "ports-none")

@@ -71,7 +71,8 @@ func openStackCall(c *faultproxy.Call, req *http.Request, raw []byte) {
 	}
 }
 
-// dressOpenStack makes OpenStack's of what is described for the simulated cloud.
+// dressOpenStack makes OpenStack's of what is described for the simulated cloud. The provider IDs of a tenant that is called regional name
+// the region.
 func dressOpenStack(object client.Object, door, project string) {
 	switch o := object.(type) {
 	case *corev1.Secret:
@@ -82,7 +83,8 @@ func dressOpenStack(object client.Object, door, project string) {
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated = nil
 		o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 5, ActiveSeconds: 3} // of a cloud that works at a listing for a second
-		o.Spec.OpenStack = &infrav1.OpenStackAccount{AuthURL: door + "/identity/v3", ProjectID: project, Region: stack.Region}
+		o.Spec.OpenStack = &infrav1.OpenStackAccount{AuthURL: door + "/identity/v3", ProjectID: project, Region: stack.Region,
+			RegionalProviderIDs: strings.Contains(o.Namespace, "regional")}
 		if o.Spec.RateLimits == nil { // the prudent ones would make a test of many machines last
 			fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
 			o.Spec.RateLimits = &infrav1.RateLimits{Create: fast, Delete: fast, Read: fast}

@@ -5,6 +5,8 @@ package v1alpha1
 // OpenStackAccount is a project in a region of an OpenStack cloud. Its credentials Secret has the key "clouds.yaml", and where the services
 // want a client certificate, "tls.crt" and "tls.key"; there are no ambient credentials.
 // +kubebuilder:validation:XValidation:rule="has(self.region) == has(oldSelf.region) && (!has(self.region) || self.region == oldSelf.region)",message="region can't be changed, because the account's machines would look gone: make a new CloudAccount"
+// +kubebuilder:validation:XValidation:rule="(has(self.regionalProviderIDs) && self.regionalProviderIDs) == (has(oldSelf.regionalProviderIDs) && oldSelf.regionalProviderIDs)",message="regionalProviderIDs can't be changed, because the account's machines would look gone: make a new CloudAccount"
+// +kubebuilder:validation:XValidation:rule="!has(self.regionalProviderIDs) || !self.regionalProviderIDs || (has(self.region) && self.region.matches('^[A-Za-z0-9._-]+$'))",message="regionalProviderIDs needs a region, of letters, digits and . _ - alone"
 type OpenStackAccount struct {
 	// authURL is Keystone's address, in version 3. A clouds.yaml that names another one is refused. It can't be changed.
 	// Example: "https://keystone.example.com/v3".
@@ -30,6 +32,12 @@ type OpenStackAccount struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Region string `json:"region,omitempty"`
+
+	// regionalProviderIDs has the provider IDs of machines name the region, "openstack://RegionOne/<server>": for workload clusters
+	// whose OpenStack cloud controller runs with OS_CCM_REGIONAL=true. It needs region, and can't be changed. Default: false.
+	// Example: true.
+	// +optional
+	RegionalProviderIDs bool `json:"regionalProviderIDs,omitempty"`
 
 	// interface is the kind of the services' endpoints that are used. Default: "public".
 	// +optional

@@ -55,9 +55,10 @@ func TestMachineDeployment(t *testing.T) {
 	}
 }
 
-// TestTwoClusters: of two clusters in one project, neither touches the other's machines, also when all of its own go.
+// TestTwoClusters: of two clusters in one project, neither touches the other's machines, also when all of its own go. The provider IDs of
+// the other one name the region, for its kubelets too.
 func TestTwoClusters(t *testing.T) {
-	one, other := start(t, "one"), start(t, "other")
+	one, other := start(t, "one"), start(t, "regional")
 	for _, s := range []*stage{one, other} {
 		s.Do(scenario.Create(s.Ctx, s.Rig.Client, s.NewPool("md", 2).Objects()...))
 	}

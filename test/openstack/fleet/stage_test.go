@@ -4,12 +4,14 @@ package fleet
 
 import (
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/stack"
 )
 
 // The hypervisor is a fake, but all else is not: a server takes seconds of a processor, and on a busy computer as many minutes.
@@ -27,7 +29,12 @@ func start(t *testing.T, name string) *stage {
 }
 
 // nodes checks that so many Nodes are Ready, and no other instance lives.
-func (s *stage) nodes(n int) scenario.Check { return s.Nodes(n, "openstack:///") }
+func (s *stage) nodes(n int) scenario.Check {
+	if strings.Contains(s.Namespace, "regional") {
+		return s.Nodes(n, "openstack://"+stack.Region+"/")
+	}
+	return s.Nodes(n, "openstack:///")
+}
 
 // live counts what the tenant has in the cloud, and returns the servers' IDs.
 func (s *stage) live() (ports int, servers []string) {
