@@ -110,6 +110,16 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 	account := s.Account()
 	s.create(account)
 	s.refusesChange(account, func() { account.Spec.Simulated.Region = "sim-2" }, "region can't be changed")
+
+	project := &infrav1.CloudAccount{ObjectMeta: s.meta("project"), Spec: infrav1.CloudAccountSpec{
+		CredentialsRef: &infrav1.LocalReference{Name: "none"},
+		OpenStack:      &infrav1.OpenStackAccount{AuthURL: "https://keystone.example.test/v3", ProjectID: "p", RegionalProviderIDs: true},
+	}}
+	s.Expect(env.client.Create(s.ctx, project)).To(MatchError(ContainSubstring("regionalProviderIDs needs a region")))
+	project.Spec.OpenStack.Region = "RegionOne"
+	s.create(project)
+	s.refusesChange(project, func() { project.Spec.OpenStack.Region = "RegionTwo" }, "region can't be changed")
+	s.refusesChange(project, func() { project.Spec.OpenStack.RegionalProviderIDs = false }, "regionalProviderIDs can't be changed")
 }
 
 // A machine is what it was made as.
