@@ -170,7 +170,7 @@ func ownPorts(m *infrav1.OpenStackMachine) {
 	off := false
 	m.Networks = nil
 	m.Ports = []infrav1.OpenStackPort{
-		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []string{"10.244.0.0/16"}, VNICType: "normal"},
+		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []string{"10.244.0.0/16"}, VNICType: "normal", Tags: []string{"team-a"}},
 		{Network: "nodes", PortSecurity: &off, SubnetIDs: []string{"616fb98f-46ca-475e-917e-2563e5a8cd19"}},
 	}
 }
@@ -194,6 +194,7 @@ func TestPorts(t *testing.T) {
 		HaveKeyWithValue("allowed_address_pairs", ConsistOf(HaveKeyWithValue("ip_address", "10.244.0.0/16"))),
 		HaveKeyWithValue("security_groups", HaveLen(1)),
 		HaveKeyWithValue("binding:vnic_type", "normal"),
+		HaveKeyWithValue("tags", ConsistOf("team-a")),
 		Not(HaveKey("port_security_enabled")),
 	))
 	g.Expect(sent.Ports[1]).To(And(HaveKeyWithValue("port_security_enabled", false), HaveKey("fixed_ips"), Not(HaveKey("security_groups"))))

@@ -31,7 +31,7 @@ func tokenTag(token string) string {
 	return tag
 }
 
-// portName is the name of all ports of a machine. Neutron takes no tags in a create; it finds ports by their names.
+// portName is the name of all ports of a machine. Not every Neutron takes tags in a create; each finds ports by their names.
 func portName(token string) string { return cloud.TagToken + "=" + token }
 
 // floatingWord is in the description of a port that has a floating IP, or will have.
@@ -345,6 +345,7 @@ type newPort struct {
 	Profile             map[string]string `json:"binding:profile,omitempty"`
 	PortSecurity        *bool             `json:"port_security_enabled,omitempty"`
 	QoSPolicyID         string            `json:"qos_policy_id,omitempty"`
+	Tags                []string          `json:"tags,omitempty"`
 }
 
 // fixedIP is an address, or any one of a subnet.
@@ -365,7 +366,7 @@ func (d *driver) portBody(ctx context.Context, req cloud.Request, index int, wan
 	}
 	body := newPort{
 		Name: portName(req.Token), Description: portDescription(req, index, wanted.FloatingNetwork != ""), NetworkID: in,
-		MACAddress: wanted.MACAddress, VNICType: wanted.VNICType, Profile: wanted.BindingProfile, PortSecurity: wanted.PortSecurity,
+		MACAddress: wanted.MACAddress, VNICType: wanted.VNICType, Profile: wanted.BindingProfile, PortSecurity: wanted.PortSecurity, Tags: wanted.Tags,
 	}
 	for _, id := range wanted.SubnetIDs {
 		body.FixedIPs = append(body.FixedIPs, fixedIP{SubnetID: id})

@@ -59,7 +59,7 @@ func withPorts(m *infrav1.OpenStackMachine) {
 	off := false
 	m.Networks = nil
 	m.Ports = []infrav1.OpenStackPort{
-		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []string{"10.244.0.0/16"}, VNICType: "normal"},
+		{Network: "nodes", SecurityGroups: []string{"default"}, AllowedAddressPairs: []string{"10.244.0.0/16"}, VNICType: "normal", Tags: []string{"team-a"}},
 		{Network: "storage", PortSecurity: &off},
 	}
 }
@@ -97,6 +97,10 @@ func TestPool(t *testing.T) {
 	// One create, and a share of the looks: what runs at once asks together. The token and the names are asked for once. Of 20 machines, these
 	// are two calls each.
 	g.Expect(calls.total()-calls.calls["CreatePorts"]).To(BeNumerically("<=", machines+20), "%v", calls.calls)
+
+	var tagged struct{ Ports []struct{ ID string } }
+	demo.do(demo.network, http.MethodGet, "ports?fields=id&tags=team-a", nil, &tagged)
+	g.Expect(tagged.Ports).To(HaveLen(machines))
 
 	zones := map[string]int{}
 	until(t, "all run", func() bool {

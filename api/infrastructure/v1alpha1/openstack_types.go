@@ -272,6 +272,17 @@ type OpenStackPort struct {
 	// +kubebuilder:validation:MaxProperties=16
 	BindingProfile map[string]string `json:"bindingProfile,omitempty"`
 
+	// tags of the port. Neutron takes them with the port where its operator has the extension driver tag_ports_during_bulk_creation, and
+	// refuses the port elsewhere. Example: ["team-a"].
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=50
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=60
+	// +kubebuilder:validation:items:Pattern=`^[^,/]+$`
+	Tags []string `json:"tags,omitempty"`
+
 	// qosPolicy of the port, by ID or by name. Default: the network's. Example: "bronze".
 	// +optional
 	// +kubebuilder:validation:MinLength=1

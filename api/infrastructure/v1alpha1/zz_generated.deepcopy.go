@@ -1680,6 +1680,11 @@ func (in *OpenStackPort) DeepCopyInto(out *OpenStackPort) {
 			(*out)[key] = val
 		}
 	}
+	if in.Tags != nil {
+		in, out := &in.Tags, &out.Tags
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.PortSecurity != nil {
 		in, out := &in.PortSecurity, &out.PortSecurity
 		*out = new(bool)
