@@ -6,6 +6,9 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -104,6 +107,20 @@ func pause(ctx context.Context) {
 	case <-ctx.Done():
 	case <-time.After(100 * time.Millisecond):
 	}
+}
+
+// kubelet answers what the API server asks node-1's kubelet for, until the test is over.
+func (n *nodes) kubelet(t testing.TB, answer http.HandlerFunc) {
+	t.Helper()
+	g := NewWithT(t)
+	server := httptest.NewTLSServer(answer)
+	t.Cleanup(server.Close)
+	node := &corev1.Node{}
+	g.Expect(n.admin.Get(t.Context(), client.ObjectKey{Name: "node-1"}, node)).To(Succeed())
+	before := node.DeepCopy()
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
+	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(server.Listener.Addr().(*net.TCPAddr).Port)
+	g.Expect(n.admin.Status().Patch(t.Context(), node, client.MergeFrom(before))).To(Succeed())
 }
 
 // pod is bound, and runs; one that is to go is gone.

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+const (
+	// consoleLines and consoleBytes bound what is asked for of a console.
+	consoleLines, consoleBytes = 400, 64 << 10
+)
+
+var pods = resourceKind{"api/v1", "pods", "Pod"}
+
+// Console implements cloud.Console by the log of the container to which KubeVirt, of release 1.1 or newer, writes what comes out of a VM's
+// serial console. It is the newest pod's: a VM that moves has two.
+func (d *driver) Console(ctx context.Context, vm cloud.Resource) ([]byte, error) {
+	op := operation{"ListPods", cloud.ClassRead, http.MethodGet, metadataOfMany, "PartialObjectMetadataList"}
+	selector := kubevirtv1.AppLabel + "=virt-launcher," + cloud.TagToken + "=" + vm.Token + "," + cloud.TagOwnership + "=" + vm.OwnershipID
+	var found struct {
+		Items []metav1.PartialObjectMetadata `json:"items"`
+	}
+	if err := d.call(ctx, op, d.path(pods, ""), url.Values{"labelSelector": {selector}}, nil, &found); err != nil || len(found.Items) == 0 {
+		return nil, err
+	}
+	newest := slices.MaxFunc(found.Items, func(a, b metav1.PartialObjectMetadata) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	return d.podLog(ctx, newest.Name)
+}
+
+// podLog reads the end of the console's log. A pod that has none, or not yet, is refused as a bad request.
+func (d *driver) podLog(ctx context.Context, pod string) ([]byte, error) {
+	op := operation{"GetPodLog", cloud.ClassRead, http.MethodGet, "text/plain, */*", ""}
+	query := url.Values{
+		"container": {string(kubevirtv1.GuestConsoleLog)}, "tailLines": {strconv.Itoa(consoleLines)}, "limitBytes": {strconv.Itoa(consoleBytes)},
+	}
+	text, err := d.send(cloud.WithOperation(ctx, op.name, op.class), op, d.path(pods, pod)+"/log", query, nil)
+	var answer statusError
+	if errors.As(err, &answer) && answer.http == http.StatusBadRequest {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer text.Close()
+	all, err := io.ReadAll(io.LimitReader(text, consoleBytes))
+	if err != nil {
+		return nil, text.broken(err)
+	}
+	return all, nil
+}
