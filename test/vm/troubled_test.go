@@ -30,8 +30,8 @@ import (
 )
 
 // badMirror lets a guest meet, one after the other, a name server that does not answer, a file that is not there, a connection
-// that is cut, and a file with other bytes than it should have. The condition says what can be known from outside, the log on
-// the machine tells all of it apart, and the guest becomes a Node once each is mended.
+// that is cut, and a file with other bytes than it should have. The condition names the first and the last, which stay until it does, the log on
+// the machine tells all of them apart, and the guest becomes a Node once each is mended.
 func (s *stand) badMirror(t *testing.T) {
 	g := NewWithT(t)
 	const name = "mirror.example.test"
@@ -47,13 +47,23 @@ func (s *stand) badMirror(t *testing.T) {
 		bootstrapv1.File{Path: "/etc/systemd/resolved.conf.d/site.conf", Content: "[Resolve]\nDNS=" + net.JoinHostPort(gateway, dns.port()) + "\nDomains=~.\n"},
 		bootstrapv1.File{Path: "/etc/systemd/system/drover-bootstrap.service.d/site.conf", Content: "[Service]\nExecStartPre=systemctl restart systemd-resolved\n"})
 	pool := s.pool("bad-mirror", "bare", config)
-	restore := s.mirror.breaks(onceEach(name, map[string]fault{"runc.amd64": notThere, "cni-plugins": cut, "kubelet": otherBytes}))
+	once := onceEach(name, map[string]fault{"runc.amd64": notThere, "cni-plugins": cut})
+	var mended atomic.Bool
+	restore := s.mirror.breaks(func(w http.ResponseWriter, r *http.Request, files http.Handler) bool {
+		other := !mended.Load() && strings.HasPrefix(r.Host, name) && strings.Contains(r.URL.Path, "kubelet")
+		if other {
+			otherBytes(w, r, files)
+		}
+		return other || once(w, r, files)
+	})
 	defer restore()
 
 	s.create(t, pool)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "could not be fetched: curl: (28) Resolving timed out")
 	dns.answers.Store(true)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "/kubelet has not the SHA-256 that was given")
+	mended.Store(true)
 
 	machine := s.ready(t, pool)
 	s.saysNothing(t, pool)
