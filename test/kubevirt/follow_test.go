@@ -284,7 +284,8 @@ func TestForgotten(t *testing.T) {
 	}()
 	t.Cleanup(func() { cancel(); g.Eventually(ended, "1m").Should(Receive()) })
 	until(t, "everything is told", func() bool { return len(of(1)) == 2 })
-	halt(t, kept.Token) // so that the streams of VMs and guests have told something, and lived
+	watching := time.Now()
+	halt(t, kept.Token) // so that the streams of VMs and guests have told something
 	until(t, "the watches run", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
@@ -292,6 +293,7 @@ func TestForgotten(t *testing.T) {
 			return c.Token == kept.Token && slices.ContainsFunc(c.Resources, func(r cloud.Resource) bool { return r.State == cloud.StateStopped })
 		})
 	})
+	until(t, "the watches have lived, for one that ends within a second is given up", func() bool { return time.Since(watching) > 2*time.Second })
 
 	var shut atomic.Bool
 	shut.Store(true)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
@@ -49,7 +50,9 @@ type nodes struct {
 }
 
 func startNodes(ctx context.Context, c *cluster) (*nodes, error) {
-	handler, err := client.New(c.kubevirt.Handler, client.Options{Scheme: scheme()})
+	unhurried := rest.CopyConfig(c.kubevirt.Handler)
+	unhurried.QPS = -1 // one plays the virt-handlers of as many nodes as VMs need
+	handler, err := client.New(unhurried, client.Options{Scheme: scheme()})
 	if err != nil {
 		return nil, err
 	}
