@@ -80,7 +80,7 @@ test-openstack: ## Try the OpenStack driver, and machines through Cluster API, o
 test-vm: ## Boot real guests from CloudInitConfigs, with QEMU and images that are made on first use (root, Debian 12)
 	@hack/tool $(PLAYGROUND) kubeadm >/dev/null
 	@hack/vm/install >/dev/null
-	go test -count 1 -timeout $(TEST_TIMEOUT) -parallel 2 -v ./test/vm
+	go test -count 1 -timeout $(TEST_TIMEOUT) -parallel 8 -v ./test/vm
 
 test-kubevirt: ## Try the KubeVirt driver on KubeVirt's own API server, webhooks and controller, which are built on first use
 	@hack/tool $(PLAYGROUND) >/dev/null

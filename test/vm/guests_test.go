@@ -42,20 +42,28 @@ const cniConfig = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 ]}
 `
 
-// TestGuests boots one guest for each way to a Node, and for each way to none.
+// TestGuests boots one guest for each way to a Node, and for each way to none. The latter wait most of the time, and take no turn.
 func TestGuests(t *testing.T) {
 	s := newStand(t)
+	turns := make(chan struct{}, 2)
+	inTurn := func(run func(*testing.T)) func(*testing.T) {
+		return func(t *testing.T) {
+			turns <- struct{}{}
+			defer func() { <-turns }()
+			run(t)
+		}
+	}
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T)
 	}{
-		{"from a prebuilt image", s.prebuilt},
-		{"from a prebuilt image, by Ignition", s.ignition},
-		{"from a bare image, with binaries", s.binaries},
-		{"from a bare image, with packages", s.packages},
-		{"from a bare image, by kubeadm", s.kubeadm},
 		{"a name server, a mirror and a file that are bad", s.badMirror},
 		{"an API server and a token that are bad", s.badServer},
+		{"from a prebuilt image", inTurn(s.prebuilt)},
+		{"from a prebuilt image, by Ignition", inTurn(s.ignition)},
+		{"from a bare image, with binaries", inTurn(s.binaries)},
+		{"from a bare image, with packages", inTurn(s.packages)},
+		{"from a bare image, by kubeadm", inTurn(s.kubeadm)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
