@@ -45,13 +45,11 @@ func Cloud() cloud.Cloud {
 		MaxUserData: 32 << 10,
 		MaxBatch:    50,
 		ProviderID: func(_ *infrav1.CloudAccountSpec, m *infrav1.CloudMachineSpec) string {
-			return providerID(m.CreationToken)
+			return "toy://" + m.CreationToken
 		},
 		Zone: func(m *infrav1.CloudMachineFields) string { return machineOf(m).Zone },
 	}
 }
-
-func providerID(name string) string { return "toy://" + name }
 
 type driver struct {
 	endpoint, key string
@@ -228,7 +226,7 @@ func instance(s server) cloud.Resource {
 		"building": cloud.StatePending, "active": cloud.StateRunning, "deleting": cloud.StateStopping, "deleted": cloud.StateTerminated,
 	}
 	r := cloud.Resource{Kind: cloud.KindInstance, ID: s.Name, Token: s.Labels[cloud.TagToken], OwnershipID: s.Labels[cloud.TagOwnership],
-		CreatedAt: s.Created, ProviderID: providerID(s.Name), State: states[s.State], FailureDomain: s.Zone}
+		CreatedAt: s.Created, ProviderID: "toy://" + s.Name, State: states[s.State], FailureDomain: s.Zone}
 	if s.IP != "" {
 		r.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: s.IP}}
 	}
