@@ -218,7 +218,8 @@ func (s *stand) isWhatWasAsked(t *testing.T, machine *clusterv1.Machine) {
 	g.Expect(node.Name).To(Equal(machine.Name))
 	g.Expect(node.Labels).To(HaveKeyWithValue("example.org/colour", "blue"))
 	g.Expect(node.Labels).To(HaveKeyWithValue(corev1.LabelHostname, machine.Name))
-	g.Expect(node.Spec.Taints).To(ConsistOf(corev1.Taint{Key: "example.org/reserved", Value: "yes", Effect: corev1.TaintEffectNoSchedule}))
+	g.Eventually(func() []corev1.Taint { return s.node(t, machine).Spec.Taints }, time.Minute, time.Second).Should( // not-ready's goes a moment later
+		ConsistOf(corev1.Taint{Key: "example.org/reserved", Value: "yes", Effect: corev1.TaintEffectNoSchedule}))
 	g.Expect(node.Spec.ProviderID).To(Equal(machine.Spec.ProviderID))
 	if guest.knowsItself() {
 		g.Expect(firstWriter(node, "f:providerID")).To(Equal("kubelet"), "it knew its provider ID by itself, from instance data")
