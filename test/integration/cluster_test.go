@@ -160,9 +160,10 @@ func TestClusterPaused(t *testing.T) {
 	s.Consistently(func() string { return read(s, infra).Spec.OwnershipID }, 2*time.Second).Should(BeEmpty())
 
 	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused is set to true, the object has") // before the annotation goes
 	update(s, infra, func(i *infrav1.CloudCluster) { i.Annotations = nil })
-	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused")
-	s.Expect(infra.Spec.OwnershipID).To(BeEmpty())
+	s.Eventually(func() string { return conditions.GetMessage(read(s, infra), clusterv1.PausedCondition) }).Should(Equal("Cluster spec.paused is set to true"))
+	s.Expect(read(s, infra).Spec.OwnershipID).To(BeEmpty())
 
 	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
 	s.says(infra, clusterv1.PausedCondition, clusterv1.NotPausedReason, "")
