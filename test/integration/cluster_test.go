@@ -163,7 +163,8 @@ func TestClusterPaused(t *testing.T) {
 	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused is set to true, the object has") // before the annotation goes
 	update(s, infra, func(i *infrav1.CloudCluster) { i.Annotations = nil })
 	s.Eventually(func() string { return conditions.GetMessage(read(s, infra), clusterv1.PausedCondition) }).Should(Equal("Cluster spec.paused is set to true"))
-	s.Expect(read(s, infra).Spec.OwnershipID).To(BeEmpty())
+	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused")
+	s.Expect(infra.Spec.OwnershipID).To(BeEmpty())
 
 	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
 	s.says(infra, clusterv1.PausedCondition, clusterv1.NotPausedReason, "")
