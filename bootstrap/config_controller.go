@@ -57,7 +57,7 @@ type ConfigReconciler struct {
 	// WatchFilterValue, where set, leaves alone all objects without the label cluster.x-k8s.io/watch-filter of this value.
 	WatchFilterValue string
 	// ProviderID returns the provider ID that the machine's kubelet is to register with, as its user data can know it
-	// before boot (render.Input.ProviderID), or "". nil means "" for all.
+	// before boot (render.Input.ProviderID), or "". An API server's NotFound is waited for. nil means "" for all.
 	ProviderID func(context.Context, *clusterv1.Machine) (string, error)
 
 	tokens tokenMemory

@@ -144,7 +144,12 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 	}
 	providerID := ""
 	if r.ProviderID != nil {
-		if providerID, err = r.ProviderID(ctx, s.machine); err != nil {
+		if providerID, err = r.ProviderID(ctx, s.machine); apierrors.IsNotFound(err) {
+			return nil, "", &waiting{
+				reason: bootstrapv1.WaitingForInfrastructureReason, after: recheck,
+				message: "Waiting for what the machine's provider ID is made of: " + err.Error(),
+			}
+		} else if err != nil {
 			return nil, "", fmt.Errorf("asking for the machine's provider ID: %w", err)
 		}
 	}

@@ -232,7 +232,7 @@ func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (rec
 }
 
 // waitsFor says what is missing before the machine can be made, as a reason and a sentence; "" when nothing is. The end
-// of each wait comes as an event.
+// of each wait comes as an event. The account is before the user data, which may need it (bootstrap.ConfigReconciler.ProviderID).
 func waitsFor(s *machineScope) (reason, message string) {
 	switch {
 	case s.owner == nil:
@@ -248,13 +248,13 @@ func waitsFor(s *machineScope) (reason, message string) {
 	case s.unreachable != "" && !util.IsControlPlaneMachine(s.owner):
 		return infrav1.WaitingForAPIServerReason, fmt.Sprintf("waits for the API server of Cluster %q, which has not answered since %s: the VM could not become a Node",
 			s.cluster.Name, s.unreachable)
-	case s.owner.Spec.Bootstrap.DataSecretName == nil:
-		return infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("waits for the bootstrap data of Machine %q", s.owner.Name)
 	case s.account == nil:
 		return infrav1.WaitingForAccountReason, fmt.Sprintf("waits for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name)
 	case !s.account.Cloud().InMachine(&s.Spec.CloudMachineFields):
 		return infrav1.InvalidSpecReason, fmt.Sprintf("CloudAccount %q is of cloud %q, and this machine's fields are another's: make a new template",
 			s.Spec.AccountRef.Name, s.account.Cloud().Name)
+	case s.owner.Spec.Bootstrap.DataSecretName == nil:
+		return infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("waits for the bootstrap data of Machine %q", s.owner.Name)
 	}
 	return "", ""
 }

@@ -59,10 +59,12 @@ type OvershootReconciler struct {
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
 
-// lastPass is what is kept of a pass over a namespace: its time, and the pools that had too many machines.
+// lastPass is what is kept of a pass over a namespace: its time, the pools that had too many machines, and the size that each
+// pool was held to.
 type lastPass struct {
-	at   time.Time
-	over map[string]int
+	at    time.Time
+	over  map[string]int
+	sizes map[string]size
 }
 
 // SetupWithManager registers the reconciler. Its requests are namespaces.
@@ -94,7 +96,7 @@ func (r *OvershootReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	now := &lastPass{at: time.Now(), over: map[string]int{}}
+	now := &lastPass{at: time.Now(), over: map[string]int{}, sizes: map[string]size{}}
 	r.passes.Store(req.Name, now)
 	r.Metrics.frozen.DeletePartialMatch(map[string]string{"namespace": req.Name})
 	var errs []error // of one pool, which keeps none of the others from being looked at
@@ -120,13 +122,17 @@ type frozenObject interface {
 	conditions.Setter
 }
 
+// size is how many machines a pool is to have, and how many more in a rolling update, as Cluster API rounds them.
+type size struct{ desired, surge int }
+
 // pool is a MachineDeployment with its MachineSets, or a MachineSet by itself.
 type pool struct {
 	kind  string
 	owner frozenObject
 	sets  []*clusterv1.MachineSet
-	// desired and surge machines, as Cluster API rounds them.
-	desired, surge int
+	size
+	// unseen tells that Cluster API has yet to see the last change of one of their specs.
+	unseen bool
 	// objects are the Machines that are not being deleted, instances their living VMs.
 	objects, instances int
 }
@@ -138,8 +144,29 @@ func (p *pool) have() int { return max(p.objects, p.instances) }
 
 func (p *pool) frozen() bool { return p.owner.GetLabels()[infrav1.FreezeLabel] == "True" }
 
+// holdTo has a pool judged by the size that Cluster API knows, and returns the size to remember: while Cluster API is behind, or
+// away, a scale-down that it has not seen is no overshoot, and a MachineDeployment paused then would be scaled down by nobody.
+func (p *pool) holdTo(last map[string]size) size {
+	known, ok := last[p.key()]
+	if !ok {
+		known.surge = p.surge
+		for _, s := range p.sets {
+			known.desired += int(ptr.Deref(s.Spec.Replicas, 1))
+		}
+	}
+	larger := known.desired+known.surge > p.desired+p.surge
+	if larger && p.frozen() { // and judged by what is asked for now
+		return known
+	}
+	if larger && p.unseen {
+		p.size = known
+	}
+	return p.size
+}
+
 // judge freezes or thaws one pool, or leaves it.
 func (r *OvershootReconciler) judge(ctx context.Context, p *pool, last, now *lastPass) error {
+	now.sizes[p.key()] = p.holdTo(last.sizes)
 	if p.have() > r.bound(p) {
 		now.over[p.key()] = p.have()
 	}
@@ -334,8 +361,8 @@ func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*p
 		if skip(d, d.Spec.ClusterName, d.Spec.Template) {
 			continue
 		}
-		p := &pool{kind: deployment, owner: d, desired: int(ptr.Deref(d.Spec.Replicas, 1))}
-		p.surge = surge(d)
+		p := &pool{kind: deployment, owner: d, unseen: d.Status.ObservedGeneration < d.Generation}
+		p.size = size{int(ptr.Deref(d.Spec.Replicas, 1)), surge(d)}
 		all, byName[d.Name] = append(all, p), p
 	}
 	for i := range sets.Items {
@@ -347,9 +374,11 @@ func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*p
 		case owner != nil && owner.Kind == deployment:
 			if p := byName[owner.Name]; p != nil {
 				p.sets, ofSet[s.Name] = append(p.sets, s), p
+				p.unseen = p.unseen || s.Status.ObservedGeneration < s.Generation
 			}
 		default:
-			p := &pool{kind: set, owner: s, sets: []*clusterv1.MachineSet{s}, desired: int(ptr.Deref(s.Spec.Replicas, 1))}
+			p := &pool{kind: set, owner: s, sets: []*clusterv1.MachineSet{s}, unseen: s.Status.ObservedGeneration < s.Generation}
+			p.desired = int(ptr.Deref(s.Spec.Replicas, 1))
 			all, ofSet[s.Name] = append(all, p), p
 		}
 	}

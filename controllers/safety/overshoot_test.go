@@ -62,7 +62,7 @@ func TestVerdict(t *testing.T) {
 		{what: "a thaw that was cut off", objects: 5, cutOff: true, want: thaw},
 	} {
 		d := &clusterv1.MachineDeployment{}
-		p := &pool{kind: deployment, owner: d, desired: 3, surge: 1, objects: c.objects, instances: c.instances}
+		p := &pool{kind: deployment, owner: d, size: size{3, 1}, objects: c.objects, instances: c.instances}
 		if c.frozen != "" {
 			d.Labels = map[string]string{infrav1.FreezeLabel: "True"}
 			d.Annotations = map[string]string{infrav1.FrozenReplicasAnnotation: c.frozen}
@@ -81,6 +81,38 @@ func TestVerdict(t *testing.T) {
 		}
 		if got := r.verdict(p, last); got != c.want {
 			t.Errorf("%s: %v, want %v", c.what, got, c.want)
+		}
+	}
+}
+
+// TestHoldTo: a scale-down that Cluster API has not seen does not lower what a pool is judged by; anything else does.
+func TestHoldTo(t *testing.T) {
+	two, six, ten := int32(2), int32(6), int32(10)
+	for _, c := range []struct {
+		what           string
+		unseen, frozen bool
+		last           *size
+		sets           *int32
+		judged, kept   size
+	}{
+		{what: "seen", last: &size{6, 1}, sets: &six, judged: size{2, 1}, kept: size{2, 1}},
+		{what: "not seen", unseen: true, last: &size{6, 2}, sets: &ten, judged: size{6, 2}, kept: size{6, 2}},
+		{what: "not seen, in the first pass", unseen: true, sets: &six, judged: size{6, 1}, kept: size{6, 1}},
+		{what: "a scale-up that was not seen", unseen: true, last: &size{1, 1}, sets: &two, judged: size{2, 1}, kept: size{2, 1}},
+		{what: "frozen, and scaled down", unseen: true, frozen: true, last: &size{6, 1}, sets: &ten, judged: size{2, 1}, kept: size{6, 1}},
+	} {
+		d := &clusterv1.MachineDeployment{}
+		if c.frozen {
+			d.Labels = map[string]string{infrav1.FreezeLabel: "True"}
+		}
+		p := &pool{kind: deployment, owner: d, size: size{2, 1}, unseen: c.unseen}
+		p.sets = []*clusterv1.MachineSet{{Spec: clusterv1.MachineSetSpec{Replicas: c.sets}}}
+		last := map[string]size{}
+		if c.last != nil {
+			last[p.key()] = *c.last
+		}
+		if kept := p.holdTo(last); kept != c.kept || p.size != c.judged {
+			t.Errorf("%s: judged by %v, and %v kept; want %v and %v", c.what, p.size, kept, c.judged, c.kept)
 		}
 	}
 }

@@ -95,6 +95,30 @@ func TestOvershootIsDeleted(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
+// A scale-down that Cluster API has yet to see, here for its user's pause, is no overshoot: frozen, the pool would stay as large
+// as it is, for what is paused by Drover is not scaled down either.
+func TestScaleDownIsNoOvershoot(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	pool, _, _ := s.withMachine(5)
+	deployment := pool.Deployment()
+	s.pauseObject(deployment, `""`)
+	if err := pool.Scale(s.ctx, env.client, 1); err != nil { // one more for the surge, and two to spare
+		t.Fatal(err)
+	}
+	s.stays("the pool", func() string {
+		if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(deployment), deployment); err != nil {
+			return err.Error()
+		}
+		if deployment.Labels[infrav1.FreezeLabel] != "" {
+			return scenario.Message(deployment, infrav1.FrozenCondition)
+		}
+		return ""
+	})
+	s.pauseObject(deployment, "null")
+	s.soon("one machine is left", pool.Ready(env.client, 1))
+}
+
 // VMs count as well as objects: of one Machine that has five VMs, four are too many. The pool thaws when they are gone.
 func TestOvershootOfVMs(t *testing.T) {
 	t.Parallel()

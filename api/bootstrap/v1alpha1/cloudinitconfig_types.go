@@ -34,6 +34,9 @@ const (
 	// WaitingForSecretReason says that a Secret which the config names is missing, lacks the key that is asked for,
 	// or lacks the label that permits its use.
 	WaitingForSecretReason = "WaitingForSecret"
+	// WaitingForInfrastructureReason says that the machine's provider ID, which the kubelet is to register with, is made of
+	// an object that does not exist yet: its infrastructure machine, or that one's account.
+	WaitingForInfrastructureReason = "WaitingForInfrastructure"
 	// InvalidSpecReason says that the config can't be rendered.
 	InvalidSpecReason = "InvalidSpec"
 	// DeletingReason says that the config's bootstrap token is being removed.
