@@ -289,7 +289,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	configs := &bootstrap.ConfigReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: clusterCache,
 		Recorder: mgr.GetEventRecorder("drover-cloudinitconfig"), WatchFilterValue: o.watchFilter,
-		ProviderID: providerIDs(mgr.GetClient(), clouds),
+		Host: hosts(mgr.GetClient(), clouds),
 	}
 	requests := &bootstrap.CSRReconciler{
 		Client: mgr.GetClient(), ClusterCache: clusterCache,

@@ -102,30 +102,36 @@ func (o *options) checks(mgr ctrl.Manager) error {
 	return errors.Join(errs...)
 }
 
-// providerIDs tells the bootstrap provider what a machine's provider ID will be, as its user data can know it. It lies
-// here because bootstrap knows nothing of clouds.
-func providerIDs(c client.Client, clouds []cloud.Cloud) func(context.Context, *clusterv1.Machine) (string, error) {
-	return func(ctx context.Context, machine *clusterv1.Machine) (string, error) {
+// hosts tells the bootstrap provider what a machine's provider ID will be, and how much user data its cloud takes. It lies here
+// because bootstrap knows nothing of clouds.
+func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *clusterv1.Machine) (bootstrap.Host, error) {
+	return func(ctx context.Context, machine *clusterv1.Machine) (bootstrap.Host, error) {
+		none := bootstrap.Host{}
 		ref := machine.Spec.InfrastructureRef
 		if ref.APIGroup != infrav1.GroupVersion.Group || ref.Kind != "CloudMachine" {
-			return "", nil
+			return none, nil
 		}
 		cloudMachine := &infrav1.CloudMachine{}
 		if err := c.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}, cloudMachine); err != nil {
-			return "", fmt.Errorf("reading the CloudMachine: %w", err)
+			return none, fmt.Errorf("reading the CloudMachine: %w", err)
 		}
 		for _, row := range clouds {
-			if !row.InMachine(&cloudMachine.Spec.CloudMachineFields) || row.ProviderID == nil {
+			if !row.InMachine(&cloudMachine.Spec.CloudMachineFields) {
 				continue
+			}
+			host := bootstrap.Host{Takes: row.Takes}
+			if row.ProviderID == nil {
+				return host, nil
 			}
 			account := &infrav1.CloudAccount{}
 			if err := c.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: cloudMachine.Spec.AccountRef.Name}, account); err != nil {
-				return "", fmt.Errorf("reading the CloudMachine's account: %w", err)
+				return none, fmt.Errorf("reading the CloudMachine's account: %w", err)
 			}
 			if row.InAccount(&account.Spec) {
-				return row.ProviderID(&account.Spec, &cloudMachine.Spec), nil
+				host.ProviderID = row.ProviderID(&account.Spec, &cloudMachine.Spec)
 			}
+			return host, nil
 		}
-		return "", nil
+		return none, nil
 	}
 }

@@ -56,11 +56,18 @@ type ConfigReconciler struct {
 	Recorder events.EventRecorder
 	// WatchFilterValue, where set, leaves alone all objects without the label cluster.x-k8s.io/watch-filter of this value.
 	WatchFilterValue string
-	// ProviderID returns the provider ID that the machine's kubelet is to register with, as its user data can know it
-	// before boot (render.Input.ProviderID), or "". An API server's NotFound is waited for. nil means "" for all.
-	ProviderID func(context.Context, *clusterv1.Machine) (string, error)
+	// Host tells what the infrastructure provider says of a machine. An API server's NotFound is waited for. nil: it says nothing.
+	Host func(context.Context, *clusterv1.Machine) (Host, error)
 
 	tokens tokenMemory
+}
+
+// Host is what user data must go by.
+type Host struct {
+	// ProviderID is what the kubelet is to register with, as user data can know it before boot (render.Input.ProviderID), or "".
+	ProviderID string
+	// Takes tells whether the cloud takes user data as large as these. nil: it takes all.
+	Takes func(userData []byte) bool
 }
 
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigs,verbs=get;list;watch;patch
@@ -225,6 +232,9 @@ func (r *ConfigReconciler) step(ctx context.Context, s *scope) (ctrl.Result, err
 		return ctrl.Result{}, r.replaceData(ctx, s)
 	}
 	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := r.ensureFiles(ctx, s, workload, name); err != nil {
 		return ctrl.Result{}, err
 	}
 	s.config.Status.DataSecretName = name

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-io/drover/bootstrap/render"
 )
 
-// The keys of the data Secret. Cluster API's contract knows the first two.
+// The keys of the data Secret, beside render.FilesKey. Cluster API's contract knows the first two.
 const (
 	valueKey  = "value"
 	formatKey = "format"
@@ -142,15 +142,16 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 	if err != nil {
 		return nil, "", err
 	}
-	providerID := ""
-	if r.ProviderID != nil {
-		if providerID, err = r.ProviderID(ctx, s.machine); apierrors.IsNotFound(err) {
+	host := Host{}
+	if r.Host != nil {
+		if host, err = r.Host(ctx, s.machine); apierrors.IsNotFound(err) {
 			return nil, "", &waiting{
-				reason: bootstrapv1.WaitingForInfrastructureReason, after: recheck,
-				message: "Waiting for what the machine's provider ID is made of: " + err.Error(),
+				reason:  bootstrapv1.WaitingForInfrastructureReason,
+				after:   min(max(time.Since(s.config.CreationTimestamp.Time), time.Second), recheck), // at first, a cache may just be behind
+				message: "Waiting for what the user data must go by: " + err.Error(),
 			}
 		} else if err != nil {
-			return nil, "", fmt.Errorf("asking for the machine's provider ID: %w", err)
+			return nil, "", fmt.Errorf("asking what the machine's user data must go by: %w", err)
 		}
 	}
 	secrets, err := readSecrets(ctx, r.APIReader, s.config.Namespace, render.SecretKeys(&s.config.Spec))
@@ -167,18 +168,23 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 	if err != nil {
 		return nil, "", err
 	}
-	out, err := render.UserData(render.Input{
+	in := render.Input{
 		Spec:          &s.config.Spec,
 		Secrets:       secrets,
 		NodeName:      render.NodeName(s.machine.Name),
-		ProviderID:    providerID,
+		ProviderID:    host.ProviderID,
 		Server:        "https://" + s.cluster.Spec.ControlPlaneEndpoint.String(),
 		CA:            ca,
 		Token:         token,
 		ClusterDNS:    dnsAddress(s.cluster),
 		ClusterDomain: s.cluster.Spec.ClusterNetwork.ServiceDomain,
 		Version:       s.machine.Spec.Version, ControlPlaneVersion: version,
-	})
+	}
+	data := map[string][]byte{formatKey: []byte(render.FormatOf(&s.config.Spec)), tokenKey: []byte(token)}
+	data[valueKey], err = render.UserData(in)
+	if err == nil && host.Takes != nil && !host.Takes(data[valueKey]) {
+		err = split(in, data)
+	}
 	if err != nil {
 		w := &waiting{reason: bootstrapv1.InvalidSpecReason, message: err.Error()}
 		if version != "" || len(secrets) > 0 { // no watch tells that a control plane was upgraded or a Secret corrected
@@ -186,7 +192,16 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 		}
 		return nil, "", w
 	}
-	return map[string][]byte{valueKey: out, formatKey: []byte(render.FormatOf(&s.config.Spec)), tokenKey: []byte(token)}, token, nil
+	return data, token, nil
+}
+
+// split has the machine fetch its files: together they are more than the cloud takes.
+func split(in render.Input, data map[string][]byte) (err error) {
+	size := len(data[valueKey])
+	if data[valueKey], data[render.FilesKey], err = render.Split(in); err != nil {
+		return fmt.Errorf("the user data has %d bytes, which is more than the cloud takes: %w", size, err)
+	}
+	return nil
 }
 
 // clusterCA returns the certificate authority that the Cluster's kubeconfig names.

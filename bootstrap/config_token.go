@@ -27,8 +27,8 @@ import (
 	"github.com/drover-io/drover/bootstrap/render"
 )
 
-// What Drover writes into workload clusters for each joining machine: a token Secret, in kube-system. config_rights.go has what it
-// writes for all.
+// What Drover writes into workload clusters for each joining machine: a token Secret, in kube-system, and what config_files.go has.
+// config_rights.go has what it writes for all.
 const (
 	// TokenConfigLabel tells token Secrets of Drover from others. Its value stands for the config that the token
 	// belongs to.
@@ -256,7 +256,8 @@ type tokenMemory struct {
 type knownToken struct {
 	token, secret string // the token itself, and its Secret's name
 	expires       time.Time
-	gone          bool
+	// files says that nothing is to be done for what the machine fetches with the token, as long as the token is not made again.
+	files, gone bool
 }
 
 type listing struct {

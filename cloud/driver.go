@@ -78,6 +78,9 @@ type Cloud struct {
 	// MaxUserData is the largest user data in bytes, as Request carries it, before any encoding.
 	MaxUserData int
 
+	// TakesUserData tells whether user data that are no larger fit after whatever encoding. nil: all do.
+	TakesUserData func([]byte) bool
+
 	// MaxBatch is how many References one Describe, and how many Resources one Delete, may carry. At least 1.
 	MaxBatch int
 
@@ -88,6 +91,11 @@ type Cloud struct {
 
 	// Zone returns the zone that a machine's own fields ask for, or "". Zones are what Info.FailureDomains lists.
 	Zone func(*infrav1.CloudMachineFields) string
+}
+
+// Takes tells whether the cloud takes user data as large as these.
+func (c *Cloud) Takes(userData []byte) bool {
+	return (c.MaxUserData == 0 || len(userData) <= c.MaxUserData) && (c.TakesUserData == nil || c.TakesUserData(userData))
 }
 
 // Config is what a driver is made from.

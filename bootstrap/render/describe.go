@@ -73,8 +73,8 @@ func (n *node) add(files ...file) { n.files = append(n.files, files...) }
 
 func (n *node) do(name string, lines ...string) { n.steps = append(n.steps, step{name, lines}) }
 
-// describe makes the description. The input was checked.
-func describe(in Input) (*node, error) {
+// describe makes the description. The input was checked; later is as in userDataOf.
+func describe(in Input, later []byte) (*node, error) {
 	files, join := kubeletFiles, (*node).startKubelet
 	if joinsByKubeadm(in.Spec) {
 		files, join = kubeadmFiles, (*node).runKubeadm
@@ -90,13 +90,18 @@ func describe(in Input) (*node, error) {
 	n.add(own...)
 	n.checkInstanceData()
 	n.host(in)
+	if later != nil {
+		n.fetchFiles(in, later)
+	}
 	n.install(in)
 	n.containerd(in)
 	join(n, in)
 	n.commands("Running the commands after the kubelet", in.Spec.PostKubeletCommands)
 	n.units = append(n.units, unit{bootstrapUnit, bootstrapUnitText})
 	n.add(file{path: ScriptPath, permissions: "0700", content: n.script()})
-	n.userFiles(in)
+	if later == nil {
+		n.add(userFiles(in)...)
+	}
 	return n, nil
 }
 
@@ -130,7 +135,8 @@ func (n *node) checkInstanceData() {
 	}
 }
 
-func (n *node) userFiles(in Input) {
+func userFiles(in Input) []file {
+	var out []file
 	for _, f := range in.Spec.Files {
 		content := f.Content
 		if f.ContentFrom.Secret.Name != "" {
@@ -140,8 +146,9 @@ func (n *node) userFiles(in Input) {
 		if owner == "root:root" {
 			owner = ""
 		}
-		n.add(file{path: f.Path, content: content, permissions: f.Permissions, owner: owner})
+		out = append(out, file{path: f.Path, content: content, permissions: f.Permissions, owner: owner})
 	}
+	return out
 }
 
 // commands runs each of the user's commands in a shell of its own, so that an unclosed quote, an exit or a changed option

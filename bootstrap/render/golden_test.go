@@ -97,14 +97,7 @@ func TestListings(t *testing.T) {
 		usual := usually(byVariant)
 		golden(t, "listings/"+strings.ToLower(string(mode))+".txt", write(usual))
 		for v, blocks := range byVariant {
-			var without strings.Builder
-			for _, key := range slices.Sorted(maps.Keys(usual)) {
-				if _, ok := blocks[key]; !ok {
-					without.WriteString("without " + strings.TrimSpace(key) + "\n")
-				}
-			}
-			maps.DeleteFunc(blocks, func(key, text string) bool { return usual[key] == text })
-			golden(t, "listings/"+v.String()+".txt", without.String()+write(blocks))
+			goldenDifference(t, "listings/"+v.String()+".txt", usual, blocks)
 		}
 	}
 }
@@ -119,18 +112,36 @@ func TestKubeadmListings(t *testing.T) {
 			g := NewWithT(t)
 			in := full(t, v.name, v.mode)
 			in.Version = version
-			usual := rendered(g, in)
-			blocks := rendered(g, byKubeadm(in))
-			var out strings.Builder
-			for _, key := range slices.Sorted(maps.Keys(usual)) {
-				if _, ok := blocks[key]; !ok {
-					out.WriteString("without " + strings.TrimSpace(key) + "\n")
-				}
-			}
-			maps.DeleteFunc(blocks, func(key, text string) bool { return usual[key] == text })
-			golden(t, "listings/"+v.String()+"-"+name+".txt", out.String()+write(blocks))
+			goldenDifference(t, "listings/"+v.String()+"-"+name+".txt", rendered(g, in), rendered(g, byKubeadm(in)))
 		}
 	}
+}
+
+// TestSplitListings holds what is different where the same machine fetches its files.
+func TestSplitListings(t *testing.T) {
+	for _, v := range []variant{{"", bootstrapv1.InstallPrebuilt}, {"debian-12", bootstrapv1.InstallBinaries}} {
+		g := NewWithT(t)
+		in := full(t, v.name, v.mode)
+		for name, in := range map[string]Input{"files": in, "kubeadm-files": byKubeadm(in)} {
+			usual := rendered(g, in)
+			out, _, err := Split(in)
+			g.Expect(err).NotTo(HaveOccurred())
+			goldenDifference(t, "listings/"+v.String()+"-"+name+".txt", usual, listing(readBack(g, FormatOf(in.Spec), out)))
+		}
+	}
+}
+
+// goldenDifference holds the blocks that are not as usual.
+func goldenDifference(t *testing.T, name string, usual, blocks map[string]string) {
+	t.Helper()
+	var without strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(usual)) {
+		if _, ok := blocks[key]; !ok {
+			without.WriteString("without " + strings.TrimSpace(key) + "\n")
+		}
+	}
+	maps.DeleteFunc(blocks, func(key, text string) bool { return usual[key] == text })
+	golden(t, name, without.String()+write(blocks))
 }
 
 func rendered(g Gomega, in Input) map[string]string {

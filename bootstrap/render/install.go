@@ -82,15 +82,7 @@ func (n *node) binaries(s system, spec *bootstrapv1.BinariesInstall, kubelet str
 		return "https://github.com/" + project + "/releases/download/v" + version + "/" + name
 	}
 	if s.packages != nil {
-		n.do("Installing the tools that the installation needs", "missing=")
-		for _, program := range slices.Sorted(maps.Keys(s.packages.tools)) {
-			n.extend("command -v " + program + " >/dev/null || missing=\"$missing " + s.packages.tools[program] + "\"")
-		}
-		n.extend("# shellcheck disable=SC2086 # words are meant", "if [ -n \"$missing\" ]; then")
-		for _, line := range s.packages.install("MISSING") {
-			n.extend("  " + strings.ReplaceAll(line, "'MISSING'", "$missing"))
-		}
-		n.extend("fi")
+		n.tools(s, "Installing the tools that the installation needs", slices.Sorted(maps.Keys(s.packages.tools))...)
 	}
 	n.do("Fetching containerd and the kubelet", fetchFunction, "mkdir -p "+downloads+" "+s.programs+" /opt/cni/bin")
 	part := func(name, sha256, origin string, put ...string) {
@@ -116,6 +108,19 @@ func (n *node) binaries(s system, spec *bootstrapv1.BinariesInstall, kubelet str
 			part(program.name, program.sha256, "https://dl.k8s.io/release/v"+kubelet+"/bin/linux/"+arch+"/"+program.name, place(program.name))
 		}
 	}
+}
+
+// tools installs those of the programs that are missing.
+func (n *node) tools(s system, name string, programs ...string) {
+	n.do(name, "missing=")
+	for _, program := range programs {
+		n.extend("command -v " + program + " >/dev/null || missing=\"$missing " + s.packages.tools[program] + "\"")
+	}
+	n.extend("# shellcheck disable=SC2086 # words are meant", "if [ -n \"$missing\" ]; then")
+	for _, line := range s.packages.install("MISSING") {
+		n.extend("  " + strings.ReplaceAll(line, "'MISSING'", "$missing"))
+	}
+	n.extend("fi")
 }
 
 // mirrored returns where a file is to be fetched: below its host and path at the mirror, if there is one.

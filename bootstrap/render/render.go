@@ -55,6 +55,11 @@ func UserData(in Input) ([]byte, error) {
 	if err := in.check(); err != nil {
 		return nil, err
 	}
+	return userDataOf(in, nil)
+}
+
+// userDataOf renders the input, which was checked. Where later is not nil, it is the files, which are to be fetched.
+func userDataOf(in Input, later []byte) ([]byte, error) {
 	ca, err := ParseCA(in.CA)
 	if err != nil {
 		return nil, err
@@ -63,7 +68,7 @@ func UserData(in Input) ([]byte, error) {
 	if in.Spec.NodeName == bootstrapv1.NodeNameHostname {
 		in.NodeName = hostVariable
 	}
-	n, err := describe(in)
+	n, err := describe(in, later)
 	if err != nil {
 		return nil, err
 	}

@@ -89,9 +89,19 @@ func collect(t *testing.T, dir string) (all outputs) {
 		if slices.Contains(kubeadmVariants(), v) {
 			inputs = append(inputs, byKubeadm(full(t, v.name, v.mode)), byKubeadm(least(t, v)))
 		}
-		for _, in := range inputs {
-			out, err := UserData(in)
+		outs := make([][]byte, len(inputs))
+		for i, in := range inputs {
+			var err error
+			outs[i], err = UserData(in)
 			g.Expect(err).NotTo(HaveOccurred(), v.String())
+		}
+		if inputs[0].Spec.OperatingSystem != "flatcar" {
+			out, _, err := Split(inputs[0])
+			g.Expect(err).NotTo(HaveOccurred(), v.String())
+			inputs, outs = append(inputs, inputs[0]), append(outs, out)
+		}
+		for i, in := range inputs {
+			out := outs[i]
 			name := fmt.Sprintf("%s-%d", v, len(out))
 			if FormatOf(in.Spec) == bootstrapv1.FormatCloudConfig {
 				file, _ := put(name+".yaml", string(out))

@@ -74,13 +74,13 @@ func ownPaths(spec *bootstrapv1.CloudInitConfigSpec) []string {
 	sample := spec.DeepCopy()
 	sample.Files = nil
 	const anyVersion = "1.36.0"
-	n, err := describe(Input{Spec: sample, NodeName: "sample", Server: "https://sample", Version: anyVersion, ControlPlaneVersion: anyVersion})
+	n, err := describe(Input{Spec: sample, NodeName: "sample", Server: "https://sample", Version: anyVersion, ControlPlaneVersion: anyVersion}, nil)
 	if err != nil {
 		return nil // nothing in it can fail: the spec is valid
 	}
 	out := []string{
 		BootstrapKubeconfigPath, CAPath, KubeletConfigPath, KubeletDefaultsPath, kubeletKubeconfigPath,
-		kubeletSysconfigPath, kubeadmFlagsPath, configuredPath, SentinelPath, LogPath, "/etc/hostname",
+		kubeletSysconfigPath, kubeadmFlagsPath, configuredPath, filesConfigPath, SentinelPath, LogPath, "/etc/hostname",
 	}
 	for _, f := range n.files {
 		out = append(out, f.path)

@@ -46,7 +46,11 @@ func Cloud() cloud.Cloud {
 		Whole:       true, // blockDevices and networkInterfaces see to it
 		Zonal:       true,
 		MaxUserData: maxUserData,
-		MaxBatch:    maxBatch,
+		TakesUserData: func(data []byte) bool {
+			_, err := userData(data)
+			return err == nil
+		},
+		MaxBatch: maxBatch,
 		ProviderID: func(*infrav1.CloudAccountSpec, *infrav1.CloudMachineSpec) string {
 			return providerID("{{ v1.availability_zone }}", "{{ v1.instance_id }}")
 		},

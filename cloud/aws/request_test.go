@@ -174,6 +174,8 @@ func TestUserData(t *testing.T) {
 			g := NewWithT(t)
 			got, err := userData(test.data)
 			g.Expect(code(err)).To(Equal(test.code))
+			row := Cloud()
+			g.Expect(row.Takes(test.data)).To(Equal(test.code == ""))
 			if test.code == "" {
 				g.Expect(unpack(t, aws.ToString(got), test.packed)).To(Equal(string(test.data)))
 			}

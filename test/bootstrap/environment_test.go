@@ -62,6 +62,8 @@ type environment struct {
 	audit  string
 	// joining is the running manager's.
 	joining bootstrap.Joining
+	// takes is how many bytes of user data the cloud takes; 0: any.
+	takes int
 }
 
 func newEnvironment(t *testing.T) *environment {
@@ -123,7 +125,9 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 	e.joining = bootstrap.Joining{
 		Configs: &bootstrap.ConfigReconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: cache, Recorder: mgr.GetEventRecorder("config"),
-			ProviderID: func(_ context.Context, m *clusterv1.Machine) (string, error) { return "simulated:///" + m.Name, nil },
+			Host: func(_ context.Context, m *clusterv1.Machine) (bootstrap.Host, error) {
+				return bootstrap.Host{ProviderID: "simulated:///" + m.Name, Takes: func(data []byte) bool { return e.takes == 0 || len(data) <= e.takes }}, nil
+			},
 		},
 		Requests: &bootstrap.CSRReconciler{Client: mgr.GetClient(), ClusterCache: cache, Recorder: mgr.GetEventRecorder("csr")},
 	}

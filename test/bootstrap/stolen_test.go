@@ -127,7 +127,7 @@ func (e *environment) foreignServing(t *testing.T, node *kubelet, a, b *clusterv
 	}, quiet).Should(Succeed())
 }
 
-// rights are what the API server lets the kubelet do in a namespace and in the whole cluster, as "group/resource: verbs".
+// rights are what the API server lets the kubelet do in a namespace and in the whole cluster, as "group/resource [names]: verbs".
 func (k *kubelet) rights(t *testing.T, namespace string) []string {
 	t.Helper()
 	g := NewWithT(t)
@@ -140,7 +140,8 @@ func (k *kubelet) rights(t *testing.T, namespace string) []string {
 		verbs := slices.Sorted(slices.Values(rule.Verbs))
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
-				out = append(out, group+"/"+resource+": "+strings.Join(verbs, " "))
+				what := strings.Join(append([]string{group + "/" + resource}, rule.ResourceNames...), " ")
+				out = append(out, what+": "+strings.Join(verbs, " "))
 			}
 		}
 	}

@@ -4,9 +4,12 @@ package vm
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -29,6 +32,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap"
 	"github.com/drover-io/drover/bootstrap/render"
+	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -89,8 +93,20 @@ func (s *stand) pool(name, image string, config bootstrapv1.CloudInitConfigSpec)
 	}
 }
 
+// prebuilt has a file for which user data has no room: all its files come from its cluster's API server.
 func (s *stand) prebuilt(t *testing.T) {
-	s.becomesNode(t, s.pool("prebuilt", "prebuilt", s.common()))
+	config := s.common()
+	large := make([]byte, 2*wire.MaxUserData)
+	source := rand.NewChaCha8([32]byte{})
+	_, _ = source.Read(large) // never fails
+	content := hex.EncodeToString(large)
+	config.Files = append(config.Files, bootstrapv1.File{Path: "/srv/large", Content: content, Permissions: "0640", Owner: "daemon:adm"})
+	config.PreKubeletCommands = []string{
+		fmt.Sprintf("echo '%x  /srv/large' | sha256sum -c", sha256.Sum256([]byte(content))),
+		"test \"$(stat -c '%U:%G %a' /srv/large)\" = 'daemon:adm 640'",
+		"test ! -e /etc/kubernetes/drover-files.conf", // which had the token
+	}
+	s.becomesNode(t, s.pool("prebuilt", "prebuilt", config))
 }
 
 // ignition has Ignition itself set the guest up, in the initrd. The commands hold it to what is not seen from outside.

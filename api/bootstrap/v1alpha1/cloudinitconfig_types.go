@@ -125,7 +125,8 @@ type CloudInitConfigSpec struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	ClusterDomain string `json:"clusterDomain,omitempty"`
 
-	// files are written before the kubelet starts. Default: none.
+	// files are written before the kubelet starts. Where the cloud's user data has no room for them, the machine fetches them from
+	// its cluster's API server, with its bootstrap token. Default: none.
 	// +optional
 	// +listType=map
 	// +listMapKey=path

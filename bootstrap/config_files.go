@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/bootstrap/render"
+)
+
+// ensureFiles puts the files that user data had no room for into the workload cluster, where the machine's token may read them and
+// no other one of Drover's may. The token's Secret owns them: they go with it, whoever deletes it, or when it has expired.
+func (r *ConfigReconciler) ensureFiles(ctx context.Context, s *scope, workload client.Client, dataSecret string) error {
+	known, _ := r.tokens.get(s.config.UID)
+	if known.token == "" || known.files || len(s.config.Spec.Files) == 0 {
+		return nil
+	}
+	data := &corev1.Secret{}
+	if err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: s.config.Namespace, Name: dataSecret}, data); err != nil {
+		return fmt.Errorf("reading the Secret with the user data: %w", err)
+	}
+	if files := data.Data[render.FilesKey]; len(files) > 0 {
+		if err := writeFiles(ctx, workload, known.token, files); err != nil {
+			return permitted(err, "the Secret, Role and RoleBinding with a machine's files in the namespace kube-system")
+		}
+	}
+	known.files = true
+	r.tokens.put(s.config.UID, known)
+	return nil
+}
+
+// writeFiles makes the Secret, and what lets the token's user read it.
+func writeFiles(ctx context.Context, workload client.Client, token string, files []byte) error {
+	id, _, _ := strings.Cut(token, ".")
+	owner := &metav1.PartialObjectMetadata{}
+	owner.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	key := client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id)}
+	if err := workload.Get(ctx, key, owner); err != nil {
+		return err
+	}
+	name := render.FilesSecretName(id)
+	meta := metav1.ObjectMeta{
+		Name: name, Namespace: metav1.NamespaceSystem,
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Secret", Name: owner.Name, UID: owner.UID}},
+	}
+	for _, o := range []client.Object{
+		&corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{render.FilesKey: files}},
+		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{name}, Verbs: []string{"get"},
+		}}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: meta,
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: bootstrapapi.BootstrapUserPrefix + id}},
+		},
+	} {
+		if err := create(ctx, workload, o, owner.UID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// create makes o, unless the token's Secret owns one of that name. One of an earlier token with the same ID is about to go.
+func create(ctx context.Context, workload client.Client, o client.Object, token types.UID) error {
+	err := workload.Create(ctx, o)
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	if err := workload.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == token }) {
+		return fmt.Errorf("%T %q is there, and another token's", o, o.GetName())
+	}
+	return nil
+}

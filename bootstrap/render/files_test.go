@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package render
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+)
+
+// TestSplit: what is fetched later holds the files of the spec and nothing else, always in the same bytes, and the user data none of it.
+// That a machine gets along with it, test/bootstrap shows at a real API server, and test/vm on a real machine.
+func TestSplit(t *testing.T) {
+	g := NewWithT(t)
+	in := full(t, "ubuntu-24.04", bootstrapv1.InstallPackages)
+	out, files, err := Split(in)
+	g.Expect(err).NotTo(HaveOccurred())
+	whole, err := UserData(in)
+	g.Expect(err).NotTo(HaveOccurred())
+	for range 20 {
+		again, same, err := Split(in)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(bytes.Equal(out, again) && bytes.Equal(files, same)).To(BeTrue())
+	}
+
+	before, after := readBack(g, bootstrapv1.FormatCloudConfig, whole).files, readBack(g, bootstrapv1.FormatCloudConfig, out).files
+	unpacked := unpack(g, files)
+	g.Expect(unpacked).To(HaveLen(len(in.Spec.Files)))
+	for _, f := range in.Spec.Files {
+		g.Expect(after).NotTo(HaveKey(f.Path))
+		want, got := before[f.Path], unpacked[strings.TrimPrefix(f.Path, "/")]
+		g.Expect(got.content).To(Equal(want.content), f.Path)
+		g.Expect(got.header.Mode).To(BeEquivalentTo(want.mode), f.Path)
+		g.Expect(strings.Trim(got.header.Uname+":"+got.header.Gname, ":")).To(Equal(want.owner), f.Path)
+	}
+}
+
+type unpackedFile struct {
+	header  *tar.Header
+	content string
+}
+
+func unpack(g Gomega, files []byte) map[string]unpackedFile {
+	packed, err := gzip.NewReader(bytes.NewReader(files))
+	g.Expect(err).NotTo(HaveOccurred())
+	out := map[string]unpackedFile{}
+	for r := tar.NewReader(packed); ; {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		g.Expect(err).NotTo(HaveOccurred())
+		content, err := io.ReadAll(r)
+		g.Expect(err).NotTo(HaveOccurred())
+		out[header.Name] = unpackedFile{header, string(content)}
+	}
+}
+
+// TestSplitRefuses what can't be fetched, with what to do instead.
+func TestSplitRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Input)
+		want   string
+	}{
+		"by Ignition":        {func(in *Input) { in.Spec.Format = bootstrapv1.FormatIgnition }, "Ignition can't fetch"},
+		"without files":      {func(in *Input) { in.Spec.Files = nil }, "no files that could be fetched later"},
+		"a relative path":    {func(in *Input) { in.Spec.Files[0].Path = "../etc/passwd" }, "spec.files[0].path"},
+		"a path that climbs": {func(in *Input) { in.Spec.Files[0].Path = "/etc/../../passwd" }, "spec.files[0].path"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			in := input(t)
+			in.Spec.Files = []bootstrapv1.File{{Path: "/etc/large", Content: "x"}}
+			c.change(&in)
+			_, _, err := Split(in)
+			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
+		})
+	}
+}
