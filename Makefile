@@ -62,8 +62,8 @@ test-e2e: ## Run Cluster API's own end-to-end specs, as far as they need neither
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/e2e
 
-test-kubeadm: ## Have Cluster API's kubeadm bootstrap provider set up machines of an adopted cluster (10 minutes)
-	@hack/tool $(PLAYGROUND) capi-kubeadm-bootstrap kubeadm >/dev/null
+test-kubeadm: ## Have Cluster API's kubeadm providers set up machines of an adopted cluster, and a control plane for CloudInitConfigs to join (10 minutes)
+	@hack/tool $(PLAYGROUND) capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm >/dev/null
 	$(OTHERS) ./test/kubeadm
 
 test-vsphere: ## Have govmomi's vCenter make, roll, lose and replace machines, crash at every step, and run 25 schedules of chaos (half an hour)

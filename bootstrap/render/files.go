@@ -36,7 +36,7 @@ func FilesSecretName(tokenID string) string { return filesSecretPrefix + tokenID
 func Split(in Input) (userData, files []byte, err error) {
 	switch {
 	case FormatOf(in.Spec) == bootstrapv1.FormatIgnition:
-		return nil, nil, errors.New("Ignition can't fetch files from the API server: shorten them, or put them into the image")
+		return nil, nil, errors.New("a machine set up by Ignition can't fetch files from the API server: shorten them, or put them into the image")
 	case len(in.Spec.Files) == 0:
 		return nil, nil, errors.New("there are no files that could be fetched later: shorten the commands")
 	}

@@ -70,7 +70,7 @@ func TestSplitRefuses(t *testing.T) {
 		change func(*Input)
 		want   string
 	}{
-		"by Ignition":        {func(in *Input) { in.Spec.Format = bootstrapv1.FormatIgnition }, "Ignition can't fetch"},
+		"by Ignition":        {func(in *Input) { in.Spec.Format = bootstrapv1.FormatIgnition }, "by Ignition can't fetch"},
 		"without files":      {func(in *Input) { in.Spec.Files = nil }, "no files that could be fetched later"},
 		"a relative path":    {func(in *Input) { in.Spec.Files[0].Path = "../etc/passwd" }, "spec.files[0].path"},
 		"a path that climbs": {func(in *Input) { in.Spec.Files[0].Path = "/etc/../../passwd" }, "spec.files[0].path"},

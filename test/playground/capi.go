@@ -42,9 +42,26 @@ func kubeadmBootstrapProvider() provider {
 	return p
 }
 
-// StartKubeadmBootstrap adds Cluster API's kubeadm bootstrap provider, and returns once it serves. args come last on its command line.
-func (m *Management) StartKubeadmBootstrap(ctx context.Context, args ...string) (_ *Process, err error) {
+func kubeadmControlPlaneProvider() provider {
 	p := kubeadmBootstrapProvider()
+	p.tool, p.folder, p.label = "capi-kubeadm-controlplane", "controlplane/kubeadm", "control-plane-kubeadm"
+	p.prefix, p.namespace = "capi-kubeadm-control-plane-", "capi-kubeadm-control-plane-system"
+	p.aggregate = "kubeadm.controlplane.cluster.x-k8s.io/aggregate-to-manager"
+	return p
+}
+
+// StartKubeadmBootstrap adds Cluster API's kubeadm bootstrap provider, and returns once it serves. args come last on its command line.
+func (m *Management) StartKubeadmBootstrap(ctx context.Context, args ...string) (*Process, error) {
+	return m.startFurther(ctx, kubeadmBootstrapProvider(), args...)
+}
+
+// StartKubeadmControlPlane adds Cluster API's kubeadm control plane provider, and returns once it serves.
+func (m *Management) StartKubeadmControlPlane(ctx context.Context) (*Process, error) {
+	return m.startFurther(ctx, kubeadmControlPlaneProvider())
+}
+
+// startFurther adds a provider to a management cluster that is up.
+func (m *Management) startFurther(ctx context.Context, p provider, args ...string) (_ *Process, err error) {
 	if m.opts.Tools, err = m.opts.Tools.with(ctx, m.opts.Progress, p.tool); err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -68,6 +69,15 @@ type Stage struct {
 // Stage sets a stage of this name.
 func (h *House) Stage(t *testing.T, name string) *Stage {
 	t.Helper()
+	s, objects := h.Bare(t, name)
+	s.Do(scenario.Create(s.Ctx, h.Rig.Client, objects...))
+	s.Until("the cluster is there", s.Available(h.Rig.View))
+	return s
+}
+
+// Bare is a stage whose objects are for the test to create, and to change before.
+func (h *House) Bare(t *testing.T, name string) (*Stage, []client.Object) {
+	t.Helper()
 	s := &Stage{T: t, House: h, Ctx: t.Context()}
 	t.Cleanup(s.end)
 	var err error
@@ -75,9 +85,7 @@ func (h *House) Stage(t *testing.T, name string) *Stage {
 	s.Do(err)
 	objects, err := s.Objects()
 	s.Do(err)
-	s.Do(scenario.Create(s.Ctx, h.Rig.Client, objects...))
-	s.Until("the cluster is there", s.Available(h.Rig.View))
-	return s
+	return s, objects
 }
 
 func (s *Stage) end() {
