@@ -85,3 +85,38 @@ func TestSplitRefuses(t *testing.T) {
 		})
 	}
 }
+
+// FuzzSplit: whatever a file is called, holds or belongs to, it comes out of the archive as it went in, and nothing else does; and the
+// API server's address is one value of curl's configuration.
+func FuzzSplit(f *testing.F) {
+	for _, s := range hostile() {
+		f.Add("/a/"+s, "x", "x:x", "https://10.0.0.1:6443")
+		f.Add("/a", s, "x:x", "https://10.0.0.1:6443")
+		f.Add("/a", "x", s, "https://10.0.0.1:6443")
+		f.Add("/a", "x", "", "https://a"+s+":6443")
+	}
+	f.Fuzz(func(t *testing.T, path, content, owner, server string) {
+		g := NewWithT(t)
+		in := input(t)
+		in.Server, in.Spec.Files = server, []bootstrapv1.File{{Path: path, Content: content, Owner: owner}}
+		out, files, err := Split(in)
+		_, whole := UserData(in)
+		g.Expect(err == nil).To(Equal(whole == nil), "what may be in user data may be fetched: %v, %v", err, whole)
+		if err != nil {
+			return
+		}
+		unpacked := unpack(g, files)
+		g.Expect(unpacked).To(HaveLen(1))
+		got, ok := unpacked[strings.TrimPrefix(path, "/")]
+		g.Expect(ok && got.content == content).To(BeTrue())
+		g.Expect(strings.Trim(got.header.Uname+":"+got.header.Gname, ":")).To(Equal(strings.TrimPrefix(owner, "root:root")))
+
+		m := readBack(g, bootstrapv1.FormatCloudConfig, out)
+		lines := strings.Split(m.files[filesConfigPath].content, "\n")
+		g.Expect(lines).To(HaveLen(11), "six switches, four values, and the end of the last line")
+		value, quoted := strings.CutPrefix(lines[6], `url = "`)
+		value, closed := strings.CutSuffix(value, `"`)
+		g.Expect(quoted && closed).To(BeTrue())
+		g.Expect(strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(value)).To(Equal(server + "/api/v1/namespaces/kube-system/secrets/drover-files-abcdef"))
+	})
+}

@@ -61,7 +61,8 @@ func TestGuests(t *testing.T) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"a name server, a mirror and a file that are bad", s.badMirror},
+		{"a name server and a mirror that are bad", s.badMirror},
+		{"files that are bad", s.badFiles},
 		{"an API server and a token that are bad", s.badServer},
 		{"from a prebuilt image", inTurn(s.prebuilt)},
 		{"from a prebuilt image, by Ignition", inTurn(s.ignition)},

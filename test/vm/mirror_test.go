@@ -43,7 +43,7 @@ type mirror struct {
 	kubeadm string
 
 	mu     sync.Mutex
-	broken func(w http.ResponseWriter, r *http.Request, files http.Handler) bool
+	broken map[string]func(w http.ResponseWriter, r *http.Request, files http.Handler) bool // by the name that it is asked by
 }
 
 // pauseImage is the registry's only image, made of hack/vm's pause. The registry has it under any host's name.
@@ -61,8 +61,9 @@ func newMirror(images, kubeadm string) (*mirror, error) {
 	m := &mirror{ca: ca, dir: filepath.Join(images, "mirror"), kubeadm: kubeadm}
 	files := http.FileServer(http.Dir(m.dir))
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, _ := net.SplitHostPort(r.Host)
 		m.mu.Lock()
-		broken := m.broken
+		broken := m.broken[host]
 		m.mu.Unlock()
 		if broken != nil && broken(w, r, files) {
 			return
@@ -109,15 +110,14 @@ func (m *mirror) packages() (bootstrapv1.PackagesInstall, error) {
 	}, err
 }
 
-// breaks has a function answer requests, which says whether it did, until mend is called.
-func (m *mirror) breaks(how func(w http.ResponseWriter, r *http.Request, files http.Handler) bool) (mend func()) {
-	set := func(f func(http.ResponseWriter, *http.Request, http.Handler) bool) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.broken = f
+// breaks has a function answer what the mirror is asked for by that name, which says whether it did.
+func (m *mirror) breaks(host string, how func(w http.ResponseWriter, r *http.Request, files http.Handler) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.broken == nil {
+		m.broken = map[string]func(http.ResponseWriter, *http.Request, http.Handler) bool{}
 	}
-	set(how)
-	return func() { set(nil) }
+	m.broken[host] = how
 }
 
 // binaries is the installation from the mirror, with the sums of what is there.

@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,53 +28,78 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// badMirror lets a guest meet, one after the other, a name server that does not answer, a file that is not there, a connection
-// that is cut, and a file with other bytes than it should have. The condition names the first and the last, which stay until it does, the log on
-// the machine tells all of them apart, and the guest becomes a Node once each is mended.
+// badMirror lets a guest meet a name server that does not answer, and then a mirror that has not a file. The condition names either, and
+// the guest becomes a Node once both are mended.
 func (s *stand) badMirror(t *testing.T) {
+	var mended atomic.Bool
+	pool, dns := s.fromMirror(t, "bad-mirror", func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+		missing := !mended.Load() && strings.Contains(r.URL.Path, "runc.amd64")
+		if missing {
+			http.NotFound(w, r)
+		}
+		return missing
+	})
+	s.create(t, pool)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "could not be fetched: curl: (28) Resolving timed out")
+	dns.answers.Store(true)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "/runc.amd64 could not be fetched: curl: (22)", "404")
+	mended.Store(true)
+	s.comesToAfterAll(t, pool, "curl: (28) Resolving timed out", "The requested URL returned error: 404")
+}
+
+// badFiles lets a guest meet a connection that is cut, once, and a file with other bytes than it should have. The condition names the
+// latter, the log on the machine both, and the guest becomes a Node once that is mended.
+func (s *stand) badFiles(t *testing.T) {
+	var mended, wasCut atomic.Bool
+	pool, dns := s.fromMirror(t, "bad-files", func(w http.ResponseWriter, r *http.Request, files http.Handler) bool {
+		switch {
+		case strings.Contains(r.URL.Path, "cni-plugins") && wasCut.CompareAndSwap(false, true):
+			cut(w, r, files)
+		case strings.Contains(r.URL.Path, "kubelet") && !mended.Load():
+			_, _ = io.WriteString(w, "not it")
+		default:
+			return false
+		}
+		return true
+	})
+	dns.answers.Store(true)
+	s.create(t, pool)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "/kubelet has not the SHA-256 that was given")
+	mended.Store(true)
+	s.comesToAfterAll(t, pool, "curl: (18)" /* "partial file" */, "/kubelet has not the SHA-256 that was given")
+}
+
+// fromMirror is a pool of one guest that installs from a mirror by a name of its own, which a name server of its own knows. broken
+// answers what that name is asked for, and says whether it did.
+func (s *stand) fromMirror(t *testing.T, name string, broken func(http.ResponseWriter, *http.Request, http.Handler) bool) (scenario.Pool, *nameServer) {
+	t.Helper()
 	g := NewWithT(t)
-	const name = "mirror.example.test"
-	dns := startNameServer(t, name)
+	host := name + ".example.test"
+	dns := startNameServer(t, host)
 	config := s.common()
 	binaries, err := s.mirror.binaries()
 	g.Expect(err).NotTo(HaveOccurred())
-	binaries.Mirror = "http://" + net.JoinHostPort(name, s.mirror.port())
+	binaries.Mirror = "http://" + net.JoinHostPort(host, s.mirror.port())
 	config.OperatingSystem, config.Install = "debian-12", bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: binaries}
 	config.Containerd.PauseImage = pauseImage
 	// systemd-resolved runs before user data are there: it is started again before the script that needs it.
 	config.Files = append(config.Files,
 		bootstrapv1.File{Path: "/etc/systemd/resolved.conf.d/site.conf", Content: "[Resolve]\nDNS=" + net.JoinHostPort(gateway, dns.port()) + "\nDomains=~.\n"},
 		bootstrapv1.File{Path: "/etc/systemd/system/drover-bootstrap.service.d/site.conf", Content: "[Service]\nExecStartPre=systemctl restart systemd-resolved\n"})
-	pool := s.pool("bad-mirror", "bare", config)
-	once := onceEach(name, map[string]fault{"runc.amd64": notThere, "cni-plugins": cut})
-	var mended atomic.Bool
-	restore := s.mirror.breaks(func(w http.ResponseWriter, r *http.Request, files http.Handler) bool {
-		other := !mended.Load() && strings.HasPrefix(r.Host, name) && strings.Contains(r.URL.Path, "kubelet")
-		if other {
-			otherBytes(w, r, files)
-		}
-		return other || once(w, r, files)
-	})
-	defer restore()
+	s.mirror.breaks(host, broken)
+	return s.pool(name, "bare", config), dns
+}
 
-	s.create(t, pool)
-	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
-	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "could not be fetched: curl: (28) Resolving timed out")
-	dns.answers.Store(true)
-	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "/kubelet has not the SHA-256 that was given")
-	mended.Store(true)
-
+// comesToAfterAll waits until the guest is a Node of which nothing bad is told any more, and its log tells of these causes.
+func (s *stand) comesToAfterAll(t *testing.T, pool scenario.Pool, causes ...string) {
+	t.Helper()
+	g := NewWithT(t)
 	machine := s.ready(t, pool)
 	s.saysNothing(t, pool)
 	log, err := s.askKubelet(t, machine, "/logs"+strings.TrimPrefix(render.LogPath, "/var/log"))
 	g.Expect(err).NotTo(HaveOccurred())
-	for _, cause := range []string{
-		"curl: (28) Resolving timed out",
-		"The requested URL returned error: 404",
-		"curl: (18)", // "partial file"
-		"/kubelet has not the SHA-256 that was given",
-		"drover: Done",
-	} {
+	for _, cause := range append(causes, "drover: Done") {
 		g.Expect(log).To(ContainSubstring(cause))
 	}
 	s.remove(t, pool)
@@ -144,11 +168,6 @@ func (s *stand) cloudMachine(t *testing.T, g Gomega, pool scenario.Pool) *infrav
 	return out
 }
 
-// fault answers a request for a file with something else than the file.
-type fault func(w http.ResponseWriter, r *http.Request, files http.Handler)
-
-func notThere(w http.ResponseWriter, r *http.Request, _ http.Handler) { http.NotFound(w, r) }
-
 // cut ends the connection half-way.
 func cut(w http.ResponseWriter, r *http.Request, files http.Handler) {
 	whole := httptest.NewRecorder()
@@ -156,36 +175,6 @@ func cut(w http.ResponseWriter, r *http.Request, files http.Handler) {
 	w.Header().Set("Content-Length", fmt.Sprint(whole.Body.Len()))
 	_, _ = w.Write(whole.Body.Bytes()[:whole.Body.Len()/2])
 	panic(http.ErrAbortHandler)
-}
-
-func otherBytes(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
-	_, _ = io.WriteString(w, "not it")
-}
-
-// onceEach does each fault to the first request to that host for a path that holds its key.
-func onceEach(host string, faults map[string]fault) func(http.ResponseWriter, *http.Request, http.Handler) bool {
-	var mu sync.Mutex
-	take := func(path string) fault {
-		mu.Lock()
-		defer mu.Unlock()
-		for part, f := range faults {
-			if strings.Contains(path, part) {
-				delete(faults, part)
-				return f
-			}
-		}
-		return nil
-	}
-	return func(w http.ResponseWriter, r *http.Request, files http.Handler) bool {
-		if !strings.HasPrefix(r.Host, host) {
-			return false
-		}
-		f := take(r.URL.Path)
-		if f != nil {
-			f(w, r, files)
-		}
-		return f != nil
-	}
 }
 
 // nameServer knows one name, for the gateway's address, and keeps silent until it is to answer.
