@@ -33,7 +33,7 @@ import (
 func (s *stand) badMirror(t *testing.T) {
 	var mended atomic.Bool
 	pool, dns := s.fromMirror(t, "bad-mirror", func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
-		missing := !mended.Load() && strings.Contains(r.URL.Path, "runc.amd64")
+		missing := !mended.Load() && strings.Contains(r.URL.Path, "/containerd-") // what comes first: a console is looked at ever more seldom
 		if missing {
 			http.NotFound(w, r)
 		}
@@ -43,7 +43,7 @@ func (s *stand) badMirror(t *testing.T) {
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "could not be fetched: curl: (28) Resolving timed out")
 	dns.answers.Store(true)
-	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "/runc.amd64 could not be fetched: curl: (22)", "404")
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "-linux-amd64.tar.gz could not be fetched: curl: (22)", "404")
 	mended.Store(true)
 	s.comesToAfterAll(t, pool, "curl: (28) Resolving timed out", "The requested URL returned error: 404")
 }
