@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,8 +62,7 @@ func TestGuests(t *testing.T) {
 		name string
 		run  func(*testing.T)
 	}{
-		{"a name server and a mirror that are bad", s.badMirror},
-		{"files that are bad", s.badFiles},
+		{"a name server, a mirror and a file that are bad", s.badMirror},
 		{"an API server and a token that are bad", s.badServer},
 		{"from a prebuilt image", inTurn(s.prebuilt)},
 		{"from a prebuilt image, by Ignition", inTurn(s.ignition)},
@@ -123,14 +123,21 @@ func (s *stand) ignition(t *testing.T) {
 	s.becomesNode(t, s.pool("ignition", "prebuilt", config))
 }
 
+// binaries installs from a mirror by its name, which has not all files at first: the condition says so until it has.
 func (s *stand) binaries(t *testing.T) {
-	g := NewWithT(t)
-	config := s.common()
-	binaries, err := s.mirror.binaries()
-	g.Expect(err).NotTo(HaveOccurred())
-	config.OperatingSystem, config.Install = "debian-12", bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: binaries}
-	config.Containerd.PauseImage = pauseImage
-	s.becomesNode(t, s.pool("binaries", "bare", config))
+	var complete atomic.Bool
+	pool, dns := s.fromMirror(t, "binaries", func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+		missing := !complete.Load() && strings.Contains(r.URL.Path, "/containerd-")
+		if missing {
+			http.NotFound(w, r)
+		}
+		return missing
+	})
+	dns.answers.Store(true)
+	s.create(t, pool)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "-linux-amd64.tar.gz could not be fetched: curl: (22)", "404")
+	complete.Store(true)
+	s.isNode(t, pool)
 }
 
 func (s *stand) packages(t *testing.T) {
@@ -166,6 +173,11 @@ func (s *stand) kubeadm(t *testing.T) {
 func (s *stand) becomesNode(t *testing.T, pool scenario.Pool, also ...func(*clusterv1.Machine)) {
 	t.Helper()
 	s.create(t, pool)
+	s.isNode(t, pool, also...)
+}
+
+func (s *stand) isNode(t *testing.T, pool scenario.Pool, also ...func(*clusterv1.Machine)) {
+	t.Helper()
 	began := time.Now()
 	machine := s.ready(t, pool)
 	t.Logf("its Machine is Ready after %s", time.Since(began).Round(time.Second))

@@ -28,31 +28,13 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// badMirror lets a guest meet a name server that does not answer, and then a mirror that has not a file. The condition names either, and
-// the guest becomes a Node once both are mended.
+// badMirror lets a guest meet, one after the other, a name server that does not answer, a connection that is cut, and a file with other
+// bytes than it should have. The condition names the first and the last, which stay until it does, the log on the machine tells all of
+// them apart, and the guest becomes a Node once each is mended. A file that is not there is met on the way of another guest: binaries.
 func (s *stand) badMirror(t *testing.T) {
-	var mended atomic.Bool
-	pool, dns := s.fromMirror(t, "bad-mirror", func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
-		missing := !mended.Load() && strings.Contains(r.URL.Path, "/containerd-") // what comes first: a console is looked at ever more seldom
-		if missing {
-			http.NotFound(w, r)
-		}
-		return missing
-	})
-	s.create(t, pool)
-	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
-	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "could not be fetched: curl: (28) Resolving timed out")
-	dns.answers.Store(true)
-	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "-linux-amd64.tar.gz could not be fetched: curl: (22)", "404")
-	mended.Store(true)
-	s.comesToAfterAll(t, pool, "curl: (28) Resolving timed out", "The requested URL returned error: 404")
-}
-
-// badFiles lets a guest meet a connection that is cut, once, and a file with other bytes than it should have. The condition names the
-// latter, the log on the machine both, and the guest becomes a Node once that is mended.
-func (s *stand) badFiles(t *testing.T) {
+	g := NewWithT(t)
 	var mended, wasCut atomic.Bool
-	pool, dns := s.fromMirror(t, "bad-files", func(w http.ResponseWriter, r *http.Request, files http.Handler) bool {
+	pool, dns := s.fromMirror(t, "bad-mirror", func(w http.ResponseWriter, r *http.Request, files http.Handler) bool {
 		switch {
 		case strings.Contains(r.URL.Path, "cni-plugins") && wasCut.CompareAndSwap(false, true):
 			cut(w, r, files)
@@ -63,11 +45,26 @@ func (s *stand) badFiles(t *testing.T) {
 		}
 		return true
 	})
-	dns.answers.Store(true)
 	s.create(t, pool)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "no kubelet on it has asked", "look at "+render.LogPath)
+	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "could not be fetched: curl: (28) Resolving timed out")
+	dns.answers.Store(true)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "/kubelet has not the SHA-256 that was given")
 	mended.Store(true)
-	s.comesToAfterAll(t, pool, "curl: (18)" /* "partial file" */, "/kubelet has not the SHA-256 that was given")
+
+	machine := s.ready(t, pool)
+	s.saysNothing(t, pool)
+	log, err := s.askKubelet(t, machine, "/logs"+strings.TrimPrefix(render.LogPath, "/var/log"))
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, cause := range []string{
+		"curl: (28) Resolving timed out",
+		"curl: (18)", // "partial file"
+		"/kubelet has not the SHA-256 that was given",
+		"drover: Done",
+	} {
+		g.Expect(log).To(ContainSubstring(cause))
+	}
+	s.remove(t, pool)
 }
 
 // fromMirror is a pool of one guest that installs from a mirror by a name of its own, which a name server of its own knows. broken
@@ -89,20 +86,6 @@ func (s *stand) fromMirror(t *testing.T, name string, broken func(http.ResponseW
 		bootstrapv1.File{Path: "/etc/systemd/system/drover-bootstrap.service.d/site.conf", Content: "[Service]\nExecStartPre=systemctl restart systemd-resolved\n"})
 	s.mirror.breaks(host, broken)
 	return s.pool(name, "bare", config), dns
-}
-
-// comesToAfterAll waits until the guest is a Node of which nothing bad is told any more, and its log tells of these causes.
-func (s *stand) comesToAfterAll(t *testing.T, pool scenario.Pool, causes ...string) {
-	t.Helper()
-	g := NewWithT(t)
-	machine := s.ready(t, pool)
-	s.saysNothing(t, pool)
-	log, err := s.askKubelet(t, machine, "/logs"+strings.TrimPrefix(render.LogPath, "/var/log"))
-	g.Expect(err).NotTo(HaveOccurred())
-	for _, cause := range append(causes, "drover: Done") {
-		g.Expect(log).To(ContainSubstring(cause))
-	}
-	s.remove(t, pool)
 }
 
 // badServer lets a guest meet an API server that another authority vouches for, and then a token that is gone.
