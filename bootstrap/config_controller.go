@@ -66,8 +66,8 @@ type ConfigReconciler struct {
 type Host struct {
 	// ProviderID is what the kubelet is to register with, as user data can know it before boot (render.Input.ProviderID), or "".
 	ProviderID string
-	// Takes tells whether the cloud takes user data as large as these. nil: it takes all.
-	Takes func(userData []byte) bool
+	// Takes is an error, with the numbers, where the cloud does not take user data as large as these. nil: it takes all.
+	Takes func(userData []byte) error
 }
 
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigs,verbs=get;list;watch;patch

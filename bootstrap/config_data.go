@@ -182,8 +182,10 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 	}
 	data := map[string][]byte{formatKey: []byte(render.FormatOf(&s.config.Spec)), tokenKey: []byte(token)}
 	data[valueKey], err = render.UserData(in)
-	if err == nil && host.Takes != nil && !host.Takes(data[valueKey]) {
-		err = split(in, data)
+	if err == nil && host.Takes != nil {
+		if tooLarge := host.Takes(data[valueKey]); tooLarge != nil {
+			err = split(in, data, tooLarge)
+		}
 	}
 	if err != nil {
 		w := &waiting{reason: bootstrapv1.InvalidSpecReason, message: err.Error()}
@@ -196,10 +198,9 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 }
 
 // split has the machine fetch its files: together they are more than the cloud takes.
-func split(in render.Input, data map[string][]byte) (err error) {
-	size := len(data[valueKey])
+func split(in render.Input, data map[string][]byte, tooLarge error) (err error) {
 	if data[valueKey], data[render.FilesKey], err = render.Split(in); err != nil {
-		return fmt.Errorf("the user data has %d bytes, which is more than the cloud takes: %w", size, err)
+		return fmt.Errorf("%w; %w", tooLarge, err)
 	}
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -78,8 +80,8 @@ type Cloud struct {
 	// MaxUserData is the largest user data in bytes, as Request carries it, before any encoding.
 	MaxUserData int
 
-	// TakesUserData tells whether user data that are no larger fit after whatever encoding. nil: all do.
-	TakesUserData func([]byte) bool
+	// TakesUserData is an error, with the numbers, where user data that are no larger don't fit after whatever encoding. nil: all do.
+	TakesUserData func([]byte) error
 
 	// MaxBatch is how many References one Describe, and how many Resources one Delete, may carry. At least 1.
 	MaxBatch int
@@ -93,9 +95,19 @@ type Cloud struct {
 	Zone func(*infrav1.CloudMachineFields) string
 }
 
-// Takes tells whether the cloud takes user data as large as these.
-func (c *Cloud) Takes(userData []byte) bool {
-	return (c.MaxUserData == 0 || len(userData) <= c.MaxUserData) && (c.TakesUserData == nil || c.TakesUserData(userData))
+// Takes is an error, with the numbers, where the cloud does not take user data as large as these.
+func (c *Cloud) Takes(userData []byte) error {
+	if c.MaxUserData > 0 && len(userData) > c.MaxUserData {
+		return fmt.Errorf("the user data has %d bytes, and cloud %q takes %d at most", len(userData), c.Name, c.MaxUserData)
+	}
+	if c.TakesUserData == nil {
+		return nil
+	}
+	err := c.TakesUserData(userData)
+	if e := (*Error)(nil); errors.As(err, &e) {
+		return errors.New(e.Message) // what it is called is for those who send a request
+	}
+	return err
 }
 
 // Config is what a driver is made from.

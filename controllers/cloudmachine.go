@@ -232,7 +232,7 @@ func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (rec
 }
 
 // waitsFor says what is missing before the machine can be made, as a reason and a sentence; "" when nothing is. The end
-// of each wait comes as an event. The account is before the user data, which may need it (bootstrap.ConfigReconciler.ProviderID).
+// of each wait comes as an event. The account is before the user data, which may need it (bootstrap.ConfigReconciler.Host).
 func waitsFor(s *machineScope) (reason, message string) {
 	switch {
 	case s.owner == nil:

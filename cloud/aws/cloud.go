@@ -46,9 +46,9 @@ func Cloud() cloud.Cloud {
 		Whole:       true, // blockDevices and networkInterfaces see to it
 		Zonal:       true,
 		MaxUserData: maxUserData,
-		TakesUserData: func(data []byte) bool {
+		TakesUserData: func(data []byte) error {
 			_, err := userData(data)
-			return err == nil
+			return err
 		},
 		MaxBatch: maxBatch,
 		ProviderID: func(*infrav1.CloudAccountSpec, *infrav1.CloudMachineSpec) string {

@@ -126,7 +126,12 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 		Configs: &bootstrap.ConfigReconciler{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: cache, Recorder: mgr.GetEventRecorder("config"),
 			Host: func(_ context.Context, m *clusterv1.Machine) (bootstrap.Host, error) {
-				return bootstrap.Host{ProviderID: "simulated:///" + m.Name, Takes: func(data []byte) bool { return e.takes == 0 || len(data) <= e.takes }}, nil
+				return bootstrap.Host{ProviderID: "simulated:///" + m.Name, Takes: func(data []byte) error {
+					if e.takes > 0 && len(data) > e.takes {
+						return fmt.Errorf("more than %d bytes", e.takes)
+					}
+					return nil
+				}}, nil
 			},
 		},
 		Requests: &bootstrap.CSRReconciler{Client: mgr.GetClient(), ClusterCache: cache, Recorder: mgr.GetEventRecorder("csr")},

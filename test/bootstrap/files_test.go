@@ -137,7 +137,7 @@ func (e *environment) filesRefused(t *testing.T, cluster *clusterv1.Cluster, spe
 	says(config, bootstrapv1.NotPermittedReason, "the Secret, Role and RoleBinding with a machine's files", "kube-system")
 	spec.Format = bootstrapv1.FormatIgnition
 	_, config = e.machineWith(t, cluster, "files-d", "", spec)
-	says(config, bootstrapv1.InvalidSpecReason, "more than the cloud takes", "by Ignition can't fetch files")
+	says(config, bootstrapv1.InvalidSpecReason, "more than 16384 bytes", "by Ignition can't fetch files")
 }
 
 func filesOf(data *corev1.Secret) *corev1.Secret {

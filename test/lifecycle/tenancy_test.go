@@ -124,11 +124,7 @@ func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 	})
 	poor.create(pool.Template("pool", infrav1.SimulatedMachine{}))
 	poor.soon("the machine waits for an account", poor.onlyMachine(infrav1.WaitingForAccountReason, poor.Name, "in this namespace"))
-	configs := &bootstrapv1.CloudInitConfigList{}
-	if err := env.client.List(poor.ctx, configs, client.InNamespace(poor.Namespace)); err != nil || len(configs.Items) != 1 {
-		t.Fatalf("%d CloudInitConfigs (%v), want 1", len(configs.Items), err)
-	}
-	poor.soon("the user data waits for it, too", says(&configs.Items[0], clusterv1.ReadyCondition,
+	poor.soon("the user data waits for it, too", says(poor.onlyConfig(), clusterv1.ReadyCondition,
 		bootstrapv1.WaitingForInfrastructureReason, poor.Name))
 
 	poor.create(poor.Account())
