@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/render"
@@ -155,23 +154,15 @@ func newMachine(t *testing.T, data *corev1.Secret) *machine {
 	t.Helper()
 	g := NewWithT(t)
 	m := &machine{t: t, root: t.TempDir()}
-	doc := struct {
-		WriteFiles []struct{ Path, Content, Encoding string } `json:"write_files"`
-	}{}
-	g.Expect(yaml.Unmarshal(data.Data["value"], &doc)).To(Succeed())
 	moved := strings.NewReplacer("/etc/", m.root+"/etc/", "/var/", m.root+"/var/", " -C /", " -C "+m.root)
-	for _, f := range doc.WriteFiles {
-		content := []byte(f.Content)
-		if f.Encoding != "" {
-			content = must(base64.StdEncoding.DecodeString(f.Content))(g)
-		}
-		if f.Path == render.ScriptPath {
+	for path, content := range filesIn(g, data) {
+		if path == render.ScriptPath {
 			_, rest, found := strings.Cut(string(content), "\nsay 'Fetching the files'\n")
 			g.Expect(found).To(BeTrue())
 			m.step, _, _ = strings.Cut(rest, "\nsay '")
 		}
-		g.Expect(os.MkdirAll(filepath.Dir(m.root+f.Path), 0o755)).To(Succeed())
-		g.Expect(os.WriteFile(m.root+f.Path, []byte(moved.Replace(string(content))), 0o600)).To(Succeed())
+		g.Expect(os.MkdirAll(filepath.Dir(m.root+path), 0o755)).To(Succeed())
+		g.Expect(os.WriteFile(m.root+path, []byte(moved.Replace(string(content))), 0o600)).To(Succeed())
 	}
 	m.step = "set -eu\nsay() { echo \"$*\"; }\nretry() { \"$@\"; }\n" + moved.Replace(m.step) + "\nsay Done\n"
 	return m

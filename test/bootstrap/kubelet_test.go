@@ -37,21 +37,27 @@ type kubelet struct {
 func kubeletFrom(t *testing.T, data *corev1.Secret, node string) *kubelet {
 	t.Helper()
 	g := NewWithT(t)
+	raw := filesIn(g, data)[render.BootstrapKubeconfigPath]
+	g.Expect(raw).NotTo(BeEmpty(), "there is no bootstrap kubeconfig in the user data")
+	config, err := clientcmd.RESTConfigFromKubeConfig(raw)
+	g.Expect(err).NotTo(HaveOccurred())
+	return newKubelet(g, config, node)
+}
+
+// filesIn are the files that user data write, by their paths.
+func filesIn(g *WithT, data *corev1.Secret) map[string][]byte {
 	doc := struct {
-		WriteFiles []struct{ Path, Content string } `json:"write_files"`
+		WriteFiles []struct{ Path, Content, Encoding string } `json:"write_files"`
 	}{}
 	g.Expect(yaml.Unmarshal(data.Data["value"], &doc)).To(Succeed())
+	out := map[string][]byte{}
 	for _, f := range doc.WriteFiles {
-		if f.Path == render.BootstrapKubeconfigPath {
-			raw, err := base64.StdEncoding.DecodeString(f.Content)
-			g.Expect(err).NotTo(HaveOccurred())
-			config, err := clientcmd.RESTConfigFromKubeConfig(raw)
-			g.Expect(err).NotTo(HaveOccurred())
-			return newKubelet(g, config, node)
+		out[f.Path] = []byte(f.Content)
+		if f.Encoding != "" {
+			out[f.Path] = must(base64.StdEncoding.DecodeString(f.Content))(g)
 		}
 	}
-	t.Fatal("there is no bootstrap kubeconfig in the user data")
-	return nil
+	return out
 }
 
 func newKubelet(g *WithT, config *rest.Config, node string) *kubelet {

@@ -137,7 +137,10 @@ func (s *stand) binaries(t *testing.T) {
 	s.create(t, pool)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "its console ended with", "-linux-amd64.tar.gz could not be fetched: curl: (22)", "404")
 	complete.Store(true)
-	s.isNode(t, pool)
+	s.isNode(t, pool, func(machine *clusterv1.Machine) {
+		s.saysNothing(t, pool)
+		s.logTells(t, machine, "The requested URL returned error: 404")
+	})
 }
 
 func (s *stand) packages(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/net/dns/dnsmessage"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,7 +33,6 @@ import (
 // bytes than it should have. The condition names the first and the last, which stay until it does, the log on the machine tells all of
 // them apart, and the guest becomes a Node once each is mended. A file that is not there is met on the way of another guest: binaries.
 func (s *stand) badMirror(t *testing.T) {
-	g := NewWithT(t)
 	var mended, wasCut atomic.Bool
 	pool, dns := s.fromMirror(t, "bad-mirror", func(w http.ResponseWriter, r *http.Request, files http.Handler) bool {
 		switch {
@@ -54,17 +54,24 @@ func (s *stand) badMirror(t *testing.T) {
 
 	machine := s.ready(t, pool)
 	s.saysNothing(t, pool)
-	log, err := s.askKubelet(t, machine, "/logs"+strings.TrimPrefix(render.LogPath, "/var/log"))
-	g.Expect(err).NotTo(HaveOccurred())
-	for _, cause := range []string{
+	s.logTells(t, machine,
 		"curl: (28) Resolving timed out",
 		"curl: (18)", // "partial file"
 		"/kubelet has not the SHA-256 that was given",
 		"drover: Done",
-	} {
+	)
+	s.remove(t, pool)
+}
+
+// logTells checks that the first boot's log on the machine tells of all these causes.
+func (s *stand) logTells(t *testing.T, machine *clusterv1.Machine, causes ...string) {
+	t.Helper()
+	g := NewWithT(t)
+	log, err := s.askKubelet(t, machine, "/logs"+strings.TrimPrefix(render.LogPath, "/var/log"))
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, cause := range causes {
 		g.Expect(log).To(ContainSubstring(cause))
 	}
-	s.remove(t, pool)
 }
 
 // fromMirror is a pool of one guest that installs from a mirror by a name of its own, which a name server of its own knows. broken
