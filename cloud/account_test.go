@@ -294,6 +294,7 @@ func second[T any](_ T, err error) error { return err }
 func TestStartEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
+		synctest.Wait() // the cloud's own have begun
 		before, _ := goroutines()
 		s := c.begin(t)
 		a := s.account(t)
