@@ -71,37 +71,72 @@ func TestRefusalsAreSaid(t *testing.T) {
 	}
 }
 
-// A zone without capacity is left for another, and remembered: the second machine does not ask there again.
+// A zone without capacity is left for another, and remembered: a machine that comes later does not ask there again.
 func TestNoCapacityMovesToAnotherZone(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	for _, zone := range []string{"sim-1a", "sim-1c"} {
-		full := simulator.CapacityChange{Region: "sim-1", Zone: zone, InstanceType: "medium", Instances: 0}
-		if err := env.admin.SetCapacity(s.ctx, full); err != nil {
+	full := []string{"sim-1a", "sim-1c"}
+	for _, zone := range full {
+		change := simulator.CapacityChange{Region: "sim-1", Zone: zone, InstanceType: "medium", Instances: 0}
+		if err := env.admin.SetCapacity(s.ctx, change); err != nil {
 			t.Fatal(err)
 		}
+	}
+	refused := func() (calls int) {
+		t.Helper()
+		audit, err := env.admin.Audit(s.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range audit.Rows {
+			if r.Account == s.Name && r.Operation == "RunInstances" && r.Outcome == "InsufficientInstanceCapacity" {
+				calls += r.Calls
+			}
+		}
+		return calls
 	}
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 6, Machine: infrav1.SimulatedMachine{InstanceType: "medium"}}
 	s.create(pool.Objects()...)
 	s.until("six machines are ready", pool.Ready(env.view, 6))
-	for _, m := range s.machines() {
-		if m.Status.FailureDomain != "sim-1b" {
-			t.Errorf("CloudMachine %s is in %q, and only sim-1b had capacity", m.Name, m.Status.FailureDomain)
-		}
+	if n := refused(); n > 6*len(full) { // they may all have asked at the same moment
+		t.Errorf("%d creates of six machines were refused in %d zones", n, len(full))
 	}
-	audit, err := env.admin.Audit(s.ctx)
-	if err != nil {
+
+	// Where machines start is chance: one that may be in no other zone asks in each of the full ones, if nobody has.
+	for _, zone := range full {
+		scout := pool
+		scout.Name, scout.Replicas = "scout-"+zone, 1
+		deployment := scout.Deployment()
+		deployment.Spec.Template.Spec.FailureDomain = zone
+		s.create(scout.Template(scout.Name, scout.Machine), scout.ConfigTemplate(), deployment)
+	}
+	s.until("the machines of the full zones say so", func(context.Context) (string, error) {
+		said := 0
+		for _, m := range s.machines() {
+			if c := conditions.Get(&m, clusterv1.ReadyCondition); c != nil && c.Reason == infrav1.NoCapacityReason {
+				said++
+			}
+		}
+		if said < len(full) {
+			return fmt.Sprintf("%d of %d say that there is no capacity", said, len(full)), nil
+		}
+		return "", nil
+	})
+	known := refused()
+	if known < len(full) {
+		t.Errorf("%d creates were refused for want of capacity, and %d zones have none", known, len(full))
+	}
+	if err := pool.Scale(s.ctx, env.client, 12); err != nil {
 		t.Fatal(err)
 	}
-	refused := 0
-	for _, r := range audit.Rows {
-		if r.Account == s.Name && r.Operation == "RunInstances" && r.Outcome == "InsufficientInstanceCapacity" {
-			refused += r.Calls
-		}
+	s.until("twelve machines are ready", pool.Ready(env.view, 12))
+	if n := refused(); n != known {
+		t.Errorf("%d creates of machines that came later were refused: it was known where there is no capacity", n-known)
 	}
-	// Machines that asked at the same moment may each have been refused; those that came later know.
-	if refused == 0 || refused > 6 {
-		t.Errorf("%d creates were refused for want of capacity, want 1 to 6", refused)
+	for _, m := range s.machines() {
+		if m.Spec.ProviderID != "" && m.Status.FailureDomain != "sim-1b" {
+			t.Errorf("CloudMachine %s is in %q, and only sim-1b had capacity", m.Name, m.Status.FailureDomain)
+		}
 	}
 }
 
@@ -109,14 +144,14 @@ func TestNoCapacityMovesToAnotherZone(t *testing.T) {
 func TestMachinesSpreadOverZones(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 8}
+	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 12}
 	s.create(pool.Objects()...)
-	s.until("eight machines are ready", pool.Ready(env.view, 8))
+	s.until("twelve machines are ready", pool.Ready(env.view, 12))
 	zones := map[string]int{}
 	for _, m := range s.machines() {
 		zones[m.Status.FailureDomain]++
 	}
-	if len(zones) < 2 { // by chance in 1 of 729 runs, were it not for three zones and eight machines: 3^-7
+	if len(zones) < 2 { // three zones and twelve machines: by chance in one of 3^11 runs
 		t.Errorf("all machines are in one zone: %v", zones)
 	}
 }
