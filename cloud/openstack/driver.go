@@ -100,7 +100,7 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 }
 
 // List reads the servers with Drover's tag, and of all the project's ports those whose description says that they are Drover's,
-// with their floating IPs.
+// with what hangs on them.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	servers, err := d.servers(ctx, url.Values{"tags": {markerTag}})
 	if err != nil {
@@ -142,6 +142,35 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return only(append(servers, rest...), func(token string) bool { return wanted[token] }), nil
 }
 
+// dependants are the ports, and what their descriptions lead to: floating IPs and volumes. A port is not told of before all that is gone, so that
+// it goes last: whoever finds the port knows of the rest, whatever crashed, and accounts that have none are spared the listings. Where tokens are
+// given, only theirs are asked for.
+func (d *driver) dependants(ctx context.Context, ports []port, tokens []string) (all []cloud.Resource, err error) {
+	owners := map[string]string{} // by the ports' name, which is that of the rest, too
+	for i := range ports {
+		owners[ports[i].Name] = ports[i].ownership()
+	}
+	addresses, err := d.addresses(ctx, ports, tokens, owners)
+	if err != nil {
+		return nil, err
+	}
+	disks, err := d.disks(ctx, ports, owners)
+	if err != nil {
+		return nil, err
+	}
+	all = append(addresses, disks...)
+	holds := map[string]bool{} // tokens
+	for _, r := range all {
+		holds[r.Token] = true
+	}
+	for _, p := range ports {
+		if !holds[p.token()] || !p.floating() && !p.volumes() {
+			all = append(all, p.resource())
+		}
+	}
+	return all, nil
+}
+
 // only keeps what carries a token that is wanted.
 func only(found []cloud.Resource, wanted func(token string) bool) []cloud.Resource {
 	return slices.DeleteFunc(slices.Clone(found), func(r cloud.Resource) bool { return !wanted(r.Token) })
@@ -157,15 +186,20 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 }
 
 func (d *driver) delete(ctx context.Context, r cloud.Resource) (err error) {
+	id, isTrunk := strings.CutPrefix(r.ID, trunkID)
 	remove := func(name, service, kind string) error {
-		return d.call(ctx, operation{name, cloud.ClassDelete, service, http.MethodDelete}, kind+"/"+url.PathEscape(r.ID), nil, nil)
+		return d.call(ctx, operation{name, cloud.ClassDelete, service, http.MethodDelete}, kind+"/"+url.PathEscape(id), nil, nil)
 	}
-	switch r.Kind {
-	case cloud.KindInstance:
+	switch {
+	case r.Kind == cloud.KindInstance:
 		err = remove("DeleteServer", compute, "servers")
-	case cloud.KindAddress:
+	case r.Kind == cloud.KindAddress:
 		err = remove("DeleteFloatingIP", network, "floatingips")
-	case cloud.KindNIC:
+	case r.Kind == cloud.KindDisk:
+		err = remove("DeleteVolume", volumes, "volumes")
+	case r.Kind == cloud.KindNIC && isTrunk:
+		err = remove("DeleteTrunk", network, "trunks")
+	case r.Kind == cloud.KindNIC:
 		err = remove("DeletePort", network, "ports")
 	default:
 		err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing on OpenStack", r.Kind, r.ID)
@@ -244,7 +278,7 @@ func (d *driver) fault(ctx context.Context, id string) string {
 func (d *driver) ports(ctx context.Context, query url.Values) ([]port, error) {
 	op := operation{"ListPorts", cloud.ClassRead, network, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
-	query["fields"] = []string{"id", "name", "description", "created_at"}
+	query["fields"] = []string{"id", "name", "description", "created_at", "trunk_details"}
 	found, err := pages(op, func(marker string) ([]port, bool, error) {
 		var page struct {
 			Ports *[]port `json:"ports"`

@@ -199,9 +199,9 @@ func TestPorts(t *testing.T) {
 	))
 	g.Expect(sent.Ports[1]).To(And(HaveKeyWithValue("port_security_enabled", false), HaveKey("fixed_ips"), Not(HaveKey("security_groups"))))
 
-	there := port{ID: "second", Name: portName("recorded-token-0001"), Description: portDescription(requested(nil), 1, false)}
+	there := port{ID: "second", Name: portName("recorded-token-0001"), Description: portDescription(requested(ownPorts), 1)}
 	p.play("ListPorts", listing(g, "ports", []port{there}, false))
-	first := port{ID: "first", Name: there.Name, Description: portDescription(requested(nil), 0, false)}
+	first := port{ID: "first", Name: there.Name, Description: portDescription(requested(ownPorts), 0)}
 	p.play("CreatePorts", func() (*http.Response, error) {
 		body, err := json.Marshal(map[string]any{"ports": []port{first}})
 		g.Expect(err).NotTo(HaveOccurred())
@@ -322,7 +322,7 @@ func TestDelete(t *testing.T) {
 	g.Expect(cloud.CodeOf(d.Delete(t.Context(), one)[0])).To(Equal(cloud.Unknown))
 	p.play("DeleteServer", recorded(t, "server-gone"), madeUp(http.StatusConflict, nil, `{"conflictingRequest": {"code": 409, "message": "Instance is locked"}}`))
 	errs := connected(t, p).Delete(t.Context(), []cloud.Resource{
-		{Kind: cloud.KindInstance, ID: "gone"}, {Kind: cloud.KindInstance, ID: "locked"}, {Kind: cloud.KindNIC, ID: "gone"}, {Kind: cloud.KindDisk, ID: "strange"},
+		{Kind: cloud.KindInstance, ID: "gone"}, {Kind: cloud.KindInstance, ID: "locked"}, {Kind: cloud.KindNIC, ID: "gone"}, {Kind: "Strange", ID: "strange"},
 	})
 	g.Expect(errs).To(HaveLen(4))
 	g.Expect(errs[0]).NotTo(HaveOccurred())

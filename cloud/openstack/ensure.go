@@ -34,14 +34,22 @@ func tokenTag(token string) string {
 // portName is the name of all ports of a machine. Not every Neutron takes tags in a create; each finds ports by their names.
 func portName(token string) string { return cloud.TagToken + "=" + token }
 
-// floatingWord is in the description of a port that has a floating IP, or will have.
-const floatingWord = "drover-floating-ip"
+const (
+	// floatingWord is in the description of a port that has a floating IP, or will have.
+	floatingWord = "drover-floating-ip"
+	// volumesWord is in the description of the first port of a machine that has volumes of Drover's own, or will have.
+	volumesWord = "drover-volumes"
+)
 
-// portDescription says whose port it is, which one of its machine's, whether it has a floating IP, and for people which machine.
-func portDescription(req cloud.Request, index int, floating bool) string {
+// portDescription says whose port it is, which one of its machine's, what hangs on it, and for people which machine.
+func portDescription(req cloud.Request, index int) string {
+	machine := req.Spec.OpenStack
 	words := cloud.TagOwnership + "=" + req.OwnershipID + " drover-port=" + strconv.Itoa(index)
-	if floating {
+	if machine.Ports[index].FloatingNetwork != "" {
 		words += " " + floatingWord + "=yes"
+	}
+	if index == 0 && len(ownVolumes(machine, "")) > 0 {
+		words += " " + volumesWord + "=yes"
 	}
 	return cloud.Clip(words+" "+cloud.TagMachine+"="+req.Namespace+"/"+req.Name, maxText)
 }
@@ -111,9 +119,10 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 		return cloud.Resource{}, err
 	}
 	var made cloud.Resource
-	interfaces, own, err := d.interfaces(ctx, req, machine, mine)
+	parts, err := d.ensureParts(ctx, req, machine, from.ID, mine)
 	if err == nil {
-		made, err = d.createServer(ctx, req, machine, serverBody(req, machine, size.ID, from.ID, interfaces))
+		req.FailureDomain = cmp.Or(parts.zone, req.FailureDomain)
+		made, err = d.createServer(ctx, req, serverBody(req, machine, size.ID, from.ID, parts))
 		mine.note(err)
 	}
 	switch cloud.CodeOf(err) {
@@ -124,26 +133,17 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 			err = cloud.Errorf(cloud.NotFound, "the image %s was found, and is refused: %v", from.ID, err)
 		}
 	}
-	d.discard(ctx, own)
+	for _, r := range parts.own {
+		if d.delete(ctx, r) != nil {
+			break // the ports lead to it, and the deletion of the machine finds those by the token
+		}
+	}
 	return made, err
 }
 
-// discard removes the floating IPs and ports of a machine that was refused. What it leaves, the deletion of the machine finds by the token.
-func (d *driver) discard(ctx context.Context, own []cloud.Resource) {
-	var ports []cloud.Resource
-	for _, r := range own {
-		if r.Kind == cloud.KindNIC {
-			ports = append(ports, r)
-		} else if d.delete(ctx, r) != nil {
-			return // the ports lead to it
-		}
-	}
-	d.Delete(ctx, ports)
-}
-
-func (d *driver) createServer(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, body any) (cloud.Resource, error) {
+func (d *driver) createServer(ctx context.Context, req cloud.Request, body newServerRequest) (cloud.Resource, error) {
 	op := operation{"CreateServer", cloud.ClassCreate, compute, http.MethodPost}
-	if hasVolumeType(machine) {
+	if namesVolumeType(body.Server.Disks) {
 		op.service = computeTyped
 	}
 	var answer struct {
@@ -193,12 +193,17 @@ type newServer struct {
 	Tags             []string          `json:"tags"`
 }
 
+type newServerRequest struct {
+	Server newServer         `json:"server"`
+	Hints  map[string]string `json:"OS-SCH-HNT:scheduler_hints,omitempty"`
+}
+
 // serverBody is the whole machine in one request: "Create Server" in Nova's API reference.
-func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, image string, interfaces []networkRef) any {
+func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, image string, made parts) newServerRequest {
 	server := newServer{
 		Name:             cloud.Clip(req.Name, maxText),
 		FlavorRef:        flavor,
-		Disks:            disksOf(machine, image),
+		Disks:            disksOf(machine, image, made.volumes),
 		Networks:         "auto",
 		AvailabilityZone: zoneOf(req),
 		KeyName:          machine.KeyName,
@@ -214,8 +219,8 @@ func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, im
 	if machine.RootVolume == nil {
 		server.ImageRef = image
 	}
-	if len(interfaces) > 0 {
-		server.Networks = interfaces
+	if len(made.interfaces) > 0 {
+		server.Networks = made.interfaces
 	}
 	for _, group := range machine.SecurityGroups {
 		server.SecurityGroups = append(server.SecurityGroups, nameRef{group})
@@ -230,43 +235,67 @@ func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, im
 	if machine.ServerGroupID != "" {
 		hints["group"] = machine.ServerGroupID
 	}
-	body := map[string]any{"server": server}
-	if len(hints) > 0 {
-		body["OS-SCH-HNT:scheduler_hints"] = hints
-	}
-	return body
+	return newServerRequest{server, hints}
 }
 
-// interfaces are the server's, and what there is of this machine's own for them, which after an error may be discarded: floating IPs, then
-// ports.
-func (d *driver) interfaces(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, mine *creation) (refs []networkRef, own []cloud.Resource, err error) {
+// parts are what a server is made with.
+type parts struct {
+	interfaces []networkRef
+	volumes    map[int]string // the IDs of the machine's own, by their index
+	zone       string         // that the volumes are in, where they must be in the machine's
+	own        []cloud.Resource
+}
+
+// ensureParts finds the networks, and makes what the machine has of its own, the ports first, for they lead to the rest. After an error, too, own
+// holds what there is, in the order in which it may be deleted.
+func (d *driver) ensureParts(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, image string, mine *creation) (made parts, err error) {
 	for _, name := range machine.Networks {
 		id, err := d.networkID(ctx, name)
 		if err != nil {
-			return nil, nil, err
+			return parts{}, err
 		}
-		refs = append(refs, networkRef{UUID: id})
+		made.interfaces = append(made.interfaces, networkRef{UUID: id})
 	}
 	if len(machine.Ports) == 0 {
-		return refs, nil, nil
+		return made, nil
 	}
 	ports, fresh, err := d.ensurePorts(ctx, req, machine.Ports, mine)
 	if err != nil {
-		return nil, nil, err
+		return parts{}, err
 	}
 	addresses, err := d.adoptFloatingIPs(ctx, req, machine.Ports, fresh)
 	if err != nil {
-		return nil, nil, err
+		return parts{}, err
+	}
+	disks, err := d.adoptVolumes(ctx, req, machine, fresh[0])
+	if err != nil {
+		return parts{}, err
 	}
 	addresses, err = d.ensureFloatingIPs(ctx, req, machine.Ports, ports, addresses, mine)
+	if err == nil {
+		err = d.ensureTrunks(ctx, req, machine.Ports, ports, mine)
+	}
+	if err == nil {
+		made.zone, err = d.ensureVolumes(ctx, req, machine, image, disks, mine)
+	}
 	for _, a := range addresses {
-		own = append(own, cloud.Resource{Kind: cloud.KindAddress, ID: a.ID})
+		made.own = append(made.own, cloud.Resource{Kind: cloud.KindAddress, ID: a.ID})
+	}
+	made.volumes = map[int]string{}
+	for index, v := range disks {
+		made.volumes[index] = v.ID
+		made.own = append(made.own, cloud.Resource{Kind: cloud.KindDisk, ID: v.ID})
 	}
 	for _, p := range ports {
-		refs = append(refs, networkRef{Port: p.ID})
-		own = append(own, cloud.Resource{Kind: cloud.KindNIC, ID: p.ID})
+		made.interfaces = append(made.interfaces, networkRef{Port: p.ID})
+		if p.Trunk.ID != "" {
+			made.own = append(made.own, p.resource())
+		}
 	}
-	return refs, own, err
+	for _, p := range ports {
+		made.own = append(made.own, cloud.Resource{Kind: cloud.KindNIC, ID: p.ID})
+	}
+	return made, err
 }
 
 // ensurePorts adopts the machine's ports, and makes those that are missing by one call, which makes all of them or none. fresh are those
@@ -365,7 +394,7 @@ func (d *driver) portBody(ctx context.Context, req cloud.Request, index int, wan
 		return newPort{}, err
 	}
 	body := newPort{
-		Name: portName(req.Token), Description: portDescription(req, index, wanted.FloatingNetwork != ""), NetworkID: in,
+		Name: portName(req.Token), Description: portDescription(req, index), NetworkID: in,
 		MACAddress: wanted.MACAddress, VNICType: wanted.VNICType, Profile: wanted.BindingProfile, PortSecurity: wanted.PortSecurity, Tags: wanted.Tags,
 	}
 	for _, id := range wanted.SubnetIDs {

@@ -58,8 +58,11 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		if r.kind == "ExternalIpAddressExhausted" {
 			return cloud.NoCapacity
 		}
-		if class == cloud.ClassCreate {
+		switch class {
+		case cloud.ClassCreate:
 			return cloud.InvalidSpec
+		case cloud.ClassDelete: // Cinder's, of a volume that is in use yet
+			return cloud.Conflict
 		}
 	case http.StatusUnauthorized:
 		return cloud.Unauthorized
@@ -82,7 +85,10 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		}
 		return cloud.Conflict
 	case http.StatusRequestEntityTooLarge:
-		if r.kind == "overLimit" {
+		switch {
+		case r.kind == "overLimit" && strings.Contains(r.words, "quota"): // Cinder's; only its words differ from a limit of rate
+			return cloud.QuotaExceeded
+		case r.kind == "overLimit":
 			return cloud.Throttled
 		}
 	case http.StatusTooManyRequests:

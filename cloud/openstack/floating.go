@@ -13,9 +13,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// A floating IP is made for a port that is there already and whose description says that it has one, and that port is not told of before the
-// floating IP is gone, so that it goes last. So whoever finds the port knows of the floating IP, whatever crashed, and accounts without
-// any are spared the listing.
+// A floating IP is made for a port that is there already and whose description says that it has one, and that port goes last: see dependants.
 
 // floatingIP is Neutron's, as far as it is read. Its description is its machine's portName.
 type floatingIP struct {
@@ -87,11 +85,10 @@ func (d *driver) floatingIPs(ctx context.Context, query url.Values) ([]floatingI
 	}, func(f floatingIP) string { return f.ID })
 }
 
-// dependants are the floating IPs that the ports are said to have, and those ports that have none any more. Where tokens are given, only
-// theirs are asked for.
-func (d *driver) dependants(ctx context.Context, ports []port, tokens []string) ([]cloud.Resource, error) {
+// addresses are the floating IPs that the ports are said to have.
+func (d *driver) addresses(ctx context.Context, ports []port, tokens []string, owners map[string]string) (all []cloud.Resource, err error) {
 	if !slices.ContainsFunc(ports, func(p port) bool { return p.floating() }) {
-		return nics(ports), nil
+		return nil, nil
 	}
 	query := url.Values{}
 	if len(tokens) > 0 {
@@ -101,17 +98,10 @@ func (d *driver) dependants(ctx context.Context, ports []port, tokens []string) 
 	if err != nil {
 		return nil, err
 	}
-	owners := map[string]string{} // by the name of the port
-	for i := range ports {
-		owners[ports[i].Name] = ports[i].ownership()
-	}
-	var all []cloud.Resource
-	there := map[string]bool{}
 	for _, f := range found {
 		if owner := owners[f.Description]; owner != "" {
-			there[f.Description] = true
 			all = append(all, cloud.Resource{Kind: cloud.KindAddress, ID: f.ID, Token: tokenOf(f.Description), OwnershipID: owner, CreatedAt: f.CreatedAt})
 		}
 	}
-	return append(all, nics(slices.DeleteFunc(ports, func(p port) bool { return p.floating() && there[p.Name] }))...), nil
+	return all, nil
 }

@@ -22,10 +22,10 @@ func withFloatingIP(m *infrav1.OpenStackMachine) {
 
 // portsThere are the machine's two.
 func portsThere() []port {
-	req := requested(nil)
+	req := requested(withFloatingIP)
 	return []port{
-		{ID: "first", Name: portName(req.Token), Description: portDescription(req, 0, true)},
-		{ID: "second", Name: portName(req.Token), Description: portDescription(req, 1, false)},
+		{ID: "first", Name: portName(req.Token), Description: portDescription(req, 0)},
+		{ID: "second", Name: portName(req.Token), Description: portDescription(req, 1)},
 	}
 }
 

@@ -38,6 +38,8 @@ func TestRefusals(t *testing.T) {
 		after  time.Duration
 	}{
 		{413, header("Retry-After", "7"), `{"overLimit": {"code": 413, "message": "This request was rate-limited."}}`, cloud.ClassCreate, cloud.Throttled, 7 * time.Second},
+		{413, header("Retry-After", "0"), `{"overLimit": {"code": 413, "message": "VolumeLimitExceeded: Maximum number of volumes allowed (0) exceeded for quota 'volumes'."}}`, cloud.ClassCreate, cloud.QuotaExceeded, 0},
+		{400, nil, `{"badRequest": {"code": 400, "message": "Invalid volume: Volume status must be available."}}`, cloud.ClassDelete, cloud.Conflict, 0},
 		{429, header("Retry-After", "3"), page, cloud.ClassRead, cloud.Throttled, 3 * time.Second},
 		{429, header("Retry-After", "-3"), page, cloud.ClassRead, cloud.Throttled, 0},
 		{401, header("Www-Authenticate", `Keystone uri="http://127.0.0.1:25001/v3"`), page, cloud.ClassRead, cloud.Unauthorized, 0},
@@ -301,8 +303,13 @@ func FuzzPort(f *testing.F) {
 		if strings.ContainsFunc(owner, func(r rune) bool { return r <= ' ' || r > '~' }) || len(owner) > 63 || owner == "" || index < 0 || index > 15 {
 			t.Skip("no ownership ID, or no index")
 		}
-		p := port{Description: portDescription(cloud.Request{OwnershipID: owner, Namespace: namespace, Name: name}, index, index%2 == 0)}
-		if p.ownership() != owner || p.index() != index || index%2 == 0 && !p.floating() || len(p.Description) > maxText {
+		m := &infrav1.OpenStackMachine{Ports: make([]infrav1.OpenStackPort, index+1), RootVolume: &infrav1.OpenStackVolume{InMachineZone: true}}
+		if index%2 == 0 {
+			m.Ports[index].FloatingNetwork = "public"
+		}
+		req := cloud.Request{OwnershipID: owner, Namespace: namespace, Name: name, Spec: &infrav1.CloudMachineFields{OpenStack: m}}
+		p := port{Description: portDescription(req, index)}
+		if p.ownership() != owner || p.index() != index || index%2 == 0 && !p.floating() || index == 0 && !p.volumes() || len(p.Description) > maxText {
 			t.Errorf("%q: %q %d", p.Description, p.ownership(), p.index())
 		}
 	})

@@ -125,6 +125,7 @@ type port struct {
 	Name        string    `json:"name"`
 	Description string    `json:"description"`
 	CreatedAt   time.Time `json:"created_at"`
+	Trunk       trunk     `json:"trunk_details,omitzero"`
 }
 
 func (p *port) token() string { return tokenOf(p.Name) }
@@ -152,6 +153,9 @@ func (p *port) index() int {
 // floating tells whether a floating IP is made for the port.
 func (p *port) floating() bool { return p.word(floatingWord) != "" }
 
+// volumes tells whether volumes are made for the port's machine.
+func (p *port) volumes() bool { return p.word(volumesWord) != "" }
+
 func (p *port) word(key string) string {
 	for word := range strings.FieldsSeq(p.Description) {
 		if value, ok := strings.CutPrefix(word, key+"="); ok {
@@ -161,9 +165,11 @@ func (p *port) word(key string) string {
 	return ""
 }
 
-func nics(ports []port) (all []cloud.Resource) {
-	for _, p := range ports {
-		all = append(all, cloud.Resource{Kind: cloud.KindNIC, ID: p.ID, Token: p.token(), OwnershipID: p.ownership(), CreatedAt: p.CreatedAt})
+// resource is the port, or its trunk, which goes before it.
+func (p *port) resource() cloud.Resource {
+	id := p.ID
+	if p.Trunk.ID != "" {
+		id = trunkID + p.Trunk.ID
 	}
-	return all
+	return cloud.Resource{Kind: cloud.KindNIC, ID: id, Token: p.token(), OwnershipID: p.ownership(), CreatedAt: p.CreatedAt}
 }

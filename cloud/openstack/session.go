@@ -24,6 +24,7 @@ const (
 	compute = "compute"
 	network = "network"
 	image   = "image"
+	volumes = "volumev3" // or "block-storage", its newer type
 
 	// computeTyped is Nova in the microversion that knows the types of volumes.
 	computeTyped = "compute, with types of volumes"
@@ -110,6 +111,12 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 		client := &gophercloud.ServiceClient{ProviderClient: provider, Type: service, Endpoint: strings.TrimSuffix(url, version) + version}
 		made.services[service] = client
 	}
+	for _, kind := range []string{volumes, "block-storage"} { // not every cloud has Cinder
+		if url, err := s.endpoint(catalogue, kind); err == nil {
+			made.services[volumes] = &gophercloud.ServiceClient{ProviderClient: provider, Type: kind, Endpoint: url}
+			break
+		}
+	}
 	typed := *made.services[compute]
 	made.services[computeTyped] = &typed
 	made.services[compute].Microversion, typed.Microversion = microversion, typedMicroversion
@@ -164,6 +171,9 @@ func (d *driver) send(ctx context.Context, s *session, op operation, path string
 		return secrets.typed(op.name, op.class, err)
 	}
 	service := s.services[op.service]
+	if service == nil {
+		return cloud.Errorf(cloud.InvalidSpec, "%s: the service catalogue has no %s", op.name, op.service)
+	}
 	resp, err := service.Request(cloud.WithOperation(ctx, op.name, op.class), op.method, service.Endpoint+path,
 		&gophercloud.RequestOpts{JSONBody: body, JSONResponse: answer, OkCodes: successes})
 	switch {

@@ -3,41 +3,238 @@
 package openstack
 
 import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
+	"time"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 )
 
-// disk is one of "block_device_mapping_v2" in Nova's API reference. Nova makes a volume and deletes it with the server: so there is
-// nothing of Cinder's that a crash of ours could leave behind.
+// Nova makes volumes with the server, and deletes them with it: so there is nothing of Cinder's that a crash of ours could leave behind. But Nova's
+// create can't say in which zone: a volume for which the machine does say that is made before the server, by a call of Cinder's, once the
+// first port is there, whose description says that there are volumes. Nova deletes that volume, too, and what it leaves the port leads to.
+
+// disk is one of "block_device_mapping_v2" in Nova's API reference.
 type disk struct {
 	Source              string `json:"source_type"`
 	Destination         string `json:"destination_type"`
-	UUID                string `json:"uuid,omitempty"` // of the image
+	UUID                string `json:"uuid,omitempty"` // of the image, or of the volume
 	BootIndex           int    `json:"boot_index"`     // 0 for the root disk, -1 for those that nothing boots from
 	SizeGiB             int32  `json:"volume_size,omitempty"`
 	VolumeType          string `json:"volume_type,omitempty"`
 	DeleteOnTermination bool   `json:"delete_on_termination"`
 }
 
-// disksOf are the machine's: none where it has only the flavor's own.
-func disksOf(machine *infrav1.OpenStackMachine, image string) []disk {
+// disksOf are the machine's: none where it has only the flavor's own. made are the IDs of those that are there already, by their index.
+func disksOf(machine *infrav1.OpenStackMachine, image string, made map[int]string) []disk {
 	if machine.RootVolume == nil && len(machine.Volumes) == 0 {
 		return nil
 	}
-	root := disk{Source: "image", Destination: "local", UUID: image, DeleteOnTermination: true}
+	disks := []disk{{Source: "image", Destination: "local", UUID: image, DeleteOnTermination: true}}
 	if v := machine.RootVolume; v != nil {
-		root.Destination, root.SizeGiB, root.VolumeType = "volume", v.SizeGiB, v.Type
+		disks[0] = disk{Source: "image", Destination: "volume", UUID: image, SizeGiB: v.SizeGiB, VolumeType: v.Type, DeleteOnTermination: true}
 	}
-	disks := []disk{root}
 	for _, v := range machine.Volumes {
 		disks = append(disks, disk{Source: "blank", Destination: "volume", BootIndex: -1, SizeGiB: v.SizeGiB, VolumeType: v.Type, DeleteOnTermination: true})
+	}
+	for index, id := range made {
+		disks[index] = disk{Source: "volume", Destination: "volume", UUID: id, BootIndex: disks[index].BootIndex, DeleteOnTermination: true}
 	}
 	return disks
 }
 
-// hasVolumeType tells whether the machine names a type of volume.
-func hasVolumeType(machine *infrav1.OpenStackMachine) bool {
-	return machine.RootVolume != nil && machine.RootVolume.Type != "" ||
-		slices.ContainsFunc(machine.Volumes, func(v infrav1.OpenStackVolume) bool { return v.Type != "" })
+// ownVolumes are those that Drover makes itself, by their index: 0 is the root volume's, the others follow. zone is the machine's.
+func ownVolumes(machine *infrav1.OpenStackMachine, zone string) map[int]newVolume {
+	own := map[int]newVolume{}
+	add := func(index int, v *infrav1.OpenStackVolume) {
+		switch {
+		case v == nil:
+		case v.InMachineZone:
+			own[index] = newVolume{SizeGiB: v.SizeGiB, Type: v.Type, Zone: zone}
+		case v.AvailabilityZone != "":
+			own[index] = newVolume{SizeGiB: v.SizeGiB, Type: v.Type, Zone: v.AvailabilityZone}
+		}
+	}
+	add(0, machine.RootVolume)
+	for i := range machine.Volumes {
+		add(i+1, &machine.Volumes[i])
+	}
+	return own
+}
+
+// namesVolumeType tells whether one of the disks that Nova makes has a type.
+func namesVolumeType(disks []disk) bool {
+	return slices.ContainsFunc(disks, func(d disk) bool { return d.VolumeType != "" })
+}
+
+// newVolume is "Create a volume" in Cinder's API reference.
+type newVolume struct {
+	SizeGiB  int32             `json:"size"`
+	Type     string            `json:"volume_type,omitempty"`
+	Zone     string            `json:"availability_zone,omitempty"`
+	Image    string            `json:"imageRef,omitempty"`
+	Name     string            `json:"name"`
+	Metadata map[string]string `json:"metadata"`
+}
+
+// volume is Cinder's, as far as it is read. Its name is its machine's portName.
+type volume struct {
+	ID       string            `json:"id"`
+	Name     string            `json:"name"`
+	Status   string            `json:"status"`
+	Zone     string            `json:"availability_zone"`
+	Created  string            `json:"created_at"` // in UTC, which it does not say
+	Metadata map[string]string `json:"metadata"`
+}
+
+const volumeIndex = "drover-volume"
+
+// adoptVolumes finds the machine's own, by their index. A machine whose first port is fresh has none.
+func (d *driver) adoptVolumes(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, fresh bool) (map[int]volume, error) {
+	there, wanted := map[int]volume{}, ownVolumes(machine, "")
+	if fresh || len(wanted) == 0 {
+		return there, nil
+	}
+	found, err := d.volumes(ctx, url.Values{"name": {portName(req.Token)}})
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range found {
+		index, err := strconv.Atoi(v.Metadata[volumeIndex])
+		if _, own := wanted[index]; err != nil || !own || v.Name != portName(req.Token) || v.Metadata[cloud.TagOwnership] != req.OwnershipID {
+			continue
+		}
+		if other, twice := there[index]; twice {
+			return nil, cloud.Errorf(cloud.Conflict, "the volumes %s and %s are both the machine's number %d", other.ID, v.ID, index)
+		}
+		there[index] = v
+	}
+	return there, nil
+}
+
+// ensureVolumes makes what is missing in there, and returns nil once all can be used; and the zone of the machine's, where one of them must
+// be in it: a volume that an earlier attempt made decides.
+func (d *driver) ensureVolumes(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, image string, there map[int]volume, mine *creation) (zone string, err error) {
+	zone = zoneOf(req)
+	for index, v := range there {
+		if inMachineZone(machine, index) {
+			zone = v.Zone
+		}
+	}
+	wanted := ownVolumes(machine, zone)
+	for index := range len(machine.Volumes) + 1 {
+		body, own := wanted[index]
+		if _, made := there[index]; made || !own {
+			continue
+		}
+		if index == 0 {
+			body.Image = image
+		}
+		made, err := d.createVolume(ctx, req, index, body)
+		mine.note(err)
+		if err != nil {
+			return "", err
+		}
+		there[index] = made
+	}
+	for _, v := range there {
+		if failed := v.usable(); failed != nil && (err == nil || cloud.CodeOf(failed) == cloud.NoCapacity) {
+			err = failed
+		}
+	}
+	return zone, err
+}
+
+func inMachineZone(machine *infrav1.OpenStackMachine, index int) bool {
+	if index == 0 {
+		return machine.RootVolume.InMachineZone
+	}
+	return machine.Volumes[index-1].InMachineZone
+}
+
+func (d *driver) createVolume(ctx context.Context, req cloud.Request, index int, body newVolume) (volume, error) {
+	op := operation{"CreateVolume", cloud.ClassCreate, volumes, http.MethodPost}
+	body.Name = portName(req.Token)
+	body.Metadata = map[string]string{
+		cloud.TagOwnership: req.OwnershipID,
+		cloud.TagMachine:   cloud.Clip(req.Namespace+"/"+req.Name, maxText),
+		volumeIndex:        strconv.Itoa(index),
+	}
+	var answer struct {
+		Made volume `json:"volume"`
+	}
+	err := d.call(ctx, op, "volumes", map[string]any{"volume": body}, &answer)
+	if err == nil && answer.Made.ID == "" {
+		err = foreign(op)
+	}
+	return answer.Made, err
+}
+
+// usable returns nil for a volume that a server can be made with. The states are those of "Volumes" in Cinder's API reference.
+func (v *volume) usable() error {
+	switch v.Status {
+	case "available":
+		return nil
+	case "error", "error_deleting", "error_managing", "error_restoring":
+		return cloud.Errorf(cloud.NoCapacity, "Cinder could not make the volume %s in the zone %s: its status is %s", v.ID, v.Zone, v.Status)
+	}
+	return cloud.Errorf(cloud.Unavailable, "waits for the volume %s, whose status is %s", v.ID, cmp.Or(cloud.Clip(v.Status, maxTag), "not told"))
+}
+
+// disks are the volumes that the ports are said to lead to.
+func (d *driver) disks(ctx context.Context, ports []port, owners map[string]string) (all []cloud.Resource, err error) {
+	names := map[string]bool{}
+	query := url.Values{}
+	for _, p := range ports {
+		if p.volumes() {
+			names[p.Name] = true
+			query.Set("name", p.Name)
+		}
+	}
+	switch len(names) {
+	case 0:
+		return nil, nil
+	case 1:
+	default:
+		query.Del("name") // Cinder takes one
+	}
+	found, err := d.volumes(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range found {
+		if owner := owners[v.Name]; owner != "" && owner == v.Metadata[cloud.TagOwnership] {
+			all = append(all, v.resource())
+		}
+	}
+	return all, nil
+}
+
+func (v *volume) resource() cloud.Resource {
+	created, _ := time.Parse("2006-01-02T15:04:05.999999", v.Created)
+	r := cloud.Resource{Kind: cloud.KindDisk, ID: v.ID, Token: tokenOf(v.Name), OwnershipID: v.Metadata[cloud.TagOwnership], CreatedAt: created}
+	if v.Status == "deleting" {
+		r.State = cloud.StateStopping
+	}
+	return r
+}
+
+// volumes reads all pages of the project's that the query leaves.
+func (d *driver) volumes(ctx context.Context, query url.Values) ([]volume, error) {
+	op := operation{"ListVolumes", cloud.ClassRead, volumes, http.MethodGet}
+	return pages(op, func(marker string) ([]volume, bool, error) {
+		var page struct {
+			Volumes *[]volume `json:"volumes"`
+			Links   []link    `json:"volumes_links"`
+		}
+		if err := d.call(ctx, op, "volumes/detail?"+d.page(marker, query).Encode(), nil, &page); err != nil {
+			return nil, false, err
+		}
+		return whole(op, page.Volumes, page.Links)
+	}, func(v volume) string { return v.ID })
 }

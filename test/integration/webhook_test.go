@@ -21,6 +21,14 @@ func TestAdmissionRefuses(t *testing.T) {
 		edit(&fields)
 		return &infrav1.CloudMachine{ObjectMeta: s.meta("x"), Spec: infrav1.CloudMachineSpec{CloudMachineFields: fields}}
 	}
+	openStack := func(edit func(*infrav1.OpenStackMachine)) *infrav1.CloudMachine {
+		return machine(func(f *infrav1.CloudMachineFields) {
+			f.Simulated = nil
+			f.OpenStack = &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node"}, RootVolume: &infrav1.OpenStackVolume{SizeGiB: 9},
+				Volumes: []infrav1.OpenStackVolume{{SizeGiB: 1}}}
+			edit(f.OpenStack)
+		})
+	}
 	account := func(edit func(*infrav1.CloudAccountSpec)) *infrav1.CloudAccount {
 		a := s.Account()
 		edit(&a.Spec)
@@ -35,6 +43,11 @@ func TestAdmissionRefuses(t *testing.T) {
 		"account by path":             {machine(func(f *infrav1.CloudMachineFields) { f.AccountRef.Name = "other/prod" }), "spec.accountRef.name"},
 		"negative disk":               {machine(func(f *infrav1.CloudMachineFields) { f.Simulated.DiskGiB = -1 }), "spec.simulated.diskGiB"},
 		"negative data disk":          {machine(func(f *infrav1.CloudMachineFields) { f.Simulated.DataDisksGiB = []int32{-1} }), "spec.simulated.dataDisksGiB[0]"},
+		"volume's zone without ports": {openStack(func(m *infrav1.OpenStackMachine) { m.Volumes[0].AvailabilityZone = "nova" }), "needs ports"},
+		"root's zone without ports":   {openStack(func(m *infrav1.OpenStackMachine) { m.RootVolume.InMachineZone = true }), "needs ports"},
+		"volume's zone twice": {openStack(func(m *infrav1.OpenStackMachine) {
+			m.Volumes[0] = infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", InMachineZone: true}
+		}), "say availabilityZone, or inMachineZone"},
 		"account without a cloud":     {account(func(a *infrav1.CloudAccountSpec) { a.Simulated = nil }), "exactly one cloud must be set"},
 		"own endpoint, no own Secret": {account(func(a *infrav1.CloudAccountSpec) { a.CredentialsRef = nil }), "spec.simulated.endpoint"},
 		"negative rate": {account(func(a *infrav1.CloudAccountSpec) {
@@ -70,6 +83,9 @@ func TestAdmissionRefuses(t *testing.T) {
 			NewWithT(t).Expect(env.client.Create(t.Context(), test.object)).To(MatchError(ContainSubstring(test.want)))
 		})
 	}
+	s.create(openStack(func(m *infrav1.OpenStackMachine) {
+		m.Ports, m.RootVolume.InMachineZone, m.Volumes[0].AvailabilityZone = []infrav1.OpenStackPort{{Network: "nodes"}}, true, "nova"
+	}))
 }
 
 // Templates can't be changed, except in the dry run by which Cluster API sees whether a ClusterClass changed them.

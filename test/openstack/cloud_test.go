@@ -83,8 +83,8 @@ func (w *tenant) do(service *gophercloud.ServiceClient, method, path string, bod
 	}
 }
 
-// left lists the servers, ports and floating IPs that carry the ownership ID, or all but foreign ones for "". A floating IP whose port is
-// not there is everybody's.
+// left lists the servers, ports, floating IPs, trunks and volumes that carry the ownership ID, or all but foreign ones for "". A floating IP or a
+// trunk whose port is not there is everybody's.
 func (w *tenant) left(ownership string) (found []string) {
 	w.t.Helper()
 	var servers struct {
@@ -118,6 +118,18 @@ func (w *tenant) left(ownership string) (found []string) {
 			found = append(found, "floating IP "+f.ID+" of "+f.Description)
 		}
 	}
+	var trunks struct{ Trunks []struct{ ID, Name string } }
+	w.do(w.network, http.MethodGet, "trunks", nil, &trunks)
+	for _, k := range trunks.Trunks {
+		if owner, ok := owners[k.Name]; !ok || strings.Contains(owner, cloud.TagOwnership+"="+ownership) {
+			found = append(found, "trunk "+k.ID+" of "+k.Name)
+		}
+	}
+	for _, v := range w.volumes() {
+		if id := v.Metadata[cloud.TagOwnership]; id != "" && (ownership == "" || id == ownership) {
+			found = append(found, "volume "+v.ID+" "+v.Status)
+		}
+	}
 	return found
 }
 
@@ -140,6 +152,8 @@ type volume struct {
 	ID, Status  string
 	Size        int
 	Type        string `json:"volume_type"`
+	Zone        string `json:"availability_zone"`
+	Metadata    map[string]string
 	Attachments []struct {
 		Server string `json:"server_id"`
 	}

@@ -42,6 +42,14 @@ func TestConformance(t *testing.T) {
 			"pool not routed": {Machine: machine(func(m *infrav1.OpenStackMachine) {
 				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "storage", FloatingNetwork: "public"}}
 			}), Code: cloud.NotFound},
+			"no such zone for a volume": {Machine: machine(func(m *infrav1.OpenStackMachine) {
+				withPorts(m)
+				m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "az-9"}
+			}), Code: cloud.InvalidSpec},
+			"no such type of a volume of its own": {Machine: machine(func(m *infrav1.OpenStackMachine) {
+				withPorts(m)
+				m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", Type: "nothing"}
+			}), Code: cloud.NotFound},
 			"no such group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.SecurityGroups = []string{"nothing"} }), Code: cloud.InvalidSpec},
 		},
 		Machines: 60, // with which the suite takes 10 minutes on two busy cores

@@ -8,6 +8,9 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -68,6 +71,29 @@ func withPorts(m *infrav1.OpenStackMachine) {
 func withFloatingIP(m *infrav1.OpenStackMachine) {
 	withPorts(m)
 	m.Ports[0].FloatingNetwork = "public"
+}
+
+// withAll has all that Drover itself makes for a machine: ports, a floating IP, a trunk and volumes.
+func withAll(m *infrav1.OpenStackMachine) {
+	withFloatingIP(m)
+	m.Ports[1].Trunk = true
+	m.AvailabilityZone = "az-1"
+	m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 3, Type: "fast", InMachineZone: true}
+	m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 2}, {SizeGiB: 1, AvailabilityZone: "nova"}}
+}
+
+// ensureMade asks for the machine until its volumes can be used.
+func ensureMade(t testing.TB, d cloud.Driver, req cloud.Request) (made cloud.Resource) {
+	t.Helper()
+	until(t, "it is made", func() bool {
+		var err error
+		made, err = d.Ensure(t.Context(), req)
+		if err != nil && !strings.Contains(err.Error(), "waits for the volume") {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	return made
 }
 
 var poolSize = flag.Int("machines", 20, "how many machines TestPool makes")
@@ -210,6 +236,47 @@ func TestNoValidHost(t *testing.T) {
 	g.Expect(again.State).To(Equal(cloud.StateFailed))
 }
 
+// TestBuildAborts: a machine whose host gives up building it fails with Nova's words, is not made again in its place, and goes with its parts.
+func TestBuildAborts(t *testing.T) {
+	g := NewWithT(t)
+	demo := logIn(t, "demo")
+	owner := newOwner(t, demo)
+	setHypervisor(t, "compute-2", "fake.FakeBuildAbortDriver")
+	d := connect(t, demo, http.DefaultTransport)
+	req := request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) { withFloatingIP(m); m.AvailabilityZone = "az-2" }))
+	made, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	until(t, "the machine fails", func() bool {
+		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found[0].ID).To(Equal(made.ID))
+		g.Expect(found[0].State).NotTo(Equal(cloud.StateRunning))
+		return found[0].State == cloud.StateFailed && strings.Contains(found[0].Reason, "aborted: FakeBuildAbortDriver")
+	})
+	again, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(again.ID).To(Equal(made.ID))
+}
+
+// setHypervisor gives a compute host another of Nova's fake hypervisors until the test is over.
+func setHypervisor(t testing.TB, host, hypervisor string) {
+	g := NewWithT(t)
+	cache, err := os.UserCacheDir()
+	g.Expect(err).NotTo(HaveOccurred())
+	file := filepath.Join(cache, "drover", "openstack", "root", "drover", "state", "conf", host+".conf")
+	before, err := os.ReadFile(file)
+	g.Expect(err).NotTo(HaveOccurred())
+	set := func(text []byte) {
+		g.Expect(os.WriteFile(file, text, 0o644)).To(Succeed())
+		said, err := exec.CommandContext(withoutEnd(t), "../../hack/openstack/restart", host).CombinedOutput()
+		g.Expect(err).NotTo(HaveOccurred(), string(said))
+	}
+	const line = "compute_driver = "
+	g.Expect(string(before)).To(ContainSubstring(line + "fake.FakeDriver\n"))
+	set([]byte(strings.Replace(string(before), line+"fake.FakeDriver\n", line+hypervisor+"\n", 1)))
+	t.Cleanup(func() { set(before) })
+}
+
 // TestQuota: a quota that is used up is told as such, leaves no port behind, and once raised the same machine is made.
 func TestQuota(t *testing.T) {
 	g := NewWithT(t)
@@ -311,36 +378,39 @@ func TestForeign(t *testing.T) {
 	g.Expect(theirs.Server.Status).To(Equal("ACTIVE"))
 }
 
-// TestCrash ends a manager before and after each of its calls, and lets another one go on: one server comes, with its ports and its
-// floating IP, and nothing is left after it.
+// TestCrash ends a manager before and after each of its calls, and lets another one go on: one server comes, with its ports, its floating IP, its
+// trunk and its volumes, and nothing is left after it.
 func TestCrash(t *testing.T) {
 	demo := logIn(t, "demo")
-	for _, op := range []string{"CreatePorts", "CreateFloatingIP", "CreateServer"} {
+	for _, op := range []string{"CreatePorts", "CreateFloatingIP", "CreateTrunk", "CreateVolume", "CreateServer"} {
 		for _, when := range []string{"before", "after"} {
 			t.Run(when+" "+op, func(t *testing.T) {
 				g := NewWithT(t)
 				owner := newOwner(t, demo)
-				req := request(owner, newToken(), machine(withFloatingIP))
-				_, err := connect(t, demo, crashing(when, op)).Ensure(t.Context(), req)
-				g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
+				req := request(owner, newToken(), machine(withAll))
+				dying := crashing(when, op)
+				first := connect(t, demo, dying)
+				until(t, "it crashes", func() bool {
+					_, err := first.Ensure(t.Context(), req)
+					g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
+					return dying.count(op) > 0
+				})
 				// What is there by now is found by its token, also if nobody goes on: a port with a floating IP once that is gone.
 				next := connect(t, demo, http.DefaultTransport)
 				found, err := next.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(found == nil).To(Equal(len(demo.left(owner)) == 0))
-				_, err = next.Ensure(t.Context(), req)
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(demo.left(owner)).To(ConsistOf(HavePrefix("server "), HavePrefix("port "), HavePrefix("port "), HavePrefix("floating IP ")))
+				ensureMade(t, next, req)
+				g.Expect(demo.left(owner)).To(ConsistOf(HavePrefix("server "), HavePrefix("port "), HavePrefix("port "), HavePrefix("floating IP "),
+					HavePrefix("trunk "), HavePrefix("volume "), HavePrefix("volume ")))
 			})
 		}
 	}
-	for _, op := range []string{"DeleteServer", "DeleteFloatingIP", "DeletePort"} {
+	for _, op := range []string{"DeleteServer", "DeleteFloatingIP", "DeleteTrunk", "DeletePort"} {
 		for _, when := range []string{"before", "after"} {
 			t.Run(when+" "+op, func(t *testing.T) {
-				g := NewWithT(t)
 				owner := newOwner(t, demo) // which has the rest deleted by another manager
-				_, err := connect(t, demo, http.DefaultTransport).Ensure(t.Context(), request(owner, newToken(), machine(withFloatingIP)))
-				g.Expect(err).NotTo(HaveOccurred())
+				ensureMade(t, connect(t, demo, http.DefaultTransport), request(owner, newToken(), machine(withAll)))
 				dying := crashing(when, op)
 				d := connect(t, demo, dying)
 				until(t, "it crashes", func() bool {
@@ -357,9 +427,9 @@ func TestAbandoned(t *testing.T) {
 	g := NewWithT(t)
 	demo := logIn(t, "demo")
 	owner := newOwner(t, demo)
-	_, err := connect(t, demo, crashing("after", "CreateFloatingIP")).Ensure(t.Context(), request(owner, newToken(), machine(withFloatingIP)))
+	_, err := connect(t, demo, crashing("after", "CreateVolume")).Ensure(t.Context(), request(owner, newToken(), machine(withAll)))
 	g.Expect(err).To(HaveOccurred())
-	g.Expect(demo.left(owner)).To(HaveLen(3), "two ports and a floating IP")
+	g.Expect(demo.left(owner)).To(HaveLen(5), "two ports, a floating IP, a trunk and the first of two volumes")
 	d := connect(t, demo, http.DefaultTransport)
 	until(t, "all is gone", func() bool { return deleteAll(t, d, owner) == 0 })
 	g.Expect(demo.left(owner)).To(BeEmpty())
@@ -403,65 +473,6 @@ func TestFloatingIP(t *testing.T) {
 	_, err = d.Ensure(t.Context(), request(over, newToken(), machine(withFloatingIP)))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded), "%v", err)
 	g.Expect(demo.left(over)).To(BeEmpty())
-}
-
-// TestVolumes: a machine boots from a volume and has further ones, of the sizes and types that were asked for; they go with it.
-func TestVolumes(t *testing.T) {
-	g := NewWithT(t)
-	demo := logIn(t, "demo")
-	owner, calls := newOwner(t, demo), &counted{}
-	d := connect(t, demo, calls)
-	for name, change := range map[string]func(*infrav1.OpenStackMachine){
-		"root": func(m *infrav1.OpenStackMachine) {
-			m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 3, Type: "fast"}
-			m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 2}, {SizeGiB: 1, Type: "fast"}}
-		},
-		"further ones alone": func(m *infrav1.OpenStackMachine) { m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 4}} },
-	} {
-		req := request(owner, newToken(), machine(change))
-		made, err := d.Ensure(t.Context(), req)
-		g.Expect(err).NotTo(HaveOccurred())
-		until(t, name+": it runs", func() bool {
-			found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(found[0].State).NotTo(Equal(cloud.StateFailed), found[0].Reason)
-			return found[0].State == cloud.StateRunning
-		})
-		var have []string
-		for _, v := range demo.volumes() {
-			if len(v.Attachments) == 1 && v.Attachments[0].Server == made.ID {
-				have = append(have, fmt.Sprint(v.Size, " ", v.Type))
-			}
-		}
-		g.Expect(have).To(ConsistOf(map[string][]string{"root": {"3 fast", "2 __DEFAULT__", "1 fast"}, "further ones alone": {"4 __DEFAULT__"}}[name]))
-	}
-	g.Expect(calls.calls).To(HaveKeyWithValue("CreateServer", 2))
-	until(t, "the machines are gone", func() bool { return deleteAll(t, d, owner) == 0 })
-	until(t, "their volumes are gone", func() bool { return len(demo.volumes()) == 0 })
-}
-
-// TestVolumeQuota: a machine whose volume exceeds a quota fails, which Nova finds only after its answer.
-func TestVolumeQuota(t *testing.T) {
-	g := NewWithT(t)
-	demo, admin := logIn(t, "demo"), logIn(t, "admin")
-	set := func(n int) {
-		admin.do(admin.volume, http.MethodPut, "os-quota-sets/"+demo.project, map[string]any{"quota_set": map[string]any{"volumes": n}}, nil)
-	}
-	set(0)
-	t.Cleanup(func() { set(1000) })
-	owner := newOwner(t, demo)
-	d := connect(t, demo, http.DefaultTransport)
-	req := request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) { m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1} }))
-	_, err := d.Ensure(t.Context(), req)
-	g.Expect(err).NotTo(HaveOccurred())
-	var last string
-	until(t, "it fails", func() bool {
-		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
-		g.Expect(err).NotTo(HaveOccurred())
-		last = found[0].Reason
-		return found[0].State == cloud.StateFailed && strings.HasPrefix(last, "QuotaExceeded: ")
-	})
-	g.Expect(demo.volumes()).To(BeEmpty())
 }
 
 // TestPages: 100 servers are listed by 20.

@@ -115,6 +115,17 @@ func TestRecord(t *testing.T) {
 	keep("ListFloatingIPs", "floating-ips")
 	keep("ListPorts", "ports-floating")
 
+	_, err = d.Ensure(t.Context(), request(owner, "recorded-token-0006", machine(withAll)))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err) // waits for the volumes
+	keep("CreateTrunk", "trunk-made")
+	keep("CreateVolume", "volume-made")
+	ensureMade(t, d, request(owner, "recorded-token-0006", machine(withAll)))
+	keep("ListPorts", "ports-trunk")
+	keep("ListVolumes", "volumes")
+	setVolumeQuota(t, admin, demo, 0)
+	ensure("recorded-token-0007", withAll, cloud.QuotaExceeded)
+	keep("CreateVolume", "volume-over-quota")
+
 	undo := setQuota(t, admin, demo.project, "instances", 0)
 	ensure("recorded-token-0003", nil, cloud.QuotaExceeded)
 	keep("CreateServer", "server-over-quota")
@@ -128,10 +139,13 @@ func TestRecord(t *testing.T) {
 	ensure("recorded-token-0004", func(m *infrav1.OpenStackMachine) { m.Image = infrav1.OpenStackImage{ID: unknownID} }, cloud.InvalidSpec)
 	keep("GetImage", "image-unknown")
 
-	g.Expect(d.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: unknownID}, {Kind: cloud.KindNIC, ID: unknownID}, {Kind: cloud.KindAddress, ID: unknownID}})).To(HaveEach(BeNil()))
+	g.Expect(d.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: unknownID}, {Kind: cloud.KindNIC, ID: unknownID}, {Kind: cloud.KindAddress, ID: unknownID},
+		{Kind: cloud.KindNIC, ID: "trunk/" + unknownID}, {Kind: cloud.KindDisk, ID: unknownID}})).To(HaveEach(BeNil()))
 	keep("DeleteFloatingIP", "floating-ip-gone")
 	keep("DeleteServer", "server-gone")
 	keep("DeletePort", "port-gone")
+	keep("DeleteTrunk", "trunk-gone")
+	keep("DeleteVolume", "volume-gone")
 
 	_, err = as(password("wrong")).Probe(t.Context())
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))

@@ -63,6 +63,8 @@ type OpenStackAccount struct {
 // takes the project's only network, or the one that Neutron makes for it.
 // +kubebuilder:validation:XValidation:rule="!has(self.networks) || !has(self.ports)",message="say networks, or ports"
 // +kubebuilder:validation:XValidation:rule="!has(self.securityGroups) || !has(self.ports)",message="with ports, each port says its own securityGroups"
+// +kubebuilder:validation:XValidation:rule="has(self.ports) || !has(self.rootVolume) || !(has(self.rootVolume.availabilityZone) || (has(self.rootVolume.inMachineZone) && self.rootVolume.inMachineZone))",message="a machine whose volumes say their zone needs ports: it is by a port that they are found"
+// +kubebuilder:validation:XValidation:rule="has(self.ports) || !has(self.volumes) || !self.volumes.exists(v, has(v.availabilityZone) || (has(v.inMachineZone) && v.inMachineZone))",message="a machine whose volumes say their zone needs ports: it is by a port that they are found"
 type OpenStackMachine struct {
 	// flavor is the size, by ID or by name. Example: "m1.large".
 	// +required
@@ -187,7 +189,9 @@ type OpenStackImage struct {
 	Tags []string `json:"tags,omitempty"`
 }
 
-// OpenStackVolume is a volume of Cinder's. It is in the zone that Cinder chooses, or in the machine's where Nova's operator wants that.
+// OpenStackVolume is a volume of Cinder's. Nova makes it with the machine, in the zone that Cinder chooses, or in the machine's where Nova's
+// operator wants that. Where it says a zone, Drover makes it before the machine, by a call of its own; such a machine needs ports.
+// +kubebuilder:validation:XValidation:rule="!has(self.availabilityZone) || !has(self.inMachineZone) || !self.inMachineZone",message="say availabilityZone, or inMachineZone"
 type OpenStackVolume struct {
 	// sizeGiB is how large it is. Example: 50.
 	// +required
@@ -200,6 +204,17 @@ type OpenStackVolume struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Type string `json:"type,omitempty"`
+
+	// availabilityZone of Cinder's that the volume is made in. Default: as Cinder, or Nova's operator, has it. Example: "nova".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	AvailabilityZone string `json:"availabilityZone,omitempty"`
+
+	// inMachineZone has the volume made in the zone that the machine is put into: where Cinder has the same zones as Nova. Default: false.
+	// Example: true.
+	// +optional
+	InMachineZone bool `json:"inMachineZone,omitempty"`
 }
 
 // OpenStackPort is a port of Neutron's.
@@ -264,6 +279,11 @@ type OpenStackPort struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	FloatingNetwork string `json:"floatingNetwork,omitempty"`
+
+	// trunk makes the port the parent of a trunk, so that the machine can have further networks on it, tagged by VLAN: whoever runs there, such
+	// as Kuryr, adds subports. The trunk is deleted with the machine, and its subports' own ports stay. Default: false. Example: true.
+	// +optional
+	Trunk bool `json:"trunk,omitempty"`
 
 	// bindingProfile is what the port's mechanism driver is told, as text. Neutron lets none but its operators write it, where they did not
 	// say otherwise. Default: none. Example: {"trusted": "true"}.

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"context"
+	"net/http"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// A trunk is made of a port that is there already, once for each port, and Neutron tells of it with the port. So whoever finds the port knows of
+// the trunk, whatever crashed. Neutron takes a port apart from its trunk only while no server has it: before the server is made, and after it is
+// gone.
+
+// trunkID begins the ID of a trunk among a machine's resources; the rest is Neutron's.
+const trunkID = "trunk/"
+
+// trunk is what a port tells of its own: "Trunk details" in Neutron's API reference.
+type trunk struct {
+	ID string `json:"trunk_id,omitempty"`
+}
+
+// ensureTrunks makes trunks of the ports that shall be one and are not.
+func (d *driver) ensureTrunks(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, ports []port, mine *creation) error {
+	for i := range wanted {
+		if !wanted[i].Trunk || ports[i].Trunk.ID != "" {
+			continue
+		}
+		id, err := d.createTrunk(ctx, req, ports[i].ID)
+		mine.note(err)
+		if err != nil {
+			return err
+		}
+		ports[i].Trunk.ID = id
+	}
+	return nil
+}
+
+// createTrunk is "Create trunk" of Neutron's API reference.
+func (d *driver) createTrunk(ctx context.Context, req cloud.Request, port string) (string, error) {
+	op := operation{"CreateTrunk", cloud.ClassCreate, network, http.MethodPost}
+	var answer struct {
+		Trunk struct {
+			ID string `json:"id"`
+		} `json:"trunk"`
+	}
+	err := d.call(ctx, op, "trunks", map[string]any{"trunk": map[string]string{"port_id": port, "name": portName(req.Token)}}, &answer)
+	switch {
+	case cloud.CodeOf(err) == cloud.NotFound:
+		return "", cloud.Errorf(cloud.InvalidSpec, "%v: a port shall be a trunk, and this Neutron has none (its service plugin is called trunk)", err)
+	case err == nil && answer.Trunk.ID == "":
+		return "", foreign(op)
+	}
+	return answer.Trunk.ID, err
+}

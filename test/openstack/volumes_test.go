@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// TestVolumes: a machine boots from a volume and has further ones, of the sizes and types that were asked for; they go with it.
+func TestVolumes(t *testing.T) {
+	g := NewWithT(t)
+	demo := logIn(t, "demo")
+	owner, calls := newOwner(t, demo), &counted{}
+	d := connect(t, demo, calls)
+	for name, change := range map[string]func(*infrav1.OpenStackMachine){
+		"root": func(m *infrav1.OpenStackMachine) {
+			m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 3, Type: "fast"}
+			m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 2}, {SizeGiB: 1, Type: "fast"}}
+		},
+		"further ones alone": func(m *infrav1.OpenStackMachine) { m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 4}} },
+	} {
+		req := request(owner, newToken(), machine(change))
+		made, err := d.Ensure(t.Context(), req)
+		g.Expect(err).NotTo(HaveOccurred())
+		until(t, name+": it runs", func() bool {
+			found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(found[0].State).NotTo(Equal(cloud.StateFailed), found[0].Reason)
+			return found[0].State == cloud.StateRunning
+		})
+		var have []string
+		for _, v := range demo.volumes() {
+			if len(v.Attachments) == 1 && v.Attachments[0].Server == made.ID {
+				have = append(have, fmt.Sprint(v.Size, " ", v.Type))
+			}
+		}
+		g.Expect(have).To(ConsistOf(map[string][]string{"root": {"3 fast", "2 __DEFAULT__", "1 fast"}, "further ones alone": {"4 __DEFAULT__"}}[name]))
+	}
+	g.Expect(calls.calls).To(HaveKeyWithValue("CreateServer", 2))
+	until(t, "the machines are gone", func() bool { return deleteAll(t, d, owner) == 0 })
+	until(t, "their volumes are gone", func() bool { return len(demo.volumes()) == 0 })
+}
+
+// TestOwnVolumes: volumes that say their zone are in it, that of the machine or another; they go with the machine, and leave nothing where it
+// is refused.
+func TestOwnVolumes(t *testing.T) {
+	g := NewWithT(t)
+	demo, admin := logIn(t, "demo"), logIn(t, "admin")
+	owner, calls := newOwner(t, demo), &counted{}
+	d := connect(t, demo, calls)
+	req := request(owner, newToken(), machine(withAll))
+	made := ensureMade(t, d, req)
+	until(t, "it runs", func() bool {
+		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found[0].State).NotTo(Equal(cloud.StateFailed), found[0].Reason)
+		return found[0].State == cloud.StateRunning && found[0].FailureDomain == "az-1"
+	})
+	var have []string
+	for _, v := range demo.volumes() {
+		if len(v.Attachments) == 1 && v.Attachments[0].Server == made.ID {
+			have = append(have, fmt.Sprint(v.Size, " ", v.Type, " ", v.Zone))
+		}
+	}
+	g.Expect(have).To(ConsistOf("3 fast az-1", "2 __DEFAULT__ nova", "1 __DEFAULT__ nova"))
+	g.Expect(calls.calls).To(And(HaveKeyWithValue("CreateServer", 1), HaveKeyWithValue("CreateVolume", 2), HaveKeyWithValue("CreateTrunk", 1)))
+	until(t, "it is gone", func() bool { return deleteAll(t, d, owner) == 0 })
+	until(t, "all volumes are gone", func() bool { return len(demo.volumes()) == 0 })
+	g.Expect(calls.count("DeleteTrunk")).To(Equal(1))
+
+	undo := setQuota(t, admin, demo.project, "instances", 0)
+	over := request(owner, newToken(), machine(withAll))
+	until(t, "it is refused", func() bool {
+		_, err := d.Ensure(t.Context(), over)
+		g.Expect(cloud.CodeOf(err)).To(BeElementOf(cloud.Unavailable, cloud.QuotaExceeded), "%v", err)
+		return cloud.CodeOf(err) == cloud.QuotaExceeded
+	})
+	until(t, "nothing is left", func() bool { return len(demo.left(owner)) == 0 })
+	undo()
+	setVolumeQuota(t, admin, demo, 1)
+	_, err := d.Ensure(t.Context(), over)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded), "%v", err)
+	until(t, "nothing is left", func() bool { return deleteAll(t, d, owner) == 0 })
+}
+
+func setVolumeQuota(t testing.TB, admin, demo *tenant, n int) {
+	set := func(n int) {
+		admin.do(admin.volume, http.MethodPut, "os-quota-sets/"+demo.project, map[string]any{"quota_set": map[string]any{"volumes": n}}, nil)
+	}
+	set(n)
+	t.Cleanup(func() { set(1000) })
+}
+
+// TestVolumeQuota: a machine whose volume exceeds a quota fails, which Nova finds only after its answer.
+func TestVolumeQuota(t *testing.T) {
+	g := NewWithT(t)
+	demo, admin := logIn(t, "demo"), logIn(t, "admin")
+	setVolumeQuota(t, admin, demo, 0)
+	owner := newOwner(t, demo)
+	d := connect(t, demo, http.DefaultTransport)
+	req := request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) { m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1} }))
+	_, err := d.Ensure(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	var last string
+	until(t, "it fails", func() bool {
+		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+		g.Expect(err).NotTo(HaveOccurred())
+		last = found[0].Reason
+		return found[0].State == cloud.StateFailed && strings.HasPrefix(last, "QuotaExceeded: ")
+	})
+	g.Expect(demo.volumes()).To(BeEmpty())
+}
