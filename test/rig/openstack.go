@@ -50,7 +50,7 @@ func (o *openstack) power(g stack.Guest) (off func()) {
 
 func (o *openstack) open(_ context.Context, t *Tenant) (faultproxy.Options, error) {
 	t.OpenStack = o.cloud
-	t.Dress = func(object client.Object) { dressOpenStack(object, t.Cloud.URL(), o.cloud.Project) }
+	t.Dress = func(object client.Object) { DressOpenStack(object, t.Cloud.URL(), o.cloud.Project) }
 	return faultproxy.Options{Upstream: o.cloud.Door(), Parse: openStackCall}, nil
 }
 
@@ -71,9 +71,9 @@ func openStackCall(c *faultproxy.Call, req *http.Request, raw []byte) {
 	}
 }
 
-// dressOpenStack makes OpenStack's of what is described for the simulated cloud. The provider IDs of a tenant that is called regional name
-// the region.
-func dressOpenStack(object client.Object, door, project string) {
+// DressOpenStack makes OpenStack's, behind that door, of what is described for the simulated cloud. The provider IDs of a tenant that is
+// called regional name the region.
+func DressOpenStack(object client.Object, door, project string) {
 	switch o := object.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {

@@ -90,7 +90,7 @@ func (c *Cloud) switchOn(ctx context.Context, now map[string]server, running map
 
 // boot reads what cloud-init's data source for OpenStack reads.
 func (c *Cloud) boot(ctx context.Context, s *server) (Guest, error) {
-	text, err := c.metadata(ctx, s, "meta_data.json")
+	text, err := c.Metadata(ctx, s.ID, s.ip(), "meta_data.json")
 	if err != nil {
 		return Guest{}, err
 	}
@@ -101,20 +101,20 @@ func (c *Cloud) boot(ctx context.Context, s *server) (Guest, error) {
 	if err := json.Unmarshal(text, &meta); err != nil {
 		return Guest{}, fmt.Errorf("read the metadata of %s: %w", s.ID, err)
 	}
-	data, err := c.metadata(ctx, s, "user_data")
+	data, err := c.Metadata(ctx, s.ID, s.ip(), "user_data")
 	return Guest{ID: meta.UUID, Hostname: meta.Hostname, Zone: meta.Zone, IP: s.ip(), UserData: data}, err
 }
 
-// metadata asks as Neutron's agent does for a guest.
-func (c *Cloud) metadata(ctx context.Context, s *server, path string) (content []byte, err error) {
+// Metadata asks the metadata service for a file as Neutron's agent does for a guest.
+func (c *Cloud) Metadata(ctx context.Context, id, ip, path string) (content []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, metadataService+path, nil)
 	if err != nil {
 		return nil, err
 	}
 	sign := hmac.New(sha256.New, []byte(metadataSecret))
-	_, _ = sign.Write([]byte(s.ID))
+	_, _ = sign.Write([]byte(id))
 	for key, value := range map[string]string{
-		"X-Instance-ID": s.ID, "X-Instance-ID-Signature": hex.EncodeToString(sign.Sum(nil)), "X-Tenant-ID": c.Project, "X-Forwarded-For": s.ip(),
+		"X-Instance-ID": id, "X-Instance-ID-Signature": hex.EncodeToString(sign.Sum(nil)), "X-Tenant-ID": c.Project, "X-Forwarded-For": ip,
 	} {
 		req.Header.Set(key, value)
 	}
@@ -125,7 +125,7 @@ func (c *Cloud) metadata(ctx context.Context, s *server, path string) (content [
 	defer func() { err = errors.Join(err, resp.Body.Close()) }()
 	content, err = io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("the metadata service answers %s about %s of %s", resp.Status, path, s.ID)
+		err = fmt.Errorf("the metadata service answers %s about %s of %s", resp.Status, path, id)
 	}
 	return content, err
 }

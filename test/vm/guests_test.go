@@ -69,6 +69,7 @@ func TestGuests(t *testing.T) {
 		{"from a bare image, with binaries", inTurn(s.binaries)},
 		{"from a bare image, with packages", inTurn(s.packages)},
 		{"from a bare image, by kubeadm", inTurn(s.kubeadm)},
+		{"from what OpenStack was told", inTurn(s.openStack)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -29,11 +29,12 @@ import (
 // run a kernel.
 var accelerator = flag.String("accel", "tcg,thread=multi,tb-size=256", "QEMU's accelerator")
 
-// The guests' network, each guest's its own: QEMU's user-mode network, in which this machine is gateway. The simulated
-// cloud's network has the same addresses, so that guests have those that the cloud says.
+// The guests' network, each guest's its own: QEMU's user-mode network, in which this machine is gateway. The clouds' networks have the same
+// addresses, so that guests have those that the cloud says.
 const (
-	network = "10.0.2.0/24"
-	gateway = "10.0.2.2"
+	network  = "10.0.0.0/16"
+	gateway  = "10.0.2.2"
+	resolver = "10.0.2.3"
 )
 
 // kernelArguments keep a guest that is interpreted, and thrown away, from work that does it no good. The journal goes to
@@ -62,6 +63,8 @@ type guest struct {
 	machine body.Machine
 	// kubelet is the address on this machine that leads to the guest's kubelet.
 	kubelet string
+	// elsewhere tells that it is not the simulated cloud's.
+	elsewhere bool
 	// shown is how much of its console the cloud has been shown, in bytes.
 	shown int
 }
@@ -141,12 +144,12 @@ func (h *hypervisor) showConsole(ctx context.Context, id string) error {
 	return h.admin.SetConsole(ctx, id, []byte(text[max(0, len(text)-wire.MaxConsole):]))
 }
 
-// end pulls the plug of all guests but those that are still to run.
+// end pulls the plug of the simulated cloud's guests but those that are still to run.
 func (h *hypervisor) end(running map[string]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for id, g := range h.guests {
-		if !running[id] {
+		if !running[id] && !g.elsewhere {
 			g.Kill()
 		}
 	}
@@ -163,37 +166,43 @@ func (h *hypervisor) boot(ctx context.Context, id, image string) error {
 	if err != nil {
 		return err
 	}
-	disk, seed := filepath.Join(h.dir, id+".qcow2"), filepath.Join(h.dir, id+".iso")
+	return h.power(ctx, &guest{machine: machine}, image, "52:54:00:12:34:56", func(path string) (string, error) { return h.seed(ctx, machine, path) })
+}
+
+// power switches a guest on. seed writes the disk by which it is told what it is to be, and returns what its kernel is told besides.
+func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, seed func(path string) (arguments string, err error)) error {
+	id := g.machine.InstanceID
+	disk, told := filepath.Join(h.dir, id+".qcow2"), filepath.Join(h.dir, id+".iso")
 	if err := h.tool(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", filepath.Join(h.images, image+".qcow2"), disk); err != nil {
 		return err
 	}
-	arguments, err := h.seed(ctx, machine, seed)
+	arguments, err := seed(told)
 	if err != nil {
 		return err
 	}
-	kubelet, err := freePort(ctx)
-	if err != nil {
+	if g.kubelet, err = freePort(ctx); err != nil {
 		return err
 	}
 	usr := filepath.Join(filepath.Dir(h.run), "root", "usr")
 	env := []string{"QEMU_MODULE_DIR=" + filepath.Join(usr, "lib", "x86_64-linux-gnu", "qemu")}
-	p, err := playground.Run(id, h.dir, env, h.run, "qemu-system-x86_64", "-L", filepath.Join(usr, "share", "qemu"), "-L", filepath.Join(usr, "share", "seabios"),
-		"-machine", "q35", "-accel", *accelerator, "-cpu", "max,la57=off", "-m", strconv.FormatInt(machine.MemoryMiB, 10), "-smp", strconv.Itoa(int(machine.CPU)),
+	g.Process, err = playground.Run(id, h.dir, env, h.run, "qemu-system-x86_64", "-L", filepath.Join(usr, "share", "qemu"), "-L", filepath.Join(usr, "share", "seabios"),
+		"-machine", "q35", "-accel", *accelerator, "-cpu", "max,la57=off", "-m", strconv.FormatInt(g.machine.MemoryMiB, 10), "-smp", strconv.Itoa(int(g.machine.CPU)),
 		"-nodefaults", "-no-reboot", "-display", "none", "-serial", "stdio",
 		"-kernel", filepath.Join(h.images, "kernel"), "-initrd", filepath.Join(h.images, "initrd"), "-append", kernelArguments+arguments,
-		"-drive", "if=virtio,format=qcow2,cache=unsafe,file="+disk, "-drive", "if=virtio,format=raw,readonly=on,file="+seed,
-		"-netdev", fmt.Sprintf("user,id=n,ipv6=off,net=%s,dhcpstart=%s,hostfwd=tcp:%s-%s:10250", network, machine.IP, kubelet, machine.IP),
-		"-device", "virtio-net-pci,netdev=n,romfile=", "-device", "virtio-rng-pci")
+		"-drive", "if=virtio,format=qcow2,cache=unsafe,file="+disk, "-drive", "if=virtio,format=raw,readonly=on,file="+told,
+		"-netdev", fmt.Sprintf("user,id=n,ipv6=off,net=%s,host=%s,dns=%s,dhcpstart=%s,hostfwd=tcp:%s-%s:10250",
+			network, gateway, resolver, g.machine.IP, g.kubelet, g.machine.IP),
+		"-device", "virtio-net-pci,netdev=n,romfile=,mac="+mac, "-device", "virtio-rng-pci")
 	if err != nil {
 		return err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.guests[id] = &guest{Process: p, machine: machine, kubelet: kubelet}
+	h.guests[id] = g
 	return nil
 }
 
-// seed writes the disk by which the machine is told what it is to be, and returns what its kernel is told besides.
+// seed is the simulated cloud's.
 func (h *hypervisor) seed(ctx context.Context, m body.Machine, path string) (arguments string, err error) {
 	if isIgnition(m.UserData) {
 		return ignitionArguments, ignitionSeed(m.UserData, path)
@@ -213,19 +222,24 @@ func ignitionSeed(config []byte, path string) error {
 
 // cloudInitSeed writes the disk by which cloud-init's NoCloud knows the machine.
 func (h *hypervisor) cloudInitSeed(ctx context.Context, m body.Machine, path string) error {
-	dir := path + ".d"
 	metaData := fmt.Sprintf("instance-id: %s\nlocal-hostname: %s\navailability-zone: %s\nregion: %s\n", m.InstanceID, m.Hostname, m.Zone, m.Region)
-	err := os.Mkdir(dir, 0o700)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "meta-data"), []byte(metaData), 0o600)
+	return h.writeDisk(ctx, path, "cidata", map[string][]byte{"meta-data": []byte(metaData), "user-data": m.UserData})
+}
+
+// writeDisk makes a file system of the label with these files, by their paths.
+func (h *hypervisor) writeDisk(ctx context.Context, path, label string, files map[string][]byte) error {
+	dir := path + ".d"
+	for name, content := range files {
+		file := filepath.Join(dir, name)
+		err := os.MkdirAll(filepath.Dir(file), 0o700)
+		if err == nil {
+			err = os.WriteFile(file, content, 0o600)
+		}
+		if err != nil {
+			return fmt.Errorf("write the seed: %w", err)
+		}
 	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "user-data"), m.UserData, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("write the seed: %w", err)
-	}
-	return h.tool(ctx, "genisoimage", "-quiet", "-output", path, "-volid", "cidata", "-joliet", "-rock", dir)
+	return h.tool(ctx, "genisoimage", "-quiet", "-output", path, "-volid", label, "-joliet", "-rock", dir)
 }
 
 // tool runs one of the programs of Debian's that came with QEMU.

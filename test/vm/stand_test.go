@@ -163,16 +163,16 @@ func (s *stand) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.cluster, err = s.newCluster(ctx, "guests", kubeconfig, u.Port())
+	s.cluster, err = s.newCluster(ctx, "guests", kubeconfig, u.Port(), nil)
 	return err
 }
 
 // newCluster makes a Cluster that adopts the workload cluster, with a port of this machine's as the machines' way to its
-// API server, and waits until it can get machines.
-func (s *stand) newCluster(ctx context.Context, name string, kubeconfig []byte, port string) (scenario.Adopted, error) {
+// API server, and waits until it can get machines: the simulated cloud's, or those that dress makes of them.
+func (s *stand) newCluster(ctx context.Context, name string, kubeconfig []byte, port string, dress func(client.Object)) (scenario.Adopted, error) {
 	cluster := scenario.Adopted{
 		Namespace: name, Name: name, Kubeconfig: kubeconfig, Endpoint: s.cloud.URL, Token: s.cloud.Token,
-		Inventory: infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1},
+		Inventory: infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}, Dress: dress,
 	}
 	number, err := strconv.ParseInt(port, 10, 32)
 	if err != nil {

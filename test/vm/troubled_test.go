@@ -99,7 +99,7 @@ func (s *stand) fromMirror(t *testing.T, name string, broken func(http.ResponseW
 func (s *stand) badServer(t *testing.T) {
 	g := NewWithT(t)
 	door := startDoor(t, s.workload.URL)
-	cluster, err := s.newCluster(t.Context(), "other", s.cluster.Kubeconfig, portOf(door.Addr()))
+	cluster, err := s.newCluster(t.Context(), "other", s.cluster.Kubeconfig, portOf(door.Addr()), nil)
 	g.Expect(err).NotTo(HaveOccurred())
 	pool := s.pool("bad-server", "prebuilt", s.common())
 	pool.Cluster = cluster
