@@ -119,10 +119,10 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 		return cloud.Resource{}, err
 	}
 	var made cloud.Resource
-	parts, err := d.ensureParts(ctx, req, machine, from.ID, mine)
+	with, err := d.ensureParts(ctx, req, machine, from.ID, mine)
 	if err == nil {
-		req.FailureDomain = cmp.Or(parts.zone, req.FailureDomain)
-		made, err = d.createServer(ctx, req, serverBody(req, machine, size.ID, from.ID, parts))
+		req.FailureDomain = cmp.Or(with.zone, req.FailureDomain)
+		made, err = d.createServer(ctx, req, serverBody(req, machine, size.ID, from.ID, with))
 		mine.note(err)
 	}
 	switch cloud.CodeOf(err) {
@@ -133,7 +133,7 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 			err = cloud.Errorf(cloud.NotFound, "the image %s was found, and is refused: %v", from.ID, err)
 		}
 	}
-	for _, r := range parts.own {
+	for _, r := range with.own {
 		if d.delete(ctx, r) != nil {
 			break // the ports lead to it, and the deletion of the machine finds those by the token
 		}
@@ -199,11 +199,11 @@ type newServerRequest struct {
 }
 
 // serverBody is the whole machine in one request: "Create Server" in Nova's API reference.
-func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, image string, made parts) newServerRequest {
+func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, image string, with parts) newServerRequest {
 	server := newServer{
 		Name:             cloud.Clip(req.Name, maxText),
 		FlavorRef:        flavor,
-		Disks:            disksOf(machine, image, made.volumes),
+		Disks:            disksOf(machine, image, with.volumes),
 		Networks:         "auto",
 		AvailabilityZone: zoneOf(req),
 		KeyName:          machine.KeyName,
@@ -219,8 +219,8 @@ func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, im
 	if machine.RootVolume == nil {
 		server.ImageRef = image
 	}
-	if len(made.interfaces) > 0 {
-		server.Networks = made.interfaces
+	if len(with.interfaces) > 0 {
+		server.Networks = with.interfaces
 	}
 	for _, group := range machine.SecurityGroups {
 		server.SecurityGroups = append(server.SecurityGroups, nameRef{group})
