@@ -31,7 +31,8 @@ func (s *stand) openStack(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { stop(); nova.Leave() })
 	nova.Power(ctx, func(told stack.Guest) (off func()) {
-		if off, err = s.fromNova(ctx, nova, told); err != nil {
+		off, err := s.fromNova(ctx, nova, told)
+		if err != nil {
 			t.Error(err)
 			return func() {}
 		}
