@@ -7,6 +7,7 @@ import (
 	"errors"
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,8 +28,21 @@ type disturbance struct {
 
 // lines are a tenant's, to the management cluster, the workload cluster and the cloud.
 type lines struct {
-	mu   sync.Mutex
-	list []disturbance
+	mu    sync.Mutex
+	list  []disturbance
+	rules []*faultproxy.Rule // of the line to the cloud; what they do comes first, to watches as well
+}
+
+// inject has a rule decide over calls to the cloud until undo is called.
+func (l *lines) inject(rule faultproxy.Rule) (undo func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rules = append(slices.Clone(l.rules), &rule)
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.rules = slices.DeleteFunc(slices.Clone(l.rules), func(r *faultproxy.Rule) bool { return r == &rule })
+	}
 }
 
 func (l *lines) disturb(a action, seed uint64) {
@@ -45,12 +59,20 @@ func (l *lines) heal() {
 
 // rule is what the disturbances that rule now do to a call. Watches are left to the storm.
 func (l *lines) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+	l.mu.Lock()
+	now, rules := l.list, l.rules
+	l.mu.Unlock()
+	for _, rule := range rules {
+		if c.Proxy != "cloud" {
+			break
+		}
+		if v := (*rule)(ctx, c, at); v != (faultproxy.Verdict{}) {
+			return v
+		}
+	}
 	if c.Verb == "watch" {
 		return faultproxy.Verdict{}
 	}
-	l.mu.Lock()
-	now := l.list
-	l.mu.Unlock()
 	line := c.Proxy
 	if strings.HasPrefix(line, "manager-") {
 		line = "management"

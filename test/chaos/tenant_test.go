@@ -247,7 +247,11 @@ func (x *tenant) rotate(ctx context.Context) error {
 	inCloud := func() error { return x.world.accept(ctx, x, token) }
 	inSecret := func() error {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: x.Account().Spec.CredentialsRef.Name}}
-		patch, err := json.Marshal(map[string]any{"stringData": x.world.credentials(token)})
+		credentials, err := x.world.credentials(ctx, x, token)
+		if err != nil {
+			return err
+		}
+		patch, err := json.Marshal(map[string]any{"stringData": credentials})
 		if err != nil {
 			return err
 		}

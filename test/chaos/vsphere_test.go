@@ -38,8 +38,8 @@ func (vsphereWorld) accept(_ context.Context, x *tenant, tokens ...string) error
 	return nil
 }
 
-func (vsphereWorld) credentials(token string) map[string]string {
-	return map[string]string{"username": rig.VSphereUser, "password": token}
+func (vsphereWorld) credentials(_ context.Context, _ *tenant, token string) (map[string]string, error) {
+	return map[string]string{"username": rig.VSphereUser, "password": token}, nil
 }
 
 // harm removes a VM: vCenter shows nothing of what is gone.

@@ -26,7 +26,7 @@ type world interface {
 	launch(ctx context.Context, x *tenant, tags map[string]string) (id string, err error)
 	// accept is which tokens open a tenant's account from now on, and credentials what its Secret holds with one.
 	accept(ctx context.Context, x *tenant, tokens ...string) error
-	credentials(token string) map[string]string
+	credentials(ctx context.Context, x *tenant, token string) (map[string]string, error)
 	// harm terminates a VM, or makes it vanish.
 	harm(ctx context.Context, x *tenant, id string, act simulator.InstanceAction) error
 	// fault befalls a tenant's account until undo is called.
@@ -39,7 +39,7 @@ type world interface {
 	fall(ctx context.Context, w *wave, mode simulator.DownMode) (rise func(context.Context) error, err error)
 }
 
-var worlds = map[string]world{"simulated": &simulatedWorld{}, "aws": amazonWorld{}, "vsphere": vsphereWorld{}}
+var worlds = map[string]world{"simulated": &simulatedWorld{}, "aws": amazonWorld{}, "vsphere": vsphereWorld{}, "kubevirt": &kubevirtWorld{}}
 
 // simulatedWorld is the simulated cloud.
 type simulatedWorld struct{ admin simulator.Admin }
@@ -65,8 +65,8 @@ func (s *simulatedWorld) accept(ctx context.Context, x *tenant, tokens ...string
 	return s.admin.SetAccount(ctx, simulator.AccountOptions{Name: x.Name, Tokens: tokens})
 }
 
-func (s *simulatedWorld) credentials(token string) map[string]string {
-	return map[string]string{"token": token}
+func (s *simulatedWorld) credentials(_ context.Context, _ *tenant, token string) (map[string]string, error) {
+	return map[string]string{"token": token}, nil
 }
 
 func (s *simulatedWorld) harm(ctx context.Context, _ *tenant, id string, act simulator.InstanceAction) error {
@@ -110,8 +110,8 @@ func (amazonWorld) accept(_ context.Context, x *tenant, tokens ...string) error 
 	return nil
 }
 
-func (amazonWorld) credentials(token string) map[string]string {
-	return map[string]string{"aws_access_key_id": rig.AWSKey, "aws_secret_access_key": token}
+func (amazonWorld) credentials(_ context.Context, _ *tenant, token string) (map[string]string, error) {
+	return map[string]string{"aws_access_key_id": rig.AWSKey, "aws_secret_access_key": token}, nil
 }
 
 func (amazonWorld) harm(_ context.Context, x *tenant, id string, act simulator.InstanceAction) error {

@@ -7,30 +7,24 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"regexp"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	instancetypev1 "kubevirt.io/api/instancetype/v1beta1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	driver "github.com/drover-io/drover/cloud/kubevirt"
-	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/virt"
 )
 
 // namespace is what the book's Role is for.
@@ -39,12 +33,9 @@ const namespace = "blue-machines"
 // infra is the cluster that runs the VMs, which all tests share.
 var infra *cluster
 
-// cluster is a control plane with KubeVirt, and a hand behind the driver's back.
+// cluster is where they run, with Drover's user of the namespace.
 type cluster struct {
-	*playground.ControlPlane
-	kubevirt *playground.KubeVirt
-	admin    client.WithWatch
-	nodes    *nodes
+	*virt.Cluster
 	// kubeconfig is Drover's, with the rights that the book gives it.
 	kubeconfig []byte
 }
@@ -56,117 +47,42 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	var err error
-	if infra, err = startCluster(ctx); err != nil {
+	started, err := virt.Start(ctx)
+	if err == nil {
+		defer started.Stop()
+		infra = &cluster{Cluster: started}
+		err = infra.makeTenant(ctx)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer infra.stop()
 	return m.Run()
-}
-
-func scheme() *runtime.Scheme {
-	s := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, kubevirtv1.AddToScheme, cdiv1.AddToScheme, instancetypev1.AddToScheme} {
-		utilruntime.Must(add(s))
-	}
-	return s
-}
-
-func startCluster(ctx context.Context) (_ *cluster, err error) {
-	c := &cluster{}
-	defer func() {
-		if err != nil {
-			c.stop()
-		}
-	}()
-	c.ControlPlane, err = playground.StartControlPlane(ctx, playground.ControlPlaneOptions{
-		Name: "infra", Progress: os.Stderr,
-		// virt-api wants to know who may speak for others, and nobody may.
-		APIServerArgs: []string{"--requestheader-client-ca-file=pki/ca.crt", "--requestheader-allowed-names=nobody",
-			"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group"},
-	})
-	if err != nil {
-		return nil, err
-	}
-	if c.kubevirt, err = c.StartKubeVirt(ctx, os.Stderr); err != nil {
-		return nil, err
-	}
-	if c.admin, err = client.NewWithWatch(c.AdminConfig(), client.Options{Scheme: scheme()}); err != nil {
-		return nil, err
-	}
-	if c.nodes, err = startNodes(ctx, c); err != nil {
-		return nil, err
-	}
-	return c, c.makeTenant(ctx)
-}
-
-func (c *cluster) stop() {
-	if c.nodes != nil {
-		c.nodes.stop()
-	}
-	if c.kubevirt != nil {
-		c.kubevirt.Stop()
-	}
-	if c.ControlPlane != nil {
-		if err := c.ControlPlane.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	}
 }
 
 // restart restarts the API server, and virt-controller, which does not survive that on a busy computer.
 func (c *cluster) restart(t testing.TB) {
 	t.Helper()
 	NewWithT(t).Expect(c.RestartAPIServer(withoutEnd(t))).To(Succeed())
-	NewWithT(t).Expect(c.kubevirt.RestartController(withoutEnd(t), c.ControlPlane)).To(Succeed())
+	NewWithT(t).Expect(c.KubeVirt.RestartController(withoutEnd(t), c.ControlPlane)).To(Succeed())
 }
 
-// makeTenant makes the namespace, and in it Drover's user with no more rights than the book asks for.
+// makeTenant makes the namespace, with an instancetype.
 func (c *cluster) makeTenant(ctx context.Context) error {
-	role, err := bookRole()
-	if err != nil {
+	if err := c.NewTenant(ctx, namespace); err != nil {
 		return err
 	}
-	meta := metav1.ObjectMeta{Namespace: namespace, Name: "drover"}
-	for _, o := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		role,
-		&corev1.ServiceAccount{ObjectMeta: meta},
-		binding(meta),
-		&instancetypev1.VirtualMachineInstancetype{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"},
-			Spec: instancetypev1.VirtualMachineInstancetypeSpec{CPU: instancetypev1.CPUInstancetype{Guest: 2}, Memory: instancetypev1.MemoryInstancetype{Guest: *mebibytes(512)}}},
-	} {
-		if err := c.admin.Create(ctx, o); err != nil {
-			return fmt.Errorf("create %T %s: %w", o, o.GetName(), err)
-		}
+	small := &instancetypev1.VirtualMachineInstancetype{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "small"},
+		Spec: instancetypev1.VirtualMachineInstancetypeSpec{CPU: instancetypev1.CPUInstancetype{Guest: 2}, Memory: instancetypev1.MemoryInstancetype{Guest: *mebibytes(512)}}}
+	if err := c.Admin.Create(ctx, small); err != nil {
+		return fmt.Errorf("make the instancetype: %w", err)
 	}
-	c.kubeconfig, err = c.ServiceAccountKubeconfig(ctx, namespace, "drover")
+	var err error
+	c.kubeconfig, err = c.ServiceAccountKubeconfig(ctx, namespace, virt.User)
 	return err
 }
 
-// binding gives Drover's user the Role of the same name.
-func binding(meta metav1.ObjectMeta) *rbacv1.RoleBinding {
-	return &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "drover"},
-		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "drover"}}}
-}
-
-// bookRole is the Role that docs/clouds/kubevirt.md prints.
-func bookRole() (*rbacv1.Role, error) {
-	book, err := os.ReadFile("../../docs/clouds/kubevirt.md")
-	if err != nil {
-		return nil, err
-	}
-	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(book), -1) {
-		for _, text := range strings.Split(block[1], "---\n") {
-			role := &rbacv1.Role{}
-			if strings.Contains(text, "kind: Role\n") {
-				return role, yaml.UnmarshalStrict([]byte(text), role)
-			}
-		}
-	}
-	return nil, fmt.Errorf("the book has no Role")
-}
+func mebibytes(n int64) *resource.Quantity { return resource.NewQuantity(n<<20, resource.BinarySI) }
 
 // account is the driver's at the infrastructure cluster.
 func account(domains ...infrav1.KubeVirtFailureDomain) *infrav1.CloudAccountSpec {
@@ -271,7 +187,7 @@ func connectBy(t testing.TB, spec *infrav1.CloudAccountSpec, credentials map[str
 func (c *cluster) left(t testing.TB, owner string) (found []string) {
 	t.Helper()
 	for _, list := range []client.ObjectList{&kubevirtv1.VirtualMachineList{}, &kubevirtv1.VirtualMachineInstanceList{}, &cdiv1.DataVolumeList{}, &corev1.SecretList{}} {
-		err := c.admin.List(withoutEnd(t), list, client.InNamespace(namespace), client.MatchingLabels{cloud.TagOwnership: owner})
+		err := c.Admin.List(withoutEnd(t), list, client.InNamespace(namespace), client.MatchingLabels{cloud.TagOwnership: owner})
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		items := list
 		switch l := items.(type) {

@@ -61,11 +61,11 @@ func TestConformance(t *testing.T) {
 		},
 		Foreign: func(t testing.TB) func() bool {
 			theirs := foreignVM("theirs")
-			NewWithT(t).Expect(infra.admin.Create(t.Context(), theirs)).To(Succeed())
-			t.Cleanup(func() { _ = infra.admin.Delete(withoutEnd(t), theirs) })
+			NewWithT(t).Expect(infra.Admin.Create(t.Context(), theirs)).To(Succeed())
+			t.Cleanup(func() { _ = infra.Admin.Delete(withoutEnd(t), theirs) })
 			return func() bool {
 				now := &kubevirtv1.VirtualMachine{}
-				err := infra.admin.Get(t.Context(), client.ObjectKeyFromObject(theirs), now)
+				err := infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(theirs), now)
 				return err == nil && now.UID == theirs.UID && now.DeletionTimestamp == nil
 			}
 		},
@@ -79,15 +79,15 @@ func noQuota(t testing.TB) (undo func()) {
 	g := NewWithT(t)
 	none := corev1.ResourceList{"count/virtualmachines.kubevirt.io": resource.MustParse("0")}
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "no-vms"}, Spec: corev1.ResourceQuotaSpec{Hard: none}}
-	g.Expect(infra.admin.Create(t.Context(), quota)).To(Succeed())
+	g.Expect(infra.Admin.Create(t.Context(), quota)).To(Succeed())
 	quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none}
-	g.Expect(infra.admin.Status().Update(t.Context(), quota)).To(Succeed())
+	g.Expect(infra.Admin.Status().Update(t.Context(), quota)).To(Succeed())
 	// The API server looks at quotas through a watch.
 	probe := foreignVM("probe")
-	until(t, "the quota is in force", func() bool { return infra.admin.Create(t.Context(), probe.DeepCopy(), client.DryRunAll) != nil })
+	until(t, "the quota is in force", func() bool { return infra.Admin.Create(t.Context(), probe.DeepCopy(), client.DryRunAll) != nil })
 	return func() {
-		g.Expect(infra.admin.Delete(withoutEnd(t), quota)).To(Succeed())
-		until(t, "the quota is out of force", func() bool { return infra.admin.Create(withoutEnd(t), probe.DeepCopy(), client.DryRunAll) == nil })
+		g.Expect(infra.Admin.Delete(withoutEnd(t), quota)).To(Succeed())
+		until(t, "the quota is out of force", func() bool { return infra.Admin.Create(withoutEnd(t), probe.DeepCopy(), client.DryRunAll) == nil })
 	}
 }
 

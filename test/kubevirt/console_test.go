@@ -27,7 +27,7 @@ func TestConsole(t *testing.T) {
 	g.Expect(calls.count("GetPodLog")).To(BeZero())
 
 	var asked atomic.Pointer[url.URL]
-	infra.nodes.kubelet(t, func(w http.ResponseWriter, r *http.Request) {
+	infra.kubelet(t, func(w http.ResponseWriter, r *http.Request) {
 		asked.Store(r.URL)
 		_, _ = io.WriteString(w, "drover: Fetching\n")
 	})

@@ -40,8 +40,8 @@ func TestMachineDeployment(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	kubeconfig, err := management.Kubeconfig("owner", "system:masters")
 	g.Expect(err).NotTo(HaveOccurred())
-	infra.nodes.fleet.Store(body.NewFleet(t.Context(), body.Options{LeaseInterval: metav1.Duration{Duration: 2 * time.Second}}))
-	t.Cleanup(func() { infra.nodes.fleet.Store(nil) })
+	infra.Node.Fleet.Store(body.NewFleet(t.Context(), body.Options{LeaseInterval: metav1.Duration{Duration: 2 * time.Second}}))
+	t.Cleanup(func() { infra.Node.Fleet.Store(nil) })
 
 	cluster := scenario.Adopted{Namespace: "team-a", Name: "blue", Kubeconfig: kubeconfig}
 	pool := scenario.Pool{Cluster: cluster, Name: "blue-md-0", Replicas: 3}
@@ -84,12 +84,12 @@ func TestMachineDeployment(t *testing.T) {
 		}
 	}
 	lost := strings.TrimPrefix(machines.Items[0].Spec.ProviderID, "kubevirt://")
-	g.Expect(infra.admin.Delete(t.Context(), &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: lost}})).To(Succeed())
+	g.Expect(infra.Admin.Delete(t.Context(), &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: lost}})).To(Succeed())
 	until(t, "the machine whose VM was deleted is replaced", replaced(lost))
 	g.Expect(infra.left(t, owned.Spec.OwnershipID)).To(HaveLen(9))
 
 	drained := strings.TrimPrefix(machines.Items[1].Spec.ProviderID, "kubevirt://")
-	infra.nodes.evict(t, drained)
+	infra.evict(t, drained)
 	until(t, "the machine whose VM was to be evicted has given way", replaced(drained))
 	g.Expect(infra.left(t, owned.Spec.OwnershipID)).To(HaveLen(9))
 

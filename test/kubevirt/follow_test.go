@@ -99,12 +99,12 @@ func halt(t testing.TB, token string) {
 	t.Helper()
 	NewWithT(t).Eventually(func() error {
 		vm := &kubevirtv1.VirtualMachine{}
-		if err := infra.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: token}, vm); err != nil {
+		if err := infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: token}, vm); err != nil {
 			return err
 		}
 		before := vm.DeepCopy()
 		vm.Spec.RunStrategy = ptr.To(kubevirtv1.RunStrategyHalted)
-		return infra.admin.Patch(t.Context(), vm, client.MergeFrom(before))
+		return infra.Admin.Patch(t.Context(), vm, client.MergeFrom(before))
 	}, "2m", "500ms").Should(Succeed())
 }
 
@@ -169,7 +169,7 @@ func TestFollowed(t *testing.T) {
 		ref := next()
 		vm := &kubevirtv1.VirtualMachine{}
 		vm.Namespace, vm.Name = namespace, ref.Token
-		NewWithT(t).Expect(infra.admin.Delete(t.Context(), vm)).To(Succeed())
+		NewWithT(t).Expect(infra.Admin.Delete(t.Context(), vm)).To(Succeed())
 		until(t, "the VM is gone", func() bool { return a.Observe(ref).Gone })
 		NewWithT(t).Expect(a.calls()["list"]).To(Equal(4), "one live read: all that a listing misses is looked for")
 	})
@@ -222,12 +222,12 @@ func withoutWatches(t testing.TB) (giveBack func()) {
 	t.Helper()
 	role := &rbacv1.Role{}
 	key := client.ObjectKey{Namespace: namespace, Name: "drover"}
-	NewWithT(t).Expect(infra.admin.Get(t.Context(), key, role)).To(Succeed())
+	NewWithT(t).Expect(infra.Admin.Get(t.Context(), key, role)).To(Succeed())
 	set := func(rules []rbacv1.PolicyRule) {
 		now := &rbacv1.Role{}
-		NewWithT(t).Expect(infra.admin.Get(withoutEnd(t), key, now)).To(Succeed())
+		NewWithT(t).Expect(infra.Admin.Get(withoutEnd(t), key, now)).To(Succeed())
 		now.Rules = rules
-		NewWithT(t).Expect(infra.admin.Update(withoutEnd(t), now)).To(Succeed())
+		NewWithT(t).Expect(infra.Admin.Update(withoutEnd(t), now)).To(Succeed())
 	}
 	giveBack = func() { set(role.Rules) }
 	t.Cleanup(giveBack) // whatever happens, the other tests need it
@@ -310,9 +310,9 @@ func TestForgotten(t *testing.T) {
 	proxy.CutStreams()
 	vm := &kubevirtv1.VirtualMachine{}
 	vm.Namespace, vm.Name = namespace, lost.Token
-	g.Expect(infra.admin.Delete(t.Context(), vm)).To(Succeed())
+	g.Expect(infra.Admin.Delete(t.Context(), vm)).To(Succeed())
 	until(t, "the VM is gone", func() bool {
-		return client.IgnoreNotFound(infra.admin.Get(t.Context(), client.ObjectKeyFromObject(vm), vm)) == nil && vm.UID == "" || theInstance(t, d, lost.Token).ID == ""
+		return client.IgnoreNotFound(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(vm), vm)) == nil && vm.UID == "" || theInstance(t, d, lost.Token).ID == ""
 	})
 	infra.restart(t) // it remembers nothing of before
 	shut.Store(false)

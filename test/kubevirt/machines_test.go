@@ -16,6 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
@@ -23,6 +24,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/test/virt"
 )
 
 func newToken() string { return strings.ToLower(rand.Text()) }
@@ -123,7 +125,7 @@ func TestMachine(t *testing.T) {
 	g.Expect(made.FailureDomain).To(Equal("rack-a"))
 
 	vm := &kubevirtv1.VirtualMachine{}
-	g.Expect(infra.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, vm)).To(Succeed())
+	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, vm)).To(Succeed())
 	spec := vm.Spec.Template.Spec
 	g.Expect(vm.Labels).To(HaveKeyWithValue("team", "blue"))
 	g.Expect(vm.Annotations).To(HaveKeyWithValue("example.com/cost-centre", "42"))
@@ -146,7 +148,7 @@ func TestMachine(t *testing.T) {
 	g.Expect(spec.Volumes[1].CloudInitConfigDrive.UserDataSecretRef.Name).To(Equal(req.Token))
 	g.Expect(spec.Volumes[1].CloudInitConfigDrive.NetworkDataSecretRef.Name).To(Equal(req.Token))
 	secret := &corev1.Secret{}
-	g.Expect(infra.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, secret)).To(Succeed())
+	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, secret)).To(Succeed())
 	g.Expect(secret.Data).To(Equal(map[string][]byte{"userdata": req.UserData, "networkdata": []byte("version: 2")}))
 
 	until(t, "the volumes are shown", func() bool {
@@ -173,8 +175,8 @@ func TestDeletion(t *testing.T) {
 		Source:  &cdiv1.DataVolumeSource{Blank: &cdiv1.DataVolumeBlankImage{}},
 		Storage: &cdiv1.StorageSpec{Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
 	}}
-	g.Expect(infra.admin.Create(t.Context(), plugged)).To(Succeed())
-	t.Cleanup(func() { _ = infra.admin.Delete(withoutEnd(t), plugged) })
+	g.Expect(infra.Admin.Create(t.Context(), plugged)).To(Succeed())
+	t.Cleanup(func() { _ = infra.Admin.Delete(withoutEnd(t), plugged) })
 	running := runs(t, d, req.Token)
 	g.Expect(running.ID).To(Equal(made.ID))
 	g.Expect(running.Addresses).To(HaveLen(1), "no link-local address, and none of the guest's own bridges")
@@ -197,14 +199,14 @@ func TestDeletion(t *testing.T) {
 	})
 	g.Expect(infra.left(t, owner)).To(BeEmpty())
 	g.Expect(calls.count("DeleteVirtualMachine")).To(Equal(1))
-	g.Expect(infra.admin.Get(t.Context(), client.ObjectKeyFromObject(plugged), plugged)).To(Succeed())
+	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(plugged), plugged)).To(Succeed())
 	g.Expect(plugged.DeletionTimestamp).To(BeNil())
 
 	other := foreignVM(req.Token) // the name is free again, and another one takes it
-	g.Expect(infra.admin.Create(t.Context(), other)).To(Succeed())
-	t.Cleanup(func() { _ = infra.admin.Delete(withoutEnd(t), other) })
+	g.Expect(infra.Admin.Create(t.Context(), other)).To(Succeed())
+	t.Cleanup(func() { _ = infra.Admin.Delete(withoutEnd(t), other) })
 	g.Expect(d.Delete(t.Context(), []cloud.Resource{running})).To(Equal([]error{nil}))
-	g.Expect(infra.admin.Get(t.Context(), client.ObjectKeyFromObject(other), other)).To(Succeed())
+	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(other), other)).To(Succeed())
 	g.Expect(other.DeletionTimestamp).To(BeNil(), "what has the name by now is another")
 }
 
@@ -216,8 +218,8 @@ func TestNames(t *testing.T) {
 
 	req := request(owner, machine(nil))
 	theirs := foreignVM(req.Token)
-	g.Expect(infra.admin.Create(t.Context(), theirs)).To(Succeed())
-	t.Cleanup(func() { _ = infra.admin.Delete(withoutEnd(t), theirs) })
+	g.Expect(infra.Admin.Create(t.Context(), theirs)).To(Succeed())
+	t.Cleanup(func() { _ = infra.Admin.Delete(withoutEnd(t), theirs) })
 	for range 2 { // the second attempt finds its own Secret
 		_, err := d.Ensure(t.Context(), req)
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
@@ -226,11 +228,11 @@ func TestNames(t *testing.T) {
 
 	req = request(owner, machine(nil))
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: req.Token}, Data: map[string][]byte{"theirs": []byte("kept")}}
-	g.Expect(infra.admin.Create(t.Context(), secret)).To(Succeed())
-	t.Cleanup(func() { _ = infra.admin.Delete(withoutEnd(t), secret) })
+	g.Expect(infra.Admin.Create(t.Context(), secret)).To(Succeed())
+	t.Cleanup(func() { _ = infra.Admin.Delete(withoutEnd(t), secret) })
 	_, err := d.Ensure(t.Context(), req)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
-	g.Expect(infra.admin.Get(t.Context(), client.ObjectKeyFromObject(secret), secret)).To(Succeed())
+	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(secret), secret)).To(Succeed())
 	g.Expect(secret.Data).To(Equal(map[string][]byte{"theirs": []byte("kept")}))
 
 	req = request(owner, machine(nil))
@@ -238,12 +240,12 @@ func TestNames(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	clone := foreignVM("copy-" + newToken()[:8])
 	clone.Labels = map[string]string{cloud.TagOwnership: owner, cloud.TagToken: req.Token}
-	g.Expect(infra.admin.Create(t.Context(), clone)).To(Succeed())
+	g.Expect(infra.Admin.Create(t.Context(), clone)).To(Succeed())
 	g.Expect(theInstance(t, d, req.Token).ID).To(Equal(made.ID))
 	g.Expect(d.Delete(t.Context(), []cloud.Resource{made})).To(Equal([]error{nil}))
 	until(t, "the machine is gone", func() bool { return theInstance(t, d, req.Token).ID == "" })
-	g.Expect(infra.admin.Get(t.Context(), client.ObjectKeyFromObject(clone), clone)).To(Succeed())
-	g.Expect(infra.admin.Delete(t.Context(), clone)).To(Succeed())
+	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(clone), clone)).To(Succeed())
+	g.Expect(infra.Admin.Delete(t.Context(), clone)).To(Succeed())
 }
 
 // TestQuota: a quota that is used up is told as such, and once there is room, the same machine is made with the user data of then.
@@ -263,7 +265,7 @@ func TestQuota(t *testing.T) {
 	_, err = d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
 	secret := &corev1.Secret{}
-	g.Expect(infra.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, secret)).To(Succeed())
+	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, secret)).To(Succeed())
 	g.Expect(secret.Data["userdata"]).To(Equal(req.UserData))
 	runs(t, d, req.Token)
 }
@@ -295,8 +297,8 @@ func TestReasons(t *testing.T) {
 		state  cloud.State
 		reason string
 	}{
-		"no node":  {change: func(m *infrav1.KubeVirtMachine) { m.NodeSelector = map[string]string{noRoom: "true"} }, state: cloud.StatePending, reason: "NoCapacity: " + schedulerSays},
-		"no image": {change: fill, broken: true, state: cloud.StateFailed, reason: importSays},
+		"no node":  {change: func(m *infrav1.KubeVirtMachine) { m.NodeSelector = map[string]string{virt.NoRoom: "true"} }, state: cloud.StatePending, reason: "NoCapacity: " + virt.SchedulerSays},
+		"no image": {change: fill, broken: true, state: cloud.StateFailed, reason: virt.ImportSays},
 		"no such preference": {change: func(m *infrav1.KubeVirtMachine) {
 			m.Preference = &infrav1.KubeVirtPreference{Name: "nothing", Kind: "VirtualMachinePreference"}
 		}, state: cloud.StatePending, reason: "nothing"},
@@ -304,8 +306,8 @@ func TestReasons(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			d, _ := connect(t, account())
-			infra.nodes.broken.Store(test.broken)
-			t.Cleanup(func() { infra.nodes.broken.Store(false) })
+			infra.Node.Broken.Store(test.broken)
+			t.Cleanup(func() { infra.Node.Broken.Store(false) })
 			req := request(newOwner(t), machine(test.change))
 			_, err := d.Ensure(t.Context(), req)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -324,7 +326,7 @@ func TestHands(t *testing.T) {
 	deleted, halted, ended, paused := request(owner, machine(nil)), request(owner, machine(nil)), request(owner, machine(nil)), request(owner, machine(nil))
 	vm := func(req cloud.Request) *kubevirtv1.VirtualMachine {
 		vm := &kubevirtv1.VirtualMachine{}
-		g.Expect(infra.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, vm)).To(Succeed())
+		g.Expect(infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, vm)).To(Succeed())
 		return vm
 	}
 	for _, req := range []cloud.Request{deleted, halted, ended, paused} {
@@ -332,23 +334,23 @@ func TestHands(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		runs(t, d, req.Token)
 	}
-	g.Expect(infra.admin.Delete(t.Context(), vm(deleted))).To(Succeed())
+	g.Expect(infra.Admin.Delete(t.Context(), vm(deleted))).To(Succeed())
 	until(t, "the deleted VM is gone", func() bool { return theInstance(t, d, deleted.Token).ID == "" })
 
 	before := vm(halted)
 	after := before.DeepCopy()
 	after.Spec.RunStrategy = ptr.To(kubevirtv1.RunStrategyHalted)
-	g.Expect(infra.admin.Patch(t.Context(), after, client.MergeFrom(before))).To(Succeed())
+	g.Expect(infra.Admin.Patch(t.Context(), after, client.MergeFrom(before))).To(Succeed())
 	until(t, "the halted VM is stopped", func() bool { return theInstance(t, d, halted.Token).State == cloud.StateStopped })
 
-	infra.nodes.change(t, paused.Token, setCondition(kubevirtv1.VirtualMachineInstancePaused, corev1.ConditionTrue))
+	infra.change(t, paused.Token, setCondition(kubevirtv1.VirtualMachineInstancePaused, corev1.ConditionTrue))
 	stopped := theInstance(t, d, paused.Token)
 	g.Expect(stopped.State).To(Equal(cloud.StateStopped))
 	g.Expect(stopped.Reason).To(Equal("it is paused"))
-	infra.nodes.change(t, paused.Token, setCondition(kubevirtv1.VirtualMachineInstancePaused, corev1.ConditionFalse))
+	infra.change(t, paused.Token, setCondition(kubevirtv1.VirtualMachineInstancePaused, corev1.ConditionFalse))
 	g.Expect(theInstance(t, d, paused.Token).State).To(Equal(cloud.StateRunning))
 
-	infra.nodes.end(t, ended.Token)
+	infra.end(t, ended.Token)
 	until(t, "the guest that has ended is stopped", func() bool { return theInstance(t, d, ended.Token).State == cloud.StateStopped })
 	again, err := d.Ensure(t.Context(), ended)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -372,7 +374,7 @@ func TestDrain(t *testing.T) {
 		return req
 	}
 	external := strategy("External")
-	infra.nodes.evict(t, external.Token)
+	infra.evict(t, external.Token)
 	now := theInstance(t, d, external.Token)
 	g.Expect(now.State).To(Equal(cloud.StateRunning))
 	g.Expect(now.Ending).To(BeTrue())
@@ -380,12 +382,12 @@ func TestDrain(t *testing.T) {
 
 	moved := strategy("LiveMigrate")
 	before := theInstance(t, d, moved.Token)
-	infra.nodes.change(t, moved.Token, setCondition(kubevirtv1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue))
-	infra.nodes.evict(t, moved.Token)
+	infra.change(t, moved.Token, setCondition(kubevirtv1.VirtualMachineInstanceIsMigratable, corev1.ConditionTrue))
+	infra.evict(t, moved.Token)
 	now = theInstance(t, d, moved.Token)
 	g.Expect(now.Ending).To(BeFalse())
 	g.Expect(now.Notice).To(ContainSubstring("KubeVirt moves the VM"))
-	infra.nodes.change(t, moved.Token, func(vmi *kubevirtv1.VirtualMachineInstance) { // as the virt-handler of where it has come to
+	infra.change(t, moved.Token, func(vmi *kubevirtv1.VirtualMachineInstance) { // as the virt-handler of where it has come to
 		vmi.Status.NodeName, vmi.Status.EvacuationNodeName = "node-2", ""
 		vmi.Labels[kubevirtv1.NodeNameLabel] = "node-2"
 	})
@@ -399,13 +401,15 @@ func TestDrain(t *testing.T) {
 func TestNamespace(t *testing.T) {
 	g := NewWithT(t)
 	const doomed = "doomed-machines"
-	role, err := bookRole()
-	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(infra.NewTenant(t.Context(), doomed)).To(Succeed())
+	binding := virt.Binding(doomed, virt.User)
+	binding.Name, binding.Subjects[0].Namespace = "of-another-namespace", namespace // where the user stays
+	g.Expect(infra.Admin.Create(t.Context(), binding)).To(Succeed())
 	// Somebody is in no hurry to let go of the rights, and so of the namespace.
-	meta := metav1.ObjectMeta{Namespace: doomed, Name: "drover", Finalizers: []string{"example.com/kept"}}
-	role.ObjectMeta = meta
-	for _, o := range []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: doomed}}, role, binding(meta)} {
-		g.Expect(infra.admin.Create(t.Context(), o)).To(Succeed())
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: doomed, Name: virt.User}}
+	for _, o := range []client.Object{role, binding} {
+		kept := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/kept"]}}`))
+		g.Expect(infra.Admin.Patch(t.Context(), o, kept)).To(Succeed())
 	}
 	spec := account()
 	spec.KubeVirt.Namespace = doomed
@@ -413,13 +417,13 @@ func TestNamespace(t *testing.T) {
 	req := request("test-"+newToken()[:16], machine(nil))
 	g.Eventually(func() error { _, err := d.Ensure(t.Context(), req); return err }, "1m", "100ms").Should(Succeed(), "once the rights are in force")
 
-	g.Expect(infra.admin.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: doomed}})).To(Succeed())
+	g.Expect(infra.Admin.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: doomed}})).To(Succeed())
 	until(t, "the machine has gone with its namespace", func() bool {
 		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
 		g.Expect(err).NotTo(HaveOccurred())
 		return len(found) == 0
 	})
-	_, err = d.Ensure(t.Context(), req)
+	_, err := d.Ensure(t.Context(), req)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
 	g.Expect(err).To(MatchError(ContainSubstring("being terminated")))
 }
@@ -499,7 +503,7 @@ func TestOutage(t *testing.T) {
 			g.Expect(cloud.CodeOf(err)).To(BeElementOf(cloud.Unavailable, cloud.Unauthorized, cloud.Throttled, cloud.Unknown), "%v", err)
 		}
 	}
-	g.Expect(infra.kubevirt.RestartController(withoutEnd(t), infra.ControlPlane)).To(Succeed())
+	g.Expect(infra.KubeVirt.RestartController(withoutEnd(t), infra.ControlPlane)).To(Succeed())
 	g.Expect(runs(t, d, req.Token).ID).To(Equal(made.ID))
 }
 
@@ -512,14 +516,14 @@ func TestRights(t *testing.T) {
 	made, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
 	role := &rbacv1.Role{}
-	g.Expect(infra.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "drover"}, role)).To(Succeed())
+	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "drover"}, role)).To(Succeed())
 	t.Cleanup(func() { // whatever happens, the other tests need them
 		now := &rbacv1.Role{}
-		g.Expect(infra.admin.Get(withoutEnd(t), client.ObjectKeyFromObject(role), now)).To(Succeed())
+		g.Expect(infra.Admin.Get(withoutEnd(t), client.ObjectKeyFromObject(role), now)).To(Succeed())
 		now.Rules = role.Rules
-		g.Expect(infra.admin.Update(withoutEnd(t), now)).To(Succeed())
+		g.Expect(infra.Admin.Update(withoutEnd(t), now)).To(Succeed())
 	})
-	infra.nodes.kubelet(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	infra.kubelet(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	for i, rule := range role.Rules {
 		if rule.Resources[0] == "virtualmachineinstancetypes" {
 			continue // the conformance suite asks for one
@@ -533,12 +537,12 @@ func TestRights(t *testing.T) {
 			need = func() error { _, err := d.(cloud.Console).Console(t.Context(), made); return err }
 		}
 		reduced := &rbacv1.Role{}
-		g.Expect(infra.admin.Get(t.Context(), client.ObjectKeyFromObject(role), reduced)).To(Succeed())
+		g.Expect(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(role), reduced)).To(Succeed())
 		reduced.Rules = slices.Delete(slices.Clone(role.Rules), i, i+1)
-		g.Expect(infra.admin.Update(t.Context(), reduced)).To(Succeed())
+		g.Expect(infra.Admin.Update(t.Context(), reduced)).To(Succeed())
 		until(t, fmt.Sprintf("%v is missed", rule.Resources), func() bool { return cloud.CodeOf(need()) == cloud.Unauthorized })
 		reduced.Rules = role.Rules
-		g.Expect(infra.admin.Update(t.Context(), reduced)).To(Succeed())
+		g.Expect(infra.Admin.Update(t.Context(), reduced)).To(Succeed())
 		until(t, fmt.Sprintf("%v is back", rule.Resources), func() bool { return need() == nil })
 	}
 	runs(t, d, req.Token)

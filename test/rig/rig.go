@@ -87,6 +87,11 @@ func StartOnOpenStack(ctx context.Context, controllerManagerArgs ...string) (*Ri
 	return start(ctx, &openstack{}, controllerManagerArgs)
 }
 
+// StartOnKubeVirt is Start with a cluster that runs KubeVirt in the place of the simulated cloud. Each tenant has a namespace of its own there.
+func StartOnKubeVirt(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
+	return start(ctx, &kubevirt{}, controllerManagerArgs)
+}
+
 func start(ctx context.Context, where place, controllerManagerArgs []string) (_ *Rig, err error) {
 	r := &Rig{place: where}
 	defer func() {

@@ -29,6 +29,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/stack"
 	"github.com/drover-io/drover/test/vcenter"
+	"github.com/drover-io/drover/test/virt"
 )
 
 // Tenant is a namespace with a Cluster in it that adopts the rig's workload cluster, and an account of its own in the
@@ -44,6 +45,8 @@ type Tenant struct {
 	VCenter *vcenter.VCenter
 	// OpenStack is what all tenants share, behind Cloud; nil where the account is another cloud's.
 	OpenStack *stack.Cloud
+	// KubeVirt is the cluster in which the tenant has a namespace of its name; nil where the account is another cloud's.
+	KubeVirt *virt.Cluster
 
 	rig *Rig
 }

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package virt is a cluster that runs VMs: a control plane with KubeVirt's own virt-api, webhooks and virt-controller in it, and one
+// node, which is played. It serves tests alone, and knows of Drover but what the book says to its users: which rights it needs.
+package virt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	instancetypev1 "kubevirt.io/api/instancetype/v1beta1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/drover-io/drover/test/playground"
+)
+
+// User is the name of Drover's service account in the namespace of a tenant, and of its Role and RoleBinding.
+const User = "drover"
+
+// Cluster is the control plane, and a hand behind everybody's back.
+type Cluster struct {
+	*playground.ControlPlane
+	KubeVirt *playground.KubeVirt
+	Admin    client.WithWatch
+	Node     *Node
+}
+
+// Start starts all of it. Stop ends it.
+func Start(ctx context.Context) (_ *Cluster, err error) {
+	c := &Cluster{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Stop())
+		}
+	}()
+	c.ControlPlane, err = playground.StartControlPlane(ctx, playground.ControlPlaneOptions{
+		Name: "infra", Progress: os.Stderr,
+		// virt-api wants to know who may speak for others, and nobody may.
+		APIServerArgs: []string{"--requestheader-client-ca-file=pki/ca.crt", "--requestheader-allowed-names=nobody",
+			"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if c.KubeVirt, err = c.StartKubeVirt(ctx, os.Stderr); err != nil {
+		return nil, err
+	}
+	unhurried := c.AdminConfig()
+	unhurried.QPS = -1 // it plays many
+	if c.Admin, err = client.NewWithWatch(unhurried, client.Options{Scheme: scheme()}); err != nil {
+		return nil, err
+	}
+	c.Node, err = startNode(ctx, c)
+	return c, err
+}
+
+func scheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, kubevirtv1.AddToScheme, cdiv1.AddToScheme, instancetypev1.AddToScheme} {
+		utilruntime.Must(add(s))
+	}
+	return s
+}
+
+// Stop ends all processes. It may be called on what Start left behind.
+func (c *Cluster) Stop() error {
+	if c.Node != nil {
+		c.Node.stop()
+	}
+	if c.KubeVirt != nil {
+		c.KubeVirt.Stop()
+	}
+	if c.ControlPlane == nil {
+		return nil
+	}
+	return c.ControlPlane.Stop()
+}
+
+// NewTenant makes a namespace with Drover's user in it, who has no more rights than the book asks for.
+func (c *Cluster) NewTenant(ctx context.Context, namespace string) error {
+	role, err := bookRole(ctx)
+	if err != nil {
+		return err
+	}
+	role.Namespace = namespace
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: User}
+	for _, o := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, role, &corev1.ServiceAccount{ObjectMeta: meta}, Binding(namespace, User),
+	} {
+		if err := c.Admin.Create(ctx, o); err != nil {
+			return fmt.Errorf("create %T %s: %w", o, o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+// Binding gives a service account of the namespace the rights of Drover's user.
+func Binding(namespace, account string) *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: User},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
+	}
+}
+
+// bookRole is the Role that docs/clouds/kubevirt.md prints.
+func bookRole(ctx context.Context) (*rbacv1.Role, error) {
+	root, err := playground.Root(ctx)
+	if err != nil {
+		return nil, err
+	}
+	book, err := os.ReadFile(filepath.Join(root, "docs", "clouds", "kubevirt.md"))
+	if err != nil {
+		return nil, err
+	}
+	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(book), -1) {
+		for _, text := range strings.Split(block[1], "---\n") {
+			role := &rbacv1.Role{}
+			if strings.Contains(text, "kind: Role\n") {
+				return role, yaml.UnmarshalStrict([]byte(text), role)
+			}
+		}
+	}
+	return nil, errors.New("the book has no Role")
+}

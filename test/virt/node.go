@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package virt
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+)
+
+// NodeName is the only node's.
+const NodeName = "node-1"
+
+// NoRoom is the node label of which no node has the value: a pod that wants it is told what a scheduler would say.
+const NoRoom = "no-room"
+
+// SchedulerSays is what such a pod is told, ImportSays what a volume that can't be filled is.
+const (
+	SchedulerSays = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+	ImportSays    = "Unable to connect to http data source: expected status code 200, got 404"
+)
+
+// Node plays what an API server alone has not: scheduler, kubelet and virt-handler of one node with endless room, and CDI, which
+// fills every volume at once. It does no more than to write what the real ones would write.
+type Node struct {
+	// Handler is virt-handler's service account.
+	Handler client.Client
+	// Fleet runs the guests, by what their Secrets say. nil: they do nothing.
+	Fleet atomic.Pointer[body.Fleet]
+	// Broken has CDI fail to fill volumes.
+	Broken atomic.Bool
+	// Birth is asked what becomes of a guest that is to start. nil starts it.
+	Birth atomic.Pointer[func(*kubevirtv1.VirtualMachineInstance) Birth]
+
+	admin  client.WithWatch
+	cancel context.CancelFunc
+	loops  sync.WaitGroup
+	bodies sync.Map // namespace and name of the VM → *body.Body
+}
+
+// Birth is how a guest comes into the world.
+type Birth string
+
+const (
+	Alive Birth = ""
+	// Stillborn never starts: its instance fails.
+	Stillborn Birth = "Stillborn"
+	// Lifeless runs, and nothing runs in it.
+	Lifeless Birth = "Lifeless"
+)
+
+func startNode(ctx context.Context, c *Cluster) (*Node, error) {
+	unhurried := rest.CopyConfig(c.KubeVirt.Handler)
+	unhurried.QPS = -1 // one plays the virt-handlers of as many nodes as VMs need
+	handler, err := client.New(unhurried, client.Options{Scheme: c.Admin.Scheme()})
+	if err != nil {
+		return nil, err
+	}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: NodeName, Labels: map[string]string{"kubevirt.io/schedulable": "true"}}}
+	if err := c.Admin.Create(ctx, node); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	n := &Node{admin: c.Admin, Handler: handler, cancel: cancel}
+	follow(ctx, n, &corev1.PodList{}, n.pod)
+	follow(ctx, n, &kubevirtv1.VirtualMachineInstanceList{}, n.instance)
+	follow(ctx, n, &cdiv1.DataVolumeList{}, n.volume)
+	return n, nil
+}
+
+func (n *Node) stop() {
+	n.cancel()
+	n.loops.Wait()
+}
+
+// follow calls do for each object, at its coming and at each change, and again where that failed. A watch that
+// breaks is begun anew, with all that there is.
+func follow[T client.Object](ctx context.Context, n *Node, list client.ObjectList, do func(context.Context, T) error) {
+	n.loops.Go(func() {
+		for ctx.Err() == nil {
+			w, err := n.admin.Watch(ctx, list)
+			if err != nil {
+				pause(ctx)
+				continue
+			}
+			for e := range w.ResultChan() {
+				o, ok := e.Object.(T)
+				if !ok || e.Type == watch.Deleted {
+					continue
+				}
+				n.loops.Go(func() { n.insist(ctx, o, func() error { return do(ctx, o) }) })
+			}
+			w.Stop()
+		}
+	})
+}
+
+// insist tries again with the object as it is by then.
+func (n *Node) insist(ctx context.Context, o client.Object, do func() error) {
+	for tries := 0; do() != nil && tries < 20 && ctx.Err() == nil; tries++ {
+		pause(ctx)
+		if client.IgnoreNotFound(n.admin.Get(ctx, client.ObjectKeyFromObject(o), o)) != nil {
+			continue
+		}
+	}
+}
+
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+// pod is bound, and runs; one that is to go is gone.
+func (n *Node) pod(ctx context.Context, p *corev1.Pod) error {
+	switch {
+	case p.DeletionTimestamp != nil:
+		return client.IgnoreNotFound(n.admin.Delete(ctx, p, client.GracePeriodSeconds(0)))
+	case p.Spec.NodeSelector[NoRoom] != "":
+		return n.unschedulable(ctx, p)
+	case p.Spec.NodeName == "":
+		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: NodeName}}
+		return client.IgnoreNotFound(n.admin.SubResource("binding").Create(ctx, p, binding))
+	case p.Status.Phase == corev1.PodRunning:
+		return nil
+	}
+	before := p.DeepCopy()
+	p.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: addressOf(p.Labels["vm.kubevirt.io/name"]), PodIPs: []corev1.PodIP{{IP: addressOf(p.Labels["vm.kubevirt.io/name"])}},
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue}},
+	}
+	for _, c := range p.Spec.Containers {
+		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
+			Name: c.Name, Ready: true, Started: ptr.To(true), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+		})
+	}
+	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, p, client.MergeFrom(before)))
+}
+
+func (n *Node) unschedulable(ctx context.Context, p *corev1.Pod) error {
+	if len(p.Status.Conditions) > 0 {
+		return nil
+	}
+	before := p.DeepCopy()
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: SchedulerSays}}
+	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, p, client.MergeFrom(before)))
+}
+
+// addressOf is a VM's, by its name.
+func addressOf(name string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name))
+	sum := h.Sum32()
+	return fmt.Sprintf("10.%d.%d.%d", 64+sum>>16%64, sum>>8%256, 1+sum%250)
+}
+
+// instance runs as soon as its pod does, and ends when it is to go.
+func (n *Node) instance(ctx context.Context, vmi *kubevirtv1.VirtualMachineInstance) error {
+	birth := Alive
+	switch {
+	case vmi.DeletionTimestamp != nil && !vmi.IsFinal() && vmi.Status.Phase != kubevirtv1.Pending && vmi.Status.Phase != kubevirtv1.VmPhaseUnset:
+		vmi.Status.Phase = kubevirtv1.Succeeded
+	case vmi.DeletionTimestamp == nil && vmi.Status.Phase == kubevirtv1.Scheduled:
+		if ask := n.Birth.Load(); ask != nil {
+			birth = (*ask)(vmi)
+		}
+		vmi.Status.Phase = kubevirtv1.Running
+		if birth == Stillborn {
+			vmi.Status.Phase = kubevirtv1.Failed
+		}
+		ip := addressOf(vmi.Name)
+		vmi.Status.Interfaces = []kubevirtv1.VirtualMachineInstanceNetworkInterface{
+			{Name: "default", IP: ip, IPs: []string{ip, "fe80::1"}},
+			{InterfaceName: "cni0", IP: "10.244.0.1", IPs: []string{"10.244.0.1"}}, // what the guest agent sees
+		}
+	default:
+		return nil
+	}
+	if err := n.Handler.Update(ctx, vmi); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if vmi.IsFinal() {
+		if b, ok := n.bodies.LoadAndDelete(client.ObjectKeyFromObject(vmi)); ok {
+			b.(*body.Body).Stop()
+		}
+		return nil
+	}
+	if birth == Lifeless {
+		return nil
+	}
+	return n.switchOn(ctx, vmi)
+}
+
+// switchOn starts the guest, which reads its user data.
+func (n *Node) switchOn(ctx context.Context, vmi *kubevirtv1.VirtualMachineInstance) error {
+	fleet := n.Fleet.Load()
+	if fleet == nil {
+		return nil
+	}
+	secret := &corev1.Secret{}
+	for _, v := range vmi.Spec.Volumes {
+		ref := &corev1.LocalObjectReference{}
+		switch {
+		case v.CloudInitNoCloud != nil:
+			ref = v.CloudInitNoCloud.UserDataSecretRef
+		case v.CloudInitConfigDrive != nil:
+			ref = v.CloudInitConfigDrive.UserDataSecretRef
+		default:
+			continue
+		}
+		if err := n.admin.Get(ctx, client.ObjectKey{Namespace: vmi.Namespace, Name: ref.Name}, secret); err != nil {
+			return fmt.Errorf("read the user data of %s: %w", vmi.Name, err)
+		}
+	}
+	b := fleet.New(body.Machine{
+		InstanceID: string(vmi.UID), Hostname: vmi.Spec.Hostname, IP: addressOf(vmi.Name),
+		CPU: int32(vmi.Spec.Domain.CPU.Cores), MemoryMiB: vmi.Spec.Domain.Memory.Guest.Value() >> 20, DiskGiB: 10,
+		Arch: vmi.Spec.Architecture, OS: "linux", UserData: secret.Data["userdata"],
+	})
+	n.bodies.Store(client.ObjectKeyFromObject(vmi), b)
+	b.Start()
+	return nil
+}
+
+// volume is filled: it gets its claim, as CDI makes one.
+func (n *Node) volume(ctx context.Context, v *cdiv1.DataVolume) error {
+	if v.DeletionTimestamp != nil || v.Status.Phase == cdiv1.Succeeded || v.Status.Phase == cdiv1.Failed {
+		return nil
+	}
+	before := v.DeepCopy()
+	if n.Broken.Load() {
+		v.Status.Phase = cdiv1.Failed
+		v.Status.Conditions = []cdiv1.DataVolumeCondition{{Type: cdiv1.DataVolumeRunning, Status: corev1.ConditionFalse, Reason: "Error", Message: ImportSays}}
+		return client.IgnoreNotFound(n.admin.Status().Patch(ctx, v, client.MergeFrom(before)))
+	}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Name, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "cdi.kubevirt.io/v1beta1", Kind: "DataVolume", Name: v.Name, UID: v.UID, Controller: ptr.To(true),
+		}}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			VolumeName:  "pv-" + v.Name,
+		},
+	}
+	if err := client.IgnoreAlreadyExists(n.admin.Create(ctx, claim)); err != nil {
+		return err
+	}
+	v.Status.Phase, v.Status.ClaimName = cdiv1.Succeeded, v.Name
+	v.Status.Conditions = []cdiv1.DataVolumeCondition{{Type: cdiv1.DataVolumeReady, Status: corev1.ConditionTrue}}
+	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, v, client.MergeFrom(before)))
+}
