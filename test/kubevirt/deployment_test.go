@@ -22,6 +22,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/playground"
 	"github.com/drover-io/drover/test/scenario"
+	"github.com/drover-io/drover/test/virt"
 )
 
 // TestMachineDeployment: Cluster API and Drover's manager make a pool of VMs of KubeVirt, whose guests read their Secrets and become
@@ -40,8 +41,8 @@ func TestMachineDeployment(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	kubeconfig, err := management.Kubeconfig("owner", "system:masters")
 	g.Expect(err).NotTo(HaveOccurred())
-	infra.Node.Fleet.Store(body.NewFleet(t.Context(), body.Options{LeaseInterval: metav1.Duration{Duration: 2 * time.Second}}))
-	t.Cleanup(func() { infra.Node.Fleet.Store(nil) })
+	infra.Node.Power.Store(virt.Bodies(body.NewFleet(t.Context(), body.Options{LeaseInterval: metav1.Duration{Duration: 2 * time.Second}})))
+	t.Cleanup(func() { infra.Node.Power.Store(nil) })
 
 	cluster := scenario.Adopted{Namespace: "team-a", Name: "blue", Kubeconfig: kubeconfig}
 	pool := scenario.Pool{Cluster: cluster, Name: "blue-md-0", Replicas: 3}

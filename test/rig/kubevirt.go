@@ -52,7 +52,7 @@ func (k *kubevirt) start(ctx context.Context, _ *Rig) (err error) {
 	}
 	alive, cancel := context.WithCancel(context.Background())
 	k.cancel, k.fleet, k.vms, k.page.age = cancel, body.NewFleet(alive, body.Options{}), map[client.ObjectKey][]*vm{}, 500*time.Millisecond
-	k.cluster.Node.Fleet.Store(k.fleet)
+	k.cluster.Node.Power.Store(virt.Bodies(k.fleet))
 	k.watched.Go(func() { k.watch(alive) })
 	return nil
 }

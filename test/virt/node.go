@@ -40,8 +40,8 @@ const (
 type Node struct {
 	// Handler is virt-handler's service account.
 	Handler client.Client
-	// Fleet runs the guests, by what their Secrets say. nil: they do nothing.
-	Fleet atomic.Pointer[body.Fleet]
+	// Power switches guests on. nil: nothing runs in them.
+	Power atomic.Pointer[Power]
 	// Broken has CDI fail to fill volumes.
 	Broken atomic.Bool
 	// Birth is asked what becomes of a guest that is to start. nil starts it.
@@ -50,7 +50,32 @@ type Node struct {
 	admin  client.WithWatch
 	cancel context.CancelFunc
 	loops  sync.WaitGroup
-	bodies sync.Map // namespace and name of the VM → *body.Body
+	guests sync.Map // namespace and name of the VM → what switches its guest off
+}
+
+// Guest is what a VM would know of itself.
+type Guest struct {
+	// ID is the instance's UID, UserData what its Secret holds.
+	ID, Namespace, Name, Hostname, IP, Architecture string
+	Cores                                           int32
+	MemoryMiB                                       int64
+	UserData                                        []byte
+}
+
+// Power switches a guest on, and returns what switches it off.
+type Power func(Guest) (off func())
+
+// Bodies has guests be bodies of the fleet.
+func Bodies(fleet *body.Fleet) *Power {
+	power := Power(func(g Guest) (off func()) {
+		b := fleet.New(body.Machine{
+			InstanceID: g.ID, Hostname: g.Hostname, IP: g.IP, CPU: g.Cores, MemoryMiB: g.MemoryMiB, DiskGiB: 10,
+			Arch: g.Architecture, OS: "linux", UserData: g.UserData,
+		})
+		b.Start()
+		return b.Stop
+	})
+	return &power
 }
 
 // Birth is how a guest comes into the world.
@@ -196,8 +221,8 @@ func (n *Node) instance(ctx context.Context, vmi *kubevirtv1.VirtualMachineInsta
 		return client.IgnoreNotFound(err)
 	}
 	if vmi.IsFinal() {
-		if b, ok := n.bodies.LoadAndDelete(client.ObjectKeyFromObject(vmi)); ok {
-			b.(*body.Body).Stop()
+		if off, ok := n.guests.LoadAndDelete(client.ObjectKeyFromObject(vmi)); ok {
+			off.(func())()
 		}
 		return nil
 	}
@@ -209,8 +234,8 @@ func (n *Node) instance(ctx context.Context, vmi *kubevirtv1.VirtualMachineInsta
 
 // switchOn starts the guest, which reads its user data.
 func (n *Node) switchOn(ctx context.Context, vmi *kubevirtv1.VirtualMachineInstance) error {
-	fleet := n.Fleet.Load()
-	if fleet == nil {
+	power := n.Power.Load()
+	if power == nil {
 		return nil
 	}
 	secret := &corev1.Secret{}
@@ -228,13 +253,11 @@ func (n *Node) switchOn(ctx context.Context, vmi *kubevirtv1.VirtualMachineInsta
 			return fmt.Errorf("read the user data of %s: %w", vmi.Name, err)
 		}
 	}
-	b := fleet.New(body.Machine{
-		InstanceID: string(vmi.UID), Hostname: vmi.Spec.Hostname, IP: addressOf(vmi.Name),
-		CPU: int32(vmi.Spec.Domain.CPU.Cores), MemoryMiB: vmi.Spec.Domain.Memory.Guest.Value() >> 20, DiskGiB: 10,
-		Arch: vmi.Spec.Architecture, OS: "linux", UserData: secret.Data["userdata"],
+	off := (*power)(Guest{
+		ID: string(vmi.UID), Namespace: vmi.Namespace, Name: vmi.Name, Hostname: vmi.Spec.Hostname, IP: addressOf(vmi.Name), Architecture: vmi.Spec.Architecture,
+		Cores: int32(vmi.Spec.Domain.CPU.Cores), MemoryMiB: vmi.Spec.Domain.Memory.Guest.Value() >> 20, UserData: secret.Data["userdata"],
 	})
-	n.bodies.Store(client.ObjectKeyFromObject(vmi), b)
-	b.Start()
+	n.guests.Store(client.ObjectKeyFromObject(vmi), off)
 	return nil
 }
 
