@@ -27,7 +27,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-aws test-orphans test-autoscaler test-e2e test-kubeadm test-vsphere test-openstack test-kubevirt test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
+.PHONY: help build test test-long test-outage test-aws test-orphans test-autoscaler test-e2e test-kubeadm test-vsphere test-openstack test-kubevirt test-kubevirt-long test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,10 +39,14 @@ test: ## Run the tests that end in minutes, against the real API server and Clus
 	@hack/tool $(PLAYGROUND) >/dev/null
 	go test -race -count 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
 
-test-long: ## Run lifecycles, a crash at every step, 50 schedules of chaos, and outages (40 minutes)
+test-long: ## Run lifecycles, a crash at every step, and 50 schedules of chaos (half an hour)
 	@hack/tool $(PLAYGROUND) >/dev/null
-	$(OTHERS) ./test/lifecycle ./test/crash ./test/outage
+	$(OTHERS) ./test/lifecycle ./test/crash
 	$(OTHERS) ./test/chaos -seed $(SEED)
+
+test-outage: ## Take API servers and clouds away for minutes, and give etcd back as it was before (8 minutes, most of them waiting)
+	@hack/tool $(PLAYGROUND) >/dev/null
+	$(OTHERS) ./test/outage
 
 test-aws: ## Have a stand-in for EC2 make, roll, lose and refuse machines, count their calls, crash at every step, and run 25 schedules of chaos (an hour)
 	@hack/tool $(PLAYGROUND) >/dev/null
@@ -87,6 +91,11 @@ test-kubevirt: ## Try the KubeVirt driver on KubeVirt's own API server, webhooks
 	@hack/tool $(PLAYGROUND) >/dev/null
 	hack/kubevirt/build >/dev/null
 	go test -race -count 1 -timeout $(TEST_TIMEOUT) ./test/kubevirt
+
+test-kubevirt-long: ## On KubeVirt, crash at every step, and run 25 schedules of chaos (20 minutes)
+	@hack/tool $(PLAYGROUND) >/dev/null
+	$(OTHERS) ./test/crash -cloud kubevirt -v
+	$(OTHERS) ./test/chaos -run TestSchedules -cloud kubevirt -seed $(SEED) -schedules 25 -v
 
 chaos: ## Run 1,000 seeded random schedules of faults and user actions, and 1,000 of mistakes that make orphans (hours)
 	@hack/tool $(PLAYGROUND) >/dev/null
