@@ -50,6 +50,22 @@ func TestConformance(t *testing.T) {
 				withPorts(m)
 				m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1, AvailabilityZone: "nova", Type: "nothing"}
 			}), Code: cloud.NotFound},
+			"unknown server group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.ServerGroupID = unknownID }), Code: cloud.InvalidSpec},
+			"unknown subnet": {Machine: machine(func(m *infrav1.OpenStackMachine) {
+				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", SubnetIDs: []string{unknownID}}}
+			}), Code: cloud.NotFound},
+			"unknown QoS policy": {Machine: machine(func(m *infrav1.OpenStackMachine) {
+				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", QoSPolicy: unknownID}}
+			}), Code: cloud.InvalidSpec},
+			"no such QoS policy": {Machine: machine(func(m *infrav1.OpenStackMachine) {
+				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", QoSPolicy: "nothing"}}
+			}), Code: cloud.NotFound},
+			"unknown kind of port": {Machine: machine(func(m *infrav1.OpenStackMachine) {
+				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", VNICType: "imaginary"}}
+			}), Code: cloud.InvalidSpec},
+			"no such group of a port": {Machine: machine(func(m *infrav1.OpenStackMachine) {
+				m.Networks, m.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", SecurityGroups: []string{"nothing"}}}
+			}), Code: cloud.NotFound},
 			"no such group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.SecurityGroups = []string{"nothing"} }), Code: cloud.InvalidSpec},
 		},
 		Machines: 60, // with which the suite takes 10 minutes on two busy cores
