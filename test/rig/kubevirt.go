@@ -193,9 +193,7 @@ func (k *kubevirt) parts(ctx context.Context, s *simulator.Snapshot) error {
 		add("volume", &volumes.Items[i].ObjectMeta)
 	}
 	for i := range secrets.Items {
-		if m := &secrets.Items[i].ObjectMeta; m.Labels[cloud.TagToken] != "" { // others are Kubernetes' own
-			add("secret", m)
-		}
+		add("secret", &secrets.Items[i].ObjectMeta)
 	}
 	return nil
 }
