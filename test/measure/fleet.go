@@ -149,7 +149,8 @@ func (f *fleet) start(ctx context.Context) (err error) {
 	}
 	f.audit.path = filepath.Join(f.Dir, "audit.log")
 	coreArgs := []string{"--kube-api-qps=1000", "--kube-api-burst=2000", "--clustercache-client-qps=1000", "--clustercache-client-burst=2000"}
-	droverArgs := []string{}
+	// With thousands of machines on few cores, the API server takes longer over a lease than the manager would wait; and nobody starts it again here.
+	droverArgs := []string{"--leader-elect-lease-duration=3m", "--leader-elect-renew-deadline=2m"}
 	if f.Profile {
 		for _, name := range []string{"drover", "capi-core"} {
 			address, err := freeAddress()
