@@ -81,9 +81,10 @@ test-openstack: ## Try the OpenStack driver, and machines through Cluster API, o
 	hack/openstack/install
 	trap hack/openstack/stop EXIT; hack/openstack/start; $(OTHERS) -race ./test/openstack; $(OTHERS) ./test/openstack/fleet -v
 
-test-vm: ## Boot real guests from CloudInitConfigs, one of them OpenStack's, with QEMU and images that are made on first use (root, Debian 12)
+test-vm: ## Boot real guests from CloudInitConfigs, one of them OpenStack's and one KubeVirt's, with QEMU and images that are made on first use (root, Debian 12)
 	@hack/tool $(PLAYGROUND) kubeadm >/dev/null
 	@hack/vm/install >/dev/null
+	@hack/kubevirt/build >/dev/null
 	hack/openstack/install
 	trap hack/openstack/stop EXIT; hack/openstack/start; go test -count 1 -timeout $(TEST_TIMEOUT) -parallel 8 -v ./test/vm
 

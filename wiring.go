@@ -128,7 +128,7 @@ func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *cluster
 				return none, fmt.Errorf("reading the CloudMachine's account: %w", err)
 			}
 			if row.InAccount(&account.Spec) {
-				host.ProviderID = row.ProviderID(&account.Spec, &cloudMachine.Spec)
+				host.ProviderID = row.ProviderID(&account.Spec)
 			}
 			return host, nil
 		}

@@ -86,10 +86,10 @@ type Cloud struct {
 	// MaxBatch is how many References one Describe, and how many Resources one Delete, may carry. At least 1.
 	MaxBatch int
 
-	// ProviderID returns a machine's provider ID as its user data can know it before boot: a literal, or a text
-	// with cloud-init's instance-data variables, such as "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}".
-	// nil, or an empty answer, where it can't be known: then the controller sets it on the Node.
-	ProviderID func(*infrav1.CloudAccountSpec, *infrav1.CloudMachineSpec) string
+	// ProviderID returns a machine's provider ID as its user data can say it, which are written before the machine has a token: a text with
+	// cloud-init's instance-data variables, such as "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}".
+	// nil where the guest can't know it: then the controller sets it on the Node.
+	ProviderID func(*infrav1.CloudAccountSpec) string
 
 	// Zone returns the zone that a machine's own fields ask for, or "". Zones are what Info.FailureDomains lists.
 	Zone func(*infrav1.CloudMachineFields) string

@@ -51,7 +51,7 @@ func Cloud() cloud.Cloud {
 			return err
 		},
 		MaxBatch: maxBatch,
-		ProviderID: func(*infrav1.CloudAccountSpec, *infrav1.CloudMachineSpec) string {
+		ProviderID: func(*infrav1.CloudAccountSpec) string {
 			return providerID("{{ v1.availability_zone }}", "{{ v1.instance_id }}")
 		},
 	}

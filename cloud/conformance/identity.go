@@ -5,6 +5,7 @@ package conformance
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -39,7 +40,9 @@ func (s *suite) row() {
 			s.Errorf("ValidateMachine refuses the machine: %v", errs)
 		}
 		if c.ProviderID != nil {
-			c.ProviderID(s.Account, &infrav1.CloudMachineSpec{CloudMachineFields: *s.Machine})
+			if id := c.ProviderID(s.Account); !strings.Contains(id, "{{") {
+				s.Errorf("ProviderID says %q for all machines", id)
+			}
 		}
 		again := s.newDriver(s.Credentials)
 		if s.driver.Identity() == "" || again.Identity() != s.driver.Identity() {

@@ -47,14 +47,13 @@ func Cloud() cloud.Cloud {
 		Consistency: 0,
 		MaxUserData: maxUserData,
 		MaxBatch:    maxBatch,
-		ProviderID: func(_ *infrav1.CloudAccountSpec, m *infrav1.CloudMachineSpec) string {
-			if m.CreationToken == "" {
-				return ""
-			}
-			return providerID(m.CreationToken)
-		},
+		ProviderID:  func(*infrav1.CloudAccountSpec) string { return providerID(instanceVariable) },
 	}
 }
+
+// instanceVariable stands for the VM's name in user data that are written before it has one. The Secret is written when it has: what
+// KubeVirt tells a guest as its instance's ID is a UUID, and was another thing in older versions.
+const instanceVariable = "{{ v1.instance_id }}"
 
 // providerID is as KubeVirt's cloud controller writes it.
 func providerID(name string) string { return "kubevirt://" + name }

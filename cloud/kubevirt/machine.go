@@ -3,6 +3,7 @@
 package kubevirt
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
@@ -31,8 +32,7 @@ const (
 	networkDataKey = "networkdata"
 )
 
-// A machine's VM and its Secret have the token as their name: so the API server itself sees to it that there is one of each, and
-// the provider ID is known before there is any.
+// A machine's VM and its Secret have the token as their name: so the API server itself sees to it that there is one of each.
 
 // tags are the labels by which all that belongs to a machine is found.
 func tags(req cloud.Request) map[string]string {
@@ -61,7 +61,8 @@ func newSecret(req cloud.Request, namespace string) *corev1.Secret {
 }
 
 func secretData(req cloud.Request) map[string][]byte {
-	data := map[string][]byte{userDataKey: req.UserData}
+	userData := bytes.ReplaceAll(req.UserData, []byte(providerID(instanceVariable)), []byte(providerID(req.Token)))
+	data := map[string][]byte{userDataKey: userData}
 	if network := req.Spec.KubeVirt.NetworkData; network != "" {
 		data[networkDataKey] = []byte(network)
 	}

@@ -163,8 +163,10 @@ func waiting(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.
 	for _, v := range volumes {
 		said := ""
 		for _, c := range v.Status.Conditions {
-			if c.Type == cdiv1.DataVolumeRunning && c.Status != corev1.ConditionTrue && c.Reason != "Completed" {
-				said = c.Message
+			// Running is about the pod that fills the volume; Ready says what keeps CDI from making one.
+			about := c.Type == cdiv1.DataVolumeRunning || c.Type == cdiv1.DataVolumeReady
+			if about && c.Status != corev1.ConditionTrue && c.Reason != "Completed" {
+				said = cmp.Or(c.Message, said)
 			}
 		}
 		switch {

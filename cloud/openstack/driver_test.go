@@ -76,7 +76,7 @@ func TestRegionalProviderIDs(t *testing.T) {
 	found, err := d.List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found[0].ProviderID).To(Equal("openstack://RegionOne/" + found[0].ID))
-	g.Expect(Cloud().ProviderID(&infrav1.CloudAccountSpec{OpenStack: d.account}, nil)).To(Equal("openstack://RegionOne/{{ v1.instance_id }}"))
+	g.Expect(Cloud().ProviderID(&infrav1.CloudAccountSpec{OpenStack: d.account})).To(Equal("openstack://RegionOne/{{ v1.instance_id }}"))
 }
 
 // TestAdopt: what carries the token is the machine, whatever it was made as; of two, none.

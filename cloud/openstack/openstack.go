@@ -50,7 +50,7 @@ func Cloud() cloud.Cloud {
 		Consistency: consistency,
 		MaxUserData: maxUserData,
 		MaxBatch:    maxBatch,
-		ProviderID: func(a *infrav1.CloudAccountSpec, _ *infrav1.CloudMachineSpec) string {
+		ProviderID: func(a *infrav1.CloudAccountSpec) string {
 			return providerID(a.OpenStack, "{{ v1.instance_id }}")
 		},
 		Zone: func(m *infrav1.CloudMachineFields) string {

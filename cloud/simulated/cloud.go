@@ -48,7 +48,7 @@ func Cloud() cloud.Cloud {
 		Consistency: 10 * time.Second,
 		MaxUserData: wire.MaxUserData,
 		MaxBatch:    maxBatch,
-		ProviderID: func(*infrav1.CloudAccountSpec, *infrav1.CloudMachineSpec) string {
+		ProviderID: func(*infrav1.CloudAccountSpec) string {
 			return providerID("{{ v1.availability_zone }}", "{{ v1.instance_id }}")
 		},
 		Zone: func(m *infrav1.CloudMachineFields) string {

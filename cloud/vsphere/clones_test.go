@@ -13,7 +13,6 @@ import (
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/types"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 )
 
@@ -126,8 +125,6 @@ func TestPending(t *testing.T) {
 	found, err := d.List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(ConsistOf(And(HaveField("State", cloud.StateRunning), HaveField("ID", made.ID))))
-	row := Cloud()
-	g.Expect(row.ProviderID(nil, &infrav1.CloudMachineSpec{CreationToken: req.Token})).To(Equal(made.ProviderID))
 	g.Expect(v.with(cloud.TagToken, req.Token)[0].Config.Uuid).To(Equal(identityOf(req.Token)))
 }
 

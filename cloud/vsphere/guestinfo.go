@@ -101,7 +101,7 @@ func packed(data []byte) (string, error) {
 
 // metadata is the data source's: who the machine is, and its network. JSON, which is YAML too.
 func metadata(req cloud.Request) ([]byte, error) {
-	data := map[string]any{"instance-id": req.Token, "local-hostname": label(req.Name)}
+	data := map[string]any{"instance-id": identityOf(req.Token), "local-hostname": label(req.Name)}
 	networks := req.Spec.VSphere.Networks
 	if len(networks) > 1 || slices.ContainsFunc(networks, configured) { // else cloud-init asks for an address by DHCP of its own accord
 		ethernets := map[string]any{}

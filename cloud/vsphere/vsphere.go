@@ -58,12 +58,7 @@ func Cloud() cloud.Cloud {
 		Consistency: 10 * time.Second,
 		MaxUserData: maxUserData,
 		MaxBatch:    maxBatch,
-		ProviderID: func(_ *infrav1.CloudAccountSpec, m *infrav1.CloudMachineSpec) string {
-			if m.CreationToken == "" {
-				return ""
-			}
-			return providerID(identityOf(m.CreationToken))
-		},
+		ProviderID:  func(*infrav1.CloudAccountSpec) string { return providerID("{{ v1.instance_id }}") }, // as guestinfo tells it
 	}
 }
 

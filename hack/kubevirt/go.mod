@@ -12,9 +12,7 @@ tool (
 require (
 	k8s.io/apiextensions-apiserver v0.34.3
 	k8s.io/apimachinery v0.34.3
-	kubevirt.io/containerized-data-importer v1.65.0
 	kubevirt.io/kubevirt v1.8.0
-	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
@@ -130,6 +128,7 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.0 // indirect
+	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
 // Those of kubevirt.io/kubevirt's own go.mod, which Go heeds in a main module alone.

@@ -334,7 +334,7 @@ func (h *harness) loseRecords(t *testing.T, s step) {
 	for i, x := range h.who {
 		armed[x] = x.open()
 		x.lost = x.NewPool(s.name, 1)
-		if i%2 == 1 && *where != "vsphere" { // whose kubelets never know their provider ID; those that read Ignition don't either
+		if i%2 == 1 { // kubelets that read Ignition never know their provider ID
 			x.lost.Config.Format = bootstrapv1.FormatIgnition
 		}
 		x.set(newTrap(record))

@@ -286,19 +286,23 @@ func sameNetworks(m *infrav1.KubeVirtMachine) {
 
 // TestReasons: what keeps a machine from running is told in the words of whoever keeps it.
 func TestReasons(t *testing.T) {
-	fill := func(m *infrav1.KubeVirtMachine) {
-		m.RootDisk = infrav1.KubeVirtRootDisk{DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 1, Source: infrav1.KubeVirtDataVolumeSource{
-			HTTP: &infrav1.KubeVirtHTTPSource{URL: "https://images.example.com/nothing"},
-		}}}
-	}
 	for name, test := range map[string]struct {
-		change func(*infrav1.KubeVirtMachine)
-		broken bool
-		state  cloud.State
-		reason string
+		change  func(*infrav1.KubeVirtMachine)
+		failure virt.Failure
+		state   cloud.State
+		reason  string
 	}{
-		"no node":  {change: func(m *infrav1.KubeVirtMachine) { m.NodeSelector = map[string]string{virt.NoRoom: "true"} }, state: cloud.StatePending, reason: "NoCapacity: " + virt.SchedulerSays},
-		"no image": {change: fill, broken: true, state: cloud.StateFailed, reason: virt.ImportSays},
+		"no node":     {change: func(m *infrav1.KubeVirtMachine) { m.NodeSelector = map[string]string{virt.NoRoom: "true"} }, state: cloud.StatePending, reason: "NoCapacity: " + virt.SchedulerSays},
+		"no image":    {change: onImage, failure: virt.NoImage, state: cloud.StatePending, reason: " is not filled yet: " + string(virt.NoImage)},
+		"wrong image": {change: onImage, failure: virt.WrongImage, state: cloud.StateFailed, reason: " could not be filled: " + string(virt.WrongImage)},
+		"no such storage": {change: func(m *infrav1.KubeVirtMachine) {
+			onImage(m)
+			m.RootDisk.DataVolume.StorageClassName = "nothing"
+		}, state: cloud.StatePending, reason: " is not filled yet: PVC spec is missing accessMode and no storageClass to choose profile"},
+		"no such claim": {change: func(m *infrav1.KubeVirtMachine) {
+			onImage(m)
+			m.RootDisk.DataVolume.Source = infrav1.KubeVirtDataVolumeSource{PVC: &infrav1.KubeVirtObjectSource{Name: "nothing"}}
+		}, state: cloud.StatePending, reason: " is not filled yet: The source pvc nothing doesn't exist"},
 		"no such preference": {change: func(m *infrav1.KubeVirtMachine) {
 			m.Preference = &infrav1.KubeVirtPreference{Name: "nothing", Kind: "VirtualMachinePreference"}
 		}, state: cloud.StatePending, reason: "nothing"},
@@ -306,8 +310,10 @@ func TestReasons(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			d, _ := connect(t, account())
-			infra.Node.Broken.Store(test.broken)
-			t.Cleanup(func() { infra.Node.Broken.Store(false) })
+			if test.failure != "" {
+				infra.Node.Broken.Store(&test.failure)
+				t.Cleanup(func() { infra.Node.Broken.Store(nil) })
+			}
 			req := request(newOwner(t), machine(test.change))
 			_, err := d.Ensure(t.Context(), req)
 			g.Expect(err).NotTo(HaveOccurred())

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,7 +21,7 @@ import (
 const kubeVirtNamespace = "kubevirt"
 
 // KubeVirt is KubeVirt's own virt-api, with its webhooks, and virt-controller, each under its own service account, in a control
-// plane. There is no virt-handler, no CDI but its API, and no kubelet: who uses it plays them.
+// plane. There is no virt-handler and no kubelet: who uses it plays them.
 type KubeVirt struct {
 	// API and Controller are the running processes, to be measured or harmed.
 	API, Controller *Process
@@ -41,8 +40,8 @@ func (k *KubeVirt) Stop() {
 	}
 }
 
-// StartKubeVirt installs KubeVirt and CDI's API in the control plane and returns once its webhooks answer. hack/kubevirt builds
-// it; what it says goes to progress.
+// StartKubeVirt installs KubeVirt in the control plane and returns once its webhooks answer. hack/kubevirt builds it; what it says goes to
+// progress. Where CDI is wanted, start it first: virt-controller ends when CDI comes later, to be started again.
 func (c *ControlPlane) StartKubeVirt(ctx context.Context, progress io.Writer) (_ *KubeVirt, err error) {
 	k := &KubeVirt{}
 	defer func() {
@@ -109,7 +108,7 @@ func (k *KubeVirt) RestartController(ctx context.Context, c *ControlPlane) (err 
 	return err
 }
 
-// buildKubeVirt returns the folder with the programs and the manifests.
+// buildKubeVirt returns the folder with the programs and the manifests of KubeVirt and CDI.
 func buildKubeVirt(ctx context.Context, progress io.Writer) (string, error) {
 	root, err := Root(ctx)
 	if err != nil {
@@ -127,27 +126,18 @@ func buildKubeVirt(ctx context.Context, progress io.Writer) (string, error) {
 // installKubeVirt applies the manifests, and the KubeVirt object as its operator would leave it. The webhooks come back: their server
 // does not run yet. The API services are left out, because nothing here serves the aggregated API.
 func (c *ControlPlane) installKubeVirt(ctx context.Context, admin client.Client, manifests string) (hooks []*unstructured.Unstructured, err error) {
-	lists, err := read(manifests)
+	crds, items, err := readDefinitions(manifests)
 	if err != nil {
 		return nil, err
 	}
-	var crds, others []*unstructured.Unstructured
-	for _, list := range lists {
-		err := list.EachListItem(func(o runtime.Object) error {
-			item := o.(*unstructured.Unstructured)
-			switch item.GetKind() {
-			case "CustomResourceDefinition":
-				crds = append(crds, item)
-			case "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration":
-				hooks = append(hooks, item)
-			case "APIService":
-			default:
-				others = append(others, item)
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read the manifests: %w", err)
+	var others []*unstructured.Unstructured
+	for _, item := range items {
+		switch item.GetKind() {
+		case "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration":
+			hooks = append(hooks, item)
+		case "APIService":
+		default:
+			others = append(others, item)
 		}
 	}
 	if err := apply(ctx, admin, append(crds, object("v1", "Namespace", "", kubeVirtNamespace, nil))...); err != nil {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package virt is a cluster that runs VMs: a control plane with KubeVirt's own virt-api, webhooks and virt-controller in it, and one
-// node, which is played. It serves tests alone, and knows of Drover but what the book says to its users: which rights it needs.
+// Package virt is a cluster that runs VMs: a control plane with KubeVirt's own virt-api, webhooks and virt-controller and CDI's own
+// cdi-controller in it, and one node with its storage, which are played. It serves tests alone, and knows of Drover but what the book
+// says to its users: which rights it needs.
 package virt
 
 import (
@@ -35,6 +36,7 @@ const User = "drover"
 type Cluster struct {
 	*playground.ControlPlane
 	KubeVirt *playground.KubeVirt
+	CDI      *playground.Process
 	Admin    client.WithWatch
 	Node     *Node
 }
@@ -49,11 +51,17 @@ func Start(ctx context.Context) (_ *Cluster, err error) {
 	}()
 	c.ControlPlane, err = playground.StartControlPlane(ctx, playground.ControlPlaneOptions{
 		Name: "infra", Progress: os.Stderr,
+		// CDI hands volumes from claim to claim, which is done by those who bind them.
+		Controllers: append(playground.DefaultControllers(), "persistentvolume-binder-controller", "persistentvolume-protection-controller",
+			"persistentvolumeclaim-protection-controller"),
 		// virt-api wants to know who may speak for others, and nobody may.
 		APIServerArgs: []string{"--requestheader-client-ca-file=pki/ca.crt", "--requestheader-allowed-names=nobody",
 			"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group"},
 	})
 	if err != nil {
+		return nil, err
+	}
+	if c.CDI, err = c.StartCDI(ctx, os.Stderr); err != nil {
 		return nil, err
 	}
 	if c.KubeVirt, err = c.StartKubeVirt(ctx, os.Stderr); err != nil {
@@ -83,6 +91,9 @@ func (c *Cluster) Stop() error {
 	}
 	if c.KubeVirt != nil {
 		c.KubeVirt.Stop()
+	}
+	if c.CDI != nil {
+		c.CDI.Kill()
 	}
 	if c.ControlPlane == nil {
 		return nil

@@ -11,13 +11,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	kubevirtv1 "kubevirt.io/api/core/v1"
-	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
@@ -29,21 +27,18 @@ const NodeName = "node-1"
 // NoRoom is the node label of which no node has the value: a pod that wants it is told what a scheduler would say.
 const NoRoom = "no-room"
 
-// SchedulerSays is what such a pod is told, ImportSays what a volume that can't be filled is.
-const (
-	SchedulerSays = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
-	ImportSays    = "Unable to connect to http data source: expected status code 200, got 404"
-)
+// SchedulerSays is what such a pod is told.
+const SchedulerSays = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
 
-// Node plays what an API server alone has not: scheduler, kubelet and virt-handler of one node with endless room, and CDI, which
-// fills every volume at once. It does no more than to write what the real ones would write.
+// Node plays what an API server alone has not: scheduler, kubelet and virt-handler of one node with endless room, CDI's importers, which fill
+// every volume at once, and the storage that volumes are on. It does no more than to write what the real ones would write.
 type Node struct {
 	// Handler is virt-handler's service account.
 	Handler client.Client
 	// Power switches guests on. nil: nothing runs in them.
 	Power atomic.Pointer[Power]
-	// Broken has CDI fail to fill volumes.
-	Broken atomic.Bool
+	// Broken has importers fail, and say why. nil: they do not.
+	Broken atomic.Pointer[Failure]
 	// Birth is asked what becomes of a guest that is to start. nil starts it.
 	Birth atomic.Pointer[func(*kubevirtv1.VirtualMachineInstance) Birth]
 
@@ -100,11 +95,15 @@ func startNode(ctx context.Context, c *Cluster) (*Node, error) {
 	if err := c.Admin.Create(ctx, node); err != nil {
 		return nil, err
 	}
+	if err := makeStorage(ctx, c.Admin); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	n := &Node{admin: c.Admin, Handler: handler, cancel: cancel}
 	follow(ctx, n, &corev1.PodList{}, n.pod)
 	follow(ctx, n, &kubevirtv1.VirtualMachineInstanceList{}, n.instance)
-	follow(ctx, n, &cdiv1.DataVolumeList{}, n.volume)
+	follow(ctx, n, &corev1.PersistentVolumeClaimList{}, n.claim)
+	follow(ctx, n, &corev1.PersistentVolumeList{}, n.volume)
 	return n, nil
 }
 
@@ -152,7 +151,7 @@ func pause(ctx context.Context) {
 	}
 }
 
-// pod is bound, and runs; one that is to go is gone.
+// pod is bound once its volumes are there, and runs; an importer's runs to its end; one that is to go is gone.
 func (n *Node) pod(ctx context.Context, p *corev1.Pod) error {
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -160,9 +159,10 @@ func (n *Node) pod(ctx context.Context, p *corev1.Pod) error {
 	case p.Spec.NodeSelector[NoRoom] != "":
 		return n.unschedulable(ctx, p)
 	case p.Spec.NodeName == "":
-		binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: NodeName}}
-		return client.IgnoreNotFound(n.admin.SubResource("binding").Create(ctx, p, binding))
-	case p.Status.Phase == corev1.PodRunning:
+		return n.schedule(ctx, p)
+	case p.Labels[importerLabel] == importer:
+		return n.fill(ctx, p)
+	case p.Status.Phase != corev1.PodPending:
 		return nil
 	}
 	before := p.DeepCopy()
@@ -176,6 +176,22 @@ func (n *Node) pod(ctx context.Context, p *corev1.Pod) error {
 		})
 	}
 	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, p, client.MergeFrom(before)))
+}
+
+// schedule binds a pod to the node. One that waits for a claim is looked at again when that is bound.
+func (n *Node) schedule(ctx context.Context, p *corev1.Pod) error {
+	for _, v := range p.Spec.Volumes {
+		if v.PersistentVolumeClaim == nil {
+			continue
+		}
+		claim := &corev1.PersistentVolumeClaim{}
+		err := n.admin.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: v.PersistentVolumeClaim.ClaimName}, claim)
+		if err != nil || claim.Status.Phase != corev1.ClaimBound {
+			return client.IgnoreNotFound(err)
+		}
+	}
+	binding := &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: NodeName}}
+	return client.IgnoreNotFound(n.admin.SubResource("binding").Create(ctx, p, binding))
 }
 
 func (n *Node) unschedulable(ctx context.Context, p *corev1.Pod) error {
@@ -259,33 +275,4 @@ func (n *Node) switchOn(ctx context.Context, vmi *kubevirtv1.VirtualMachineInsta
 	})
 	n.guests.Store(client.ObjectKeyFromObject(vmi), off)
 	return nil
-}
-
-// volume is filled: it gets its claim, as CDI makes one.
-func (n *Node) volume(ctx context.Context, v *cdiv1.DataVolume) error {
-	if v.DeletionTimestamp != nil || v.Status.Phase == cdiv1.Succeeded || v.Status.Phase == cdiv1.Failed {
-		return nil
-	}
-	before := v.DeepCopy()
-	if n.Broken.Load() {
-		v.Status.Phase = cdiv1.Failed
-		v.Status.Conditions = []cdiv1.DataVolumeCondition{{Type: cdiv1.DataVolumeRunning, Status: corev1.ConditionFalse, Reason: "Error", Message: ImportSays}}
-		return client.IgnoreNotFound(n.admin.Status().Patch(ctx, v, client.MergeFrom(before)))
-	}
-	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Name, OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: "cdi.kubevirt.io/v1beta1", Kind: "DataVolume", Name: v.Name, UID: v.UID, Controller: ptr.To(true),
-		}}},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-			VolumeName:  "pv-" + v.Name,
-		},
-	}
-	if err := client.IgnoreAlreadyExists(n.admin.Create(ctx, claim)); err != nil {
-		return err
-	}
-	v.Status.Phase, v.Status.ClaimName = cdiv1.Succeeded, v.Name
-	v.Status.Conditions = []cdiv1.DataVolumeCondition{{Type: cdiv1.DataVolumeReady, Status: corev1.ConditionTrue}}
-	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, v, client.MergeFrom(before)))
 }

@@ -70,6 +70,7 @@ func TestGuests(t *testing.T) {
 		{"from a bare image, with packages", inTurn(s.packages)},
 		{"from a bare image, by kubeadm", inTurn(s.kubeadm)},
 		{"from what OpenStack was told", inTurn(s.openStack)},
+		{"from what KubeVirt was told", inTurn(s.kubeVirt)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -4,6 +4,7 @@ package vm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -37,6 +38,9 @@ const (
 	resolver = "10.0.2.3"
 )
 
+// anyMAC is the card's address where the cloud names none.
+const anyMAC = "52:54:00:12:34:56"
+
 // kernelArguments keep a guest that is interpreted, and thrown away, from work that does it no good. The journal goes to
 // the console, for people who look for what went wrong.
 const kernelArguments = "root=/dev/vda rw console=ttyS0 quiet loglevel=3 mitigations=off random.trust_cpu=1 " +
@@ -63,6 +67,8 @@ type guest struct {
 	machine body.Machine
 	// kubelet is the address on this machine that leads to the guest's kubelet.
 	kubelet string
+	// network is the guest's, where it is not the usual one. It holds the gateway all the same.
+	network string
 	// elsewhere tells that it is not the simulated cloud's.
 	elsewhere bool
 	// shown is how much of its console the cloud has been shown, in bytes.
@@ -166,7 +172,7 @@ func (h *hypervisor) boot(ctx context.Context, id, image string) error {
 	if err != nil {
 		return err
 	}
-	return h.power(ctx, &guest{machine: machine}, image, "52:54:00:12:34:56", func(path string) (string, error) { return h.seed(ctx, machine, path) })
+	return h.power(ctx, &guest{machine: machine}, image, anyMAC, func(path string) (string, error) { return h.seed(ctx, machine, path) })
 }
 
 // power switches a guest on. seed writes the disk by which it is told what it is to be, and returns what its kernel is told besides.
@@ -191,7 +197,7 @@ func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, see
 		"-kernel", filepath.Join(h.images, "kernel"), "-initrd", filepath.Join(h.images, "initrd"), "-append", kernelArguments+arguments,
 		"-drive", "if=virtio,format=qcow2,cache=unsafe,file="+disk, "-drive", "if=virtio,format=raw,readonly=on,file="+told,
 		"-netdev", fmt.Sprintf("user,id=n,ipv6=off,net=%s,host=%s,dns=%s,dhcpstart=%s,hostfwd=tcp:%s-%s:10250",
-			network, gateway, resolver, g.machine.IP, g.kubelet, g.machine.IP),
+			cmp.Or(g.network, network), gateway, resolver, g.machine.IP, g.kubelet, g.machine.IP),
 		"-device", "virtio-net-pci,netdev=n,romfile=,mac="+mac, "-device", "virtio-rng-pci")
 	if err != nil {
 		return err

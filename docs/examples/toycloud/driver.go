@@ -44,10 +44,8 @@ func Cloud() cloud.Cloud {
 		Consistency: 0, // the toy cloud reads its own writes
 		MaxUserData: 32 << 10,
 		MaxBatch:    50,
-		ProviderID: func(_ *infrav1.CloudAccountSpec, m *infrav1.CloudMachineSpec) string {
-			return "toy://" + m.CreationToken
-		},
-		Zone: func(m *infrav1.CloudMachineFields) string { return machineOf(m).Zone },
+		ProviderID:  func(*infrav1.CloudAccountSpec) string { return "toy://{{ v1.instance_id }}" },
+		Zone:        func(m *infrav1.CloudMachineFields) string { return machineOf(m).Zone },
 	}
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command manifests writes, as one JSON list, what KubeVirt's and CDI's operators would install so that virt-api and
-// virt-controller can work: custom resource definitions, service accounts and their rights, webhooks and API services. The latter
-// two name Services, which whoever runs the two outside of a cluster replaces by addresses.
+// Command manifests writes, as one JSON list, what KubeVirt's operator would install so that virt-api and virt-controller can
+// work: custom resource definitions, service accounts and their rights, webhooks and API services. The latter two name Services, which
+// whoever runs the two outside of a cluster replaces by addresses.
 package main
 
 import (
@@ -13,10 +13,8 @@ import (
 	extv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	cdi "kubevirt.io/containerized-data-importer/pkg/operator/resources"
 	"kubevirt.io/kubevirt/pkg/virt-operator/resource/generate/components"
 	"kubevirt.io/kubevirt/pkg/virt-operator/resource/generate/rbac"
-	"sigs.k8s.io/yaml"
 )
 
 // namespace that KubeVirt is installed in.
@@ -61,13 +59,6 @@ func write() error {
 	}{APIVersion: "v1", Kind: "List"}
 	for _, o := range all {
 		list.Items = append(list.Items, o)
-	}
-	for name, text := range cdi.CDICRDs {
-		var crd map[string]any
-		if err := yaml.Unmarshal([]byte(text), &crd); err != nil {
-			return fmt.Errorf("read CDI's %s: %w", name, err)
-		}
-		list.Items = append(list.Items, crd)
 	}
 	return json.NewEncoder(os.Stdout).Encode(list)
 }
