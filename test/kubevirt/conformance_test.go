@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package kubevirt_test holds the KubeVirt driver to a real Kubernetes API server with KubeVirt's own virt-api, its webhooks and
-// virt-controller, under the rights that the book gives it. The nodes are stand-ins. "make test-kubevirt" builds what it needs. It
+// virt-controller, and CDI's controller, under the rights that the book gives it. The nodes and their storage are stand-ins. "make test-kubevirt" builds what it needs. It
 // may not import controllers.
 package kubevirt_test
 

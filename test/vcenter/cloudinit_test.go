@@ -60,7 +60,7 @@ func TestCloudInit(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 
 	userData := "#cloud-config\nruncmd:\n- echo 'what a kubelet needs: äöü, \"quotes\" and\ttabs'\n" + strings.Repeat("# long\n", 5000)
-	_, err = d.Ensure(t.Context(), cloud.Request{
+	made, err := d.Ensure(t.Context(), cloud.Request{
 		Token: "0a1b2c3d", OwnershipID: "blue", Namespace: "team-a", Name: "blue-md-0-x7k2p", UserData: []byte(userData),
 		Spec: &infrav1.CloudMachineFields{VSphere: &infrav1.VSphereMachine{
 			Template: vcenter.Template, ResourcePool: vcenter.ResourcePool, Datastore: vcenter.Datastore,
@@ -80,7 +80,7 @@ func TestCloudInit(t *testing.T) {
 	read := readByCloudInit(t, v.VMs()[0].Options)
 	g.Expect(read.Found).To(BeTrue())
 	g.Expect(read.Platform).To(HavePrefix("envvar "))
-	g.Expect(read.Instance).To(Equal("0a1b2c3d"))
+	g.Expect(strings.Replace(row.ProviderID(account), "{{ v1.instance_id }}", read.Instance, 1)).To(Equal(made.ProviderID))
 	g.Expect(read.Hostname).To(Equal("blue-md-0-x7k2p"))
 	g.Expect(read.UserData).To(Equal(userData))
 	var dhcp, static string
