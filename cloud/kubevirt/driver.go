@@ -298,6 +298,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 		switch {
 		case err != nil:
 			errs[i] = err
+		case k == virtualMachines && r.Reason == beingDeleted:
 		case k == secrets:
 			leftovers[r.OwnershipID] = append(leftovers[r.OwnershipID], i)
 		default:

@@ -217,7 +217,7 @@ func TestStates(t *testing.T) {
 		"failed, rerun":    {vm: vm(kubevirtv1.RunStrategyRerunOnFailure), vmi: vmi(kubevirtv1.Failed), state: cloud.StatePending, reason: "again"},
 		"shut down, rerun": {vm: vm(kubevirtv1.RunStrategyRerunOnFailure), vmi: vmi(kubevirtv1.Succeeded), state: cloud.StateStopped},
 		"guest going":      {vm: vm(kubevirtv1.RunStrategyAlways), vmi: ending, state: cloud.StateStopping},
-		"deleted":          {vm: going, vmi: vmi(kubevirtv1.Running), state: cloud.StateStopping},
+		"deleted":          {vm: going, vmi: vmi(kubevirtv1.Running), state: cloud.StateStopping, reason: beingDeleted},
 	} {
 		g := NewWithT(t)
 		state, reason := stateOf(test.vm, test.vmi, test.volumes)

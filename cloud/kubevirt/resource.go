@@ -125,6 +125,9 @@ func evacuation(vmi *kubevirtv1.VirtualMachineInstance) (notice string, ending b
 	return "its node " + node + " is being drained: KubeVirt moves the VM to another", false
 }
 
+// beingDeleted is a VM's reason to stop of which the API server knows: asking for it once more changes nothing.
+const beingDeleted = "it is being deleted"
+
 // stateOf follows the phases of VMIs and the run strategies of VMs ("Run Strategies", "Lifecycle" in KubeVirt's user guide). A VM
 // that is moved to another node is the same VM, and runs.
 func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) (cloud.State, string) {
@@ -135,7 +138,7 @@ func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstan
 	stopped := strategy == kubevirtv1.RunStrategyHalted || strategy == kubevirtv1.RunStrategyManual
 	switch {
 	case !vm.DeletionTimestamp.IsZero():
-		return cloud.StateStopping, ""
+		return cloud.StateStopping, beingDeleted
 	case vmi == nil && stopped:
 		return cloud.StateStopped, "its run strategy was changed to " + string(strategy)
 	case vmi == nil:

@@ -106,9 +106,24 @@ func (x *tenant) setUp(ctx context.Context) error {
 func (x *tenant) addPool(ctx context.Context, replicas int32) error {
 	x.pools++
 	p := x.NewPool(string(rune('a'+x.pools-1)), replicas)
+	return scenario.Create(ctx, x.rig.Client, append(p.Objects(), healthCheck(p))...)
+}
+
+// healthCheck has a VM that never becomes a Node be replaced soon.
+func healthCheck(p scenario.Pool) *clusterv1.MachineHealthCheck {
 	health := p.HealthCheck(60)
-	health.Spec.Checks.NodeStartupTimeoutSeconds = ptr.To(int32(40)) // a VM that never becomes a Node is replaced soon
-	return scenario.Create(ctx, x.rig.Client, append(p.Objects(), health)...)
+	health.Spec.Checks.NodeStartupTimeoutSeconds = ptr.To(int32(40))
+	return health
+}
+
+// checkHealth makes the health checks of pools whose user was cut off before.
+func (x *tenant) checkHealth(ctx context.Context) error {
+	all, err := x.deployments(ctx)
+	for i := range all {
+		p := x.NewPool(strings.TrimPrefix(all[i].Name, x.Name+"-"), 0)
+		err = errors.Join(err, client.IgnoreAlreadyExists(x.rig.Client.Create(ctx, healthCheck(p))))
+	}
+	return err
 }
 
 // play does the schedule's actions at their times. What a user can't do now, the user does not do.
@@ -348,6 +363,8 @@ func (x *tenant) heal(ctx context.Context) error {
 	}
 	if x.deleted { // it may not have got through while the API server was away
 		errs = append(errs, scenario.Delete(ctx, x.rig.Client, x.Cluster()))
+	} else {
+		errs = append(errs, x.checkHealth(ctx))
 	}
 	return errors.Join(append(errs, x.rotate(ctx))...)
 }
