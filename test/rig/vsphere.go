@@ -4,6 +4,7 @@ package rig
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/base64"
@@ -68,7 +69,7 @@ func VMPower(fleet *body.Fleet, boot time.Duration) func(vcenter.VM) (off func()
 	return func(vm vcenter.VM) (off func()) {
 		b := fleet.New(body.Machine{
 			InstanceID: vm.UUID, Hostname: vm.Options["drover-host-name"], IP: vm.IP, CPU: vm.CPUs, MemoryMiB: vm.MemoryMiB, DiskGiB: 10,
-			Arch: "amd64", OS: "linux", UserData: unpack(vm.Options["guestinfo.userdata"]),
+			Arch: "amd64", OS: "linux", UserData: unpack(cmp.Or(vm.Options["guestinfo.userdata"], vm.Options["guestinfo.ignition.config.data"])),
 		})
 		var mu sync.Mutex
 		gone := false
@@ -88,7 +89,7 @@ func VMPower(fleet *body.Fleet, boot time.Duration) func(vcenter.VM) (off func()
 	}
 }
 
-// unpack is what cloud-init does to a variable; a body without user data does nothing, and that is seen.
+// unpack is what cloud-init and Ignition do to a variable; a body without user data does nothing, and that is seen.
 func unpack(text string) []byte {
 	packed, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
