@@ -153,9 +153,9 @@ func (k *kubevirtWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (
 		defer k.mu.Unlock()
 		k.births[x.Name] = append(k.births[x.Name], virt.Birth(m.birth))
 		k.midwife(x.KubeVirt.Node)
-		return forget(func() {}), nil
+		return forget(), nil
 	case m.short: // a page that is short says that others follow
-		return forget(func() {}), nil
+		return forget(), nil
 	}
 	b := &blow{manner: m, concerns: concerns, skip: f.Skip, count: f.Count, delay: f.Delay.Duration, hit: map[int]bool{}}
 	if f.Code != "" {
@@ -256,9 +256,5 @@ func (*kubevirtWorld) fall(_ context.Context, w *wave, mode simulator.DownMode) 
 		all = append(all, x.lines.inject(down))
 		x.Cloud.CutStreams()
 	}
-	return forget(func() {
-		for _, undo := range all {
-			undo()
-		}
-	}), nil
+	return forget(all...), nil
 }

@@ -96,9 +96,5 @@ func (vsphereWorld) fall(_ context.Context, w *wave, mode simulator.DownMode) (f
 	for _, x := range w.tenants {
 		all = append(all, x.VCenter.Inject(down))
 	}
-	return forget(func() {
-		for _, undo := range all {
-			undo()
-		}
-	}), nil
+	return forget(all...), nil
 }

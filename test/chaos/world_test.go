@@ -186,9 +186,11 @@ func mannerOf(kind simulator.FaultKind) (manner, error) {
 }
 
 // forget is an undo that can't fail.
-func forget(undo func()) func(context.Context) error {
+func forget(all ...func()) func(context.Context) error {
 	return func(context.Context) error {
-		undo()
+		for _, undo := range all {
+			undo()
+		}
 		return nil
 	}
 }
@@ -219,9 +221,5 @@ func (amazonWorld) fall(_ context.Context, w *wave, mode simulator.DownMode) (fu
 	for _, x := range w.tenants {
 		all = append(all, x.AWS.Inject(down))
 	}
-	return forget(func() {
-		for _, undo := range all {
-			undo()
-		}
-	}), nil
+	return forget(all...), nil
 }

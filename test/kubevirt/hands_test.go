@@ -71,3 +71,23 @@ func (c *cluster) evict(t testing.TB, name string) {
 		return c.Admin.SubResource("eviction").Create(t.Context(), &pods.Items[i], &policyv1.Eviction{})
 	}, "2m", "500ms").Should(MatchError(ContainSubstring("triggered evacuation of VMI")))
 }
+
+// plug puts a volume into the VM's specification, as virt-api does when it is asked to add one.
+func (c *cluster) plug(t testing.TB, vm, volume string) {
+	t.Helper()
+	g := NewWithT(t)
+	g.Eventually(func() error {
+		o := &kubevirtv1.VirtualMachine{}
+		if err := c.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: vm}, o); err != nil {
+			return err
+		}
+		spec := &o.Spec.Template.Spec
+		spec.Domain.Devices.Disks = append(spec.Domain.Devices.Disks, kubevirtv1.Disk{
+			Name: volume, DiskDevice: kubevirtv1.DiskDevice{Disk: &kubevirtv1.DiskTarget{Bus: kubevirtv1.DiskBusSCSI}},
+		})
+		spec.Volumes = append(spec.Volumes, kubevirtv1.Volume{Name: volume, VolumeSource: kubevirtv1.VolumeSource{
+			DataVolume: &kubevirtv1.DataVolumeSource{Name: volume, Hotpluggable: true},
+		}})
+		return c.Admin.Update(t.Context(), o)
+	}, "1m", "100ms").Should(Succeed())
+}

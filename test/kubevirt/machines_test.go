@@ -180,6 +180,13 @@ func TestDeletion(t *testing.T) {
 	running := runs(t, d, req.Token)
 	g.Expect(running.ID).To(Equal(made.ID))
 	g.Expect(running.Addresses).To(HaveLen(1), "no link-local address, and none of the guest's own bridges")
+	shown := len(listed(t, d, owner))
+	infra.plug(t, req.Token, plugged.Name)
+	until(t, "the volume is filled", func() bool {
+		g.Expect(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(plugged), plugged)).To(Succeed())
+		return plugged.Status.Phase == cdiv1.Succeeded
+	})
+	g.Expect(listed(t, d, owner)).To(HaveLen(shown))
 
 	calls.reset()
 	g.Expect(d.Delete(t.Context(), []cloud.Resource{running})).To(Equal([]error{nil}))
@@ -201,6 +208,9 @@ func TestDeletion(t *testing.T) {
 	g.Expect(calls.count("DeleteVirtualMachine")).To(Equal(1))
 	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(plugged), plugged)).To(Succeed())
 	g.Expect(plugged.DeletionTimestamp).To(BeNil())
+	claim := &corev1.PersistentVolumeClaim{}
+	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(plugged), claim)).To(Succeed())
+	g.Expect(claim.DeletionTimestamp).To(BeNil())
 
 	other := foreignVM(req.Token) // the name is free again, and another one takes it
 	g.Expect(infra.Admin.Create(t.Context(), other)).To(Succeed())

@@ -75,10 +75,7 @@ func DressAWS(o client.Object, endpoint, secret string) {
 		}
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated, o.Spec.AWS = nil, &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint}
-		if o.Spec.RateLimits == nil { // EC2's own would make a test of hundreds of machines last
-			fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
-			o.Spec.RateLimits = &infrav1.RateLimits{Create: fast, Delete: fast, Read: fast}
-		}
+		hurry(o)
 	case *infrav1.CloudMachineTemplate:
 		nodes := infrav1.AWSSelector{Tags: map[string]string{"role": "nodes"}}
 		o.Spec.Template.Spec.Simulated = nil

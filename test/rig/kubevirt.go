@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	kubevirtv1 "kubevirt.io/api/core/v1"
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,7 +42,6 @@ type kubevirt struct {
 type vm struct {
 	uid  types.UID
 	tags map[string]string
-	gone bool
 }
 
 func (k *kubevirt) start(ctx context.Context, _ *Rig) (err error) {
@@ -80,10 +78,7 @@ func dressKubeVirt(object client.Object, t *Tenant, kubeconfig []byte) {
 		}
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated, o.Spec.KubeVirt = nil, &infrav1.KubeVirtAccount{Namespace: t.Name}
-		if o.Spec.RateLimits == nil { // the prudent ones would make a test of many machines last
-			fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
-			o.Spec.RateLimits = &infrav1.RateLimits{Create: fast, Delete: fast, Read: fast}
-		}
+		hurry(o)
 	case *infrav1.CloudMachineTemplate:
 		o.Spec.Template.Spec.Simulated = nil
 		o.Spec.Template.Spec.KubeVirt = &infrav1.KubeVirtMachine{
@@ -109,24 +104,23 @@ func (k *kubevirt) watch(ctx context.Context) {
 		}
 		for e := range w.ResultChan() {
 			if o, ok := e.Object.(*kubevirtv1.VirtualMachine); ok {
-				k.note(o, e.Type == watch.Deleted)
+				k.note(o)
 			}
 		}
 		w.Stop()
 	}
 }
 
-func (k *kubevirt) note(o *kubevirtv1.VirtualMachine, gone bool) {
+func (k *kubevirt) note(o *kubevirtv1.VirtualMachine) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	key := client.ObjectKeyFromObject(o)
 	for _, known := range k.vms[key] {
 		if known.uid == o.UID {
-			known.gone = known.gone || gone
 			return
 		}
 	}
-	k.vms[key] = append(k.vms[key], &vm{o.UID, tagsOf(&o.ObjectMeta), gone})
+	k.vms[key] = append(k.vms[key], &vm{o.UID, tagsOf(&o.ObjectMeta)})
 }
 
 func tagsOf(m *metav1.ObjectMeta) map[string]string {
@@ -151,7 +145,7 @@ func (k *kubevirt) books(ctx context.Context) (simulator.Snapshot, error) {
 		}
 		there := map[types.UID]bool{}
 		for i := range live.Items {
-			k.note(&live.Items[i], false)
+			k.note(&live.Items[i])
 			there[live.Items[i].UID] = true
 		}
 		k.mu.Lock()

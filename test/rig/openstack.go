@@ -85,10 +85,7 @@ func DressOpenStack(object client.Object, door, project string) {
 		o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 5, ActiveSeconds: 3} // of a cloud that works at a listing for a second
 		o.Spec.OpenStack = &infrav1.OpenStackAccount{AuthURL: door + "/identity/v3", ProjectID: project, Region: stack.Region,
 			RegionalProviderIDs: strings.Contains(o.Namespace, "regional")}
-		if o.Spec.RateLimits == nil { // the prudent ones would make a test of many machines last
-			fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
-			o.Spec.RateLimits = &infrav1.RateLimits{Create: fast, Delete: fast, Read: fast}
-		}
+		hurry(o)
 	case *infrav1.CloudMachineTemplate:
 		o.Spec.Template.Spec.Simulated = nil
 		o.Spec.Template.Spec.OpenStack = &infrav1.OpenStackMachine{

@@ -89,6 +89,14 @@ func (t *Tenant) Close() {
 	}
 }
 
+// hurry gives an account that says no limits such as do not make a test of hundreds of machines last, as a cloud's own would.
+func hurry(o *infrav1.CloudAccount) {
+	if o.Spec.RateLimits == nil {
+		fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
+		o.Spec.RateLimits = &infrav1.RateLimits{Create: fast, Delete: fast, Read: fast}
+	}
+}
+
 // Objects are the namespace and all in it but worker pools.
 func (t *Tenant) Objects() ([]client.Object, error) {
 	u, err := url.Parse(t.rig.Workload.URL)

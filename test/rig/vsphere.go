@@ -117,10 +117,7 @@ func DressVSphere(o client.Object, endpoint string, ca []byte, password string) 
 		server := strings.TrimPrefix(endpoint, "https://")
 		o.Spec.Simulated = nil
 		o.Spec.VSphere = &infrav1.VSphereAccount{Server: server, Datacenter: vcenter.Datacenter, CABundle: string(ca)}
-		if o.Spec.RateLimits == nil { // the prudent ones would make a test of many machines last
-			fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
-			o.Spec.RateLimits = &infrav1.RateLimits{Create: fast, Delete: fast, Read: fast}
-		}
+		hurry(o)
 	case *infrav1.CloudMachineTemplate:
 		o.Spec.Template.Spec.Simulated = nil
 		o.Spec.Template.Spec.VSphere = &infrav1.VSphereMachine{
