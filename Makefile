@@ -27,7 +27,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-outage test-aws test-orphans test-autoscaler test-e2e test-kubeadm test-vsphere test-openstack test-kubevirt test-kubevirt-long test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
+.PHONY: help build test test-long test-outage test-aws test-orphans test-autoscaler test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-kubevirt-long test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,9 +62,13 @@ test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and b
 	@hack/tool $(PLAYGROUND) kube-scheduler cluster-autoscaler >/dev/null
 	$(OTHERS) ./test/autoscaler
 
-test-e2e: ## Run Cluster API's own end-to-end specs, as far as they need neither Pods nor control plane machines (5 minutes)
+test-e2e: ## Run Cluster API's own end-to-end specs, as far as they need neither Pods nor control plane machines (7 minutes)
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/e2e
+
+test-e2e-kind: ## Run the same specs on a kind cluster, with the image that the Dockerfile makes (Docker and the Internet)
+	docker build --build-arg VERSION=$(VERSION) -t $(IMAGE) .
+	$(OTHERS) ./test/e2e -kind
 
 test-kubeadm: ## Have Cluster API's kubeadm providers set up machines of an adopted cluster, and a control plane for CloudInitConfigs to join (10 minutes)
 	@hack/tool $(PLAYGROUND) capi-kubeadm-bootstrap capi-kubeadm-controlplane kubeadm >/dev/null

@@ -265,6 +265,9 @@ func (o *options) accountReconciler(mgr ctrl.Manager, accounts *cloud.Accounts, 
 
 // register adds every controller, webhook and check to the manager.
 func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
+	if err := controllers.CheckKinds(ctx, mgr.GetConfig(), mgr.GetScheme()); err != nil {
+		return err
+	}
 	if err := controllers.SetupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}

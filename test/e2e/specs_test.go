@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/test/e2e"
+	"sigs.k8s.io/cluster-api/test/framework"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -36,7 +37,7 @@ var _ = Describe("A cluster", func() {
 			e2e.QuickStartSpec(context.Background(), func() e2e.QuickStartSpecInput {
 				return e2e.QuickStartSpecInput{
 					E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
-					InfrastructureProvider: ptr.To(provider), Flavor: ptr.To(flavor), WorkerMachineCount: ptr.To[int64](3),
+					InfrastructureProvider: ptr.To(infrastructure), Flavor: ptr.To(flavor), WorkerMachineCount: ptr.To[int64](3),
 					ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.secrets,
 				}
 			})
@@ -48,7 +49,7 @@ var _ = Describe("A MachineDeployment is scaled", func() {
 	e2e.MachineDeploymentScaleSpec(context.Background(), func() e2e.MachineDeploymentScaleSpecInput {
 		return e2e.MachineDeploymentScaleSpecInput{
 			E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
-			InfrastructureProvider: ptr.To(provider), Flavor: "adopted", ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.secrets,
+			InfrastructureProvider: ptr.To(infrastructure), Flavor: "adopted", ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.secrets,
 		}
 	})
 })
@@ -57,7 +58,7 @@ var _ = Describe("A MachineDeployment heals", func() {
 	e2e.MachineDeploymentRemediationSpec(context.Background(), func() e2e.MachineDeploymentRemediationSpecInput {
 		return e2e.MachineDeploymentRemediationSpecInput{
 			E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
-			InfrastructureProvider: ptr.To(provider), ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.secrets,
+			InfrastructureProvider: ptr.To(infrastructure), ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.secrets,
 		}
 	})
 })
@@ -73,12 +74,45 @@ var _ = Describe("A cluster goes in order", func() {
 	e2e.ClusterDeletionSpec(context.Background(), func() e2e.ClusterDeletionSpecInput {
 		return e2e.ClusterDeletionSpecInput{
 			E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
-			InfrastructureProvider: ptr.To(provider), Flavor: ptr.To("topology"), ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.secrets,
+			InfrastructureProvider: ptr.To(infrastructure), Flavor: ptr.To("topology"), ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.secrets,
 			ClusterDeletionPhases: []e2e.ClusterDeletionPhase{
 				{ObjectFilter: of("MachineDeployment", "MachineSet", "Machine"), BlockingObjectFilter: of("Machine")},
 				{ObjectFilter: of("AdoptedControlPlane"), BlockingObjectFilter: of("AdoptedControlPlane")},
 				{ObjectFilter: of("CloudCluster"), BlockingObjectFilter: of("CloudCluster")},
 			},
 		}
+	})
+})
+
+var _ = Describe("Many clusters", Ordered, func() {
+	const clusters, machines = 10, 10
+	Context("are made at once", func() {
+		// The spec's own waits are for control plane machines.
+		e2e.ScaleSpec(context.Background(), func() e2e.ScaleSpecInput {
+			return e2e.ScaleSpecInput{
+				E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
+				InfrastructureProvider: ptr.To(infrastructure), Flavor: ptr.To("topology"), PostNamespaceCreated: shared.secrets,
+				ClusterCount: ptr.To[int64](clusters), WorkerPerMachineDeploymentCount: ptr.To[int64](machines),
+				SkipWaitForCreation: true, SkipUpgrade: true, SkipCleanup: true,
+			}
+		})
+	})
+
+	It("have all their machines, and go", func(ctx SpecContext) {
+		const namespace = "scale" // ScaleSpec's
+		c := shared.proxy.GetClient()
+		Eventually(func(g Gomega) {
+			list := &clusterv1.MachineList{}
+			g.Expect(c.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
+			phases := map[string]int{}
+			for _, m := range list.Items {
+				phases[m.Status.Phase]++
+			}
+			g.Expect(phases).To(Equal(map[string]int{string(clusterv1.MachinePhaseRunning): clusters * machines}))
+		}, "5m", "1s").Should(Succeed())
+		framework.DeleteAllClustersAndWait(ctx, framework.DeleteAllClustersAndWaitInput{
+			ClusterProxy: shared.proxy, ClusterctlConfigPath: shared.config, Namespace: namespace, ArtifactFolder: shared.artifacts,
+		}, shared.settings.GetIntervals("scale", "wait-delete-cluster")...)
+		framework.DeleteNamespace(ctx, framework.DeleteNamespaceInput{Deleter: c, Name: namespace})
 	})
 })

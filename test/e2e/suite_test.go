@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -29,19 +30,26 @@ import (
 )
 
 const (
-	version    = "v0.1.0"
-	kubernetes = "v1.36.3"
-	provider   = "drover:" + version
+	version        = "v0.1.0"
+	image          = "ghcr.io/drover-io/drover:" + version
+	kubernetes     = "v1.36.3"
+	clusterAPI     = "v1.14.2"
+	infrastructure = "drover:" + version
 )
+
+var onKind = flag.Bool("kind", false, "run the specs on a kind cluster, with Drover's image, which must have been built; needs Docker and the Internet")
 
 // stage is what all specs share.
 type stage struct {
-	management *playground.Management
-	cloud      *playground.Simulator
-	proxy      framework.ClusterProxy
+	proxy framework.ClusterProxy
 	// config is clusterctl's, artifacts the folder for logs and for the objects of a spec that failed.
 	config, artifacts string
 	settings          *clusterctl.E2EConfig
+	// cloud is the simulated one, by what nobody but a test asks of it; token opens it to an account.
+	cloud simulator.Admin
+	token string
+	// kubeconfig leads to the management cluster, from wherever Drover runs.
+	kubeconfig []byte
 }
 
 func TestE2E(t *testing.T) {
@@ -58,51 +66,56 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	s.artifacts = filepath.Join(folder, "artifacts")
 	s.config = s.release(ctx, folder)
 	s.settings = &clusterctl.E2EConfig{
-		Variables: map[string]string{"KUBERNETES_VERSION": kubernetes},
+		Variables: map[string]string{"KUBERNETES_VERSION": kubernetes, "KUBERNETES_VERSION_UPGRADE_FROM": kubernetes},
 		Intervals: map[string][]string{
-			"default/wait-cluster": {"1m", "500ms"}, "default/wait-control-plane": {"1m", "500ms"}, "default/wait-worker-nodes": {"3m", "500ms"},
+			"default/wait-controllers": {"5m", "1s"},
+			"default/wait-cluster":     {"1m", "500ms"}, "default/wait-control-plane": {"1m", "500ms"}, "default/wait-worker-nodes": {"3m", "500ms"},
 			"default/wait-machine-remediation": {"3m", "500ms"}, "default/wait-delete-cluster": {"3m", "500ms"},
 		},
 	}
-
-	var err error
-	s.management, err = playground.StartManagement(ctx, playground.ManagementOptions{ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr}})
-	Expect(err).NotTo(HaveOccurred())
-	Expect(s.management.InstallDrover(ctx)).To(Succeed())
-	s.cloud, err = playground.StartSimulator(ctx, playground.SimulatorOptions{})
-	Expect(err).NotTo(HaveOccurred())
-	_, err = s.management.StartDrover(ctx, playground.DroverOptions{Args: []string{"--simulated-endpoint=" + s.cloud.URL, "--leader-elect=false"}})
-	Expect(err).NotTo(HaveOccurred())
-
 	scheme := runtime.NewScheme()
 	framework.TryAddDefaultSchemes(scheme)
 	for _, add := range []func(*runtime.Scheme) error{infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme} {
 		Expect(add(scheme)).To(Succeed())
 	}
-	s.proxy = framework.NewClusterProxy("management", s.management.AdminKubeconfig(), scheme)
+	if *onKind {
+		s.startKind(ctx, scheme)
+	} else {
+		s.startPlayground(ctx, scheme)
+	}
 })
 
 var _ = AfterSuite(func(ctx SpecContext) {
-	s := shared
-	if s.proxy != nil {
-		s.proxy.Dispose(ctx)
-	}
-	if s.cloud != nil {
-		snapshot, err := simulator.Admin{URL: s.cloud.URL}.Snapshot(ctx)
+	if shared.cloud.URL != "" {
+		snapshot, err := shared.cloud.Snapshot(ctx)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(snapshot.Live()).To(BeEmpty(), "every spec has deleted its cluster")
-		Expect(s.cloud.Stop()).To(Succeed())
-	}
-	if s.management != nil {
-		Expect(s.management.Stop()).To(Succeed())
 	}
 })
+
+// startPlayground starts a management cluster of processes, without Docker.
+func (s *stage) startPlayground(ctx context.Context, scheme *runtime.Scheme) {
+	management, err := playground.StartManagement(ctx, playground.ManagementOptions{ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr}})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(management.Stop)
+	Expect(management.InstallDrover(ctx)).To(Succeed())
+	cloud, err := playground.StartSimulator(ctx, playground.SimulatorOptions{})
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(cloud.Stop)
+	s.cloud, s.token = simulator.Admin{URL: cloud.URL}, cloud.Token
+	_, err = management.StartDrover(ctx, playground.DroverOptions{Args: []string{"--simulated-endpoint=" + cloud.URL, "--leader-elect=false"}})
+	Expect(err).NotTo(HaveOccurred())
+	s.kubeconfig, err = os.ReadFile(management.AdminKubeconfig())
+	Expect(err).NotTo(HaveOccurred())
+	s.proxy = framework.NewClusterProxy("management", management.AdminKubeconfig(), scheme)
+	DeferCleanup(s.proxy.Dispose)
+}
 
 // release writes a release of Drover's, with the flavour that the remediation spec wants, and returns the clusterctl
 // configuration that leads there.
 func (s *stage) release(ctx context.Context, folder string) string {
 	cmd := exec.CommandContext(ctx, "hack/release-manifests", folder)
-	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "VERSION="+version, "IMAGE=ghcr.io/drover-io/drover:"+version)
+	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "VERSION="+version, "IMAGE="+image)
 	out, err := cmd.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 
@@ -119,7 +132,7 @@ func (s *stage) release(ctx context.Context, folder string) string {
 	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-md-remediation.yaml"), []byte(sick), 0o600)).To(Succeed())
 
 	config := filepath.Join(folder, "clusterctl.yaml")
-	text := fmt.Sprintf("providers:\n- name: drover\n  type: InfrastructureProvider\n  url: %s/infrastructure-components.yaml\n", repository)
+	text := fmt.Sprintf("DROVER_SIMULATED_ENDPOINT: %s\nproviders:\n- name: drover\n  type: InfrastructureProvider\n  url: %s/infrastructure-components.yaml\n", cloudInCluster, repository)
 	Expect(os.WriteFile(config, []byte(text), 0o600)).To(Succeed())
 	return config
 }
@@ -127,11 +140,9 @@ func (s *stage) release(ctx context.Context, folder string) string {
 // secrets makes what a user has ready before a cluster, in its namespace: the kubeconfig of the cluster that is adopted, which is
 // the management cluster itself, and the cloud's credentials.
 func (s *stage) secrets(proxy framework.ClusterProxy, namespace string) {
-	kubeconfig, err := os.ReadFile(s.management.AdminKubeconfig()) // the specs themselves use it, too
-	Expect(err).NotTo(HaveOccurred())
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
 	Expect(scenario.Create(context.Background(), proxy.GetClient(),
-		&corev1.Secret{ObjectMeta: meta("adopted-kubeconfig"), Data: map[string][]byte{"value": kubeconfig}},
-		&corev1.Secret{ObjectMeta: meta("simulated-credentials"), Data: map[string][]byte{"token": []byte(s.cloud.Token)}},
+		&corev1.Secret{ObjectMeta: meta("adopted-kubeconfig"), Data: map[string][]byte{"value": s.kubeconfig}},
+		&corev1.Secret{ObjectMeta: meta("simulated-credentials"), Data: map[string][]byte{"token": []byte(s.token)}},
 	)).To(Succeed())
 }

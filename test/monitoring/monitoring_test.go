@@ -108,6 +108,7 @@ func TestQueries(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	s := start(t)
 	prometheus := startPrometheus(t, s.drover.Metrics)
+	began := time.Now()
 	s.lives(prometheus)
 	s.trouble()
 	// Not among them: DroverNoRoom, for which the cloud must have been asked a second time, minutes later.
@@ -122,8 +123,42 @@ func TestQueries(t *testing.T) {
 		}
 		return "", nil
 	})
+	drawDashboard(t, prometheus, began)
 	s.drover.Kill()
 	s.until("a manager that is gone does too", prometheus.raised("DroverDown"))
+}
+
+// panel is a part of the dashboard, as Grafana reads it.
+type panel struct {
+	Type, Title string
+	GridPos     struct{ X, Y, W, H int }
+	FieldConfig struct{ Defaults struct{ Unit string } }
+	Targets     []target
+}
+
+type target struct{ Expr, LegendFormat string }
+
+// asked is the query with Grafana's variables filled in: all accounts.
+func (t target) asked() string {
+	return strings.NewReplacer("$__rate_interval", "30s", "$account", ".*").Replace(t.Expr)
+}
+
+type dashboard struct {
+	Panels     []panel
+	Templating struct {
+		List []struct {
+			Name, Type string
+			Query      json.RawMessage
+		}
+	}
+}
+
+func readDashboard(t *testing.T) (d dashboard) {
+	t.Helper()
+	if err := json.Unmarshal(read(t, "dashboard.json"), &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // comparison is the end of an alert's expression. With "bool" it says of each series whether it is so, and not only of those
@@ -145,22 +180,8 @@ func queries(t *testing.T) map[string]string {
 			all["alert "+r.Alert] = comparison.ReplaceAllString(r.Expr, " $1 bool $2")
 		}
 	}
-	var dashboard struct {
-		Panels []struct {
-			Type, Title string
-			Targets     []struct{ Expr string }
-		}
-		Templating struct {
-			List []struct {
-				Name, Type string
-				Query      json.RawMessage
-			}
-		}
-	}
-	if err := json.Unmarshal(read(t, "dashboard.json"), &dashboard); err != nil {
-		t.Fatal(err)
-	}
-	for _, v := range dashboard.Templating.List {
+	board := readDashboard(t)
+	for _, v := range board.Templating.List {
 		if v.Type != "query" {
 			continue
 		}
@@ -174,12 +195,12 @@ func queries(t *testing.T) map[string]string {
 		}
 		all["variable "+v.Name] = "count by (" + label + ") (" + metric + "}" + ")"
 	}
-	for _, p := range dashboard.Panels {
+	for _, p := range board.Panels {
 		if (len(p.Targets) == 0) != (p.Type == "row") {
 			t.Errorf("panel %s has %d queries", p.Title, len(p.Targets))
 		}
 		for i, target := range p.Targets {
-			all[fmt.Sprintf("panel %s, query %d", p.Title, i)] = strings.NewReplacer("$__rate_interval", "30s", "$account", ".*").Replace(target.Expr)
+			all[fmt.Sprintf("panel %s, query %d", p.Title, i)] = target.asked()
 		}
 	}
 	return all
@@ -241,23 +262,31 @@ func start(t *testing.T) *stage {
 	return s
 }
 
-// lives has a pool of two machines come and go, and sees that each part of their lives was measured, once each.
+// lives has a pool of machines come and go, some before the others, and sees that each part of their lives was measured, once each.
 func (s *stage) lives(prometheus server) {
 	s.Helper()
-	brief := scenario.Pool{Cluster: s.blue, Name: "brief", Replicas: 2}
+	const machines, first = 10, 4
+	brief := scenario.Pool{Cluster: s.blue, Name: "brief", Replicas: machines}
 	s.must(scenario.Create(s.Context(), s.client, slices.Concat(s.blue.Objects(), brief.Objects())...))
-	s.until("two machines have come", brief.Ready(s.client, 2))
+	s.until("its machines have come", brief.Ready(s.client, machines))
+	s.must(brief.Scale(s.Context(), s.client, machines-first))
+	s.until("some are gone", prometheus.measured("delete", first))
 	s.must(scenario.Delete(s.Context(), s.client, brief.Deployment()))
-	s.until("they are gone", scenario.Empty(s.client, &infrav1.CloudMachineList{}, s.blue.Namespace))
+	s.until("all are gone", scenario.Empty(s.client, &infrav1.CloudMachineList{}, s.blue.Namespace))
 	for _, part := range []string{"create", "join", "drain", "delete"} {
-		s.until("it is known how long they took to "+part, func(ctx context.Context) (string, error) {
-			query := fmt.Sprintf(`drover_machine_%s_seconds_count{cloud="simulated"} == 2 and drover_machine_%s_seconds_sum > 0`, part, part)
-			n, err := prometheus.ask(ctx, query)
-			if n != 1 {
-				return query + " is not so", err
-			}
-			return "", err
-		})
+		s.until("it is known how long they took to "+part, prometheus.measured(part, machines))
+	}
+}
+
+// measured checks that a part of machines' lives was measured so many times.
+func (s server) measured(part string, times int) scenario.Check {
+	return func(ctx context.Context) (string, error) {
+		query := fmt.Sprintf(`drover_machine_%s_seconds_count{cloud="simulated"} == %d and drover_machine_%s_seconds_sum > 0`, part, times, part)
+		n, err := s.ask(ctx, query)
+		if n != 1 {
+			return query + " is not so", err
+		}
+		return "", err
 	}
 }
 

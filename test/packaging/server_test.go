@@ -85,6 +85,7 @@ func TestManagementCluster(t *testing.T) {
 	if err := management.ServeDrover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	step("kinds of an older release are told", func(t *testing.T) { oldKinds(t, management, server) })
 	life := newLife(t, ctl, management)
 	step("every flavour, strictly", func(t *testing.T) {
 		for _, provider := range []string{"bootstrap", "controlplane"} {

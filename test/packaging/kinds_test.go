@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package packaging
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/test/playground"
+)
+
+// oldKinds: a manager whose CRDs are an older release's does not begin, because the API server would drop what it writes. It
+// names a field that is not known, and what to do.
+func oldKinds(t *testing.T, management *playground.Management, server client.Client) {
+	crd := &unstructured.Unstructured{}
+	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	key := client.ObjectKey{Name: "cloudmachines.infrastructure.cluster.x-k8s.io"}
+	change := func(change func(spec map[string]any)) {
+		t.Helper()
+		err := server.Get(t.Context(), key, crd)
+		if err == nil {
+			versions := crd.Object["spec"].(map[string]any)["versions"].([]any)
+			fields, ok, _ := unstructured.NestedFieldNoCopy(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties")
+			if !ok {
+				t.Fatal("the CRD has no fields")
+			}
+			change(fields.(map[string]any))
+			err = server.Update(t.Context(), crd)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var field any
+	change(func(fields map[string]any) { field = fields["creationAttempt"]; delete(fields, "creationAttempt") })
+	p, err := management.StartDrover(t.Context(), playground.DroverOptions{})
+	if err == nil {
+		p.Kill()
+		t.Error("the manager begins")
+	} else if said := err.Error(); !strings.Contains(said, "CloudMachine of infrastructure.cluster.x-k8s.io/v1alpha1 does not have the field spec.creationAttempt") {
+		t.Error(said)
+	}
+	change(func(fields map[string]any) { fields["creationAttempt"] = field })
+}
+
+// TestWithoutClusterAPI: where Cluster API was forgotten, the manager says so.
+func TestWithoutClusterAPI(t *testing.T) {
+	plane, err := playground.StartControlPlane(t.Context(), playground.ControlPlaneOptions{Progress: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := plane.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	binary, err := playground.Build(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := playground.Run("drover", t.TempDir(), nil, binary, "--kubeconfig="+plane.AdminKubeconfig(), "--leader-elect=false", "--diagnostics-address=127.0.0.1:0", "--health-addr=127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Kill)
+	select {
+	case <-p.Done():
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the manager goes on")
+	}
+	if err := p.Wait(); err == nil || !strings.Contains(err.Error(), "does not serve cluster.x-k8s.io/v1beta2: install Cluster API v1.11 or newer first (clusterctl init)") {
+		t.Error(err)
+	}
+}
