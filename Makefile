@@ -13,9 +13,11 @@ IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 # What one package's tests may take before Go ends them with the stacks. Results are never taken from Go's cache (-count 1):
 # many tests run bin/drover, of which the cache knows nothing.
 TEST_TIMEOUT ?= 40m
+# Packages whose tests run at the same time: twice as many as there are processors, because half of the time they wait.
+TOGETHER := $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/aws test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/e2e test/kubeadm test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
+LONG := test/aws test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/monitoring test/e2e test/kubeadm test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
 OTHERS := go test -count 1 -p 1 -timeout 6h
 
 # The first of the schedules that `make test-long` and `make test-orphans` run, so that it does the same each time. `make chaos` draws its own.
@@ -27,7 +29,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-outage test-aws test-orphans test-autoscaler test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-kubevirt-long test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
+.PHONY: help build test test-long test-outage test-aws test-orphans test-autoscaler test-monitoring test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-kubevirt-long test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +39,7 @@ build: ## Build bin/drover
 
 test: ## Run the tests that end in minutes, against the real API server and Cluster API, race detector on for all that is ours
 	@hack/tool $(PLAYGROUND) >/dev/null
-	go test -race -count 1 -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
+	go test -race -count 1 -p $(TOGETHER) -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
 
 test-long: ## Run lifecycles, a crash at every step, and 50 schedules of chaos (half an hour)
 	@hack/tool $(PLAYGROUND) >/dev/null
@@ -61,6 +63,10 @@ test-orphans: ## Run 100 random schedules of mistakes that make orphans, with th
 test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and back (on a stand-in for EC2, too), short of capacity, and frozen
 	@hack/tool $(PLAYGROUND) kube-scheduler cluster-autoscaler >/dev/null
 	$(OTHERS) ./test/autoscaler
+
+test-monitoring: ## Show alerts, dashboard and configuration to the real Prometheus and kube-state-metrics, beside a manager in trouble
+	@hack/tool $(PLAYGROUND) kube-state-metrics >/dev/null
+	$(OTHERS) ./test/monitoring
 
 test-e2e: ## Run Cluster API's own end-to-end specs, as far as they need neither Pods nor control plane machines (7 minutes)
 	@hack/tool $(PLAYGROUND) >/dev/null
@@ -151,7 +157,7 @@ verify-generate: generate ## Fail when what is committed differs from what `make
 
 docs: ## Build the book as a site to out/site/; a broken link is an error (Debian's or Ubuntu's mkdocs, not installed)
 	rm -rf out/book && mkdir -p out/book
-	git ls-files -co --exclude-standard '*.md' docs config/prometheus cloud/error.go tilt-provider.json LICENSE | xargs cp --parents -t out/book
+	git ls-files -co --exclude-standard '*.md' docs config/prometheus cloud/error.go cloud/aws/queue.go tilt-provider.json Tiltfile LICENSE | xargs cp --parents -t out/book
 	mkdocs=$$(hack/debs mkdocs); "$$mkdocs" python3 -m mkdocs build --strict
 
 release-manifests: ## Write infrastructure-components.yaml, metadata.yaml and the templates to out/release/

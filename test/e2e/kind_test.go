@@ -5,9 +5,9 @@ package e2e
 import (
 	"context"
 	"crypto/rand"
-	_ "embed"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -30,9 +30,6 @@ const (
 	cloudInCluster = "http://simulated-cloud.simulated-cloud:8080"
 	cloudNodePort  = 30080
 )
-
-//go:embed simulated-cloud.yaml
-var cloudManifest string
 
 // startKind makes a kind cluster and, by clusterctl, a management cluster of it: cert-manager, Cluster API and Drover as Pods, from the
 // images that their releases name; Drover's was built before, and is brought there. Docker's networks must be reachable from
@@ -57,8 +54,10 @@ func (s *stage) startKind(ctx context.Context, scheme *runtime.Scheme) {
 
 	s.token = rand.Text()
 	s.cloud = simulator.Admin{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Token: rand.Text()}
-	manifest := strings.NewReplacer("ADMIN_TOKEN", s.cloud.Token, "TOKEN", s.token, "IMAGE", image).Replace(cloudManifest)
-	Expect(s.proxy.CreateOrUpdate(ctx, []byte(manifest))).To(Succeed())
+	manifest, err := os.ReadFile("../../config/simulated-cloud.yaml")
+	Expect(err).NotTo(HaveOccurred())
+	filled := strings.NewReplacer("ADMIN_TOKEN", s.cloud.Token, "TOKEN", s.token, "IMAGE", image).Replace(string(manifest))
+	Expect(s.proxy.CreateOrUpdate(ctx, []byte(filled))).To(Succeed())
 	Eventually(func() error { _, err := s.cloud.Snapshot(ctx); return err }, s.settings.GetIntervals("default", "wait-controllers")...).Should(Succeed())
 	s.kubeconfig = s.fromInside(ctx, provider.GetKubeconfigPath())
 }

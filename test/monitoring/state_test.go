@@ -3,16 +3,28 @@
 package monitoring
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/go-logr/logr"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/yaml"
+
+	"github.com/drover-io/drover/test/playground"
+	"github.com/drover-io/drover/test/scenario"
 )
 
 // stateConfig is as much of kube-state-metrics' configuration as the one here uses. What is not of it is refused.
@@ -172,4 +184,94 @@ func enum(schema *apiextensionsv1.JSONSchemaProps) []string {
 	}
 	slices.Sort(values)
 	return values
+}
+
+// TestState: the real kube-state-metrics takes the configuration, needs no more rights than the book gives it, and shows each
+// metric of objects that a real manager works on.
+func TestState(t *testing.T) {
+	ctrl.SetLogger(logr.Discard())
+	var config stateConfig
+	if err := yaml.UnmarshalStrict(read(t, "kube-state-metrics.yaml"), &config); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t)
+	pool := scenario.Pool{Cluster: s.blue, Name: "pool", Replicas: 2}
+	s.must(scenario.Create(s.Context(), s.client, slices.Concat(s.blue.Objects(), pool.Objects())...))
+	s.until("there are machines", pool.Ready(s.client, 2))
+	address := s.startStateMetrics()
+	s.until("each metric has values", func(ctx context.Context) (string, error) {
+		served, err := get(ctx, address)
+		if err != nil {
+			return err.Error(), nil
+		}
+		for _, r := range config.Spec.Resources {
+			for _, m := range r.Metrics {
+				name := r.MetricNamePrefix + "_" + m.Name
+				if m.Name != "deletion" && m.Name != "orphans" && !strings.Contains(served, "\n"+name+"{") { // nothing is deleted, and nothing an orphan
+					return fmt.Sprintf("%s has none in\n%s", name, served), nil
+				}
+			}
+		}
+		if !strings.Contains(served, `reason="Ready",type="Ready"} 1`) {
+			return "nothing is Ready in\n" + served, nil
+		}
+		return "", nil
+	})
+}
+
+// startStateMetrics runs kube-state-metrics as a user with the role that the book has for it, and returns where it serves.
+func (s *stage) startStateMetrics() string {
+	s.Helper()
+	book := string(read(s.T, "../../docs/monitoring.md"))
+	_, role, found := strings.Cut(book, "```yaml\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\n")
+	role, _, ended := strings.Cut(role, "```")
+	if !found || !ended {
+		s.Fatal("docs/monitoring.md has no ClusterRole for kube-state-metrics")
+	}
+	var rules rbacv1.ClusterRole
+	if err := yaml.UnmarshalStrict([]byte("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\n"+role), &rules); err != nil {
+		s.Fatal(err)
+	}
+	const user = "kube-state-metrics"
+	s.must(scenario.Create(s.Context(), s.client, &rules, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: rules.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: rules.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	}))
+	raw, err := s.management.Kubeconfig(user)
+	s.must(err)
+	dir := s.TempDir()
+	s.must(os.WriteFile(filepath.Join(dir, "kubeconfig"), raw, 0o600))
+	out, err := exec.CommandContext(s.Context(), "../../hack/tool", "kube-state-metrics").Output()
+	s.must(err)
+	file, err := filepath.Abs(filepath.Join(folder, "kube-state-metrics.yaml"))
+	s.must(err)
+	port, telemetry := freePort(s.T), freePort(s.T)
+	p, err := playground.Run("kube-state-metrics", dir, nil, strings.TrimSpace(string(out)), "--kubeconfig="+dir+"/kubeconfig", "--custom-resource-state-only",
+		"--custom-resource-state-config-file="+file, "--host=127.0.0.1", "--port="+port, "--telemetry-host=127.0.0.1", "--telemetry-port="+telemetry)
+	s.must(err)
+	s.Cleanup(func() {
+		p.Kill()
+		if text, err := os.ReadFile(p.Log); err == nil && s.Failed() {
+			s.Logf("kube-state-metrics:\n%s", text)
+		}
+	})
+	return "http://127.0.0.1:" + port + "/metrics"
+}
+
+// get reads a page.
+func get(ctx context.Context, url string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	return string(text), err
 }

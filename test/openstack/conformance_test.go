@@ -68,9 +68,11 @@ func TestConformance(t *testing.T) {
 			}), Code: cloud.NotFound},
 			"no such group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.SecurityGroups = []string{"nothing"} }), Code: cloud.InvalidSpec},
 		},
-		Machines: 60, // with which the suite takes 10 minutes on two busy cores
-		Patience: patience,
+		Machines:  30, // and as many ports: a server takes seconds of a processor
+		Transport: &counted{before: byTwenty},
+		Patience:  patience,
 		Calls: conformance.Calls{
+			Page:     20,
 			Probe:    2, // with the token
 			Create:   6, // the token, the look, flavor, image, network, the server
 			Offering: 3, // with the token

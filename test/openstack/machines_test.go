@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -475,19 +476,21 @@ func TestFloatingIP(t *testing.T) {
 	g.Expect(demo.left(over)).To(BeEmpty())
 }
 
+// byTwenty has a listing come in pages of 20.
+func byTwenty(_ string, req *http.Request) error {
+	query := req.URL.Query()
+	if n, err := strconv.Atoi(query.Get("limit")); err == nil && n > 20 {
+		query.Set("limit", "20")
+		req.URL.RawQuery = query.Encode()
+	}
+	return nil
+}
+
 // TestPages: 100 servers are listed by 20.
 func TestPages(t *testing.T) {
 	g := NewWithT(t)
 	demo := logIn(t, "demo")
-	owner, calls := newOwner(t, demo), &counted{}
-	calls.before = func(_ string, req *http.Request) error {
-		query := req.URL.Query()
-		if query.Has("limit") {
-			query.Set("limit", "20")
-			req.URL.RawQuery = query.Encode()
-		}
-		return nil
-	}
+	owner, calls := newOwner(t, demo), &counted{before: byTwenty}
 	many := foreignServer(demo, "many")
 	many["min_count"], many["tags"], many["metadata"] = 100, []string{"drover"}, map[string]string{cloud.TagOwnership: owner, cloud.TagToken: newToken()}
 	demo.do(demo.compute, http.MethodPost, "servers", map[string]any{"server": many}, nil)
