@@ -15,6 +15,8 @@ IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
 TEST_TIMEOUT ?= 40m
 # Packages whose tests run at the same time: twice as many as there are processors, because half of the time they wait.
 TOGETHER := $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
+# Those that take longest begin first, so that nobody waits for one of them alone in the end.
+FIRST := ./test/packaging ./test/integration
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
 LONG := test/aws test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/monitoring test/e2e test/kubeadm test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
@@ -39,7 +41,7 @@ build: ## Build bin/drover
 
 test: ## Run the tests that end in minutes, against the real API server and Cluster API, race detector on for all that is ours
 	@hack/tool $(PLAYGROUND) >/dev/null
-	go test -race -count 1 -p $(TOGETHER) -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
+	go test -race -count 1 -p $(TOGETHER) -timeout $(TEST_TIMEOUT) $(FIRST) $$(go list ./... | grep -v -x $(LONG:%=-e github.com/drover-io/drover/%))
 
 test-long: ## Run lifecycles, a crash at every step, and 50 schedules of chaos (half an hour)
 	@hack/tool $(PLAYGROUND) >/dev/null

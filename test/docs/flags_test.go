@@ -15,6 +15,8 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/drover-io/drover/test/playground"
 )
 
 var update = flag.Bool("update", false, "write the generated pages instead of comparing them")
@@ -31,18 +33,6 @@ func page(t *testing.T, name, want string) {
 	if data, err := os.ReadFile(filepath.Join(root, name)); err != nil || string(data) != want {
 		t.Errorf("%s is not what the code says (%v): run 'go test ./test/docs -update'", name, err)
 	}
-}
-
-// build builds the program.
-func build(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "drover")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, ".")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building drover: %v\n%s", err, out)
-	}
-	return path
 }
 
 // help returns what the program says of a command.
@@ -87,7 +77,10 @@ func flagsOf(t *testing.T, text string) []commandFlag {
 
 // TestFlags keeps docs/flags.md equal to what the program says of itself, and the Deployment to flags that exist.
 func TestFlags(t *testing.T) {
-	program := build(t)
+	program, err := playground.Build(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
 	manager := flagsOf(t, help(t, program))
 
 	var b strings.Builder

@@ -87,14 +87,15 @@ func Root(ctx context.Context) (string, error) {
 }
 
 // Build builds the drover binary into the module's bin folder and returns its path: bin/drover, or bin/drover-race with
-// the race detector. Go's build cache makes it quick when nothing changed.
+// the race detector, which it always has where the caller has it: then nothing is compiled twice. Go's build cache makes it quick
+// when nothing changed.
 func Build(ctx context.Context, race bool) (string, error) {
 	root, err := Root(ctx)
 	if err != nil {
 		return "", err
 	}
 	path, args := filepath.Join(root, "bin", "drover"), []string{"build", "-o"}
-	if race {
+	if race || raced {
 		path += "-race"
 		args = []string{"build", "-race", "-o"}
 	}

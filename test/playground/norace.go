@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !race
+
+package playground
+
+// raced is whether this program has the race detector.
+const raced = false
