@@ -179,7 +179,7 @@ func TestFollowed(t *testing.T) {
 		ref := next()
 		halt(t, ref.Token)
 		until(t, "the VM is stopped", func() bool { return a.state(ref) == cloud.StateStopped })
-		NewWithT(t).Expect(a.calls()["list"]).To(BeZero(), "nothing can have been missed")
+		NewWithT(t).Expect(a.calls()["list"]).To(BeZero(), "nothing can have been missed: %+v", a.proxy.Calls())
 		NewWithT(t).Expect(a.calls()["watch"]).To(Equal(4))
 	})
 	t.Run("right", func(t *testing.T) {
