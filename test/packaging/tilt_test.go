@@ -101,8 +101,22 @@ func (c tiltCalls) call(t *testing.T, function, argument, value string) map[stri
 	return found[0]
 }
 
-// positional are the names of arguments that the Tiltfile gives by position.
-var positional = map[string][]string{"local_resource": {"name"}}
+// recorded are the functions whose calls are written down, with the names of those arguments that Tiltfiles give by position.
+var recorded = map[string][]string{"local_resource": {"name"}, "docker_build": {"ref", "context"}, "k8s_resource": {"workload"}}
+
+// record has the calls of those functions written down.
+func (c *tiltCalls) record(env starlark.StringDict) {
+	for name, positional := range recorded {
+		env[name] = builtin(name, func(args []string, named map[string]string) (any, error) {
+			for i, arg := range args {
+				named[positional[i]] = arg
+			}
+			named[""] = name
+			*c = append(*c, named)
+			return nil, nil
+		})
+	}
+}
 
 // runTiltfile runs the Tiltfile of the Cluster API that Drover requires.
 func runTiltfile(t *testing.T, settings map[string]any) (calls tiltCalls) {
@@ -117,16 +131,7 @@ func runTiltfile(t *testing.T, settings map[string]any) (calls tiltCalls) {
 		"port_forward", "link", "sync", "run", "custom_build"} {
 		env[name] = ignored(name)
 	}
-	for _, name := range []string{"local_resource", "docker_build", "k8s_resource"} {
-		env[name] = builtin(name, func(args []string, named map[string]string) (any, error) {
-			for i, arg := range args {
-				named[positional[name][i]] = arg
-			}
-			named[""] = name
-			calls = append(calls, named)
-			return nil, nil
-		})
-	}
+	calls.record(env)
 	env["fail"] = builtin("fail", func(args []string, _ map[string]string) (any, error) { return nil, fmt.Errorf("%v", args) })
 	env["local"] = builtin("local", func(args []string, _ map[string]string) (any, error) {
 		return map[string]string{"go env GOOS": runtime.GOOS, "go env GOARCH": runtime.GOARCH, "command -v kubectl || true": "/bin/kubectl"}[args[0]], nil

@@ -20,18 +20,7 @@ func TestTiltfile(t *testing.T) {
 	var calls tiltCalls
 	var applied []*unstructured.Unstructured
 	env := starlark.StringDict{"TRIGGER_MODE_AUTO": starlark.String("auto"), "TRIGGER_MODE_MANUAL": starlark.String("manual")}
-	for name, arguments := range map[string][]string{
-		"local_resource": {"name"}, "docker_build": {"ref", "context"}, "k8s_resource": {"workload"},
-	} {
-		env[name] = builtin(name, func(args []string, named map[string]string) (any, error) {
-			for i, arg := range args {
-				named[arguments[i]] = arg
-			}
-			named[""] = name
-			calls = append(calls, named)
-			return nil, nil
-		})
-	}
+	calls.record(env)
 	env["read_file"] = builtin("read_file", func(args []string, _ map[string]string) (any, error) {
 		return string(read(t, filepath.Join(root(t), args[0]))), nil
 	})
