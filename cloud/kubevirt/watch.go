@@ -23,7 +23,8 @@ import (
 const (
 	// maxEvent bounds one event, in bytes. An API server takes no object of more than 3 MiB.
 	maxEvent = 8 << 20
-	// leastStream is how long a stream lives at least that is begun anew. What ends sooner does not work, and would cost a call each time.
+	// leastStream is how long a stream that works lives at least. One may be cut off as young as it is; where two in a row end sooner,
+	// streams don't work, and each would cost a call.
 	leastStream = time.Second
 )
 
@@ -55,17 +56,19 @@ type news struct {
 // watch tells what becomes of a kind's objects after a version, for as long as ctx lasts and streams can be had. One that has ended, as
 // planned or cut off, is begun anew from where it was.
 func (d *driver) watch(ctx context.Context, s *stream, version string, tell func(news)) error {
-	for {
+	for worked := true; ; {
 		began := time.Now()
 		err := d.watchOnce(ctx, s, &version, tell)
+		lasted := time.Since(began) >= leastStream
 		switch {
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
 			return unanswered(s.op, ctx.Err(), "")
-		case time.Since(began) < leastStream:
-			return cloud.Errorf(cloud.Unavailable, "%s: the stream has ended before its time", s.op.name)
+		case !worked && !lasted:
+			return cloud.Errorf(cloud.Unavailable, "%s: the stream has ended before its time, twice", s.op.name)
 		}
+		worked = lasted
 	}
 }
 
