@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -379,48 +380,38 @@ func TestForeign(t *testing.T) {
 	g.Expect(theirs.Server.Status).To(Equal("ACTIVE"))
 }
 
-// TestCrash ends a manager before and after each of its calls, and lets another one go on: one server comes, with its ports, its floating IP, its
-// trunk and its volumes, and nothing is left after it.
+// TestCrash ends one manager after another, before and after each of its calls, and the next goes on with what there is: one server comes, with
+// its ports, its floating IP, its trunk and its volumes, and nothing is left after it.
 func TestCrash(t *testing.T) {
+	g := NewWithT(t)
 	demo := logIn(t, "demo")
-	for _, op := range []string{"CreatePorts", "CreateFloatingIP", "CreateTrunk", "CreateVolume", "CreateServer"} {
-		for _, when := range []string{"before", "after"} {
-			t.Run(when+" "+op, func(t *testing.T) {
-				g := NewWithT(t)
-				owner := newOwner(t, demo)
-				req := request(owner, newToken(), machine(withAll))
-				dying := crashing(when, op)
-				first := connect(t, demo, dying)
-				until(t, "it crashes", func() bool {
-					_, err := first.Ensure(t.Context(), req)
-					g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
-					return dying.count(op) > 0
-				})
-				// What is there by now is found by its token, also if nobody goes on: a port with a floating IP once that is gone.
-				next := connect(t, demo, http.DefaultTransport)
-				found, err := next.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
-				g.Expect(err).NotTo(HaveOccurred())
-				g.Expect(found == nil).To(Equal(len(demo.left(owner)) == 0))
-				ensureMade(t, next, req)
-				g.Expect(demo.left(owner)).To(ConsistOf(HavePrefix("server "), HavePrefix("port "), HavePrefix("port "), HavePrefix("floating IP "),
-					HavePrefix("trunk "), HavePrefix("volume "), HavePrefix("volume ")))
-			})
-		}
-	}
-	for _, op := range []string{"DeleteServer", "DeleteFloatingIP", "DeleteTrunk", "DeletePort"} {
-		for _, when := range []string{"before", "after"} {
-			t.Run(when+" "+op, func(t *testing.T) {
-				owner := newOwner(t, demo) // which has the rest deleted by another manager
-				ensureMade(t, connect(t, demo, http.DefaultTransport), request(owner, newToken(), machine(withAll)))
+	owner := newOwner(t, demo)
+	req := request(owner, newToken(), machine(withAll))
+	crashes := func(steps []string, step func(cloud.Driver), then func()) {
+		for _, op := range steps {
+			for _, when := range []string{"before", "after"} {
 				dying := crashing(when, op)
 				d := connect(t, demo, dying)
-				until(t, "it crashes", func() bool {
-					deleteAll(t, d, owner)
-					return dying.count(op) > 0
-				})
-			})
+				until(t, "it crashes "+when+" "+op, func() bool { step(d); return dying.count(op) > 0 })
+				then()
+			}
 		}
 	}
+	next := connect(t, demo, http.DefaultTransport)
+	crashes([]string{"CreatePorts", "CreateFloatingIP", "CreateTrunk", "CreateVolume", "CreateServer"}, func(d cloud.Driver) {
+		_, err := d.Ensure(t.Context(), req)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
+	}, func() { // What there is by now is found by its token, also if nobody goes on: a port with a floating IP once that is gone.
+		found, err := next.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found == nil).To(Equal(len(demo.left(owner)) == 0))
+	})
+	ensureMade(t, next, req)
+	g.Expect(demo.left(owner)).To(ConsistOf(HavePrefix("server "), HavePrefix("port "), HavePrefix("port "), HavePrefix("floating IP "),
+		HavePrefix("trunk "), HavePrefix("volume "), HavePrefix("volume ")))
+	crashes([]string{"DeleteServer", "DeleteFloatingIP", "DeleteTrunk", "DeletePort"}, func(d cloud.Driver) { deleteAll(t, d, owner) }, func() {
+		g.Expect(demo.left(owner)).NotTo(BeEmpty())
+	})
 }
 
 // TestAbandoned: what a manager has made when it crashes goes, also if nobody ever makes the server.
@@ -436,15 +427,20 @@ func TestAbandoned(t *testing.T) {
 	g.Expect(demo.left(owner)).To(BeEmpty())
 }
 
-// crashing cuts a call off, before it is sent or before its answer comes.
+// crashing lets calls through up to one, which is cut off before it is sent or before its answer comes, as are all that follow.
 func crashing(when, op string) *counted {
-	c, crash := &counted{}, errors.New("crash")
-	if when == "before" {
-		c.before = func(at string, _ *http.Request) error { return map[bool]error{true: crash}[at == op] }
-	} else {
-		c.after = func(at string) error { return map[bool]error{true: crash}[at == op] }
+	crashed, crash := atomic.Bool{}, errors.New("crash")
+	cut := func(now, called string) error {
+		if crashed.Load() || now == when && called == op {
+			crashed.Store(true)
+			return crash
+		}
+		return nil
 	}
-	return c
+	return &counted{
+		before: func(called string, _ *http.Request) error { return cut("before", called) },
+		after:  func(called string) error { return cut("after", called) },
+	}
 }
 
 // TestFloatingIP: a machine has the address of its floating IP; where the server is refused, it goes with the ports.

@@ -19,7 +19,7 @@ var machines = flag.Int("machines", 20, "how many machines TestMachineDeployment
 func TestMachineDeployment(t *testing.T) {
 	s, n := start(t, "blue"), *machines
 	pool := s.NewPool("md", int32(n))
-	pool.MaxSurge = max(1, n/4)
+	pool.MaxSurge = max(1, n/2)
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
 	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, int32(n)), s.nodes(n)))
 	made := s.calls()
