@@ -19,7 +19,7 @@ TOGETHER := $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 FIRST := ./test/packaging ./test/integration
 # Tests that need the whole computer, one after the other; `make test` leaves them out. Only the managers in them are ours, and
 # those are built with the race detector: what stands around them, all traffic's proxies among it, does without.
-LONG := test/aws test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/monitoring test/e2e test/kubeadm test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
+LONG := test/aws test/lifecycle test/crash test/chaos test/orphans test/outage test/autoscaler test/monitoring test/tilt test/e2e test/kubeadm test/vsphere test/openstack test/openstack/fleet test/kubevirt test/vm
 OTHERS := go test -count 1 -p 1 -timeout 6h
 
 # The first of the schedules that `make test-long` and `make test-orphans` run, so that it does the same each time. `make chaos` draws its own.
@@ -31,7 +31,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-outage test-aws test-orphans test-autoscaler test-monitoring test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-kubevirt-long test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
+.PHONY: help build test test-long test-outage test-aws test-orphans test-autoscaler test-monitoring test-tilt test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-kubevirt-long test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,10 @@ test-autoscaler: ## Have the real cluster-autoscaler scale pools from zero and b
 test-monitoring: ## Show alerts, dashboard and configuration to the real Prometheus and kube-state-metrics, beside a manager in trouble
 	@hack/tool $(PLAYGROUND) kube-state-metrics >/dev/null
 	$(OTHERS) ./test/monitoring
+
+test-tilt: ## Have the real Tilt run our Tiltfile and Cluster API's, and look at what it would build and apply
+	@hack/tool tilt kustomize clusterctl >/dev/null
+	$(OTHERS) ./test/tilt
 
 test-e2e: ## Run Cluster API's own end-to-end specs, as far as they need neither Pods nor control plane machines (7 minutes)
 	@hack/tool $(PLAYGROUND) >/dev/null
