@@ -72,8 +72,9 @@ func openStackCall(c *faultproxy.Call, req *http.Request, raw []byte) {
 }
 
 // DressOpenStack makes OpenStack's, behind that door, of what is described for the simulated cloud. The provider IDs of a tenant that is
-// called regional name the region.
+// called regional name the region; one that is called plain has its ports made by Nova, and is listed as often as users have it.
 func DressOpenStack(object client.Object, door, project string) {
+	plain := strings.Contains(object.GetNamespace(), "plain")
 	switch o := object.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
@@ -81,17 +82,19 @@ func DressOpenStack(object client.Object, door, project string) {
 				"clouds: {demo: {auth: {username: %s, password: %s, user_domain_id: default}}}", stack.User, stack.Password)}
 		}
 	case *infrav1.CloudAccount:
-		o.Spec.Simulated = nil
-		o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 5, ActiveSeconds: 3} // of a cloud that works at a listing for a second
+		o.Spec.Simulated, o.Spec.Inventory = nil, infrav1.InventorySpec{}
+		if !plain {
+			o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 5, ActiveSeconds: 3} // of a cloud that works at a listing for a second
+		}
 		o.Spec.OpenStack = &infrav1.OpenStackAccount{AuthURL: door + "/identity/v3", ProjectID: project, Region: stack.Region,
 			RegionalProviderIDs: strings.Contains(o.Namespace, "regional")}
 		hurry(o)
 	case *infrav1.CloudMachineTemplate:
-		o.Spec.Template.Spec.Simulated = nil
-		o.Spec.Template.Spec.OpenStack = &infrav1.OpenStackMachine{
-			Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"},
-			Ports: []infrav1.OpenStackPort{{Network: "nodes", AllowedAddressPairs: []string{"10.244.0.0/16"}}},
+		machine := &infrav1.OpenStackMachine{Flavor: "small", Image: infrav1.OpenStackImage{Name: "node-image"}, Networks: []string{"nodes"}}
+		if !plain {
+			machine.Networks, machine.Ports = nil, []infrav1.OpenStackPort{{Network: "nodes", AllowedAddressPairs: []string{"10.244.0.0/16"}}}
 		}
+		o.Spec.Template.Spec.Simulated, o.Spec.Template.Spec.OpenStack = nil, machine
 	}
 }
 

@@ -8,20 +8,22 @@ import (
 	"os/exec"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/drover-io/drover/test/scenario"
 )
 
-var machines = flag.Int("machines", 20, "how many machines TestMachineDeployment makes")
+var machines = flag.Int("machines", 10, "how many machines TestCalls makes")
 
 // TestMachineDeployment: a MachineDeployment with a port for each machine comes to Ready Nodes by what Nova's metadata service tells them,
 // rolls and goes. A server that somebody deletes is replaced; and nothing is left in the end.
 func TestMachineDeployment(t *testing.T) {
-	s, n := start(t, "blue"), *machines
-	pool := s.NewPool("md", int32(n))
-	pool.MaxSurge = max(1, n/2)
+	const n = 20
+	s := start(t, "blue")
+	pool := s.NewPool("md", n)
+	pool.MaxSurge = n / 2
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
-	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, int32(n)), s.nodes(n)))
+	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, n), s.nodes(n)))
 	made := s.calls()
 	t.Logf("calls to make %d machines: %v", n, made)
 	if ports, servers := s.live(); ports != n || len(servers) != n {
@@ -32,7 +34,7 @@ func TestMachineDeployment(t *testing.T) {
 	}
 
 	s.Do(pool.Roll(s.Ctx, s.Rig.Client, pool.Name+"-2", pool.Machine))
-	s.Until("all have rolled", scenario.All(pool.Ready(s.Rig.Client, int32(n)), pool.Current(s.Rig.Client), s.nodes(n)))
+	s.Until("all have rolled", scenario.All(pool.Ready(s.Rig.Client, n), pool.Current(s.Rig.Client), s.nodes(n)))
 
 	// Not before: on a busy computer a machine may need longer for its start than health checks give it.
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.HealthCheck(60)))
@@ -42,7 +44,7 @@ func TestMachineDeployment(t *testing.T) {
 		if _, now := s.live(); slices.Contains(now, servers[0]) {
 			return servers[0] + " is there", nil
 		}
-		return scenario.All(pool.Ready(s.Rig.Client, int32(n)), s.nodes(n))(ctx)
+		return scenario.All(pool.Ready(s.Rig.Client, n), s.nodes(n))(ctx)
 	})
 
 	s.calls()
@@ -53,6 +55,26 @@ func TestMachineDeployment(t *testing.T) {
 	if gone["DELETE compute/servers"] != n || gone["DELETE network/ports"] != n {
 		t.Errorf("want one delete of a server and of a port for each machine")
 	}
+}
+
+// TestCalls counts what machines without ports of their own cost, with the account's listings as often as they come by default: to make, to
+// keep while nothing happens, to delete.
+func TestCalls(t *testing.T) {
+	s, n := start(t, "plain"), *machines
+	s.calls()
+	pool := s.NewPool("md", int32(n))
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
+	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, int32(n)), s.nodes(n)))
+	s.costs("to make them", n, 2)
+
+	idle := time.NewTimer(2 * time.Minute)
+	defer idle.Stop()
+	<-idle.C
+	s.costs("in two idle minutes", n, 0.1/5)
+
+	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
+	s.Empty()
+	s.costs("to delete them", n, 1.1)
 }
 
 // TestTwoClusters: of two clusters in one project, neither touches the other's machines, also when all of its own go. The provider IDs of

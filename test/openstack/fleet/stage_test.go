@@ -58,3 +58,18 @@ func (s *stage) calls() map[string]int {
 	s.Cloud.Reset()
 	return all
 }
+
+// costs compares the calls since the last time with so many for each machine, and some that belong to the account: its login, what the machines
+// name, and its listings, of which a fleet of hundreds has no more.
+func (s *stage) costs(what string, machines int, each float64) {
+	s.Helper()
+	const account = 50
+	calls, sum := s.calls(), 0
+	for _, n := range calls {
+		sum += n
+	}
+	s.Logf("calls %s: %v, %.2f for each of %d", what, calls, float64(sum)/float64(machines), machines)
+	if most := each * float64(machines); machines >= 300 && float64(sum) > most || float64(sum) > most+account {
+		s.Errorf("%d calls %s, want at most %.2f for each machine", sum, what, each)
+	}
+}
