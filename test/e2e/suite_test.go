@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"flag"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/cluster-api/test/framework"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/yaml"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
@@ -37,7 +37,10 @@ const (
 	infrastructure = "drover:" + version
 )
 
-var onKind = flag.Bool("kind", false, "run the specs on a kind cluster, with Drover's image, which must have been built; needs Docker and the Internet")
+var (
+	onKind  = flag.Bool("kind", false, "run the specs on a kind cluster, with Drover's image, which must have been built; needs Docker and the Internet")
+	offline = flag.String("clusterctl", "", "a configuration of clusterctl's that names Cluster API and cert-manager, where the Internet can't be reached")
+)
 
 // stage is what all specs share.
 type stage struct {
@@ -131,9 +134,19 @@ func (s *stage) release(ctx context.Context, folder string) string {
 	Expect(strings.Count(sick, "e2e.remediation")+strings.Count(sick, "100%")).To(Equal(2), "the flavour has its MachineHealthCheck")
 	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-md-remediation.yaml"), []byte(sick), 0o600)).To(Succeed())
 
+	settings := map[string]any{}
+	if *offline != "" {
+		given, err := os.ReadFile(*offline)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(yaml.Unmarshal(given, &settings)).To(Succeed())
+	}
+	providers, _ := settings["providers"].([]any)
+	settings["providers"] = append(providers, map[string]any{"name": "drover", "type": "InfrastructureProvider", "url": repository + "/infrastructure-components.yaml"})
+	settings["DROVER_SIMULATED_ENDPOINT"], settings["CLUSTER_TOPOLOGY"] = cloudInCluster, "true"
+	text, err := yaml.Marshal(settings)
+	Expect(err).NotTo(HaveOccurred())
 	config := filepath.Join(folder, "clusterctl.yaml")
-	text := fmt.Sprintf("DROVER_SIMULATED_ENDPOINT: %s\nproviders:\n- name: drover\n  type: InfrastructureProvider\n  url: %s/infrastructure-components.yaml\n", cloudInCluster, repository)
-	Expect(os.WriteFile(config, []byte(text), 0o600)).To(Succeed())
+	Expect(os.WriteFile(config, text, 0o600)).To(Succeed())
 	return config
 }
 

@@ -62,19 +62,22 @@ func TestMachineDeployment(t *testing.T) {
 func TestCalls(t *testing.T) {
 	s, n := start(t, "plain"), *machines
 	s.calls()
+	const active, idle, rest = 5 * time.Second, time.Minute, 2 * time.Minute
+	began := time.Now()
 	pool := s.NewPool("md", int32(n))
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
 	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, int32(n)), s.nodes(n)))
-	s.costs("to make them", n, 2)
+	s.costs("to make them", n, 1.1, time.Since(began), active)
 
-	idle := time.NewTimer(2 * time.Minute)
-	defer idle.Stop()
-	<-idle.C
-	s.costs("in two idle minutes", n, 0.1/5)
+	timer := time.NewTimer(rest)
+	defer timer.Stop()
+	<-timer.C
+	s.costs("in two idle minutes", n, 0, rest, idle)
 
+	began = time.Now()
 	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
 	s.Empty()
-	s.costs("to delete them", n, 1.1)
+	s.costs("to delete them", n, 1, time.Since(began), active)
 }
 
 // TestTwoClusters: of two clusters in one project, neither touches the other's machines, also when all of its own go. The provider IDs of

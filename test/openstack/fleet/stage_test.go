@@ -59,17 +59,21 @@ func (s *stage) calls() map[string]int {
 	return all
 }
 
-// costs compares the calls since the last time with so many for each machine, and some that belong to the account: its login, what the machines
-// name, and its listings, of which a fleet of hundreds has no more.
-func (s *stage) costs(what string, machines int, each float64) {
+// costs compares the calls of what has just been done with so many for each machine, and some for what the machines name. Listings belong to the
+// time that it took, which the computer decides: each reads the servers and the ports.
+func (s *stage) costs(what string, machines int, each float64, took, pace time.Duration) {
 	s.Helper()
-	const account = 50
 	calls, sum := s.calls(), 0
 	for _, n := range calls {
 		sum += n
 	}
-	s.Logf("calls %s: %v, %.2f for each of %d", what, calls, float64(sum)/float64(machines), machines)
-	if most := each * float64(machines); machines >= 300 && float64(sum) > most || float64(sum) > most+account {
-		s.Errorf("%d calls %s, want at most %.2f for each machine", sum, what, each)
+	listings := calls["GET network/ports"]
+	s.Logf("calls %s: %v, %.2f for each of %d, %d of them for listings", what, calls, float64(sum)/float64(machines), machines, 2*listings)
+	const names = 10
+	if most := each*float64(machines) + names; float64(sum-2*listings) > most {
+		s.Errorf("%d calls %s beside listings, want at most %.0f", sum-2*listings, what, most)
+	}
+	if most := int(took/pace) + 3; listings > most {
+		s.Errorf("%d listings %s, want at most %d", listings, what, most)
 	}
 }
