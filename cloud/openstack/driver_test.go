@@ -5,10 +5,12 @@ package openstack
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
@@ -138,10 +140,34 @@ func TestLostCreate(t *testing.T) {
 	p.play("CreateServer", recorded(t, "server-made"))
 	_, err := d.Ensure(t.Context(), other)
 	g.Expect(err).NotTo(HaveOccurred(), "no other machine waits")
-	d.creating.turns["recorded-token-0001"].open = time.Now().Add(-openTTL)
+	d.creating.turns["recorded-token-0001"].open = time.Now()
 	_, err = d.Ensure(t.Context(), requested(nil))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(d.creating.turns).To(BeEmpty(), "what has ended is forgotten")
+}
+
+// TestSlowCreate: a Nova that was slow to answer may be as slow to act: the next create waits the longer.
+func TestSlowCreate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		p := ordinary(t)
+		p.play("CreateServer", func() (*http.Response, error) { time.Sleep(30 * time.Second); return lost() })
+		d := connected(t, p)
+		_, err := d.Ensure(t.Context(), requested(nil))
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+		_, err = d.Ensure(t.Context(), requested(nil))
+		var waits *cloud.Error
+		g.Expect(errors.As(err, &waits)).To(BeTrue())
+		g.Expect(waits.RetryAfter).To(Equal(150 * time.Second))
+		time.Sleep(waits.RetryAfter - 1)
+		_, err = d.Ensure(t.Context(), requested(nil))
+		g.Expect(err).To(HaveOccurred())
+		g.Expect(p.count("CreateServer")).To(Equal(1))
+		p.play("CreateServer", recorded(t, "server-made"))
+		time.Sleep(1)
+		_, err = d.Ensure(t.Context(), requested(nil))
+		g.Expect(err).NotTo(HaveOccurred())
+	})
 }
 
 // TestRefusedCreate: what a create with ports is refused for is told, and its ports go.

@@ -71,8 +71,8 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	if err != nil || made.ID != "" {
 		return made, err
 	}
-	if since := time.Since(mine.open); since < openTTL {
-		return cloud.Resource{}, &cloud.Error{Code: cloud.Unavailable, RetryAfter: openTTL - since,
+	if left := time.Until(mine.open); left > 0 {
+		return cloud.Resource{}, &cloud.Error{Code: cloud.Unavailable, RetryAfter: left,
 			Message: "the answer to a create was lost, and whether something comes of it is open"}
 	}
 	made, err = d.create(ctx, req, machine, mine)

@@ -95,7 +95,8 @@ type creations struct {
 type creation struct {
 	turn  chan struct{}
 	users int
-	// open is when a create was sent whose answer never came; zero where there is none.
+	began time.Time // when whose turn it is came
+	// open is until when a create may take effect whose answer never came; zero where there is none.
 	open time.Time
 }
 
@@ -103,7 +104,8 @@ type creation struct {
 func (c *creation) note(err error) {
 	var queued *cloud.Queued // was not sent
 	if code := cloud.CodeOf(err); (code == cloud.Unavailable || code == cloud.Unknown) && !errors.As(err, &queued) {
-		c.open = time.Now()
+		now := time.Now()
+		c.open = now.Add(max(openTTL, openTimes*now.Sub(c.began)))
 	}
 }
 
@@ -125,13 +127,14 @@ func (c *creations) begin(ctx context.Context, token string) (mine *creation, re
 		defer c.mu.Unlock()
 		mine.users--
 		for token, one := range c.turns {
-			if one.users == 0 && time.Since(one.open) > openTTL {
+			if one.users == 0 && !time.Now().Before(one.open) {
 				delete(c.turns, token)
 			}
 		}
 	}
 	select {
 	case mine.turn <- struct{}{}:
+		mine.began = time.Now()
 		return mine, func() { <-mine.turn; leave() }, nil
 	case <-ctx.Done():
 		leave()

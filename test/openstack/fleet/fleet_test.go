@@ -62,7 +62,7 @@ func TestMachineDeployment(t *testing.T) {
 func TestCalls(t *testing.T) {
 	s, n := start(t, "plain"), *machines
 	s.calls()
-	const active, idle, rest = 5 * time.Second, time.Minute, 2 * time.Minute
+	const active, idle, rest = 5 * time.Second, time.Minute, 90 * time.Second
 	began := time.Now()
 	pool := s.NewPool("md", int32(n))
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
@@ -72,7 +72,7 @@ func TestCalls(t *testing.T) {
 	timer := time.NewTimer(rest)
 	defer timer.Stop()
 	<-timer.C
-	s.costs("in two idle minutes", n, 0, rest, idle)
+	s.costs("while nothing happens", n, 0, rest, idle)
 
 	began = time.Now()
 	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
