@@ -69,14 +69,14 @@ func TestCallsOfAFleet(t *testing.T) {
 	s.Do(s.Twice(s.Books()))
 
 	calls()
-	rest(s.Ctx, period*periods*time.Second)
+	scenario.Pause(s.Ctx, period*periods*time.Second)
 	idle := calls()
 	t.Logf("in %d periods of listing: %v", periods, idle)
 	atMost(t, "calls in ten idle minutes", sum(idle), machines/10)
 
 	list(infrav1.InventorySpec{}) // as users have it
 	s.Until("the account has been looked at anew", func(context.Context) (string, error) { return missing(1, calls()["DescribeInstances"]), nil })
-	rest(s.Ctx, period*time.Second) // what kinds of machines are is asked anew, too
+	scenario.Pause(s.Ctx, period*time.Second) // what kinds of machines are is asked anew, too
 	calls()
 	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, pool.Deployment()))
 	begin = time.Now()
@@ -141,15 +141,5 @@ func atMost(t *testing.T, what string, got, most int) {
 	t.Helper()
 	if got > most {
 		t.Errorf("%s: %d, want at most %d", what, got, most)
-	}
-}
-
-// rest lets time pass.
-func rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }

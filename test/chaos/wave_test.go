@@ -369,14 +369,7 @@ func (w *wave) secrets(t *testing.T) {
 
 // waitUntil waits for a time; false when ctx ended before.
 func waitUntil(ctx context.Context, at time.Time) bool {
-	timer := time.NewTimer(time.Until(at))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return scenario.Pause(ctx, time.Until(at))
 }
 
 func mergePatch(text string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(text)) }

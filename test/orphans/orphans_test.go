@@ -186,7 +186,7 @@ func (b *bench) wave(t *testing.T, first uint64, n int) {
 	storm.Go(func() {
 		r := rand.New(rand.NewPCG(first, 2))
 		for range r.IntN(3) {
-			if !sleep(watching, between(r, 2, 8)) {
+			if !scenario.Pause(watching, between(r, 2, 8)) {
 				return
 			}
 			if err := b.restart(t.Context()); err != nil {
@@ -220,7 +220,7 @@ func (b *bench) wave(t *testing.T, first uint64, n int) {
 
 // watch looks at the cloud's books again and again.
 func watch(ctx context.Context, b *bench, tenants []*tenant) {
-	for sleep(ctx, 200*time.Millisecond) {
+	for scenario.Pause(ctx, 200*time.Millisecond) {
 		snapshot, err := b.admin.Snapshot(ctx)
 		if err != nil {
 			continue // of the test's end
@@ -233,18 +233,6 @@ func watch(ctx context.Context, b *bench, tenants []*tenant) {
 		for _, x := range tenants {
 			x.see(at, of[x.Name])
 		}
-	}
-}
-
-// sleep waits, and tells whether ctx goes on.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

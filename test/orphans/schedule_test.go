@@ -61,7 +61,7 @@ func (x *tenant) play(ctx context.Context) error {
 		if err := all[i].do(x, ctx); err != nil {
 			return fmt.Errorf("%s: %w", all[i].what, err)
 		}
-		sleep(ctx, between(x.rand, 0, 2))
+		scenario.Pause(ctx, between(x.rand, 0, 2))
 	}
 	switch x.rand.IntN(8) {
 	case 0:
@@ -104,7 +104,7 @@ func (x *tenant) bringBack(ctx context.Context, m *machine) error {
 	o.Spec.ProviderID = m.object.Spec.ProviderID
 	begin := time.Now()
 	err := scenario.Create(ctx, x.bench.client, o)
-	for err != nil && sleep(ctx, 100*time.Millisecond) {
+	for err != nil && scenario.Pause(ctx, 100*time.Millisecond) {
 		err = scenario.Create(ctx, x.bench.client, o)
 	}
 	took := time.Since(begin)
@@ -151,7 +151,7 @@ func (x *tenant) deleteSlowly(ctx context.Context) error {
 	for _, m := range x.draw(1) {
 		o := m.object.DeepCopy()
 		err := errors.Join(x.finalizers(ctx, o, infrav1.MachineFinalizer), x.delete(ctx, m))
-		sleep(ctx, between(x.rand, 0, long.Seconds()))
+		scenario.Pause(ctx, between(x.rand, 0, long.Seconds()))
 		err = errors.Join(err, x.terminate(ctx, m.vm, m.object.Spec.CreationToken))
 		x.giveUp(m, time.Now())
 		if err := errors.Join(err, x.unhold(ctx, o)); err != nil {
@@ -195,7 +195,7 @@ func (x *tenant) loseOneForAMoment(ctx context.Context) error {
 		if err := x.delete(ctx, m); err != nil {
 			return err
 		}
-		sleep(ctx, between(x.rand, 0, grace.Seconds()/2))
+		scenario.Pause(ctx, between(x.rand, 0, grace.Seconds()/2))
 		if err := x.bringBack(ctx, m); err != nil {
 			return err
 		}
@@ -232,13 +232,13 @@ func (x *tenant) loseManyForAWhile(ctx context.Context) error {
 		return err
 	}
 	if len(lost) > 0 {
-		sleep(ctx, between(x.rand, 0, long.Seconds()))
+		scenario.Pause(ctx, between(x.rand, 0, long.Seconds()))
 	}
 	for _, m := range lost {
 		if err := x.bringBack(ctx, m); err != nil {
 			return err
 		}
-		sleep(ctx, between(x.rand, 0, .7))
+		scenario.Pause(ctx, between(x.rand, 0, .7))
 	}
 	return nil
 }
@@ -249,7 +249,7 @@ func (x *tenant) loseManyForGood(ctx context.Context) error {
 	if err != nil || len(lost) == 0 {
 		return err
 	}
-	sleep(ctx, between(x.rand, 0, long.Seconds()))
+	scenario.Pause(ctx, between(x.rand, 0, long.Seconds()))
 	for {
 		account := x.Account()
 		if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil && ctx.Err() == nil {
@@ -258,7 +258,7 @@ func (x *tenant) loseManyForGood(ctx context.Context) error {
 		if conditions.GetReason(account, infrav1.AccountNoOrphansCondition) == infrav1.OrphansDoubtedReason {
 			break
 		}
-		if !sleep(ctx, 300*time.Millisecond) {
+		if !scenario.Pause(ctx, 300*time.Millisecond) {
 			return fmt.Errorf("nobody was asked: the account says %s", x.says(context.Background()))
 		}
 	}
@@ -300,7 +300,7 @@ func (x *tenant) twins(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	sleep(ctx, between(x.rand, 0, long.Seconds()))
+	scenario.Pause(ctx, between(x.rand, 0, long.Seconds()))
 	if err := x.terminate(ctx, goes.ID, token); err != nil {
 		return err
 	}
@@ -334,7 +334,7 @@ func (x *tenant) moveHalfWay(ctx context.Context) error {
 			return err
 		}
 	}
-	sleep(ctx, between(x.rand, 0, long.Seconds()))
+	scenario.Pause(ctx, between(x.rand, 0, long.Seconds()))
 	for _, m := range moved {
 		if err := x.bringBack(ctx, m); err != nil {
 			return err
@@ -443,7 +443,7 @@ func (x *tenant) listingTrouble(ctx context.Context) error {
 		return faultproxy.Verdict{Answer: &faultproxy.Answer{Status: http.StatusOK, ContentType: "application/json", Body: []byte(`{"resources":[]}`)}}
 	})
 	x.later.Go(func() {
-		sleep(ctx, lasts)
+		scenario.Pause(ctx, lasts)
 		x.proxy.SetRule(nil)
 	})
 	return nil

@@ -163,14 +163,14 @@ func (x *tenant) create(ctx context.Context, token string, slow, record time.Dur
 	if err := x.bench.client.Create(ctx, m); err != nil {
 		return fmt.Errorf("write the token: %w", err)
 	}
-	if !sleep(ctx, slow) {
+	if !scenario.Pause(ctx, slow) {
 		return ctx.Err()
 	}
 	vm, err := x.run(ctx, x.owner, token, disk)
 	if err != nil {
 		return fmt.Errorf("make the VM: %w", err)
 	}
-	if !sleep(ctx, record) {
+	if !scenario.Pause(ctx, record) {
 		return ctx.Err()
 	}
 	if err := x.record(ctx, m, vm); err != nil {
@@ -238,11 +238,11 @@ func (x *tenant) rest(ctx context.Context) error {
 		if err := x.answer(ctx); err != nil {
 			return err
 		}
-		if !sleep(ctx, 500*time.Millisecond) {
+		if !scenario.Pause(ctx, 500*time.Millisecond) {
 			return fmt.Errorf("%d orphans are left: %s; the account says %s", len(left), strings.Join(left, ", "), x.says(context.Background()))
 		}
 	}
-	sleep(ctx, long)
+	scenario.Pause(ctx, long)
 	if err := x.violation(); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/scenario"
 )
 
 // TestFreezeIsCutOff cuts a freeze off at each of its writes; then the API server that did not answer does. Nothing may stay frozen. Nor may
@@ -44,7 +45,7 @@ func TestFreezeIsCutOff(t *testing.T) {
 			return "", nil
 		})
 		s.line(true)
-		pause(s.ctx, 3*time.Second) // it is asked again, and answers
+		scenario.Pause(s.ctx, 3*time.Second) // it is asked again, and answers
 		s.seat.API.SetRule(nil)
 		s.until("nothing is frozen", s.frozen(false))
 		s.until("it says so", s.reachable(infrav1.ReachableReason))

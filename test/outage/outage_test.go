@@ -90,7 +90,7 @@ func TestOutage(t *testing.T) {
 		s.until("it says why", s.reachable(infrav1.UnreachableReason))
 		s.userDeletes(unwanted)
 		s.userMakes("late")
-		pause(s.ctx, quiet)
+		scenario.Pause(s.ctx, quiet)
 		if n := len(s.instances("late")); n != 0 {
 			t.Errorf("%d VMs were made in the outage", n)
 		}
@@ -103,7 +103,7 @@ func TestOutage(t *testing.T) {
 	s.startDrover()
 	if left := *lasts - time.Since(begin); left > 0 {
 		t.Logf("the outage goes on for %s", left)
-		pause(s.ctx, left)
+		scenario.Pause(s.ctx, left)
 	}
 	if !*off {
 		s.until("a new manager leaves it frozen", s.frozen(true))
@@ -114,7 +114,7 @@ func TestOutage(t *testing.T) {
 	s.until("Cluster API is connected again", s.connected(true))
 	s.until("Cluster API has seen the Nodes", s.seenUnknown)
 	s.until("Drover waits for the Nodes", s.reachable(infrav1.WaitingForNodesReason))
-	pause(s.ctx, silence)
+	scenario.Pause(s.ctx, silence)
 	delete(before, sick)
 	s.each(before, simulator.ActStart)
 	if !*off {
@@ -155,7 +155,7 @@ func TestOutage(t *testing.T) {
 	before = s.machines()
 	s.rig.Workload.Etcd().Signal(syscall.SIGSTOP)
 	s.until("an API server without its etcd freezes the cluster", s.frozen(true))
-	pause(s.ctx, quiet)
+	scenario.Pause(s.ctx, quiet)
 	s.allThere(before)
 	late := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "late"}}
 	if err := scenario.Delete(s.ctx, s.rig.Client, s.pool.Deployment(), late); err != nil {
@@ -179,7 +179,7 @@ func (s *stage) managementOutage() {
 	s.Helper()
 	before, vms := s.machines(), s.vms()
 	s.rig.Management.StopAPIServer()
-	pause(s.ctx, max(unhealthy*time.Second, 3*grace)+quiet)
+	scenario.Pause(s.ctx, max(unhealthy*time.Second, 3*grace)+quiet)
 	if now := s.vms(); !maps.Equal(now, vms) {
 		s.Errorf("without the management cluster's API server, the VMs %v have become %v", vms, now)
 	}
@@ -449,14 +449,5 @@ func (s *stage) frozen(want bool) scenario.Check {
 			}
 		}
 		return "", nil
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }

@@ -75,7 +75,7 @@ func TestRestore(t *testing.T) {
 		}
 		return "", nil
 	}))
-	pause(s.ctx, 2*grace)
+	scenario.Pause(s.ctx, 2*grace)
 	delete(old, lost)
 	s.keeps("a VM with a machine", old)
 	s.keeps("a VM that nobody has spoken about", unknown)

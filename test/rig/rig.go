@@ -163,12 +163,7 @@ func (r *Rig) Confirmed(check func(client.Reader) scenario.Check) scenario.Check
 // Later does something after a while. Settle waits for it.
 func (r *Rig) Later(d time.Duration, do func(context.Context)) {
 	r.later.Go(func() {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-r.ctx.Done():
-		}
+		scenario.Pause(r.ctx, d)
 		ctx, cancel := context.WithTimeout(r.ctx, 20*time.Second)
 		defer cancel()
 		do(ctx)

@@ -92,15 +92,18 @@ func (v *View) Until(ctx context.Context, what string, check func(context.Contex
 			return fmt.Errorf("waiting until %s: %w; still: %s", what, context.Cause(ctx), missing)
 		case <-changed:
 		}
-		pause(ctx, settle)
+		Pause(ctx, settle)
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) {
+// Pause lets time pass, and tells whether ctx goes on.
+func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		return true
 	case <-ctx.Done():
+		return false
 	}
 }

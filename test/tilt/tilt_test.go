@@ -212,11 +212,8 @@ func root(t *testing.T) string {
 func run(t *testing.T, name string, args ...string) []byte {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
-	if cmd.Dir = root(t); !filepath.IsAbs(name) && strings.Contains(name, "/") {
-		cmd.Path = filepath.Join(cmd.Dir, name)
-	}
 	var stderr strings.Builder
-	cmd.Stderr = &stderr
+	cmd.Dir, cmd.Stderr = root(t), &stderr
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, stderr.String())

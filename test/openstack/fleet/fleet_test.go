@@ -69,9 +69,7 @@ func TestCalls(t *testing.T) {
 	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, int32(n)), s.nodes(n)))
 	s.costs("to make them", n, 1.1, time.Since(began), active)
 
-	timer := time.NewTimer(rest)
-	defer timer.Stop()
-	<-timer.C
+	scenario.Pause(s.Ctx, rest)
 	s.costs("while nothing happens", n, 0, rest, idle)
 
 	began = time.Now()
