@@ -174,7 +174,8 @@ type Request struct {
 	// Token is the CloudMachine's spec.creationToken, OwnershipID its CloudCluster's.
 	Token, OwnershipID string
 	// Attempt counts the creates that a Zonal cloud has refused. A token of the cloud's own is made of Token and this: it is a new one
-	// after each refusal, and the same one otherwise. Open says that an earlier create of this attempt may have been sent.
+	// after each refusal, and the same one otherwise. Open says that an earlier create of this attempt may have been
+	// sent, by this process or one before it, and that nobody was told what came of it.
 	Attempt int
 	Open    bool
 	// Namespace and Name are the CloudMachine's: for the name that people see, made to fit the cloud, and TagMachine.

@@ -44,9 +44,7 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (re
 	if err := r.Client.Patch(ctx, claimed, patch); err != nil {
 		return reconcile.Result{}, fmt.Errorf("claiming the machine: %w", err)
 	}
-	if claimed.Spec.CreationDomain != "" {
-		r.fates.set(claimed, unsent)
-	}
+	r.fates.set(claimed, unsent)
 	s.later = true
 	return reconcile.Result{}, nil
 }

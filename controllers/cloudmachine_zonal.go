@@ -28,7 +28,7 @@ type fate int
 const (
 	// unknown: something may have been sent, and made.
 	unknown fate = iota
-	// unsent: this process wrote the attempt down, and has sent nothing since.
+	// unsent: this process wrote the attempt down, and has sent nothing since of which anything can come.
 	unsent
 	// refused: the cloud has said that it makes nothing of it.
 	refused
@@ -119,11 +119,13 @@ func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bo
 // next attempt.
 func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, before fate, err error) (reconcile.Result, error) {
 	var queued *cloud.Queued
-	if errors.As(err, &queued) { // nothing was sent
-		r.fates.set(s.CloudMachine, before)
+	code := cloud.CodeOf(err)
+	surely := code != cloud.Unavailable && code != cloud.Unknown // refused, so that nothing is left behind
+	if errors.As(err, &queued) || (surely && !s.account.Cloud().Zonal) {
+		r.fates.set(s.CloudMachine, before) // what an earlier process may have sent is as open as it was
 		return r.createFailed(s, err), nil
 	}
-	if !s.account.Cloud().Zonal || cloud.CodeOf(err) != cloud.NoCapacity {
+	if code != cloud.NoCapacity {
 		return r.createFailed(s, err), nil
 	}
 	r.fates.set(s.CloudMachine, refused)

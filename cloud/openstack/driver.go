@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
@@ -34,6 +35,7 @@ type driver struct {
 	faults  cloud.Memo[string] // of servers in ERROR
 
 	creating    creations
+	inherited   time.Time // until then something may come of a create that another driver sent
 	serverLooks *shared[cloud.Resource]
 	portLooks   *shared[port]
 }
@@ -48,7 +50,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		return nil, err
 	}
 	d := &driver{
-		account: account, sessions: newSessions(account, login, cfg.Transport), pageSize: pageSize,
+		account: account, sessions: newSessions(account, login, cfg.Transport), pageSize: pageSize, inherited: time.Now().Add(inheritedTTL),
 		flavors: cloud.Memo[[]flavor]{TTL: resolvedTTL}, images: cloud.Memo[glanceImage]{TTL: resolvedTTL},
 		ids: cloud.Memo[string]{TTL: resolvedTTL}, faults: cloud.Memo[string]{TTL: resolvedTTL},
 	}

@@ -60,7 +60,9 @@ func TestCreate(t *testing.T) {
 	g.Expect(sent.Hints).To(Equal(map[string]string{"group": "616fb98f-46ca-475e-917e-2563e5a8cd19", "near": "x"}))
 
 	before := len(p.ops())
-	_, err = d.Ensure(t.Context(), requested(nil))
+	req = requested(nil)
+	req.Token = "recorded-token-0002"
+	_, err = d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(p.ops()[before:]).To(Equal([]string{"ListServers", "CreateServer"}), "two calls for each further machine")
 }
@@ -124,50 +126,76 @@ func listing(g Gomega, kind string, items any, more bool) func() (*http.Response
 
 // TestLostCreate: after a create whose answer was lost no other is sent, as long as the first may take effect.
 func TestLostCreate(t *testing.T) {
-	g := NewWithT(t)
-	p := ordinary(t)
-	p.play("CreateServer", lost)
-	d := connected(t, p)
-	for range 3 {
-		_, err := d.Ensure(t.Context(), requested(nil))
-		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
-	}
-	g.Expect(p.count("CreateServer")).To(Equal(1))
-	g.Expect(p.count("ListServers")).To(Equal(3), "each time it is looked for")
-
-	other := requested(nil)
-	other.Token = "recorded-token-0002"
-	p.play("CreateServer", recorded(t, "server-made"))
-	_, err := d.Ensure(t.Context(), other)
-	g.Expect(err).NotTo(HaveOccurred(), "no other machine waits")
-	d.creating.turns["recorded-token-0001"].open = time.Now()
-	_, err = d.Ensure(t.Context(), requested(nil))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(d.creating.turns).To(BeEmpty(), "what has ended is forgotten")
-}
-
-// TestSlowCreate: a Nova that was slow to answer may be as slow to act: the next create waits the longer.
-func TestSlowCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		p := ordinary(t)
-		p.play("CreateServer", func() (*http.Response, error) { time.Sleep(30 * time.Second); return lost() })
+		p.play("CreateServer", lost)
 		d := connected(t, p)
-		_, err := d.Ensure(t.Context(), requested(nil))
-		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
-		_, err = d.Ensure(t.Context(), requested(nil))
-		var waits *cloud.Error
-		g.Expect(errors.As(err, &waits)).To(BeTrue())
-		g.Expect(waits.RetryAfter).To(Equal(150 * time.Second))
-		time.Sleep(waits.RetryAfter - time.Nanosecond)
-		_, err = d.Ensure(t.Context(), requested(nil))
-		g.Expect(err).To(HaveOccurred())
+		for range 3 {
+			_, err := d.Ensure(t.Context(), requested(nil))
+			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+		}
 		g.Expect(p.count("CreateServer")).To(Equal(1))
+		g.Expect(p.count("ListServers")).To(Equal(3), "each time it is looked for")
+
+		other := requested(nil)
+		other.Token = "recorded-token-0002"
 		p.play("CreateServer", recorded(t, "server-made"))
-		time.Sleep(time.Nanosecond)
+		_, err := d.Ensure(t.Context(), other)
+		g.Expect(err).NotTo(HaveOccurred(), "no other machine waits")
+		_, err = d.Ensure(t.Context(), other)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "what was made may be hidden for a moment")
+		time.Sleep(openTTL)
 		_, err = d.Ensure(t.Context(), requested(nil))
 		g.Expect(err).NotTo(HaveOccurred())
+		time.Sleep(consistency)
+		_, err = d.Ensure(t.Context(), other)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(d.creating.turns).To(HaveLen(1), "what has ended is forgotten")
+		g.Expect(p.count("CreateServer")).To(Equal(4))
 	})
+}
+
+// TestSlowCreate: a Nova that was slow to answer may be as slow to act: the next create waits the longer, and so it does where an earlier
+// process may have sent one. Meanwhile it is looked for.
+func TestSlowCreate(t *testing.T) {
+	for name, c := range map[string]struct {
+		open  bool
+		waits time.Duration
+	}{
+		"of this process":   {false, 150 * time.Second},
+		"of an earlier one": {true, inheritedTTL},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := NewWithT(t)
+				p := ordinary(t)
+				p.play("CreateServer", func() (*http.Response, error) { time.Sleep(30 * time.Second); return lost() })
+				d := connected(t, p)
+				req := requested(nil)
+				req.Open = c.open
+				if !c.open {
+					_, err := d.Ensure(t.Context(), req)
+					g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+				}
+				sent, until := p.count("CreateServer"), time.Now().Add(c.waits)
+				for time.Now().Before(until) {
+					_, err := d.Ensure(t.Context(), req)
+					var waits *cloud.Error
+					g.Expect(errors.As(err, &waits)).To(BeTrue())
+					g.Expect(waits.RetryAfter).To(Equal(min(openTTL, time.Until(until))))
+					time.Sleep(waits.RetryAfter - time.Nanosecond)
+					_, err = d.Ensure(t.Context(), req)
+					g.Expect(err).To(HaveOccurred())
+					time.Sleep(time.Nanosecond)
+				}
+				g.Expect(p.count("CreateServer")).To(Equal(sent))
+				p.play("CreateServer", recorded(t, "server-made"))
+				_, err := d.Ensure(t.Context(), req)
+				g.Expect(err).NotTo(HaveOccurred())
+			})
+		})
+	}
 }
 
 // TestRefusedCreate: what a create with ports is refused for is told, and its ports go.
@@ -233,7 +261,7 @@ func TestPorts(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		return madeUp(http.StatusCreated, nil, string(body))()
 	})
-	_, err = d.Ensure(t.Context(), requested(ownPorts))
+	_, err = connected(t, p).Ensure(t.Context(), requested(ownPorts))
 	g.Expect(err).NotTo(HaveOccurred())
 	p.sent("CreatePorts", &sent)
 	g.Expect(sent.Ports).To(ConsistOf(HaveKeyWithValue("description", first.Description)))
@@ -246,12 +274,12 @@ func TestPorts(t *testing.T) {
 	twin := there
 	twin.ID = "twin"
 	p.play("ListPorts", listing(g, "ports", []port{there, twin}, false))
-	_, err = d.Ensure(t.Context(), requested(ownPorts))
+	_, err = connected(t, p).Ensure(t.Context(), requested(ownPorts))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict))
 
 	p.play("ListPorts", recorded(t, "ports-none"))
 	p.play("CreatePorts", recorded(t, "ports-over-quota"))
-	_, err = d.Ensure(t.Context(), requested(ownPorts))
+	_, err = connected(t, p).Ensure(t.Context(), requested(ownPorts))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded))
 }
 
@@ -466,7 +494,7 @@ func TestUserData(t *testing.T) {
 	}
 	p.sent("CreateServer", &sent)
 	g.Expect(len(sent.Server.UserData)).To(BeNumerically("<=", 65535))
-	req.UserData = append(req.UserData, 'a')
+	req.UserData, req.Token = append(req.UserData, 'a'), "recorded-token-0002"
 	_, err = d.Ensure(t.Context(), req)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
 	g.Expect(p.count("CreateServer")).To(Equal(1))

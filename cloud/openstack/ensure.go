@@ -55,8 +55,8 @@ func portDescription(req cloud.Request, index int) string {
 }
 
 // Ensure looks for the machine's server by its tag, and makes it where there is none. Nova has no client token, so a look that
-// finds nothing decides; one create of a token goes on at a time, and after one whose answer was lost, a look that finds
-// nothing is not believed until it can't take effect any more.
+// finds nothing decides; one create of a token goes on at a time, and after one whose answer was lost, or which an earlier
+// process may have sent, a look that finds nothing is not believed until it can't take effect any more.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	machine, err := machineOf(req.Spec)
 	if err != nil {
@@ -71,9 +71,13 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	if err != nil || made.ID != "" {
 		return made, err
 	}
-	if left := time.Until(mine.open); left > 0 {
-		return cloud.Resource{}, &cloud.Error{Code: cloud.Unavailable, RetryAfter: left,
-			Message: "the answer to a create was lost, and whether something comes of it is open"}
+	open := mine.open
+	if req.Open && d.inherited.After(open) {
+		open = d.inherited
+	}
+	if left := time.Until(open); left > 0 {
+		return cloud.Resource{}, &cloud.Error{Code: cloud.Unavailable, RetryAfter: min(left, openTTL), // what comes is seen soon
+			Message: "whether something comes of an earlier create is open: its answer was lost, or went to an earlier manager. Until that is sure, no other is sent"}
 	}
 	made, err = d.create(ctx, req, machine, mine)
 	if code := cloud.CodeOf(err); code == cloud.InvalidSpec || code == cloud.NotFound {

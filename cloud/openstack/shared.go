@@ -96,15 +96,18 @@ type creation struct {
 	turn  chan struct{}
 	users int
 	began time.Time // when whose turn it is came
-	// open is until when a create may take effect whose answer never came; zero where there is none.
+	// open is until when a look may miss what a create has made, or will make; zero where there is none.
 	open time.Time
 }
 
-// note remembers that a create which was sent has ended so that its effect is open.
+// note remembers how a create ended: what it made may be hidden for a moment, and where nobody was told, it may be made yet.
 func (c *creation) note(err error) {
+	now := time.Now()
 	var queued *cloud.Queued // was not sent
-	if code := cloud.CodeOf(err); (code == cloud.Unavailable || code == cloud.Unknown) && !errors.As(err, &queued) {
-		now := time.Now()
+	switch code := cloud.CodeOf(err); {
+	case err == nil:
+		c.open = now.Add(consistency)
+	case (code == cloud.Unavailable || code == cloud.Unknown) && !errors.As(err, &queued):
 		c.open = now.Add(max(openTTL, openTimes*now.Sub(c.began)))
 	}
 }

@@ -18,6 +18,10 @@ const (
 	// was asked for 300 servers at once, on two processors, took up to 160 s for one; a call ends after 30 s by default.
 	openTimes = 5
 
+	// inheritedTTL is how long at least a create may still take effect that an earlier process sent before it was killed. It can't
+	// be asked how long it had waited: openTimes the longest call of the default's, and some more.
+	inheritedTTL = 3 * time.Minute
+
 	// resolvedTTL is how long an answer to "which flavor, image, network, security group" is believed: long enough that a
 	// thousand machines of one template ask once, short enough that a new image is taken up while one waits for it.
 	resolvedTTL = 5 * time.Minute

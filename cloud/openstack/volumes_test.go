@@ -125,7 +125,7 @@ func TestOwnVolumes(t *testing.T) {
 	p.play("ListPorts", listing(g, "ports", portsWithVolumes(), false))
 	p.play("ListVolumes", listing(g, "volumes", []volume{ownVolume("root", "0", "available"), ownVolume("data", "2", "available")}, false))
 	before := p.count("CreateVolume")
-	made, err := d.Ensure(t.Context(), inZone("other"))
+	made, err := connected(t, p).Ensure(t.Context(), inZone("other"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(made.FailureDomain).To(Equal("near"))
 	g.Expect(p.count("CreateVolume")).To(Equal(before))

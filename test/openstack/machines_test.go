@@ -270,7 +270,7 @@ func setHypervisor(t testing.TB, host, hypervisor string) {
 	g.Expect(err).NotTo(HaveOccurred())
 	set := func(text []byte) {
 		g.Expect(os.WriteFile(file, text, 0o644)).To(Succeed())
-		said, err := exec.CommandContext(withoutEnd(t), "../../hack/openstack/restart", host).CombinedOutput()
+		said, err := exec.CommandContext(withoutEnd(t), "../../hack/openstack/signal", "KILL", host).CombinedOutput()
 		g.Expect(err).NotTo(HaveOccurred(), string(said))
 	}
 	const line = "compute_driver = "

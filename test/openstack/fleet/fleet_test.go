@@ -5,11 +5,11 @@ package fleet
 import (
 	"context"
 	"flag"
-	"os/exec"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/scenario"
 )
 
@@ -103,20 +103,38 @@ func TestRestart(t *testing.T) {
 	s := start(t, "restart")
 	pool := s.NewPool("md", 4)
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
-	s.Until("a create is under way", func(context.Context) (string, error) {
-		for _, c := range s.Cloud.Calls() {
-			if c.Verb == "POST compute/servers" {
-				return "", nil
-			}
-		}
-		return "none was sent", nil
-	})
-	out, err := exec.CommandContext(s.Ctx, "../../../hack/openstack/restart", "nova-api", "nova-conductor", "neutron").CombinedOutput()
-	if err != nil {
-		t.Fatalf("restart: %v\n%s", err, out)
-	}
+	s.Until("a create is under way", s.sent("POST compute/servers"))
+	s.signal("KILL", "nova-api", "nova-conductor", "neutron")
 	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, 4), s.nodes(4)))
 	t.Logf("calls: %v", s.calls())
+	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
+	s.Empty()
+}
+
+// TestKilled: Nova hangs with a create before it, and the manager is killed. The next one is told by Nova that there is no server, for the
+// create is served after its question; it sends none of its own, and takes the one that comes.
+func TestKilled(t *testing.T) {
+	s := start(t, "killed")
+	s.Cloud.SetRule(func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
+		if c.Verb == "POST compute/servers" && at == faultproxy.Before {
+			s.signal("STOP", "nova-api")
+		}
+		return faultproxy.Verdict{}
+	})
+	pool := s.NewPool("md", 1)
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
+	s.Until("a create is under way", s.sent("POST compute/servers"))
+	scenario.Pause(s.Ctx, 2*time.Second) // until it lies before Nova
+	s.Seat.Process.Kill()
+	s.Cloud.SetRule(nil)
+	s.calls()
+	s.Do(s.StartManager(s.Ctx))
+	s.Until("the next manager looks for a server", s.sent("GET compute/servers"))
+	s.signal("CONT", "nova-api")
+	s.Until("the machine is ready", scenario.All(pool.Ready(s.Rig.Client, 1), s.nodes(1)))
+	if calls := s.calls(); calls["POST compute/servers"] != 0 {
+		t.Errorf("the next manager's calls: %v, want no create", calls)
+	}
 	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
 	s.Empty()
 }

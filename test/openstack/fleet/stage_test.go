@@ -3,12 +3,16 @@
 package fleet
 
 import (
+	"context"
 	"os"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/drover-io/drover/cloud/simulated/wire"
+	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/rig"
 	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/stack"
@@ -57,6 +61,24 @@ func (s *stage) calls() map[string]int {
 	}
 	s.Cloud.Reset()
 	return all
+}
+
+// sent checks that a call of this kind was made.
+func (s *stage) sent(verb string) scenario.Check {
+	return func(context.Context) (string, error) {
+		if slices.ContainsFunc(s.Cloud.Calls(), func(c faultproxy.Call) bool { return c.Verb == verb }) {
+			return "", nil
+		}
+		return "no " + verb, nil
+	}
+}
+
+// signal sends one to services of the OpenStack.
+func (s *stage) signal(name string, services ...string) {
+	out, err := exec.CommandContext(s.Ctx, "../../../hack/openstack/signal", append([]string{name}, services...)...).CombinedOutput()
+	if err != nil {
+		s.Errorf("signal: %v\n%s", err, out)
+	}
 }
 
 // costs compares the calls of what has just been done with so many for each machine, and some for what the machines name. Listings belong to the
