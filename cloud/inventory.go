@@ -26,11 +26,12 @@ type inventory struct {
 	seen    map[string][]sighting // what is newer than that listing, by token
 	watches map[string]*watch     // the machines that someone is interested in, by token
 
-	began    time.Time // of the latest listing, complete or not; zero: none yet, or one is wanted at once
-	complete time.Time // when the last complete one began
-	urgent   time.Time // since when the listings are frequent; zero: they are not
-	failures int       // since the last complete one
-	retryAt  time.Time // not before, after a failure
+	began    time.Time     // of the latest listing, complete or not; zero: none yet, or one is wanted at once
+	complete time.Time     // when the last complete one began
+	took     time.Duration // from then on, until it was complete
+	urgent   time.Time     // since when the listings are frequent; zero: they are not
+	failures int           // since the last complete one
+	retryAt  time.Time     // not before, after a failure
 	err      error
 	asked    time.Time // since when a Follower is expected to tell; zero: it is not
 	heard    time.Time // when it last did
@@ -170,7 +171,7 @@ func (v *inventory) list(ctx context.Context) {
 		v.mu.Unlock()
 		return
 	}
-	v.failures, v.complete = 0, began
+	v.failures, v.complete, v.took = 0, began, time.Since(began)
 	changed := v.take(began, byToken(resources))
 	v.mu.Unlock()
 	v.changed(changed)

@@ -12,6 +12,9 @@ const (
 	staleAfter = time.Minute
 	// backoffCap bounds the time between attempts that fail.
 	backoffCap = time.Minute
+	// restTimes is how long the cloud is left alone after a frequent listing, in times of how long that took: one that works for seconds at an
+	// answer, or whose account reads at its limit, is not to work at listings all the time. No longer than between two that are not frequent.
+	restTimes = 9
 	// joinedPause is the least time between two listings, the second of which comes because machines have joined.
 	joinedPause = time.Second
 )
@@ -78,6 +81,7 @@ func (v *inventory) listAt(now time.Time) time.Time {
 	return at
 }
 
+// intervals are between the begins of two listings.
 func (v *inventory) intervals() (idle, active time.Duration) {
 	spec := v.account().config.Spec.Inventory
 	idle, active = time.Duration(spec.IdleSeconds)*time.Second, time.Duration(spec.ActiveSeconds)*time.Second
@@ -87,7 +91,7 @@ func (v *inventory) intervals() (idle, active time.Duration) {
 	if active <= 0 {
 		active = 5 * time.Second
 	}
-	return idle, min(idle, active)
+	return idle, min(idle, max(active, (1+restTimes)*v.took))
 }
 
 func (v *inventory) jittered(d time.Duration) time.Duration {

@@ -136,6 +136,25 @@ func TestStartingPatience(t *testing.T) {
 	})
 }
 
+// TestSlowListings: a cloud that works long at a listing is left alone for nine times as long, and never longer than an idle one.
+func TestSlowListings(t *testing.T) {
+	for took, most := range map[time.Duration]int{100 * time.Millisecond: 125, 2 * time.Second: 33, time.Minute: 9} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newTestCloud(t)
+			c.start = time.Hour
+			a := c.begin(t).account(t)
+			a.Observe(ensure(t, a, "m"))
+			c.with(func() { c.latency = took })
+			time.Sleep(2 * time.Minute) // until it is known
+			before := c.count("list")
+			time.Sleep(10 * time.Minute)
+			if n := c.count("list") - before; n > most+1 || n < most-most/8-2 {
+				t.Errorf("%d listings in 10 minutes, each of which takes %s: want about %d", n, took, most)
+			}
+		})
+	}
+}
+
 // TestFailedListingIsNotAbsence: whatever goes wrong with a listing, no machine is gone; the inventory becomes stale, says
 // why, and recovers. Seen to fail when a listing that failed was taken for a complete one.
 func TestFailedListingIsNotAbsence(t *testing.T) {

@@ -107,8 +107,8 @@ type InventorySpec struct {
 	// +kubebuilder:validation:Maximum=3600
 	IdleSeconds int32 `json:"idleSeconds,omitempty"`
 
-	// activeSeconds is the time between two complete listings, in seconds, while a machine is starting. When all that start have
-	// become Nodes, the next one comes at once. Default: 5.
+	// activeSeconds is the time between two complete listings, in seconds, while a machine is starting: ten times as long as a listing takes, if that
+	// is longer, and no longer than idleSeconds. When all that start have become Nodes, the next one comes at once. Default: 5.
 	// +optional
 	// +kubebuilder:default=5
 	// +kubebuilder:validation:Minimum=1
