@@ -130,7 +130,10 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 		mine.note(err)
 	}
 	switch cloud.CodeOf(err) {
-	case "", cloud.Unavailable, cloud.Unknown:
+	case "":
+		mine.open = time.Now().Add(consistency)
+		return made, nil
+	case cloud.Unavailable, cloud.Unknown:
 		return made, err
 	case cloud.InvalidSpec:
 		if machine.Image.ID == "" && strings.Contains(err.Error(), from.ID) { // looked up again, it will be another

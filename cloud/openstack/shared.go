@@ -100,14 +100,11 @@ type creation struct {
 	open time.Time
 }
 
-// note remembers how a create ended: what it made may be hidden for a moment, and where nobody was told, it may be made yet.
+// note remembers that a create which was sent has ended so that its effect is open.
 func (c *creation) note(err error) {
-	now := time.Now()
 	var queued *cloud.Queued // was not sent
-	switch code := cloud.CodeOf(err); {
-	case err == nil:
-		c.open = now.Add(consistency)
-	case (code == cloud.Unavailable || code == cloud.Unknown) && !errors.As(err, &queued):
+	if code := cloud.CodeOf(err); (code == cloud.Unavailable || code == cloud.Unknown) && !errors.As(err, &queued) {
+		now := time.Now()
 		c.open = now.Add(max(openTTL, openTimes*now.Sub(c.began)))
 	}
 }
