@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -108,7 +107,7 @@ func start(t *testing.T, begin func(context.Context, ...string) (*rig.Rig, error
 	return s
 }
 
-// startAutoscaler starts it as the book says: with those rights, arguments and environment. Only its times are shorter.
+// startAutoscaler starts it as the book says: with those rights, arguments and environment.
 func (s *stage) startAutoscaler() {
 	s.Helper()
 	s.create(s.rig.Client, s.example("management.yaml")...)
@@ -121,24 +120,8 @@ func (s *stage) startAutoscaler() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	deployment := &appsv1.Deployment{}
-	object := s.example("deployment.yaml")[0].(*unstructured.Unstructured)
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object.Object, deployment, true); err != nil {
-		s.Fatal(err)
-	}
-	container := deployment.Spec.Template.Spec.Containers[0]
-	args := slices.DeleteFunc(slices.Clone(container.Args), func(arg string) bool { return strings.HasPrefix(arg, "--kubeconfig=") })
-	for i := range args {
-		args[i] = strings.ReplaceAll(args[i], "clusterName=blue", "clusterName="+s.Namespace)
-	}
-	var env []string
-	for _, e := range container.Env {
-		env = append(env, e.Name+"="+e.Value)
-	}
 	if _, err := s.rig.Workload.StartAutoscaler(s.ctx, playground.AutoscalerOptions{
-		Management: management, Workload: workload, Env: env,
-		Args: append(args, "--scan-interval=1s", "--scale-down-unneeded-time=4s", "--scale-down-delay-after-add=4s",
-			"--unremovable-node-recheck-timeout=4s", "--node-delete-delay-after-taint=0s", "--v=4"),
+		Management: management, Workload: workload, Namespace: s.Namespace, Cluster: s.Namespace,
 	}); err != nil {
 		s.Fatal(err)
 	}

@@ -3,18 +3,19 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/cluster-api/test/framework"
 	"sigs.k8s.io/cluster-api/test/framework/bootstrap"
@@ -33,48 +34,80 @@ const (
 
 // startKind makes a kind cluster and, by clusterctl, a management cluster of it: cert-manager, Cluster API and Drover as Pods, from the
 // images that their releases name; Drover's was built before, and is brought there. Docker's networks must be reachable from
-// here, as they are on Linux: the cluster adopts itself by its node's address.
-func (s *stage) startKind(ctx context.Context, scheme *runtime.Scheme) {
+// here, as they are on Linux: the clusters adopt each other, and find the cloud, by their nodes' addresses.
+func (s *stage) startKind(ctx context.Context, name string) management {
+	first := s.cloud.URL == ""
+	var ports []kind.PortMapping
 	port := freePort()
+	if first {
+		ports = append(ports, kind.PortMapping{ContainerPort: cloudNodePort, HostPort: port, ListenAddress: "127.0.0.1"})
+	}
 	provider := bootstrap.CreateKindBootstrapClusterAndLoadImages(ctx, bootstrap.CreateKindBootstrapClusterAndLoadImagesInput{
-		Name:              "drover-e2e",
+		Name:              "drover-e2e-" + name,
 		KubernetesVersion: kubernetes,
 		Images:            []clusterctl.ContainerImage{{Name: image, LoadBehavior: clusterctl.MustLoadImage}},
-		ExtraPortMappings: []kind.PortMapping{{ContainerPort: cloudNodePort, HostPort: port, ListenAddress: "127.0.0.1"}},
-		LogFolder:         filepath.Join(s.artifacts, "kind"),
+		ExtraPortMappings: ports,
+		LogFolder:         filepath.Join(s.artifacts, name),
 	})
 	DeferCleanup(provider.Dispose)
-	s.proxy = framework.NewClusterProxy("management", provider.GetKubeconfigPath(), scheme)
-	DeferCleanup(s.proxy.Dispose)
+	proxy := framework.NewClusterProxy(name, provider.GetKubeconfigPath(), s.scheme)
+	DeferCleanup(proxy.Dispose)
+	config := s.config
+	if !first {
+		config = s.fromOutside(ctx)
+	}
 	clusterctl.InitManagementClusterAndWatchControllerLogs(ctx, clusterctl.InitManagementClusterAndWatchControllerLogsInput{
-		ClusterProxy: s.proxy, ClusterctlConfigPath: s.config, LogFolder: filepath.Join(s.artifacts, "controllers"),
+		ClusterProxy: proxy, ClusterctlConfigPath: config, LogFolder: filepath.Join(s.artifacts, name, "controllers"),
 		CoreProvider: "cluster-api:" + clusterAPI, BootstrapProviders: []string{"-"}, ControlPlaneProviders: []string{"-"},
 		InfrastructureProviders: []string{infrastructure},
 	}, s.settings.GetIntervals("default", "wait-controllers")...)
+	if first {
+		s.startCloud(ctx, proxy, port)
+	}
+	return management{proxy: proxy, kubeconfig: fromInside(ctx, proxy, provider.GetKubeconfigPath())}
+}
 
+// startCloud runs the simulated cloud as Pods of the cluster; the port leads there from this process.
+func (s *stage) startCloud(ctx context.Context, proxy framework.ClusterProxy, port int32) {
 	s.token = rand.Text()
 	s.cloud = simulator.Admin{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Token: rand.Text()}
 	manifest, err := os.ReadFile("../../config/simulated-cloud.yaml")
 	Expect(err).NotTo(HaveOccurred())
 	filled := strings.NewReplacer("ADMIN_TOKEN", s.cloud.Token, "TOKEN", s.token, "IMAGE", image).Replace(string(manifest))
-	Expect(s.proxy.CreateOrUpdate(ctx, []byte(filled))).To(Succeed())
+	Expect(proxy.CreateOrUpdate(ctx, []byte(filled))).To(Succeed())
 	Eventually(func() error { _, err := s.cloud.Snapshot(ctx); return err }, s.settings.GetIntervals("default", "wait-controllers")...).Should(Succeed())
-	s.kubeconfig = s.fromInside(ctx, provider.GetKubeconfigPath())
+}
+
+// fromOutside is clusterctl's configuration for a cluster that the cloud does not run in: it finds it by the node of the one where it does.
+func (s *stage) fromOutside(ctx context.Context) string {
+	text, err := os.ReadFile(s.config)
+	Expect(err).NotTo(HaveOccurred())
+	cloud := "http://" + net.JoinHostPort(nodeAddress(ctx, s.proxy), strconv.Itoa(cloudNodePort))
+	config := filepath.Join(filepath.Dir(s.config), "clusterctl-outside.yaml")
+	Expect(os.WriteFile(config, bytes.ReplaceAll(text, []byte(cloudInCluster), []byte(cloud)), 0o600)).To(Succeed())
+	return config
+}
+
+// nodeAddress is that of the cluster's own node.
+func nodeAddress(ctx context.Context, proxy framework.ClusterProxy) string {
+	nodes := &corev1.NodeList{}
+	Expect(proxy.GetClient().List(ctx, nodes, client.HasLabels{"node-role.kubernetes.io/control-plane"})).To(Succeed())
+	Expect(nodes.Items).To(HaveLen(1))
+	for _, address := range nodes.Items[0].Status.Addresses {
+		if address.Type == corev1.NodeInternalIP {
+			return address.Address
+		}
+	}
+	Fail("the node of " + proxy.GetName() + " has no address")
+	return ""
 }
 
 // fromInside is the kubeconfig with the address at which Pods, too, reach the API server.
-func (s *stage) fromInside(ctx context.Context, kubeconfig string) []byte {
-	nodes := &corev1.NodeList{}
-	Expect(s.proxy.GetClient().List(ctx, nodes, client.HasLabels{"node-role.kubernetes.io/control-plane"})).To(Succeed())
-	Expect(nodes.Items).To(HaveLen(1))
+func fromInside(ctx context.Context, proxy framework.ClusterProxy, kubeconfig string) []byte {
 	config, err := clientcmd.LoadFromFile(kubeconfig)
 	Expect(err).NotTo(HaveOccurred())
-	for _, address := range nodes.Items[0].Status.Addresses {
-		if address.Type == corev1.NodeInternalIP {
-			for _, cluster := range config.Clusters {
-				cluster.Server = "https://" + net.JoinHostPort(address.Address, "6443")
-			}
-		}
+	for _, cluster := range config.Clusters {
+		cluster.Server = "https://" + net.JoinHostPort(nodeAddress(ctx, proxy), "6443")
 	}
 	text, err := clientcmd.Write(*config)
 	Expect(err).NotTo(HaveOccurred())

@@ -16,6 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/cluster-api/test/e2e"
 	"sigs.k8s.io/cluster-api/test/framework"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -42,17 +45,27 @@ var (
 	offline = flag.String("clusterctl", "", "a configuration of clusterctl's that names Cluster API and cert-manager, where the Internet can't be reached")
 )
 
+// management is a management cluster.
+type management struct {
+	proxy framework.ClusterProxy
+	// kubeconfig leads there from wherever Drover runs.
+	kubeconfig []byte
+	// processes is what it consists of; nil where it is a kind cluster.
+	processes *playground.Management
+}
+
 // stage is what all specs share.
 type stage struct {
-	proxy framework.ClusterProxy
+	management
+	// start makes a management cluster of Cluster API and Drover.
+	start func(ctx context.Context, name string) management
 	// config is clusterctl's, artifacts the folder for logs and for the objects of a spec that failed.
 	config, artifacts string
 	settings          *clusterctl.E2EConfig
+	scheme            *runtime.Scheme
 	// cloud is the simulated one, by what nobody but a test asks of it; token opens it to an account.
 	cloud simulator.Admin
 	token string
-	// kubeconfig leads to the management cluster, from wherever Drover runs.
-	kubeconfig []byte
 }
 
 func TestE2E(t *testing.T) {
@@ -69,23 +82,26 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	s.artifacts = filepath.Join(folder, "artifacts")
 	s.config = s.release(ctx, folder)
 	s.settings = &clusterctl.E2EConfig{
-		Variables: map[string]string{"KUBERNETES_VERSION": kubernetes, "KUBERNETES_VERSION_UPGRADE_FROM": kubernetes},
+		Variables: map[string]string{
+			"KUBERNETES_VERSION": kubernetes, "KUBERNETES_VERSION_UPGRADE_FROM": kubernetes, e2e.AutoscalerWorkloadYAMLPath: filepath.Join(folder, "autoscaler.yaml"),
+		},
 		Intervals: map[string][]string{
 			"default/wait-controllers": {"5m", "1s"},
 			"default/wait-cluster":     {"1m", "500ms"}, "default/wait-control-plane": {"1m", "500ms"}, "default/wait-worker-nodes": {"3m", "500ms"},
 			"default/wait-machine-remediation": {"3m", "500ms"}, "default/wait-delete-cluster": {"3m", "500ms"},
+			"default/wait-autoscaler": {"3m", "500ms"},
 		},
 	}
-	scheme := runtime.NewScheme()
-	framework.TryAddDefaultSchemes(scheme)
+	s.scheme = runtime.NewScheme()
+	framework.TryAddDefaultSchemes(s.scheme)
 	for _, add := range []func(*runtime.Scheme) error{infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme} {
-		Expect(add(scheme)).To(Succeed())
+		Expect(add(s.scheme)).To(Succeed())
 	}
+	s.start = s.startPlayground
 	if *onKind {
-		s.startKind(ctx, scheme)
-	} else {
-		s.startPlayground(ctx, scheme)
+		s.start = s.startKind
 	}
+	s.management = s.start(ctx, "management")
 })
 
 var _ = AfterSuite(func(ctx SpecContext) {
@@ -97,24 +113,36 @@ var _ = AfterSuite(func(ctx SpecContext) {
 })
 
 // startPlayground starts a management cluster of processes, without Docker.
-func (s *stage) startPlayground(ctx context.Context, scheme *runtime.Scheme) {
-	management, err := playground.StartManagement(ctx, playground.ManagementOptions{ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr}})
+func (s *stage) startPlayground(ctx context.Context, name string) management {
+	processes, err := playground.StartManagement(ctx, playground.ManagementOptions{
+		ControlPlaneOptions: playground.ControlPlaneOptions{Name: name, Progress: os.Stderr},
+	})
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(management.Stop)
-	Expect(management.InstallDrover(ctx)).To(Succeed())
-	cloud, err := playground.StartSimulator(ctx, playground.SimulatorOptions{})
+	DeferCleanup(processes.Stop)
+	Expect(processes.StartScheduler(ctx)).To(Succeed())
+	Expect(processes.InstallDrover(ctx)).To(Succeed())
+	if s.cloud.URL == "" {
+		cloud, err := playground.StartSimulator(ctx, playground.SimulatorOptions{})
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(cloud.Stop)
+		s.cloud, s.token = simulator.Admin{URL: cloud.URL}, cloud.Token
+	}
+	_, err = processes.StartDrover(ctx, playground.DroverOptions{Args: []string{"--simulated-endpoint=" + s.cloud.URL, "--leader-elect=false"}})
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(cloud.Stop)
-	s.cloud, s.token = simulator.Admin{URL: cloud.URL}, cloud.Token
-	_, err = management.StartDrover(ctx, playground.DroverOptions{Args: []string{"--simulated-endpoint=" + cloud.URL, "--leader-elect=false"}})
+	kubeconfig, err := os.ReadFile(processes.AdminKubeconfig())
 	Expect(err).NotTo(HaveOccurred())
-	s.kubeconfig, err = os.ReadFile(management.AdminKubeconfig())
+	proxy := framework.NewClusterProxy(name, processes.AdminKubeconfig(), s.scheme)
+	DeferCleanup(proxy.Dispose)
+	// By this, which kubeadm writes and the autoscaler's spec reads, a cluster tells its address.
+	info, err := clientcmd.Write(clientcmdapi.Config{Clusters: map[string]*clientcmdapi.Cluster{"": {Server: processes.URL, CertificateAuthorityData: processes.CA()}}})
 	Expect(err).NotTo(HaveOccurred())
-	s.proxy = framework.NewClusterProxy("management", management.AdminKubeconfig(), scheme)
-	DeferCleanup(s.proxy.Dispose)
+	Expect(scenario.Create(ctx, proxy.GetClient(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespacePublic, Name: "cluster-info"}, Data: map[string]string{"kubeconfig": string(info)},
+	})).To(Succeed())
+	return management{proxy, kubeconfig, processes}
 }
 
-// release writes a release of Drover's, with the flavour that the remediation spec wants, and returns the clusterctl
+// release writes a release of Drover's, with the flavours that some specs want, and returns the clusterctl
 // configuration that leads there.
 func (s *stage) release(ctx context.Context, folder string) string {
 	cmd := exec.CommandContext(ctx, "hack/release-manifests", folder)
@@ -133,6 +161,10 @@ func (s *stage) release(ctx context.Context, folder string) string {
 	sick = strings.Replace(sick, "unhealthyLessThanOrEqualTo: 40%", "unhealthyLessThanOrEqualTo: 100%", 1)
 	Expect(strings.Count(sick, "e2e.remediation")+strings.Count(sick, "100%")).To(Equal(2), "the flavour has its MachineHealthCheck")
 	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-md-remediation.yaml"), []byte(sick), 0o600)).To(Succeed())
+	topology, err := os.ReadFile(filepath.Join(repository, "cluster-template-topology.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(os.WriteFile(filepath.Join(repository, "cluster-template-topology-autoscaler.yaml"), []byte(autoscaled(string(topology))), 0o600)).To(Succeed())
+	Expect(os.WriteFile(filepath.Join(folder, "autoscaler.yaml"), []byte(autoscaler("../../docs/examples/autoscaler")), 0o600)).To(Succeed())
 
 	settings := map[string]any{}
 	if *offline != "" {

@@ -7,24 +7,38 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/yaml"
 )
 
-// AutoscalerOptions say as whom the cluster-autoscaler runs, and how.
+// AutoscalerOptions say as whom the cluster-autoscaler runs, and for what.
 type AutoscalerOptions struct {
 	// Management and Workload are kubeconfigs: where it finds MachineDeployments, and where pods and Nodes.
 	Management, Workload []byte
-	// Args come last on the command line, Env adds to the environment.
-	Args, Env []string
+	// Namespace and Cluster are the one cluster's whose pools it scales.
+	Namespace, Cluster string
 }
 
-// StartAutoscaler runs the real cluster-autoscaler for this cluster and returns once it has made a first round. It ends with
-// the control plane.
+// AutoscalerHaste are arguments by which the cluster-autoscaler does in seconds what it takes minutes for.
+var AutoscalerHaste = []string{"--scan-interval=1s", "--scale-down-unneeded-time=4s", "--scale-down-delay-after-add=4s",
+	"--unremovable-node-recheck-timeout=4s", "--node-delete-delay-after-taint=0s", "--v=4"}
+
+// StartAutoscaler runs the real cluster-autoscaler for this cluster, with the arguments and environment of the book's Deployment and in haste,
+// and returns once it has made a first round. It ends with the control plane.
 func (c *ControlPlane) StartAutoscaler(ctx context.Context, opts AutoscalerOptions) (*Process, error) {
 	if c.autoscaler != nil {
 		return nil, errors.New("start the cluster-autoscaler: it was started before")
 	}
 	tools, err := c.opts.Tools.with(ctx, c.opts.Progress, "cluster-autoscaler")
+	if err != nil {
+		return nil, err
+	}
+	args, env, err := autoscalerOfTheBook(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -35,11 +49,11 @@ func (c *ControlPlane) StartAutoscaler(ctx context.Context, opts AutoscalerOptio
 	c.autoscaler, err = onFreePorts(1, func(ports []int) (*Process, error) {
 		address := local(ports[0])
 		p, err := start(command{
-			name: "cluster-autoscaler", path: tools["cluster-autoscaler"], dir: c.Dir, env: opts.Env,
-			args: append([]string{
+			name: "cluster-autoscaler", path: tools["cluster-autoscaler"], dir: c.Dir, env: env,
+			args: slices.Concat([]string{
 				"--address=" + address, "--kubeconfig=" + filepath.Join(dir, "workload.kubeconfig"),
 				"--cloud-config=" + filepath.Join(dir, "management.kubeconfig"),
-			}, opts.Args...),
+			}, args, AutoscalerHaste),
 		})
 		if err != nil {
 			return nil, err
@@ -51,4 +65,31 @@ func (c *ControlPlane) StartAutoscaler(ctx context.Context, opts AutoscalerOptio
 		return nil, fmt.Errorf("start the cluster-autoscaler of %s: %w", c.Name, err)
 	}
 	return c.autoscaler, nil
+}
+
+// autoscalerOfTheBook reads how the book has it started.
+func autoscalerOfTheBook(ctx context.Context, opts AutoscalerOptions) (args, env []string, err error) {
+	root, err := Root(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs", "examples", "autoscaler", "deployment.yaml"))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the book's Deployment: %w", err)
+	}
+	deployment := &appsv1.Deployment{}
+	if err := yaml.UnmarshalStrict(text, deployment); err != nil {
+		return nil, nil, fmt.Errorf("parse the book's Deployment: %w", err)
+	}
+	container := deployment.Spec.Template.Spec.Containers[0]
+	names := strings.NewReplacer("namespace=team-a", "namespace="+opts.Namespace, "clusterName=blue", "clusterName="+opts.Cluster)
+	for _, arg := range container.Args {
+		if !strings.HasPrefix(arg, "--kubeconfig=") {
+			args = append(args, names.Replace(arg))
+		}
+	}
+	for _, e := range container.Env {
+		env = append(env, e.Name+"="+e.Value)
+	}
+	return args, env, nil
 }

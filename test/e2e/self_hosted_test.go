@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"path/filepath"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/test/framework"
+	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// What SelfHostedSpec tries, with a cluster that is adopted.
+var _ = Describe("A cluster becomes its own management cluster", func() {
+	s := newSpec("self-hosted")
+
+	It("and keeps its machines, there and back", func(ctx SpecContext) {
+		own := s.start(ctx, "self-hosted")
+		here, there := s.proxy.GetClient(), own.proxy.GetClient()
+		adopted := &corev1.Secret{}
+		Expect(here.Get(ctx, client.ObjectKey{Namespace: s.namespace.Name, Name: "adopted-kubeconfig"}, adopted)).To(Succeed())
+		adopted.Data["value"] = own.kubeconfig
+		Expect(here.Update(ctx, adopted)).To(Succeed())
+		s.apply(ctx, "adopted", 2)
+		before := s.nodes(ctx, Default, here)
+		Expect(before).To(HaveLen(2))
+
+		Expect(there.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace.Name}})).To(Succeed())
+		s.move(ctx, s.proxy, own.proxy)
+		back := true
+		DeferCleanup(func(ctx context.Context) {
+			if back { // for the cleanup
+				s.move(ctx, own.proxy, s.proxy)
+			}
+		})
+		Eventually(func(g Gomega) { s.available(ctx, g, there) }, s.intervals("wait-cluster")...).Should(Succeed())
+		Consistently(func(g Gomega) { g.Expect(s.nodes(ctx, g, there)).To(Equal(before)) }, "20s", "1s").Should(Succeed())
+		s.change(ctx, there, func(pool *clusterv1.MachineDeployment) { pool.Spec.Replicas = ptr.To[int32](3) })
+		Eventually(func(g Gomega) { g.Expect(s.nodes(ctx, g, there)).To(HaveLen(3)) }, s.intervals("wait-worker-nodes")...).Should(Succeed())
+		after := s.nodes(ctx, Default, there)
+		for machine, node := range before {
+			Expect(after).To(HaveKeyWithValue(machine, node))
+		}
+
+		s.move(ctx, own.proxy, s.proxy)
+		back = false
+		Eventually(func(g Gomega) { s.available(ctx, g, here) }, s.intervals("wait-cluster")...).Should(Succeed())
+		Expect(s.nodes(ctx, Default, here)).To(Equal(after))
+	})
+})
+
+func (s *spec) move(ctx context.Context, from, to framework.ClusterProxy) {
+	clusterctl.Move(ctx, clusterctl.MoveInput{
+		LogFolder: filepath.Join(s.artifacts, "clusters", s.namespace.Name), ClusterctlConfigPath: s.config,
+		FromKubeconfigPath: from.GetKubeconfigPath(), ToKubeconfigPath: to.GetKubeconfigPath(), Namespace: s.namespace.Name,
+	})
+}
+
+// nodes are the Machines' with their provider IDs, of those that have one and run.
+func (s *spec) nodes(ctx context.Context, g Gomega, c client.Client) map[string]string {
+	found := map[string]string{}
+	for _, m := range s.machines(ctx, g, c) {
+		if m.Status.NodeRef.IsDefined() && m.Status.Phase == string(clusterv1.MachinePhaseRunning) {
+			found[m.Name] = m.Status.NodeRef.Name + " " + m.Spec.ProviderID
+		}
+	}
+	return found
+}
+
+// available checks the cluster.
+func (s *spec) available(ctx context.Context, g Gomega, c client.Client) {
+	cluster := &clusterv1.Cluster{}
+	g.Expect(c.Get(ctx, client.ObjectKeyFromObject(s.Cluster), cluster)).To(Succeed())
+	for _, condition := range cluster.Status.Conditions {
+		if condition.Type == clusterv1.ClusterAvailableCondition {
+			g.Expect(condition.Status).To(Equal(metav1.ConditionTrue), condition.Message)
+			return
+		}
+	}
+	g.Expect(cluster.Status.Conditions).To(ContainElement(HaveField("Type", clusterv1.ClusterAvailableCondition)))
+}
