@@ -27,7 +27,9 @@ var _ = Describe("The cluster-autoscaler scales a pool", func() {
 			E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
 			InfrastructureProvider: ptr.To(infrastructure), ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.readyForAutoscaler,
 			InfrastructureMachineTemplateKind: "cloudmachinetemplates", AutoscalerVersion: "v1.36.0",
-			InstallOnManagementCluster: true, // to zero and back it scales in test/autoscaler
+			InstallOnManagementCluster: true,
+			// The autoscaler that can be had as a module can't ask for zero machines (kubernetes/autoscaler#8538), its image can.
+			ScaleToAndFromZero: *onKind,
 		}
 	})
 })
