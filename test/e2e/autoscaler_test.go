@@ -72,8 +72,9 @@ func (s *stage) readyForAutoscaler(proxy framework.ClusterProxy, namespace strin
 	if s.processes == nil {
 		return
 	}
-	_, err := s.processes.StartAutoscaler(context.Background(), playground.AutoscalerOptions{
+	autoscaler, err := s.processes.StartAutoscaler(context.Background(), playground.AutoscalerOptions{
 		Management: s.kubeconfig, Workload: s.kubeconfig, Namespace: namespace, Cluster: "",
 	})
 	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(autoscaler.Kill) // which would look for its namespace every second while other specs run
 }

@@ -19,10 +19,11 @@ import (
 
 // What SelfHostedSpec tries, with a cluster that is adopted.
 var _ = Describe("A cluster becomes its own management cluster", func() {
+	var own management // of which the cluster's machines are Nodes, also while newSpec takes all away
+	BeforeEach(func(ctx SpecContext) { own = shared.start(ctx, "self-hosted") })
 	s := newSpec("self-hosted")
 
 	It("and keeps its machines, there and back", func(ctx SpecContext) {
-		own := s.start(ctx, "self-hosted")
 		here, there := s.proxy.GetClient(), own.proxy.GetClient()
 		adopted := &corev1.Secret{}
 		Expect(here.Get(ctx, client.ObjectKey{Namespace: s.namespace.Name, Name: "adopted-kubeconfig"}, adopted)).To(Succeed())

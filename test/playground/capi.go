@@ -30,7 +30,9 @@ func coreProvider() provider {
 		tool: "capi-core", folder: "core", prefix: "capi-", namespace: "capi-system", label: "cluster-api",
 		aggregate: "cluster.x-k8s.io/aggregate-to-manager",
 		contracts: map[string]string{"cluster.x-k8s.io/v1beta1": "v1beta1", "cluster.x-k8s.io/v1beta2": "v1beta2"},
-		args:      []string{"--feature-gates=ClusterTopology=true,MachinePool=true"},
+		// A hundred Machines at once, the default, take two cores from the API server's watches: each patch then rests on what was seen
+		// many seconds before, conflicts, and is tried again.
+		args: []string{"--feature-gates=ClusterTopology=true,MachinePool=true", "--machine-concurrency=10"},
 	}
 }
 
