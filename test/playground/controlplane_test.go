@@ -179,17 +179,32 @@ func TestStartFails(t *testing.T) {
 	})
 }
 
-func TestFreePorts(t *testing.T) {
+// TestListen: of six ports of which four are taken, the other two are found, and a third is not.
+func TestListen(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	ports, err := freePorts(20)
-	g.Expect(err).NotTo(HaveOccurred())
-	seen := map[int]bool{}
-	for _, port := range ports {
-		g.Expect(seen[port]).To(BeFalse())
-		seen[port] = true
-		l, err := net.Listen("tcp", local(port))
+	const all, free = 6, 2
+	// Other tests take ports, too, though hardly ever these.
+	g.Eventually(func(g Gomega) {
+		some, err := freePorts(1)
 		g.Expect(err).NotTo(HaveOccurred())
-		defer l.Close()
-	}
+		first, want := some[0], map[string]bool{}
+		for n := range all {
+			l, err := net.Listen("tcp", local(first+n))
+			g.Expect(err).NotTo(HaveOccurred())
+			defer l.Close()
+			if n%3 == 1 {
+				g.Expect(l.Close()).To(Succeed())
+				want[local(first+n)] = true
+			}
+		}
+		_, err = listen(free+1, first, first+all)
+		g.Expect(err).To(MatchError(ContainSubstring("no 3 free ports")))
+		found, err := listen(free, first, first+all)
+		g.Expect(err).NotTo(HaveOccurred())
+		defer closeAll(found)
+		for _, l := range found {
+			g.Expect(want).To(HaveKey(l.Addr().String()))
+		}
+	}).Should(Succeed())
 }

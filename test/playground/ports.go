@@ -11,23 +11,37 @@ import (
 
 // Ports lie below what kernels give to outgoing connections (32768 on Linux), so that a port stays free while the
 // program that listens there restarts.
-const firstPort, lastPort = 15000, 32000
+const firstPort, endPort = 15000, 32000
 
-// freePorts returns n different ports on 127.0.0.1 that nobody listens on. Another program may still be faster:
-// onFreePorts tries again then.
-func freePorts(n int) ([]int, error) {
-	ports := make([]int, 0, n)
-	for tries := 0; len(ports) < n && tries < 1000; tries++ {
-		port := firstPort + rand.IntN(lastPort-firstPort)
-		l, err := net.Listen("tcp", local(port))
-		if err != nil {
-			continue
+// listen listens on n different ports from first to before end on 127.0.0.1.
+func listen(n, first, end int) (listeners []net.Listener, err error) {
+	for tries := 0; len(listeners) < n && tries < 1000; tries++ {
+		if l, err := net.Listen("tcp", local(first+rand.IntN(end-first))); err == nil {
+			listeners = append(listeners, l)
 		}
-		defer l.Close() // all stay taken until the last is found
-		ports = append(ports, port)
 	}
-	if len(ports) < n {
-		return nil, fmt.Errorf("no %d free ports between %d and %d on 127.0.0.1", n, firstPort, lastPort)
+	if len(listeners) < n {
+		closeAll(listeners)
+		return nil, fmt.Errorf("no %d free ports between %d and %d on 127.0.0.1", n, first, end-1)
+	}
+	return listeners, nil
+}
+
+func closeAll(listeners []net.Listener) {
+	for _, l := range listeners {
+		l.Close()
+	}
+}
+
+// freePorts returns n different ports that nobody listens on. Another program may still be faster: onFreePorts tries again then.
+func freePorts(n int) (ports []int, err error) {
+	listeners, err := listen(n, firstPort, endPort)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(listeners) // all stay taken until the last is found
+	for _, l := range listeners {
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil
 }

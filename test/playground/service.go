@@ -24,15 +24,11 @@ type service struct {
 }
 
 func newService() (*service, error) {
-	ports, err := freePorts(1)
-	if err != nil {
-		return nil, err
-	}
-	l, err := net.Listen("tcp", local(ports[0]))
+	l, err := listen(1, firstPort, endPort)
 	if err != nil {
 		return nil, fmt.Errorf("listen for webhook calls: %w", err)
 	}
-	s := &service{listener: l, backends: map[*Process]string{}, open: map[net.Conn]struct{}{}}
+	s := &service{listener: l[0], backends: map[*Process]string{}, open: map[net.Conn]struct{}{}}
 	s.wg.Go(s.accept)
 	return s, nil
 }
