@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -188,6 +190,40 @@ func TestShared(t *testing.T) {
 	g.Expect(thirdErr).NotTo(HaveOccurred())
 	g.Expect(second).To(Equal([]string{"b", "c"}))
 	g.Expect(third).To(Equal(second))
+}
+
+// TestSharedRests: a hundred who come one by one share few questions, each of which began after they came; one alone does not wait.
+func TestSharedRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const every, takes = 100 * time.Millisecond, 200 * time.Millisecond
+		asked := 0
+		s := newShared(func(context.Context, []string) ([]time.Time, error) {
+			asked++
+			now := time.Now()
+			time.Sleep(takes)
+			return []time.Time{now}, nil
+		})
+		var wg sync.WaitGroup
+		for n := range 100 {
+			wg.Go(func() {
+				came := time.Now()
+				began, err := s.get(t.Context(), strconv.Itoa(n))
+				if err != nil || began[0].Before(came) || time.Since(came) > (restTimes+2)*takes {
+					t.Errorf("number %d came at %s, and got after %s: %s, %v", n, came, time.Since(came), began, err)
+				}
+			})
+			time.Sleep(every)
+		}
+		wg.Wait()
+		if most := int(100*every/(restTimes*takes)) + 2; asked > most {
+			t.Errorf("%d questions, want at most %d", asked, most)
+		}
+		time.Sleep(restMost)
+		came := time.Now()
+		if began, err := s.get(t.Context(), "alone"); err != nil || !began[0].Equal(came) {
+			t.Errorf("one alone got %s, %v", began, err)
+		}
+	})
 }
 
 // TestSharedLeader: of two who share a question, the one who asks it gives up; the other asks again. Which one asks is chance.

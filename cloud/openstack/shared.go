@@ -17,8 +17,9 @@ func waited(ctx context.Context) error {
 	return &cloud.Error{Code: cloud.Unavailable, Message: "waited for another call until the time was up", Err: ctx.Err()}
 }
 
-// shared asks one question for many: who comes while a question is under way shares the next one. Each gets an answer to a
-// question that began after it came, so that it sees what was there then.
+// shared asks one question for many: who comes while a question is under way, or rests, shares the next one. Each gets an
+// answer to a question that began after it came, so that it sees what was there then. After each it rests restTimes as long as the
+// answer took, for a cloud that is slow to answer has enough to do: machines that come one by one would ask one by one.
 type shared[T any] struct {
 	// ask answers for all keys together.
 	ask func(ctx context.Context, keys []string) ([]T, error)
@@ -47,8 +48,9 @@ func (s *shared[T]) get(ctx context.Context, key string) ([]T, error) {
 		select {
 		case <-r.done:
 		case s.turn <- struct{}{}:
+			began := time.Now()
 			s.answer(ctx, r)
-			<-s.turn
+			time.AfterFunc(min(restTimes*time.Since(began), restMost), func() { <-s.turn })
 		case <-ctx.Done():
 			return nil, waited(ctx)
 		}
