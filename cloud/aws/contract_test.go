@@ -396,6 +396,9 @@ func (w *world) state(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if n := len(answer.Reservations); n != 1 {
+		return fmt.Sprintf("%d of one", n), nil
+	}
 	return inShort(answer.Reservations[0].Instances[0].State.Name), nil
 }
 

@@ -183,7 +183,8 @@ func (c *Cloud) checkRoom(zone string) *failure {
 	return nil
 }
 
-func (c *Cloud) terminateInstances(form url.Values) (any, *failure) {
+// named returns the IDs of the instances that a call names, all of which there must be.
+func (c *Cloud) named(form url.Values) ([]string, *failure) {
 	ids := list(form, "InstanceId")
 	var missing []string
 	for _, id := range ids {
@@ -199,6 +200,14 @@ func (c *Cloud) terminateInstances(form url.Values) (any, *failure) {
 	}
 	if len(missing) > 1 {
 		return nil, refuse("InvalidInstanceID.NotFound", "The instance IDs '%s' do not exist", strings.Join(missing, ", "))
+	}
+	return ids, nil
+}
+
+func (c *Cloud) terminateInstances(form url.Values) (any, *failure) {
+	ids, fail := c.named(form)
+	if fail != nil {
+		return nil, fail
 	}
 	for _, id := range ids {
 		if c.protected[id] {
@@ -216,9 +225,13 @@ func (c *Cloud) terminateInstances(form url.Values) (any, *failure) {
 }
 
 func (c *Cloud) describeInstances(form url.Values) (any, *failure) {
+	ids, fail := c.named(form)
+	if fail != nil {
+		return nil, fail
+	}
 	var found []*instance
 	for _, id := range slices.Sorted(keys(c.instances)) {
-		if i := c.instances[id]; c.shows(i) {
+		if i := c.instances[id]; c.shows(i) && (len(ids) == 0 || slices.Contains(ids, id)) {
 			found = append(found, i)
 		}
 	}
