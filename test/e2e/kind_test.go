@@ -64,7 +64,7 @@ func (s *stage) startKind(ctx context.Context, name string) management {
 	if first {
 		s.startCloud(ctx, proxy, port)
 	}
-	return management{proxy: proxy, kubeconfig: fromInside(ctx, proxy, provider.GetKubeconfigPath())}
+	return management{proxy: proxy, kubeconfig: fromInside(ctx, proxy, provider.GetKubeconfigPath()), config: config}
 }
 
 // startCloud runs the simulated cloud as Pods of the cluster; the port leads there from this process.

@@ -34,6 +34,7 @@ import (
 
 const (
 	version        = "v0.1.0"
+	nextVersion    = "v0.1.1"
 	image          = "ghcr.io/drover-io/drover:" + version
 	kubernetes     = "v1.36.3"
 	clusterAPI     = "v1.14.2"
@@ -50,8 +51,11 @@ type management struct {
 	proxy framework.ClusterProxy
 	// kubeconfig leads there from wherever Drover runs.
 	kubeconfig []byte
-	// processes is what it consists of; nil where it is a kind cluster.
+	// config is clusterctl's, by which Drover was installed.
+	config string
+	// processes is what it consists of, drover the manager there; nil where it is a kind cluster.
 	processes *playground.Management
+	drover    *playground.Process
 }
 
 // stage is what all specs share.
@@ -59,10 +63,10 @@ type stage struct {
 	management
 	// start makes a management cluster of Cluster API and Drover.
 	start func(ctx context.Context, name string) management
-	// config is clusterctl's, artifacts the folder for logs and for the objects of a spec that failed.
-	config, artifacts string
-	settings          *clusterctl.E2EConfig
-	scheme            *runtime.Scheme
+	// artifacts is the folder for logs and for the objects of a spec that failed.
+	artifacts string
+	settings  *clusterctl.E2EConfig
+	scheme    *runtime.Scheme
 	// cloud is the simulated one, by what nobody but a test asks of it; token opens it to an account.
 	cloud simulator.Admin
 	token string
@@ -127,7 +131,7 @@ func (s *stage) startPlayground(ctx context.Context, name string) management {
 		DeferCleanup(cloud.Stop)
 		s.cloud, s.token = simulator.Admin{URL: cloud.URL}, cloud.Token
 	}
-	_, err = processes.StartDrover(ctx, playground.DroverOptions{Args: []string{"--simulated-endpoint=" + s.cloud.URL, "--leader-elect=false"}})
+	drover, err := processes.StartDrover(ctx, s.options())
 	Expect(err).NotTo(HaveOccurred())
 	kubeconfig, err := os.ReadFile(processes.AdminKubeconfig())
 	Expect(err).NotTo(HaveOccurred())
@@ -139,16 +143,23 @@ func (s *stage) startPlayground(ctx context.Context, name string) management {
 	Expect(scenario.Create(ctx, proxy.GetClient(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespacePublic, Name: "cluster-info"}, Data: map[string]string{"kubeconfig": string(info)},
 	})).To(Succeed())
-	return management{proxy, kubeconfig, processes}
+	return management{proxy, kubeconfig, s.config, processes, drover}
 }
 
-// release writes a release of Drover's, with the flavours that some specs want, and returns the clusterctl
-// configuration that leads there.
+// options say how to run Drover beside a management cluster of processes.
+func (s *stage) options() playground.DroverOptions {
+	return playground.DroverOptions{Args: []string{"--simulated-endpoint=" + s.cloud.URL, "--leader-elect=false"}}
+}
+
+// release writes a release of Drover's, with the flavours that some specs want, and the next one, of the same image, and returns the
+// clusterctl configuration that leads there.
 func (s *stage) release(ctx context.Context, folder string) string {
-	cmd := exec.CommandContext(ctx, "hack/release-manifests", folder)
-	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "VERSION="+version, "IMAGE="+image)
-	out, err := cmd.CombinedOutput()
-	Expect(err).NotTo(HaveOccurred(), string(out))
+	for _, version := range []string{version, nextVersion} {
+		cmd := exec.CommandContext(ctx, "hack/release-manifests", folder)
+		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "VERSION="+version, "IMAGE="+image)
+		out, err := cmd.CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), string(out))
+	}
 
 	repository := filepath.Join(folder, "infrastructure-drover", version)
 	adopted, err := os.ReadFile(filepath.Join(repository, "cluster-template-adopted.yaml"))
@@ -173,6 +184,12 @@ func (s *stage) release(ctx context.Context, folder string) string {
 		Expect(yaml.Unmarshal(given, &settings)).To(Succeed())
 	}
 	providers, _ := settings["providers"].([]any)
+	if !*onKind {
+		core, err := playground.CoreRepository(ctx, folder)
+		Expect(err).NotTo(HaveOccurred())
+		providers = append(providers, map[string]any{"name": "cluster-api", "type": "CoreProvider", "url": core})
+		settings["cert-manager"] = map[string]any{"externallyProvisioned": true}
+	}
 	settings["providers"] = append(providers, map[string]any{"name": "drover", "type": "InfrastructureProvider", "url": repository + "/infrastructure-components.yaml"})
 	settings["DROVER_SIMULATED_ENDPOINT"], settings["CLUSTER_TOPOLOGY"] = cloudInCluster, "true"
 	text, err := yaml.Marshal(settings)

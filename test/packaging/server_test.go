@@ -4,11 +4,9 @@ package packaging
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -57,7 +55,9 @@ func TestManagementCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := client.WithFieldValidation(plain, metav1.FieldValidationStrict)
-	installCertManagerKinds(t, server)
+	if err := management.InstallCertManagerKinds(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	installKinds(t, server, moduleDir(t, "hack/tools/nodeadm", "github.com/awslabs/amazon-eks-ami/nodeadm")+"/crds/*.yaml")
 
 	step := func(name string, do func(t *testing.T)) { // each stands on those before it
@@ -145,50 +145,24 @@ func installKinds(t *testing.T, server client.Client, pattern string) {
 // coreVersion is Cluster API's, which is what the playground runs.
 const coreVersion = "v1.14.2"
 
-// coreRepository has clusterctl find Cluster API itself: it looks at the metadata, and at nothing else where it is installed.
-func coreRepository(t *testing.T) string {
-	t.Helper()
-	folder := filepath.Join(t.TempDir(), "cluster-api", coreVersion)
-	err := os.MkdirAll(folder, 0o700)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(folder, "metadata.yaml"), read(t, moduleDir(t, ".", "sigs.k8s.io/cluster-api")+"/metadata.yaml"), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return filepath.Join(folder, "core-components.yaml")
-}
-
-// installCertManagerKinds installs the CRDs of cert-manager's own module. They are a template of Helm's: the labels go.
-func installCertManagerKinds(t *testing.T, server client.Client) {
-	t.Helper()
-	files, err := filepath.Glob(moduleDir(t, "hack/tools/cert-manager", "github.com/cert-manager/cert-manager") + "/deploy/crds/crd-*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("cert-manager has no CRDs: %v", err)
-	}
-	for _, file := range files {
-		for _, crd := range objects(t, read(t, file)) {
-			crd.SetLabels(nil)
-			accept(t, server, crd)
-		}
-	}
-}
-
 // moduleDir is the source of a module that the go.mod in a folder requires.
 func moduleDir(t *testing.T, folder, module string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
-	cmd.Dir = filepath.Join(root(t), folder)
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	out, err := cmd.Output()
-	var found struct{ Dir string }
-	if err == nil {
-		err = json.Unmarshal(out, &found)
+	dir, _, err := playground.FindModule(t.Context(), folder, module)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err != nil || found.Dir == "" {
-		t.Fatalf("%s can't be had: %v\n%s", module, err, out)
+	return dir
+}
+
+// coreRepository has clusterctl find Cluster API itself.
+func coreRepository(t *testing.T) string {
+	t.Helper()
+	url, err := playground.CoreRepository(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
-	return found.Dir
+	return url
 }
 
 // installed is clusterctl's list of providers.

@@ -67,7 +67,7 @@ func (m *Management) startFurther(ctx context.Context, p provider, args ...strin
 	if m.opts.Tools, err = m.opts.Tools.with(ctx, m.opts.Progress, p.tool); err != nil {
 		return nil, err
 	}
-	module, version, err := findModule(ctx, "sigs.k8s.io/cluster-api")
+	module, version, err := FindModule(ctx, ".", "sigs.k8s.io/cluster-api")
 	if err != nil {
 		return nil, err
 	}

@@ -59,7 +59,7 @@ func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management
 	if m.opts.Tools, err = opts.Tools.with(ctx, opts.Progress, needs...); err != nil {
 		return nil, err
 	}
-	module, version, err := findModule(ctx, "sigs.k8s.io/cluster-api")
+	module, version, err := FindModule(ctx, ".", "sigs.k8s.io/cluster-api")
 	if err != nil {
 		return nil, err
 	}

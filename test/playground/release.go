@@ -5,6 +5,8 @@ package playground
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -39,4 +41,42 @@ func (m *Management) ServeDrover(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// InstallCertManagerKinds installs the CRDs of cert-manager's own module, for a release of Drover's has objects of theirs. Nothing
+// acts on those. They are a template of Helm's: the labels go.
+func (m *Management) InstallCertManagerKinds(ctx context.Context) error {
+	dir, _, err := FindModule(ctx, "hack/tools/cert-manager", "github.com/cert-manager/cert-manager")
+	if err != nil {
+		return err
+	}
+	crds, err := read(filepath.Join(dir, "deploy", "crds"))
+	if err != nil {
+		return err
+	}
+	for _, crd := range crds {
+		crd.SetLabels(nil)
+	}
+	if err := apply(ctx, m.client, crds...); err != nil {
+		return fmt.Errorf("install cert-manager's kinds: %w", err)
+	}
+	return established(ctx, m.client, crds)
+}
+
+// CoreRepository has clusterctl find the Cluster API that the playground runs, in a folder: it looks at the metadata, and at nothing else where
+// it is installed. It returns the URL for clusterctl's configuration.
+func CoreRepository(ctx context.Context, folder string) (string, error) {
+	dir, version, err := FindModule(ctx, ".", "sigs.k8s.io/cluster-api")
+	if err != nil {
+		return "", err
+	}
+	metadata, err := os.ReadFile(filepath.Join(dir, "metadata.yaml"))
+	if err != nil {
+		return "", fmt.Errorf("read Cluster API's releases: %w", err)
+	}
+	release := filepath.Join(folder, "cluster-api", version)
+	if err := writeFiles(release, map[string][]byte{"metadata.yaml": metadata}); err != nil {
+		return "", err
+	}
+	return filepath.Join(release, "core-components.yaml"), nil
 }

@@ -4,6 +4,7 @@ package playground
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -127,25 +128,22 @@ func lock(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// findModule tells where the source of a module that Drover requires lies, and its version. It is downloaded where needed.
-func findModule(ctx context.Context, path string) (dir, version string, err error) {
+// FindModule tells where the source of a module lies that the go.mod in a folder of Drover's requires, and its version. It is
+// downloaded where needed.
+func FindModule(ctx context.Context, folder, path string) (dir, version string, err error) {
 	root, err := Root(ctx)
 	if err != nil {
 		return "", "", err
 	}
-	if dir, err = goCommand(ctx, root, "list", "-m", "-f", "{{.Dir}}", path); err != nil {
+	out, err := goCommand(ctx, filepath.Join(root, folder), "mod", "download", "-json", path)
+	if err != nil {
 		return "", "", err
 	}
-	if dir == "" {
-		if _, err := goCommand(ctx, root, "mod", "download", path); err != nil {
-			return "", "", err
-		}
-		if dir, err = goCommand(ctx, root, "list", "-m", "-f", "{{.Dir}}", path); err != nil {
-			return "", "", err
-		}
+	var module struct{ Dir, Version string }
+	if err := json.Unmarshal([]byte(out), &module); err != nil {
+		return "", "", fmt.Errorf("where %s lies: %w", path, err)
 	}
-	version, err = goCommand(ctx, root, "list", "-m", "-f", "{{.Version}}", path)
-	return dir, version, err
+	return module.Dir, module.Version, nil
 }
 
 // goCommand runs the go command and returns what it printed. Its error quotes what it said.

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"context"
+	"path/filepath"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
+	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// What ClusterctlUpgradeSpec tries, with a cluster that is adopted. Both releases are of the same program.
+var _ = Describe("Drover is upgraded", func() {
+	var s *spec
+	BeforeEach(func(ctx SpecContext) { // of a management cluster that no other spec needs afterwards
+		own := *shared
+		own.management = shared.start(ctx, "upgrade")
+		s.stage = &own
+	})
+	s = newSpec("clusterctl-upgrade")
+
+	It("and its machines stay", func(ctx SpecContext) {
+		s.apply(ctx, "adopted", 2)
+		c := s.proxy.GetClient()
+		before := s.nodes(ctx, Default, c)
+		Expect(before).To(HaveLen(2))
+
+		s.upgrade(ctx)
+		installed := &clusterctlv1.Provider{}
+		Expect(c.Get(ctx, client.ObjectKey{Namespace: "drover-system", Name: "infrastructure-drover"}, installed)).To(Succeed())
+		Expect(installed.Version).To(Equal(nextVersion))
+		Eventually(func(g Gomega) { s.available(ctx, g, c) }, s.intervals("wait-cluster")...).Should(Succeed())
+		Consistently(func(g Gomega) { g.Expect(s.nodes(ctx, g, c)).To(Equal(before)) }, "20s", "1s").Should(Succeed())
+		s.change(ctx, c, func(pool *clusterv1.MachineDeployment) { pool.Spec.Replicas = ptr.To[int32](3) })
+		Eventually(func(g Gomega) { g.Expect(s.nodes(ctx, g, c)).To(HaveLen(3)) }, s.intervals("wait-worker-nodes")...).Should(Succeed())
+		after := s.nodes(ctx, Default, c)
+		for machine, node := range before {
+			Expect(after).To(HaveKeyWithValue(machine, node))
+		}
+	})
+})
+
+// upgrade has clusterctl install the next release. Where there are no Pods, a process ends and starts in their place.
+func (s *stage) upgrade(ctx context.Context) {
+	folder, drover := filepath.Join(s.artifacts, "clusters", s.proxy.GetName()), []string{"drover-system/drover:" + nextVersion}
+	if s.processes == nil {
+		clusterctl.UpgradeManagementClusterAndWait(ctx, clusterctl.UpgradeManagementClusterAndWaitInput{
+			ClusterProxy: s.proxy, ClusterctlConfigPath: s.config, LogFolder: folder, InfrastructureProviders: drover,
+		}, s.settings.GetIntervals("default", "wait-controllers")...)
+		return
+	}
+	Expect(s.processes.InstallCertManagerKinds(ctx)).To(Succeed())
+	s.drover.Kill()
+	clusterctl.Upgrade(ctx, clusterctl.UpgradeInput{
+		ClusterName: s.proxy.GetName(), KubeconfigPath: s.proxy.GetKubeconfigPath(), ClusterctlConfigPath: s.config, LogFolder: folder,
+		InfrastructureProviders: drover,
+	})
+	Expect(s.processes.ServeDrover(ctx)).To(Succeed())
+	_, err := s.processes.StartDrover(ctx, s.options())
+	Expect(err).NotTo(HaveOccurred())
+}
