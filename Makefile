@@ -7,6 +7,10 @@ SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 MAKEFLAGS   += --no-builtin-rules
 
+# A compiler that leaves its garbage takes a quarter less of the processors, and so does all that is compiled here. What is run has
+# Go's own settings, and what was compiled without is not compiled again.
+export GOFLAGS := $(shell go env GOFLAGS 2>/dev/null) '-toolexec=env GOGC=off GOMEMLIMIT=4GiB'
+
 # What `make release-manifests` stamps into the manifests.
 VERSION ?= v0.1.0
 IMAGE   ?= ghcr.io/drover-io/drover:$(VERSION)
