@@ -10,8 +10,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/test/framework"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,13 +40,7 @@ var _ = Describe("A cluster becomes its own management cluster", func() {
 			}
 		})
 		Eventually(func(g Gomega) { s.available(ctx, g, there) }, s.intervals("wait-cluster")...).Should(Succeed())
-		Consistently(func(g Gomega) { g.Expect(s.nodes(ctx, g, there)).To(Equal(before)) }, "20s", "1s").Should(Succeed())
-		s.change(ctx, there, func(pool *clusterv1.MachineDeployment) { pool.Spec.Replicas = ptr.To[int32](3) })
-		Eventually(func(g Gomega) { g.Expect(s.nodes(ctx, g, there)).To(HaveLen(3)) }, s.intervals("wait-worker-nodes")...).Should(Succeed())
-		after := s.nodes(ctx, Default, there)
-		for machine, node := range before {
-			Expect(after).To(HaveKeyWithValue(machine, node))
-		}
+		after := s.staysAndGrows(ctx, there, before)
 
 		s.move(ctx, own.proxy, s.proxy)
 		back = false
@@ -62,28 +54,4 @@ func (s *spec) move(ctx context.Context, from, to framework.ClusterProxy) {
 		LogFolder: filepath.Join(s.artifacts, "clusters", s.namespace.Name), ClusterctlConfigPath: s.config,
 		FromKubeconfigPath: from.GetKubeconfigPath(), ToKubeconfigPath: to.GetKubeconfigPath(), Namespace: s.namespace.Name,
 	})
-}
-
-// nodes are the Machines' with their provider IDs, of those that have one and run.
-func (s *spec) nodes(ctx context.Context, g Gomega, c client.Client) map[string]string {
-	found := map[string]string{}
-	for _, m := range s.machines(ctx, g, c) {
-		if m.Status.NodeRef.IsDefined() && m.Status.Phase == string(clusterv1.MachinePhaseRunning) {
-			found[m.Name] = m.Status.NodeRef.Name + " " + m.Spec.ProviderID
-		}
-	}
-	return found
-}
-
-// available checks the cluster.
-func (s *spec) available(ctx context.Context, g Gomega, c client.Client) {
-	cluster := &clusterv1.Cluster{}
-	g.Expect(c.Get(ctx, client.ObjectKeyFromObject(s.Cluster), cluster)).To(Succeed())
-	for _, condition := range cluster.Status.Conditions {
-		if condition.Type == clusterv1.ClusterAvailableCondition {
-			g.Expect(condition.Status).To(Equal(metav1.ConditionTrue), condition.Message)
-			return
-		}
-	}
-	g.Expect(cluster.Status.Conditions).To(ContainElement(HaveField("Type", clusterv1.ClusterAvailableCondition)))
 }

@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/test/framework"
@@ -65,9 +66,46 @@ func (s *spec) change(ctx context.Context, c client.Client, how func(*clusterv1.
 	Expect(c.Patch(ctx, pool, client.MergeFrom(before))).To(Succeed())
 }
 
+// staysAndGrows watches that the machines stay, adds one, and returns all.
+func (s *spec) staysAndGrows(ctx context.Context, c client.Client, before map[string]string) map[string]string {
+	Consistently(func(g Gomega) { g.Expect(s.nodes(ctx, g, c)).To(Equal(before)) }, "20s", "1s").Should(Succeed())
+	n := len(before) + 1
+	s.change(ctx, c, func(pool *clusterv1.MachineDeployment) { pool.Spec.Replicas = ptr.To(int32(n)) })
+	Eventually(func(g Gomega) { g.Expect(s.nodes(ctx, g, c)).To(HaveLen(n)) }, s.intervals("wait-worker-nodes")...).Should(Succeed())
+	after := s.nodes(ctx, Default, c)
+	for machine, node := range before {
+		Expect(after).To(HaveKeyWithValue(machine, node))
+	}
+	return after
+}
+
 // machines are the cluster's.
 func (s *spec) machines(ctx context.Context, g Gomega, c client.Client) []clusterv1.Machine {
 	list := &clusterv1.MachineList{}
 	g.Expect(c.List(ctx, list, client.InNamespace(s.namespace.Name))).To(Succeed())
 	return list.Items
+}
+
+// nodes are the Machines' with their provider IDs, of those that have one and run.
+func (s *spec) nodes(ctx context.Context, g Gomega, c client.Client) map[string]string {
+	found := map[string]string{}
+	for _, m := range s.machines(ctx, g, c) {
+		if m.Status.NodeRef.IsDefined() && m.Status.Phase == string(clusterv1.MachinePhaseRunning) {
+			found[m.Name] = m.Status.NodeRef.Name + " " + m.Spec.ProviderID
+		}
+	}
+	return found
+}
+
+// available checks the cluster.
+func (s *spec) available(ctx context.Context, g Gomega, c client.Client) {
+	cluster := &clusterv1.Cluster{}
+	g.Expect(c.Get(ctx, client.ObjectKeyFromObject(s.Cluster), cluster)).To(Succeed())
+	for _, condition := range cluster.Status.Conditions {
+		if condition.Type == clusterv1.ClusterAvailableCondition {
+			g.Expect(condition.Status).To(Equal(metav1.ConditionTrue), condition.Message)
+			return
+		}
+	}
+	g.Expect(cluster.Status.Conditions).To(ContainElement(HaveField("Type", clusterv1.ClusterAvailableCondition)))
 }

@@ -8,8 +8,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"k8s.io/utils/ptr"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,13 +34,7 @@ var _ = Describe("Drover is upgraded", func() {
 		Expect(c.Get(ctx, client.ObjectKey{Namespace: "drover-system", Name: "infrastructure-drover"}, installed)).To(Succeed())
 		Expect(installed.Version).To(Equal(nextVersion))
 		Eventually(func(g Gomega) { s.available(ctx, g, c) }, s.intervals("wait-cluster")...).Should(Succeed())
-		Consistently(func(g Gomega) { g.Expect(s.nodes(ctx, g, c)).To(Equal(before)) }, "20s", "1s").Should(Succeed())
-		s.change(ctx, c, func(pool *clusterv1.MachineDeployment) { pool.Spec.Replicas = ptr.To[int32](3) })
-		Eventually(func(g Gomega) { g.Expect(s.nodes(ctx, g, c)).To(HaveLen(3)) }, s.intervals("wait-worker-nodes")...).Should(Succeed())
-		after := s.nodes(ctx, Default, c)
-		for machine, node := range before {
-			Expect(after).To(HaveKeyWithValue(machine, node))
-		}
+		s.staysAndGrows(ctx, c, before)
 	})
 })
 
