@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -98,11 +100,14 @@ func TestTwoClusters(t *testing.T) {
 	other.Empty()
 }
 
-// TestRestart: Nova's and Neutron's services are killed while machines are being made, and come again: each machine comes once.
+// TestRestart: Nova's and Neutron's services are killed while machines are being made, and come again: each machine comes once. A server
+// whose build was with the conductor that died stays in BUILD for ever, and its machine is replaced.
 func TestRestart(t *testing.T) {
 	s := start(t, "restart")
 	pool := s.NewPool("md", 4)
-	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
+	check := pool.HealthCheck(60)
+	check.Spec.Checks.NodeStartupTimeoutSeconds = ptr.To[int32](180)
+	s.Do(scenario.Create(s.Ctx, s.Rig.Client, append(pool.Objects(), check)...))
 	s.Until("a create is under way", s.sent("POST compute/servers"))
 	s.signal("KILL", "nova-api", "nova-conductor", "neutron")
 	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, 4), s.nodes(4)))
