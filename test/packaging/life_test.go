@@ -177,6 +177,39 @@ func (l *life) upgrade(t *testing.T, server client.Client) {
 	until(t, l.pool.Ready(l.admin, 4))
 }
 
+// autoscaled is a second cluster in the namespace, of the same account: its pool has the least machines that it may, and as many as the
+// autoscaler says.
+func (l *life) autoscaled(t *testing.T) {
+	amber := scenario.Adopted{Namespace: team, Name: "amber"}
+	pool := scenario.Pool{Cluster: amber, Name: "amber-md-0"}
+	ctl := l.ctl
+	ctl.env = append(ctl.env, "DROVER_MIN_SIZE=1")
+	for _, o := range objects(t, ctl.generate(t, "autoscaled", amber.Name, team)) {
+		if err := client.IgnoreAlreadyExists(l.admin.Create(t.Context(), o)); err != nil {
+			t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
+		}
+	}
+	until(t, pool.Ready(l.admin, 1))
+	if err := pool.Scale(t.Context(), l.admin, 2); err != nil {
+		t.Fatal(err)
+	}
+	until(t, pool.Ready(l.admin, 2))
+	if err := l.admin.Delete(t.Context(), pool.Deployment()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, l.gone(pool))
+	if err := l.admin.Delete(t.Context(), amber.Cluster()); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func(ctx context.Context) (string, error) {
+		err := l.admin.Get(ctx, client.ObjectKeyFromObject(amber.Cluster()), &infrav1.CloudCluster{})
+		if err == nil {
+			return "its CloudCluster is there", nil
+		}
+		return "", client.IgnoreNotFound(err)
+	})
+}
+
 // end: first the machines, which are drained, and then the Cluster: while a Cluster goes, Cluster API neither drains nor
 // removes Nodes.
 func (l *life) end(t *testing.T) {

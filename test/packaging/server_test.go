@@ -106,6 +106,7 @@ func TestManagementCluster(t *testing.T) {
 		releaseInto(t, repository, nextVersion)
 		life.upgrade(t, server)
 	})
+	step("the autoscaled flavour begins with its least", life.autoscaled)
 	step("the machines go", life.end)
 	step("one cluster has machines of two clouds", life.mixed)
 	step("a ClusterClass makes, changes and keeps machines", life.topology)
