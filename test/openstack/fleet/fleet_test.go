@@ -69,7 +69,7 @@ func TestCalls(t *testing.T) {
 	pool := s.NewPool("md", int32(n))
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
 	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, int32(n)), s.nodes(n)))
-	s.costs("to make them", n, 1.1, time.Since(began), active)
+	s.costs("to make them", n, 1.2, time.Since(began), active)
 
 	scenario.Pause(s.Ctx, rest)
 	s.costs("while nothing happens", n, 0, rest, idle)
