@@ -23,7 +23,7 @@ const (
 	inheritedTTL = 3 * time.Minute
 
 	// restTimes is how many times as long as the last look took the next waits, so that looks take no more of the cloud's time than an
-	// eleventh, as listings do; restMost is the most, of the half minute that a call has.
+	// eleventh (listings take no more than a tenth); restMost is the most, of the half minute that a call has.
 	restTimes = 10
 	restMost  = 5 * time.Second
 
