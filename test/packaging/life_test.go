@@ -83,13 +83,21 @@ func (l *life) begin(t *testing.T) {
 	)...); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range objects(t, l.ctl.generate(t, "adopted", "blue", team)) {
-		if err := l.admin.Create(t.Context(), o); err != nil {
+	l.create(t, "adopted", "blue", team)
+	until(t, l.blue.Available(l.admin))
+	until(t, l.pool.Ready(l.admin, 3))
+}
+
+// create makes what the flavour describes, with these variables. What clusters of a namespace share may be there.
+func (l *life) create(t *testing.T, flavor, name, namespace string, variables ...string) {
+	t.Helper()
+	ctl := l.ctl
+	ctl.env = slices.Concat(ctl.env, variables)
+	for _, o := range objects(t, ctl.generate(t, flavor, name, namespace)) {
+		if err := client.IgnoreAlreadyExists(l.admin.Create(t.Context(), o)); err != nil {
 			t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
 		}
 	}
-	until(t, l.blue.Available(l.admin))
-	until(t, l.pool.Ready(l.admin, 3))
 }
 
 // describe shows the whole cluster on one screen, and says of each part that it is well.
@@ -182,13 +190,7 @@ func (l *life) upgrade(t *testing.T, server client.Client) {
 func (l *life) autoscaled(t *testing.T) {
 	amber := scenario.Adopted{Namespace: team, Name: "amber"}
 	pool := scenario.Pool{Cluster: amber, Name: "amber-md-0"}
-	ctl := l.ctl
-	ctl.env = append(ctl.env, "DROVER_MIN_SIZE=1")
-	for _, o := range objects(t, ctl.generate(t, "autoscaled", amber.Name, team)) {
-		if err := client.IgnoreAlreadyExists(l.admin.Create(t.Context(), o)); err != nil {
-			t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
-		}
-	}
+	l.create(t, "autoscaled", amber.Name, team, "DROVER_MIN_SIZE=1")
 	until(t, pool.Ready(l.admin, 1))
 	if err := pool.Scale(t.Context(), l.admin, 2); err != nil {
 		t.Fatal(err)

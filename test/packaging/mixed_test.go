@@ -24,8 +24,6 @@ import (
 func (l *life) mixed(t *testing.T) {
 	const namespace, name = "team-c", "violet"
 	other := otherCloud(t)
-	ctl := l.ctl
-	ctl.env = append(ctl.env, "DROVER_SIMULATED_ENDPOINT_A="+l.cloud.URL, "DROVER_SIMULATED_ENDPOINT_B="+other.URL)
 	kubeconfig, err := l.management.Kubeconfig("drover")
 	if err != nil {
 		t.Fatal(err)
@@ -41,11 +39,7 @@ func (l *life) mixed(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range objects(t, ctl.generate(t, "mixed", name, namespace)) {
-		if err := l.admin.Create(t.Context(), o); err != nil {
-			t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
-		}
-	}
+	l.create(t, "mixed", name, namespace, "DROVER_SIMULATED_ENDPOINT_A="+l.cloud.URL, "DROVER_SIMULATED_ENDPOINT_B="+other.URL)
 	violet := scenario.Adopted{Namespace: namespace, Name: name}
 	a, b := scenario.Pool{Cluster: violet, Name: name + "-md-a"}, scenario.Pool{Cluster: violet, Name: name + "-md-b"}
 	until(t, scenario.All(a.Ready(l.admin, 3), b.Ready(l.admin, 3)))

@@ -44,11 +44,7 @@ func (l *life) topology(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	for _, o := range objects(t, l.ctl.generate(t, "topology", s.name, s.namespace)) {
-		if err := l.admin.Create(t.Context(), o); err != nil {
-			t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
-		}
-	}
+	l.create(t, "topology", s.name, s.namespace)
 	until(t, s.machinesAre(3, "small"))
 
 	first := s.facts(t)
