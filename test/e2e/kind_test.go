@@ -24,6 +24,7 @@ import (
 	kind "sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
 
 	"github.com/drover-io/drover/cloud/simulated/simulator"
+	"github.com/drover-io/drover/test/playground"
 )
 
 // cloudInCluster is the simulated cloud's address in a kind cluster, and the port of its node that leads there.
@@ -38,9 +39,10 @@ const (
 func (s *stage) startKind(ctx context.Context, name string) management {
 	first := s.cloud.URL == ""
 	var ports []kind.PortMapping
-	port := freePort()
+	free, err := playground.FreePorts(1)
+	Expect(err).NotTo(HaveOccurred())
 	if first {
-		ports = append(ports, kind.PortMapping{ContainerPort: cloudNodePort, HostPort: port, ListenAddress: "127.0.0.1"})
+		ports = append(ports, kind.PortMapping{ContainerPort: cloudNodePort, HostPort: int32(free[0]), ListenAddress: "127.0.0.1"})
 	}
 	provider := bootstrap.CreateKindBootstrapClusterAndLoadImages(ctx, bootstrap.CreateKindBootstrapClusterAndLoadImagesInput{
 		Name:              "drover-e2e-" + name,
@@ -62,13 +64,13 @@ func (s *stage) startKind(ctx context.Context, name string) management {
 		InfrastructureProviders: []string{infrastructure},
 	}, s.settings.GetIntervals("default", "wait-controllers")...)
 	if first {
-		s.startCloud(ctx, proxy, port)
+		s.startCloud(ctx, proxy, free[0])
 	}
 	return management{proxy: proxy, kubeconfig: fromInside(ctx, proxy, provider.GetKubeconfigPath()), config: config}
 }
 
 // startCloud runs the simulated cloud as Pods of the cluster; the port leads there from this process.
-func (s *stage) startCloud(ctx context.Context, proxy framework.ClusterProxy, port int32) {
+func (s *stage) startCloud(ctx context.Context, proxy framework.ClusterProxy, port int) {
 	s.token = rand.Text()
 	s.cloud = simulator.Admin{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Token: rand.Text()}
 	manifest, err := os.ReadFile("../../config/simulated-cloud.yaml")
@@ -112,12 +114,4 @@ func fromInside(ctx context.Context, proxy framework.ClusterProxy, kubeconfig st
 	text, err := clientcmd.Write(*config)
 	Expect(err).NotTo(HaveOccurred())
 	return text
-}
-
-// freePort is one that nobody listens on.
-func freePort() int32 {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	Expect(err).NotTo(HaveOccurred())
-	defer func() { _ = l.Close() }()
-	return int32(l.Addr().(*net.TCPAddr).Port)
 }

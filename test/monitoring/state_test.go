@@ -246,9 +246,10 @@ func (s *stage) startStateMetrics() string {
 	s.must(err)
 	file, err := filepath.Abs(filepath.Join(folder, "kube-state-metrics.yaml"))
 	s.must(err)
-	port, telemetry := freePort(s.T), freePort(s.T)
+	ports, err := playground.FreePorts(2)
+	s.must(err)
 	p, err := playground.Run("kube-state-metrics", dir, nil, strings.TrimSpace(string(out)), "--kubeconfig="+dir+"/kubeconfig", "--custom-resource-state-only",
-		"--custom-resource-state-config-file="+file, "--host=127.0.0.1", "--port="+port, "--telemetry-host=127.0.0.1", "--telemetry-port="+telemetry)
+		"--custom-resource-state-config-file="+file, "--host=127.0.0.1", fmt.Sprint("--port=", ports[0]), "--telemetry-host=127.0.0.1", fmt.Sprint("--telemetry-port=", ports[1]))
 	s.must(err)
 	s.Cleanup(func() {
 		p.Kill()
@@ -256,7 +257,7 @@ func (s *stage) startStateMetrics() string {
 			s.Logf("kube-state-metrics:\n%s", text)
 		}
 	})
-	return "http://127.0.0.1:" + port + "/metrics"
+	return fmt.Sprintf("http://127.0.0.1:%d/metrics", ports[0])
 }
 
 // get reads a page.

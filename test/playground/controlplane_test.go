@@ -186,7 +186,7 @@ func TestListen(t *testing.T) {
 	const all, free = 6, 2
 	// Other tests take ports, too, though hardly ever these.
 	g.Eventually(func(g Gomega) {
-		some, err := freePorts(1)
+		some, err := FreePorts(1)
 		g.Expect(err).NotTo(HaveOccurred())
 		first, want := some[0], map[string]bool{}
 		for n := range all {

@@ -33,8 +33,8 @@ func closeAll(listeners []net.Listener) {
 	}
 }
 
-// freePorts returns n different ports that nobody listens on. Another program may still be faster: onFreePorts tries again then.
-func freePorts(n int) (ports []int, err error) {
+// FreePorts returns n different ports that nobody listens on, of 127.0.0.1. Another program may still be faster: onFreePorts tries again then.
+func FreePorts(n int) (ports []int, err error) {
 	listeners, err := listen(n, firstPort, endPort)
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func freePorts(n int) (ports []int, err error) {
 // onFreePorts calls run with n free ports, and again with others when the process failed because one was taken meanwhile.
 func onFreePorts(n int, run func(ports []int) (*Process, error)) (*Process, error) {
 	for try := 1; ; try++ {
-		ports, err := freePorts(n)
+		ports, err := FreePorts(n)
 		if err != nil {
 			return nil, err
 		}

@@ -149,7 +149,7 @@ func FindModule(ctx context.Context, folder, path string) (dir, version string, 
 // goCommand runs the go command and returns what it printed. Its error quotes what it said.
 func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = dir
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off") // the versions of that go.mod, whatever else somebody works at
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -186,9 +185,11 @@ func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, see
 	if err != nil {
 		return err
 	}
-	if g.kubelet, err = freePort(ctx); err != nil {
+	ports, err := playground.FreePorts(1)
+	if err != nil {
 		return err
 	}
+	g.kubelet = fmt.Sprint("127.0.0.1:", ports[0])
 	usr := filepath.Join(filepath.Dir(h.run), "root", "usr")
 	env := []string{"QEMU_MODULE_DIR=" + filepath.Join(usr, "lib", "x86_64-linux-gnu", "qemu")}
 	g.Process, err = playground.Run(id, h.dir, env, h.run, "qemu-system-x86_64", "-L", filepath.Join(usr, "share", "qemu"), "-L", filepath.Join(usr, "share", "seabios"),
@@ -274,15 +275,6 @@ func (h *hypervisor) show(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(g.console()), "\n")
 		t.Logf("--- console of %s (%s):\n%s", id, g.machine.Hostname, strings.Join(lines[max(0, len(lines)-60):], "\n"))
 	}
-}
-
-// freePort is an address on this machine that nobody listens at, for programs that can't choose one themselves.
-func freePort(ctx context.Context) (string, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // install has the images and QEMU made or found.
