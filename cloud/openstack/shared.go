@@ -18,7 +18,7 @@ func waited(ctx context.Context) error {
 }
 
 // shared asks one question for many: who comes while a question is under way, or rests, shares the next one. Each gets an
-// answer to a question that began after it came, so that it sees what was there then. After each it rests restTimes as long as the
+// answer to a question that began after it came, so that it sees what was there then. After each it rests cloud.RestTimes as long as the
 // answer took, for a cloud that is slow to answer has enough to do: machines that come one by one would ask one by one.
 type shared[T any] struct {
 	// ask answers for all keys together.
@@ -50,7 +50,7 @@ func (s *shared[T]) get(ctx context.Context, key string) ([]T, error) {
 		case s.turn <- struct{}{}:
 			began := time.Now()
 			s.answer(ctx, r)
-			time.AfterFunc(min(restTimes*time.Since(began), restMost), func() { <-s.turn })
+			time.AfterFunc(min(cloud.RestTimes*time.Since(began), restMost), func() { <-s.turn })
 		case <-ctx.Done():
 			return nil, waited(ctx)
 		}

@@ -22,10 +22,8 @@ const (
 	// be asked how long it had waited: openTimes the longest call of the default's, and some more.
 	inheritedTTL = 3 * time.Minute
 
-	// restTimes is how many times as long as the last look took the next waits, so that looks take no more of the cloud's time than an
-	// eleventh (listings take no more than a tenth); restMost is the most, of the half minute that a call has.
-	restTimes = 10
-	restMost  = 5 * time.Second
+	// restMost is the most that the next look waits because of how long the last one took (cloud.RestTimes), of the half minute that a call has.
+	restMost = 5 * time.Second
 
 	// resolvedTTL is how long an answer to "which flavor, image, network, security group" is believed: long enough that a
 	// thousand machines of one template ask once, short enough that a new image is taken up while one waits for it.
