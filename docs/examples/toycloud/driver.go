@@ -96,7 +96,7 @@ type volume struct {
 type page struct {
 	Servers []server `json:"servers"`
 	Volumes []volume `json:"volumes"`
-	Next    int      `json:"next"` // 0: this was the last
+	Next    string   `json:"next"` // "": this was the last
 }
 
 type catalog struct {
@@ -162,8 +162,8 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 func (d *driver) read(ctx context.Context, query url.Values) ([]cloud.Resource, error) {
 	var all []cloud.Resource
 	for _, kind := range []string{"/servers", "/volumes"} {
-		for next := 0; ; {
-			query.Set("page", strconv.Itoa(next))
+		for next := ""; ; {
+			query.Set("after", next)
 			var p page
 			if err := d.call(ctx, "List"+kind, cloud.ClassRead, http.MethodGet, kind+"?"+query.Encode(), nil, &p); err != nil {
 				return nil, err
@@ -175,7 +175,7 @@ func (d *driver) read(ctx context.Context, query url.Values) ([]cloud.Resource, 
 				all = append(all, cloud.Resource{Kind: cloud.KindDisk, ID: v.Name,
 					Token: v.Labels[cloud.TagToken], OwnershipID: v.Labels[cloud.TagOwnership]})
 			}
-			if p.Next <= next {
+			if p.Next <= next { // the names are sorted: else it would go on for ever
 				break
 			}
 			next = p.Next

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -129,10 +128,10 @@ func (c *toy) get(w http.ResponseWriter, r *http.Request) {
 	say(w, 404, problem{"no such server"})
 }
 
-// list answers a page of what carries a label, with one of the values if there are any.
+// list answers a page of what carries a label, with one of the values if there are any. A page begins after a name: by its number, it would
+// repeat servers or leave them out where others come and go meanwhile.
 func (c *toy) list(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	start, _ := strconv.Atoi(query.Get("page"))
 	matches := func(labels map[string]string) bool {
 		value, ok := labels[query.Get("label")]
 		return ok && (len(query["value"]) == 0 || slices.Contains(query["value"], value))
@@ -140,28 +139,26 @@ func (c *toy) list(w http.ResponseWriter, r *http.Request) {
 	var p page
 	if r.URL.Path == "/servers" {
 		for _, name := range slices.Sorted(maps.Keys(c.servers)) {
-			if s := c.servers[name].now(); matches(s.Labels) {
+			if s := c.servers[name].now(); name > query.Get("after") && matches(s.Labels) {
 				p.Servers = append(p.Servers, s)
 			}
 		}
-		p.Servers, p.Next = cutPage(p.Servers, start)
+		if len(p.Servers) > toyPageSize {
+			p.Servers = p.Servers[:toyPageSize]
+			p.Next = p.Servers[toyPageSize-1].Name
+		}
 	} else {
 		for _, name := range slices.Sorted(maps.Keys(c.volumes)) {
-			if v := c.volumes[name]; matches(v.Labels) {
+			if v := c.volumes[name]; name > query.Get("after") && matches(v.Labels) {
 				p.Volumes = append(p.Volumes, v)
 			}
 		}
-		p.Volumes, p.Next = cutPage(p.Volumes, start)
+		if len(p.Volumes) > toyPageSize {
+			p.Volumes = p.Volumes[:toyPageSize]
+			p.Next = p.Volumes[toyPageSize-1].Name
+		}
 	}
 	say(w, 200, p)
-}
-
-func cutPage[T any](all []T, start int) ([]T, int) {
-	end := start + toyPageSize
-	if end >= len(all) {
-		return all[min(start, len(all)):], 0
-	}
-	return all[start:end], end
 }
 
 func (c *toy) delete(w http.ResponseWriter, r *http.Request) {
