@@ -31,12 +31,27 @@ func TestMain(m *testing.M) {
 	} else {
 		resp.Body.Close()
 	}
+	for _, name := range []string{"test-1", "test-2", "test-3"} {
+		tenants <- name
+	}
 	os.Exit(m.Run())
+}
+
+// tenants are those that no test has at the moment (TENANTS in hack/openstack/catalogue.py).
+var tenants = make(chan string, 3)
+
+// newTenant waits for one whom no other test has, so that it can count what he has, and change his quotas.
+func newTenant(t *testing.T) *tenant {
+	t.Parallel()
+	name := <-tenants
+	t.Cleanup(func() { tenants <- name })
+	return logIn(t, name)
 }
 
 // tenant speaks to OpenStack behind the driver's back.
 type tenant struct {
 	t        testing.TB
+	name     string
 	provider *gophercloud.ProviderClient
 	compute  *gophercloud.ServiceClient
 	network  *gophercloud.ServiceClient
@@ -52,7 +67,7 @@ func logIn(t testing.TB, name string) *tenant {
 		IdentityEndpoint: keystone, Username: name, Password: name, TenantName: name, DomainID: "default",
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	who := &tenant{t: t, provider: provider}
+	who := &tenant{t: t, name: name, provider: provider}
 	for client, of := range map[**gophercloud.ServiceClient]func(*gophercloud.ProviderClient, gophercloud.EndpointOpts) (*gophercloud.ServiceClient, error){
 		&who.compute: openstack.NewComputeV2, &who.network: openstack.NewNetworkV2, &who.volume: openstack.NewBlockStorageV3,
 		&who.identity: openstack.NewIdentityV3,
@@ -167,7 +182,7 @@ func (w *tenant) volumes() []volume {
 	return answer.Volumes
 }
 
-// setQuota changes the demo project's quota, as the cloud's operator, until the test is over or undo is called.
+// setQuota changes a project's quota, as the cloud's operator, until the test is over or undo is called.
 func setQuota(t testing.TB, admin *tenant, project, name string, value int) (undo func()) {
 	path := "os-quota-sets/" + project
 	set := func(value int) {
@@ -187,15 +202,15 @@ func account(project string) *infrav1.CloudAccountSpec {
 }
 
 func clouds(auth map[string]string) map[string][]byte {
-	file, err := json.Marshal(map[string]any{"clouds": map[string]any{"demo": map[string]any{"auth": auth}}})
+	file, err := json.Marshal(map[string]any{"clouds": map[string]any{"cloud": map[string]any{"auth": auth}}})
 	if err != nil {
 		panic(err)
 	}
 	return map[string][]byte{"clouds.yaml": file}
 }
 
-func password(secret string) map[string][]byte {
-	return clouds(map[string]string{"auth_url": keystone, "username": "demo", "password": secret, "user_domain_id": "default"})
+func password(user, secret string) map[string][]byte {
+	return clouds(map[string]string{"auth_url": keystone, "username": user, "password": secret, "user_domain_id": "default"})
 }
 
 func machine(change func(*infrav1.OpenStackMachine)) *infrav1.CloudMachineFields {
@@ -259,9 +274,9 @@ func (c *counted) reset() {
 	c.calls = nil
 }
 
-func connect(t testing.TB, demo *tenant, carrier http.RoundTripper) cloud.Driver {
+func connect(t testing.TB, who *tenant, carrier http.RoundTripper) cloud.Driver {
 	t.Helper()
-	d, err := driver.Cloud().New(cloud.Config{Account: account(demo.project), Credentials: password("demo"), Transport: carrier})
+	d, err := driver.Cloud().New(cloud.Config{Account: account(who.project), Credentials: password(who.name, who.name), Transport: carrier})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return d
 }

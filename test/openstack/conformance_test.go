@@ -14,13 +14,14 @@ import (
 	driver "github.com/drover-io/drover/cloud/openstack"
 )
 
+// TestConformance has subtests that run at the same time, and goes before the tests that do themselves.
 func TestConformance(t *testing.T) {
-	demo, admin := logIn(t, "demo"), logIn(t, "admin")
+	who, admin := logIn(t, "test-1"), logIn(t, "admin")
 	conformance.Run(t, conformance.Target{
 		Cloud:          driver.Cloud(),
-		Account:        account(demo.project),
-		Credentials:    password("demo"),
-		BadCredentials: password("wrong-password"),
+		Account:        account(who.project),
+		Credentials:    password(who.name, who.name),
+		BadCredentials: password(who.name, "wrong-password"),
 		Machine:        machine(nil),
 		Refused: map[string]conformance.Refused{
 			"unknown flavor":  {Machine: machine(func(m *infrav1.OpenStackMachine) { m.Flavor = "enormous" }), Code: cloud.InvalidSpec, OfferingToo: true},
@@ -68,11 +69,11 @@ func TestConformance(t *testing.T) {
 			}), Code: cloud.NotFound},
 			"no such group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.SecurityGroups = []string{"nothing"} }), Code: cloud.InvalidSpec},
 		},
-		Machines:  30, // and as many ports: a server takes seconds of a processor
-		Transport: &counted{before: byTwenty},
+		Machines:  12, // and as many ports: a server takes seconds of a processor
+		Transport: &counted{before: pagesOf(5)},
 		Patience:  patience,
 		Calls: conformance.Calls{
-			Page:     20,
+			Page:     5,
 			Probe:    2, // with the token
 			Create:   6, // the token, the look, flavor, image, network, the server
 			Offering: 3, // with the token
@@ -81,29 +82,29 @@ func TestConformance(t *testing.T) {
 			Delete:   5, // Nova has no batch
 		},
 		Inject: map[cloud.Code]func(testing.TB) func(){
-			cloud.QuotaExceeded: func(t testing.TB) func() { return setQuota(t, admin, demo.project, "instances", 0) },
+			cloud.QuotaExceeded: func(t testing.TB) func() { return setQuota(t, admin, who.project, "instances", 0) },
 		},
 		Foreign: func(t testing.TB) func() bool {
 			var made struct{ Server struct{ ID string } }
-			demo.do(demo.compute, http.MethodPost, "servers", map[string]any{"server": foreignServer(demo, "foreign")}, &made)
-			t.Cleanup(func() { demo.do(demo.compute, http.MethodDelete, "servers/"+made.Server.ID, nil, nil) })
+			who.do(who.compute, http.MethodPost, "servers", map[string]any{"server": foreignServer(who, "foreign")}, &made)
+			t.Cleanup(func() { who.do(who.compute, http.MethodDelete, "servers/"+made.Server.ID, nil, nil) })
 			return func() bool {
 				var now struct{ Server struct{ Status string } }
-				demo.do(demo.compute, http.MethodGet, "servers/"+made.Server.ID, nil, &now)
+				who.do(who.compute, http.MethodGet, "servers/"+made.Server.ID, nil, &now)
 				return now.Server.Status == "ACTIVE" || now.Server.Status == "BUILD"
 			}
 		},
-		Left: func(_ testing.TB, ownership string) []string { return demo.left(ownership) },
+		Left: func(_ testing.TB, ownership string) []string { return who.left(ownership) },
 	})
 }
 
 const unknownID = "00000000-0000-4000-8000-000000000000"
 
 // foreignServer is somebody else's in the same project.
-func foreignServer(demo *tenant, name string) map[string]any {
+func foreignServer(who *tenant, name string) map[string]any {
 	var flavors struct{ Flavors []struct{ ID, Name string } }
-	demo.do(demo.compute, http.MethodGet, "flavors", nil, &flavors)
-	server := map[string]any{"name": name, "networks": "none", "imageRef": demo.image()}
+	who.do(who.compute, http.MethodGet, "flavors", nil, &flavors)
+	server := map[string]any{"name": name, "networks": "none", "imageRef": who.image()}
 	for _, flavor := range flavors.Flavors {
 		if flavor.Name == "small" {
 			server["flavorRef"] = flavor.ID

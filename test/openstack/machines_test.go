@@ -8,9 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,12 +26,12 @@ import (
 func newToken() string { return strings.ToLower(rand.Text()) }
 
 // newOwner is an ownership ID, all of whose machines are deleted when the test is over, with nothing left.
-func newOwner(t testing.TB, demo *tenant) string {
+func newOwner(t testing.TB, who *tenant) string {
 	owner := "test-" + newToken()[:16]
 	t.Cleanup(func() {
-		d := connect(t, demo, http.DefaultTransport)
-		until(t, "nothing is left of "+owner, func() bool { return deleteAll(t, d, owner) == 0 })
-		NewWithT(t).Expect(demo.left(owner)).To(BeEmpty())
+		d := connect(t, who, http.DefaultTransport)
+		// A server that is deleted before Nova has found a host for it is not listed, comes again in BUILD, and goes by itself.
+		until(t, "nothing is left of "+owner, func() bool { return deleteAll(t, d, owner) == 0 && len(who.left(owner)) == 0 })
 	})
 	return owner
 }
@@ -98,15 +95,15 @@ func ensureMade(t testing.TB, d cloud.Driver, req cloud.Request) (made cloud.Res
 	return made
 }
 
-var poolSize = flag.Int("machines", 20, "how many machines TestPool makes")
+var poolSize = flag.Int("machines", 10, "how many machines TestPool makes")
 
-// TestPool: 20 machines with ports of their own, made at once, run in the zones that were asked for and are deleted without a
+// TestPool: machines with ports of their own, made at once, run in the zones that were asked for and are deleted without a
 // trace; and what that costs.
 func TestPool(t *testing.T) {
 	g := NewWithT(t)
-	demo := logIn(t, "demo")
-	owner, calls := newOwner(t, demo), &counted{}
-	d := connect(t, demo, calls)
+	who := newTenant(t)
+	owner, calls := newOwner(t, who), &counted{}
+	d := connect(t, who, calls)
 	machines := *poolSize
 	var wg sync.WaitGroup
 	errs := make([]error, machines)
@@ -122,12 +119,11 @@ func TestPool(t *testing.T) {
 	t.Logf("calls to make %d machines with two ports each: %v", machines, calls.calls)
 	g.Expect(calls.calls["CreateServer"]).To(Equal(machines))
 	g.Expect(calls.calls["CreatePorts"]).To(Equal(machines), "one call makes all of a machine's ports")
-	// One create, and a share of the looks: what runs at once asks together. The token and the names are asked for once. Of 20 machines, these
-	// are two calls each.
-	g.Expect(calls.total()-calls.calls["CreatePorts"]).To(BeNumerically("<=", machines+20), "%v", calls.calls)
+	// One create, and a share of the looks: what runs at once asks together. The token and the names are asked for once.
+	g.Expect(calls.total()-calls.calls["CreatePorts"]).To(BeNumerically("<=", machines+16), "%v", calls.calls)
 
 	var tagged struct{ Ports []struct{ ID string } }
-	demo.do(demo.network, http.MethodGet, "ports?fields=id&tags=team-a", nil, &tagged)
+	who.do(who.network, http.MethodGet, "ports?fields=id&tags=team-a", nil, &tagged)
 	g.Expect(tagged.Ports).To(HaveLen(machines))
 
 	zones := map[string]int{}
@@ -155,7 +151,7 @@ func TestPool(t *testing.T) {
 
 	calls.reset()
 	until(t, "all are gone", func() bool { return deleteAll(t, d, owner) == 0 })
-	g.Expect(demo.left(owner)).To(BeEmpty())
+	g.Expect(who.left(owner)).To(BeEmpty())
 	t.Logf("calls to delete them: %v", calls.calls)
 	g.Expect(calls.calls["DeletePort"]).To(Equal(2 * machines))
 }
@@ -163,16 +159,16 @@ func TestPool(t *testing.T) {
 // TestMachine: what a machine says of itself arrives at Nova.
 func TestMachine(t *testing.T) {
 	g := NewWithT(t)
-	demo := logIn(t, "demo")
-	owner := newOwner(t, demo)
-	d := connect(t, demo, http.DefaultTransport)
+	who := newTenant(t)
+	owner := newOwner(t, who)
+	d := connect(t, who, http.DefaultTransport)
 	key, group := "key-"+owner, struct {
 		Group struct{ ID string } `json:"server_group"`
 	}{}
-	demo.do(demo.compute, http.MethodPost, "os-keypairs", map[string]any{"keypair": map[string]any{"name": key, "public_key": publicKey}}, nil)
-	t.Cleanup(func() { demo.do(demo.compute, http.MethodDelete, "os-keypairs/"+key, nil, nil) })
-	demo.do(demo.compute, http.MethodPost, "os-server-groups", map[string]any{"server_group": map[string]any{"name": owner, "policies": []string{"soft-anti-affinity"}}}, &group)
-	t.Cleanup(func() { demo.do(demo.compute, http.MethodDelete, "os-server-groups/"+group.Group.ID, nil, nil) })
+	who.do(who.compute, http.MethodPost, "os-keypairs", map[string]any{"keypair": map[string]any{"name": key, "public_key": publicKey}}, nil)
+	t.Cleanup(func() { who.do(who.compute, http.MethodDelete, "os-keypairs/"+key, nil, nil) })
+	who.do(who.compute, http.MethodPost, "os-server-groups", map[string]any{"server_group": map[string]any{"name": owner, "policies": []string{"soft-anti-affinity"}}}, &group)
+	t.Cleanup(func() { who.do(who.compute, http.MethodDelete, "os-server-groups/"+group.Group.ID, nil, nil) })
 	on := true
 	made, err := d.Ensure(t.Context(), request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) {
 		m.Image = infrav1.OpenStackImage{Tags: []string{"node"}}
@@ -197,7 +193,7 @@ func TestMachine(t *testing.T) {
 		}
 	}
 	until(t, "the machine runs", func() bool {
-		demo.do(demo.compute, http.MethodGet, "servers/"+made.ID, nil, &now)
+		who.do(who.compute, http.MethodGet, "servers/"+made.ID, nil, &now)
 		return now.Server.Status == "ACTIVE"
 	})
 	g.Expect(now.Server.KeyName).To(Equal(key))
@@ -209,7 +205,7 @@ func TestMachine(t *testing.T) {
 	var members struct {
 		Group struct{ Members []string } `json:"server_group"`
 	}
-	demo.do(demo.compute, http.MethodGet, "os-server-groups/"+group.Group.ID, nil, &members)
+	who.do(who.compute, http.MethodGet, "os-server-groups/"+group.Group.ID, nil, &members)
 	g.Expect(members.Group.Members).To(ConsistOf(made.ID))
 }
 
@@ -218,9 +214,9 @@ const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpVnYwEo6Wc0HGOpYWPS2MZd
 // TestNoValidHost: a machine that no host has room for fails with Nova's words, and is not made again in its place.
 func TestNoValidHost(t *testing.T) {
 	g := NewWithT(t)
-	demo := logIn(t, "demo")
-	owner := newOwner(t, demo)
-	d := connect(t, demo, http.DefaultTransport)
+	who := newTenant(t)
+	owner := newOwner(t, who)
+	d := connect(t, who, http.DefaultTransport)
 	req := request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) { withPorts(m); m.Flavor = "huge" }))
 	made, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -241,11 +237,10 @@ func TestNoValidHost(t *testing.T) {
 // TestBuildAborts: a machine whose host gives up building it fails with Nova's words, is not made again in its place, and goes with its parts.
 func TestBuildAborts(t *testing.T) {
 	g := NewWithT(t)
-	demo := logIn(t, "demo")
-	owner := newOwner(t, demo)
-	setHypervisor(t, "compute-2", "fake.FakeBuildAbortDriver")
-	d := connect(t, demo, http.DefaultTransport)
-	req := request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) { withFloatingIP(m); m.AvailabilityZone = "az-2" }))
+	who := newTenant(t)
+	owner := newOwner(t, who)
+	d := connect(t, who, http.DefaultTransport)
+	req := request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) { withFloatingIP(m); m.Image.Name = "doomed-image" }))
 	made, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
 	until(t, "the machine fails", func() bool {
@@ -260,37 +255,18 @@ func TestBuildAborts(t *testing.T) {
 	g.Expect(again.ID).To(Equal(made.ID))
 }
 
-// setHypervisor gives a compute host another of Nova's fake hypervisors until the test is over.
-func setHypervisor(t testing.TB, host, hypervisor string) {
-	g := NewWithT(t)
-	cache, err := os.UserCacheDir()
-	g.Expect(err).NotTo(HaveOccurred())
-	file := filepath.Join(cache, "drover", "openstack", "root", "drover", "state", "conf", host+".conf")
-	before, err := os.ReadFile(file)
-	g.Expect(err).NotTo(HaveOccurred())
-	set := func(text []byte) {
-		g.Expect(os.WriteFile(file, text, 0o644)).To(Succeed())
-		said, err := exec.CommandContext(withoutEnd(t), "../../hack/openstack/signal", "KILL", host).CombinedOutput()
-		g.Expect(err).NotTo(HaveOccurred(), string(said))
-	}
-	const line = "compute_driver = "
-	g.Expect(string(before)).To(ContainSubstring(line + "fake.FakeDriver\n"))
-	set([]byte(strings.Replace(string(before), line+"fake.FakeDriver\n", line+hypervisor+"\n", 1)))
-	t.Cleanup(func() { set(before) })
-}
-
 // TestQuota: a quota that is used up is told as such, leaves no port behind, and once raised the same machine is made.
 func TestQuota(t *testing.T) {
 	g := NewWithT(t)
-	demo, admin := logIn(t, "demo"), logIn(t, "admin")
-	owner := newOwner(t, demo)
-	d := connect(t, demo, http.DefaultTransport)
+	who, admin := newTenant(t), logIn(t, "admin")
+	owner := newOwner(t, who)
+	d := connect(t, who, http.DefaultTransport)
 	req := request(owner, newToken(), machine(withPorts))
-	undo := setQuota(t, admin, demo.project, "instances", 0)
+	undo := setQuota(t, admin, who.project, "instances", 0)
 	_, err := d.Ensure(t.Context(), req)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded), "%v", err)
 	g.Expect(err).To(MatchError(ContainSubstring("Quota exceeded for instances")))
-	g.Expect(demo.left(owner)).To(BeEmpty())
+	g.Expect(who.left(owner)).To(BeEmpty())
 	undo()
 	_, err = d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -300,10 +276,10 @@ func TestQuota(t *testing.T) {
 // Nova, which has seen it, goes on to believe it for a while.
 func TestRevokedToken(t *testing.T) {
 	g := NewWithT(t)
-	demo := logIn(t, "demo")
-	owner := newOwner(t, demo)
+	who := newTenant(t)
+	owner := newOwner(t, who)
 	calls := &counted{}
-	d := connect(t, demo, calls)
+	d := connect(t, who, calls)
 	revoked := false
 	calls.before = func(op string, req *http.Request) error {
 		token := req.Header.Get("X-Auth-Token")
@@ -325,29 +301,29 @@ func TestRevokedToken(t *testing.T) {
 	g.Expect(calls.calls).To(HaveKeyWithValue("CreateToken", 2))
 	g.Expect(calls.calls).To(HaveKeyWithValue("ListImages", 2))
 	g.Expect(calls.calls).To(HaveKeyWithValue("CreateServer", 1))
-	g.Expect(demo.left(owner)).To(ContainElement(HavePrefix("server ")))
+	g.Expect(who.left(owner)).To(ContainElement(HavePrefix("server ")))
 }
 
 // TestCredentials: each kind of credentials logs in, and none for another project.
 func TestCredentials(t *testing.T) {
 	g := NewWithT(t)
-	demo, admin := logIn(t, "demo"), logIn(t, "admin")
+	who, admin := newTenant(t), logIn(t, "admin")
 	var user struct {
 		Token struct{ User struct{ ID string } }
 	}
-	demo.do(demo.identity, http.MethodGet, "auth/tokens", nil, &user, "X-Subject-Token", demo.provider.Token())
+	who.do(who.identity, http.MethodGet, "auth/tokens", nil, &user, "X-Subject-Token", who.provider.Token())
 	credentials := "users/" + user.Token.User.ID + "/application_credentials"
 	var made struct {
 		Credential struct{ ID, Secret string } `json:"application_credential"`
 	}
-	demo.do(demo.identity, http.MethodPost, credentials, map[string]any{"application_credential": map[string]any{"name": "drover"}}, &made)
-	t.Cleanup(func() { demo.do(demo.identity, http.MethodDelete, credentials+"/"+made.Credential.ID, nil, nil) })
+	who.do(who.identity, http.MethodPost, credentials, map[string]any{"application_credential": map[string]any{"name": "drover"}}, &made)
+	t.Cleanup(func() { who.do(who.identity, http.MethodDelete, credentials+"/"+made.Credential.ID, nil, nil) })
 	for name, auth := range map[string]map[string]string{
-		"password":               {"user_id": user.Token.User.ID, "password": "demo"},
+		"password":               {"user_id": user.Token.User.ID, "password": who.name},
 		"application credential": {"application_credential_id": made.Credential.ID, "application_credential_secret": made.Credential.Secret},
-		"token":                  {"token": demo.provider.Token()},
+		"token":                  {"token": who.provider.Token()},
 	} {
-		for project, want := range map[string]cloud.Code{demo.project: "", admin.project: cloud.Unauthorized} {
+		for project, want := range map[string]cloud.Code{who.project: "", admin.project: cloud.Unauthorized} {
 			d, err := driver.Cloud().New(cloud.Config{Account: account(project), Credentials: clouds(auth), Transport: &counted{}})
 			g.Expect(err).NotTo(HaveOccurred())
 			info, err := d.Probe(t.Context())
@@ -362,13 +338,13 @@ func TestCredentials(t *testing.T) {
 // TestForeign: a server of the same name, and a port, that are not Drover's are neither taken nor touched.
 func TestForeign(t *testing.T) {
 	g := NewWithT(t)
-	demo := logIn(t, "demo")
-	owner := newOwner(t, demo)
-	d := connect(t, demo, http.DefaultTransport)
+	who := newTenant(t)
+	owner := newOwner(t, who)
+	d := connect(t, who, http.DefaultTransport)
 	req := request(owner, newToken(), machine(nil))
 	var theirs struct{ Server struct{ ID, Status string } }
-	demo.do(demo.compute, http.MethodPost, "servers", map[string]any{"server": foreignServer(demo, req.Name)}, &theirs)
-	t.Cleanup(func() { demo.do(demo.compute, http.MethodDelete, "servers/"+theirs.Server.ID, nil, nil) })
+	who.do(who.compute, http.MethodPost, "servers", map[string]any{"server": foreignServer(who, req.Name)}, &theirs)
+	t.Cleanup(func() { who.do(who.compute, http.MethodDelete, "servers/"+theirs.Server.ID, nil, nil) })
 	made, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(made.ID).NotTo(Equal(theirs.Server.ID))
@@ -376,7 +352,7 @@ func TestForeign(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).NotTo(ContainElement(HaveField("ID", theirs.Server.ID)))
 	until(t, "ours is gone", func() bool { return deleteAll(t, d, owner) == 0 })
-	demo.do(demo.compute, http.MethodGet, "servers/"+theirs.Server.ID, nil, &theirs)
+	who.do(who.compute, http.MethodGet, "servers/"+theirs.Server.ID, nil, &theirs)
 	g.Expect(theirs.Server.Status).To(Equal("ACTIVE"))
 }
 
@@ -384,30 +360,30 @@ func TestForeign(t *testing.T) {
 // its ports, its floating IP, its trunk and its volumes, and nothing is left after it.
 func TestCrash(t *testing.T) {
 	g := NewWithT(t)
-	demo := logIn(t, "demo")
-	owner := newOwner(t, demo)
+	who := newTenant(t)
+	owner := newOwner(t, who)
 	req := request(owner, newToken(), machine(withAll))
 	crashes := func(steps []string, step func(cloud.Driver), then func()) {
 		for _, op := range steps {
 			for _, when := range []string{"before", "after"} {
 				dying := crashing(when, op)
-				d := connect(t, demo, dying)
+				d := connect(t, who, dying)
 				until(t, "it crashes "+when+" "+op, func() bool { step(d); return dying.count(op) > 0 })
 				then()
 			}
 		}
 	}
-	next := connect(t, demo, http.DefaultTransport)
+	next := connect(t, who, http.DefaultTransport)
 	crashes([]string{"CreatePorts", "CreateFloatingIP", "CreateTrunk", "CreateVolume", "CreateServer"}, func(d cloud.Driver) {
 		_, err := d.Ensure(t.Context(), req)
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
 	}, func() { // What there is by now is found by its token, also if nobody goes on: a port with a floating IP once that is gone.
 		found, err := next.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(found == nil).To(Equal(len(demo.left(owner)) == 0))
+		g.Expect(found == nil).To(Equal(len(who.left(owner)) == 0))
 	})
 	ensureMade(t, next, req)
-	g.Expect(demo.left(owner)).To(ConsistOf(HavePrefix("server "), HavePrefix("port "), HavePrefix("port "), HavePrefix("floating IP "),
+	g.Expect(who.left(owner)).To(ConsistOf(HavePrefix("server "), HavePrefix("port "), HavePrefix("port "), HavePrefix("floating IP "),
 		HavePrefix("trunk "), HavePrefix("volume "), HavePrefix("volume ")))
 	// The port of the trunk comes last.
 	crashes([]string{"DeleteServer", "DeleteFloatingIP", "DeleteTrunk", "DeletePort"}, func(d cloud.Driver) { deleteAll(t, d, owner) }, func() {})
@@ -416,14 +392,14 @@ func TestCrash(t *testing.T) {
 // TestAbandoned: what a manager has made when it crashes goes, also if nobody ever makes the server.
 func TestAbandoned(t *testing.T) {
 	g := NewWithT(t)
-	demo := logIn(t, "demo")
-	owner := newOwner(t, demo)
-	_, err := connect(t, demo, crashing("after", "CreateVolume")).Ensure(t.Context(), request(owner, newToken(), machine(withAll)))
+	who := newTenant(t)
+	owner := newOwner(t, who)
+	_, err := connect(t, who, crashing("after", "CreateVolume")).Ensure(t.Context(), request(owner, newToken(), machine(withAll)))
 	g.Expect(err).To(HaveOccurred())
-	g.Expect(demo.left(owner)).To(HaveLen(5), "two ports, a floating IP, a trunk and the first of two volumes")
-	d := connect(t, demo, http.DefaultTransport)
+	g.Expect(who.left(owner)).To(HaveLen(5), "two ports, a floating IP, a trunk and the first of two volumes")
+	d := connect(t, who, http.DefaultTransport)
 	until(t, "all is gone", func() bool { return deleteAll(t, d, owner) == 0 })
-	g.Expect(demo.left(owner)).To(BeEmpty())
+	g.Expect(who.left(owner)).To(BeEmpty())
 }
 
 // crashing lets calls through up to one, which is cut off before it is sent or before its answer comes, as are all that follow.
@@ -445,51 +421,53 @@ func crashing(when, op string) *counted {
 // TestFloatingIP: a machine has the address of its floating IP; where the server is refused, it goes with the ports.
 func TestFloatingIP(t *testing.T) {
 	g := NewWithT(t)
-	demo, admin := logIn(t, "demo"), logIn(t, "admin")
-	owner := newOwner(t, demo)
-	d := connect(t, demo, http.DefaultTransport)
+	who, admin := newTenant(t), logIn(t, "admin")
+	owner := newOwner(t, who)
+	d := connect(t, who, http.DefaultTransport)
 	req := request(owner, newToken(), machine(withFloatingIP))
-	undo := setQuota(t, admin, demo.project, "instances", 0)
+	undo := setQuota(t, admin, who.project, "instances", 0)
 	_, err := d.Ensure(t.Context(), req)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded), "%v", err)
-	g.Expect(demo.left(owner)).To(BeEmpty())
+	g.Expect(who.left(owner)).To(BeEmpty())
 	undo()
 	_, err = d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(demo.floatingIPs()).To(HaveLen(1))
-	want := clusterv1.MachineAddress{Type: clusterv1.MachineExternalIP, Address: demo.floatingIPs()[0].Address}
+	g.Expect(who.floatingIPs()).To(HaveLen(1))
+	want := clusterv1.MachineAddress{Type: clusterv1.MachineExternalIP, Address: who.floatingIPs()[0].Address}
 	until(t, "the address is told", func() bool {
 		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
 		g.Expect(err).NotTo(HaveOccurred())
 		return slices.Contains(found[0].Addresses, want)
 	})
-	admin.do(admin.network, http.MethodPut, "quotas/"+demo.project, map[string]any{"quota": map[string]any{"floatingip": 1}}, nil)
-	t.Cleanup(func() { admin.do(admin.network, http.MethodDelete, "quotas/"+demo.project, nil, nil) })
-	over := newOwner(t, demo)
+	admin.do(admin.network, http.MethodPut, "quotas/"+who.project, map[string]any{"quota": map[string]any{"floatingip": 1}}, nil)
+	t.Cleanup(func() { admin.do(admin.network, http.MethodDelete, "quotas/"+who.project, nil, nil) })
+	over := newOwner(t, who)
 	_, err = d.Ensure(t.Context(), request(over, newToken(), machine(withFloatingIP)))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded), "%v", err)
-	g.Expect(demo.left(over)).To(BeEmpty())
+	g.Expect(who.left(over)).To(BeEmpty())
 }
 
-// byTwenty has a listing come in pages of 20.
-func byTwenty(_ string, req *http.Request) error {
-	query := req.URL.Query()
-	if n, err := strconv.Atoi(query.Get("limit")); err == nil && n > 20 {
-		query.Set("limit", "20")
-		req.URL.RawQuery = query.Encode()
+// pagesOf has a listing come in pages of that size.
+func pagesOf(size int) func(string, *http.Request) error {
+	return func(_ string, req *http.Request) error {
+		query := req.URL.Query()
+		if n, err := strconv.Atoi(query.Get("limit")); err == nil && n > size {
+			query.Set("limit", strconv.Itoa(size))
+			req.URL.RawQuery = query.Encode()
+		}
+		return nil
 	}
-	return nil
 }
 
 // TestPages: 100 servers are listed by 20.
 func TestPages(t *testing.T) {
 	g := NewWithT(t)
-	demo := logIn(t, "demo")
-	owner, calls := newOwner(t, demo), &counted{before: byTwenty}
-	many := foreignServer(demo, "many")
+	who := newTenant(t)
+	owner, calls := newOwner(t, who), &counted{before: pagesOf(20)}
+	many := foreignServer(who, "many")
 	many["min_count"], many["tags"], many["metadata"] = 100, []string{"drover"}, map[string]string{cloud.TagOwnership: owner, cloud.TagToken: newToken()}
-	demo.do(demo.compute, http.MethodPost, "servers", map[string]any{"server": many}, nil)
-	found, err := connect(t, demo, calls).List(t.Context())
+	who.do(who.compute, http.MethodPost, "servers", map[string]any{"server": many}, nil)
+	found, err := connect(t, who, calls).List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	ids := map[string]bool{}
 	for _, r := range found {

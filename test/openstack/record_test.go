@@ -52,11 +52,11 @@ var (
 // TestRecord walks through what the driver meets, and holds the real answers to the codes that they stand for.
 func TestRecord(t *testing.T) {
 	g := NewWithT(t)
-	demo, admin := logIn(t, "demo"), logIn(t, "admin")
-	owner := newOwner(t, demo)
+	who, admin := newTenant(t), logIn(t, "admin")
+	owner := newOwner(t, who)
 	r := &recorder{answers: map[string][]byte{}}
 	as := func(credentials map[string][]byte) cloud.Driver {
-		d, err := driver.Cloud().New(cloud.Config{Account: account(demo.project), Credentials: credentials, Transport: r})
+		d, err := driver.Cloud().New(cloud.Config{Account: account(who.project), Credentials: credentials, Transport: r})
 		g.Expect(err).NotTo(HaveOccurred())
 		return d
 	}
@@ -67,7 +67,7 @@ func TestRecord(t *testing.T) {
 			g.Expect(os.WriteFile(filepath.Join(*record, name+".http"), text, 0o644)).To(Succeed())
 		}
 	}
-	d := as(password("demo"))
+	d := as(password(who.name, who.name))
 	ensure := func(token string, change func(*infrav1.OpenStackMachine), code cloud.Code) {
 		_, err := d.Ensure(t.Context(), request(owner, token, machine(change)))
 		g.Expect(cloud.CodeOf(err)).To(Equal(code), "%v", err)
@@ -115,6 +115,10 @@ func TestRecord(t *testing.T) {
 	keep("ListFloatingIPs", "floating-ips")
 	keep("ListPorts", "ports-floating")
 
+	setVolumeQuota(t, admin, who, 0)
+	ensure("recorded-token-0007", withAll, cloud.QuotaExceeded)
+	keep("CreateVolume", "volume-over-quota")
+	setVolumeQuota(t, admin, who, 1000)
 	_, err = d.Ensure(t.Context(), request(owner, "recorded-token-0006", machine(withAll)))
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err) // waits for the volumes
 	keep("CreateTrunk", "trunk-made")
@@ -122,18 +126,15 @@ func TestRecord(t *testing.T) {
 	ensureMade(t, d, request(owner, "recorded-token-0006", machine(withAll)))
 	keep("ListPorts", "ports-trunk")
 	keep("ListVolumes", "volumes")
-	setVolumeQuota(t, admin, demo, 0)
-	ensure("recorded-token-0007", withAll, cloud.QuotaExceeded)
-	keep("CreateVolume", "volume-over-quota")
 
-	undo := setQuota(t, admin, demo.project, "instances", 0)
+	undo := setQuota(t, admin, who.project, "instances", 0)
 	ensure("recorded-token-0003", nil, cloud.QuotaExceeded)
 	keep("CreateServer", "server-over-quota")
 	undo()
-	admin.do(admin.network, http.MethodPut, "quotas/"+demo.project, map[string]any{"quota": map[string]any{"port": 0}}, nil)
+	admin.do(admin.network, http.MethodPut, "quotas/"+who.project, map[string]any{"quota": map[string]any{"port": 0}}, nil)
 	ensure("recorded-token-0003", withPorts, cloud.QuotaExceeded)
 	keep("CreatePorts", "ports-over-quota")
-	admin.do(admin.network, http.MethodDelete, "quotas/"+demo.project, nil, nil)
+	admin.do(admin.network, http.MethodDelete, "quotas/"+who.project, nil, nil)
 	ensure("recorded-token-0004", func(m *infrav1.OpenStackMachine) { m.Networks = []string{unknownID} }, cloud.InvalidSpec)
 	keep("CreateServer", "server-refused")
 	ensure("recorded-token-0004", func(m *infrav1.OpenStackMachine) { m.Image = infrav1.OpenStackImage{ID: unknownID} }, cloud.InvalidSpec)
@@ -147,10 +148,10 @@ func TestRecord(t *testing.T) {
 	keep("DeleteTrunk", "trunk-gone")
 	keep("DeleteVolume", "volume-gone")
 
-	_, err = as(password("wrong")).Probe(t.Context())
+	_, err = as(password(who.name, "wrong")).Probe(t.Context())
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
 	keep("CreateToken", "login-refused")
-	asked, err := http.NewRequestWithContext(cloud.WithOperation(t.Context(), "Refused", cloud.ClassRead), http.MethodGet, demo.compute.Endpoint+"servers", nil)
+	asked, err := http.NewRequestWithContext(cloud.WithOperation(t.Context(), "Refused", cloud.ClassRead), http.MethodGet, who.compute.Endpoint+"servers", nil)
 	g.Expect(err).NotTo(HaveOccurred())
 	asked.Header.Set("X-Auth-Token", "revoked")
 	refused, err := r.RoundTrip(asked)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gophercloud/gophercloud/v2"
 	. "github.com/onsi/gomega"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -17,9 +18,9 @@ import (
 // TestVolumes: a machine boots from a volume and has further ones, of the sizes and types that were asked for; they go with it.
 func TestVolumes(t *testing.T) {
 	g := NewWithT(t)
-	demo := logIn(t, "demo")
-	owner, calls := newOwner(t, demo), &counted{}
-	d := connect(t, demo, calls)
+	who := newTenant(t)
+	owner, calls := newOwner(t, who), &counted{}
+	d := connect(t, who, calls)
 	for name, change := range map[string]func(*infrav1.OpenStackMachine){
 		"root": func(m *infrav1.OpenStackMachine) {
 			m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 3, Type: "fast"}
@@ -37,7 +38,7 @@ func TestVolumes(t *testing.T) {
 			return found[0].State == cloud.StateRunning
 		})
 		var have []string
-		for _, v := range demo.volumes() {
+		for _, v := range who.volumes() {
 			if len(v.Attachments) == 1 && v.Attachments[0].Server == made.ID {
 				have = append(have, fmt.Sprint(v.Size, " ", v.Type))
 			}
@@ -46,16 +47,16 @@ func TestVolumes(t *testing.T) {
 	}
 	g.Expect(calls.calls).To(HaveKeyWithValue("CreateServer", 2))
 	until(t, "the machines are gone", func() bool { return deleteAll(t, d, owner) == 0 })
-	until(t, "their volumes are gone", func() bool { return len(demo.volumes()) == 0 })
+	until(t, "their volumes are gone", func() bool { return len(who.volumes()) == 0 })
 }
 
 // TestOwnVolumes: volumes that say their zone are in it, that of the machine or another; they go with the machine, and leave nothing where it
 // is refused.
 func TestOwnVolumes(t *testing.T) {
 	g := NewWithT(t)
-	demo, admin := logIn(t, "demo"), logIn(t, "admin")
-	owner, calls := newOwner(t, demo), &counted{}
-	d := connect(t, demo, calls)
+	who, admin := newTenant(t), logIn(t, "admin")
+	owner, calls := newOwner(t, who), &counted{}
+	d := connect(t, who, calls)
 	req := request(owner, newToken(), machine(withAll))
 	made := ensureMade(t, d, req)
 	until(t, "it runs", func() bool {
@@ -65,7 +66,7 @@ func TestOwnVolumes(t *testing.T) {
 		return found[0].State == cloud.StateRunning && found[0].FailureDomain == "az-1"
 	})
 	var have []string
-	for _, v := range demo.volumes() {
+	for _, v := range who.volumes() {
 		if len(v.Attachments) == 1 && v.Attachments[0].Server == made.ID {
 			have = append(have, fmt.Sprint(v.Size, " ", v.Type, " ", v.Zone))
 		}
@@ -73,27 +74,33 @@ func TestOwnVolumes(t *testing.T) {
 	g.Expect(have).To(ConsistOf("3 fast az-1", "2 __DEFAULT__ nova", "1 __DEFAULT__ nova"))
 	g.Expect(calls.calls).To(And(HaveKeyWithValue("CreateServer", 1), HaveKeyWithValue("CreateVolume", 2), HaveKeyWithValue("CreateTrunk", 1)))
 	until(t, "it is gone", func() bool { return deleteAll(t, d, owner) == 0 })
-	until(t, "all volumes are gone", func() bool { return len(demo.volumes()) == 0 })
+	until(t, "all volumes are gone", func() bool { return len(who.volumes()) == 0 })
 	g.Expect(calls.count("DeleteTrunk")).To(Equal(1))
 
-	undo := setQuota(t, admin, demo.project, "instances", 0)
+	undo := setQuota(t, admin, who.project, "instances", 0)
 	over := request(owner, newToken(), machine(withAll))
 	until(t, "it is refused", func() bool {
 		_, err := d.Ensure(t.Context(), over)
 		g.Expect(cloud.CodeOf(err)).To(BeElementOf(cloud.Unavailable, cloud.QuotaExceeded), "%v", err)
 		return cloud.CodeOf(err) == cloud.QuotaExceeded
 	})
-	until(t, "nothing is left", func() bool { return len(demo.left(owner)) == 0 })
+	until(t, "nothing is left", func() bool { return len(who.left(owner)) == 0 })
 	undo()
-	setVolumeQuota(t, admin, demo, 1)
+	setVolumeQuota(t, admin, who, 1)
 	_, err := d.Ensure(t.Context(), over)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded), "%v", err)
 	until(t, "nothing is left", func() bool { return deleteAll(t, d, owner) == 0 })
 }
 
-func setVolumeQuota(t testing.TB, admin, demo *tenant, n int) {
+// setVolumeQuota waits until no more are used than that: Cinder refuses it before.
+func setVolumeQuota(t testing.TB, admin, who *tenant, n int) {
 	set := func(n int) {
-		admin.do(admin.volume, http.MethodPut, "os-quota-sets/"+demo.project, map[string]any{"quota_set": map[string]any{"volumes": n}}, nil)
+		until(t, "Cinder takes the quota", func() bool {
+			_, err := admin.volume.Request(withoutEnd(t), http.MethodPut, admin.volume.ResourceBaseURL()+"os-quota-sets/"+who.project, &gophercloud.RequestOpts{
+				JSONBody: map[string]any{"quota_set": map[string]any{"volumes": n}}, OkCodes: []int{http.StatusOK},
+			})
+			return err == nil
+		})
 	}
 	set(n)
 	t.Cleanup(func() { set(1000) })
@@ -102,10 +109,10 @@ func setVolumeQuota(t testing.TB, admin, demo *tenant, n int) {
 // TestVolumeQuota: a machine whose volume exceeds a quota fails, which Nova finds only after its answer.
 func TestVolumeQuota(t *testing.T) {
 	g := NewWithT(t)
-	demo, admin := logIn(t, "demo"), logIn(t, "admin")
-	setVolumeQuota(t, admin, demo, 0)
-	owner := newOwner(t, demo)
-	d := connect(t, demo, http.DefaultTransport)
+	who, admin := newTenant(t), logIn(t, "admin")
+	setVolumeQuota(t, admin, who, 0)
+	owner := newOwner(t, who)
+	d := connect(t, who, http.DefaultTransport)
 	req := request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) { m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1} }))
 	_, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -116,5 +123,5 @@ func TestVolumeQuota(t *testing.T) {
 		last = found[0].Reason
 		return found[0].State == cloud.StateFailed && strings.HasPrefix(last, "QuotaExceeded: ")
 	})
-	g.Expect(demo.volumes()).To(BeEmpty())
+	g.Expect(who.volumes()).To(BeEmpty())
 }

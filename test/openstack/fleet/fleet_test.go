@@ -20,6 +20,7 @@ var machines = flag.Int("machines", 10, "how many machines TestCalls makes")
 // TestMachineDeployment: a MachineDeployment with a port for each machine comes to Ready Nodes by what Nova's metadata service tells them,
 // rolls and goes. A server that somebody deletes is replaced; and nothing is left in the end.
 func TestMachineDeployment(t *testing.T) {
+	t.Parallel()
 	const n = 20
 	s := start(t, "blue")
 	pool := s.NewPool("md", n)
@@ -62,6 +63,7 @@ func TestMachineDeployment(t *testing.T) {
 // TestCalls counts what machines without ports of their own cost, with the account's listings as often as they come by default: to make, to
 // keep while nothing happens, to delete.
 func TestCalls(t *testing.T) {
+	t.Parallel()
 	s, n := start(t, "plain"), *machines
 	s.calls()
 	const active, idle, rest = 5 * time.Second, time.Minute, 90 * time.Second
@@ -69,20 +71,21 @@ func TestCalls(t *testing.T) {
 	pool := s.NewPool("md", int32(n))
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
 	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, int32(n)), s.nodes(n)))
-	s.costs("to make them", n, 1.2, time.Since(began), active)
+	s.costs("to make them", "POST compute/servers", n, time.Since(began), active)
 
 	scenario.Pause(s.Ctx, rest)
-	s.costs("while nothing happens", n, 0, rest, idle)
+	s.costs("while nothing happens", "", n, rest, idle)
 
 	began = time.Now()
 	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
 	s.Empty()
-	s.costs("to delete them", n, 1, time.Since(began), active)
+	s.costs("to delete them", "DELETE compute/servers", n, time.Since(began), active)
 }
 
 // TestTwoClusters: of two clusters in one project, neither touches the other's machines, also when all of its own go. The provider IDs of
 // the other one name the region, for its kubelets too.
 func TestTwoClusters(t *testing.T) {
+	t.Parallel()
 	one, other := start(t, "one"), start(t, "regional")
 	for _, s := range []*stage{one, other} {
 		s.Do(scenario.Create(s.Ctx, s.Rig.Client, s.NewPool("md", 2).Objects()...))
@@ -100,9 +103,9 @@ func TestTwoClusters(t *testing.T) {
 	other.Empty()
 }
 
-// TestRestart: Nova's and Neutron's services are killed while machines are being made, and come again: each machine comes once. A server
+// TestNovaRestarts: Nova's and Neutron's services are killed while machines are being made, and come again: each machine comes once. A server
 // whose build was with the conductor that died stays in BUILD for ever, and its machine is replaced.
-func TestRestart(t *testing.T) {
+func TestNovaRestarts(t *testing.T) {
 	s := start(t, "restart")
 	pool := s.NewPool("md", 4)
 	check := pool.HealthCheck(60)
@@ -116,9 +119,9 @@ func TestRestart(t *testing.T) {
 	s.Empty()
 }
 
-// TestKilled: Nova hangs with a create before it, and the manager is killed. The next one is told by Nova that there is no server, for the
+// TestNovaHangs: Nova hangs with a create before it, and the manager is killed. The next one is told by Nova that there is no server, for the
 // create is served after its question; it sends none of its own, and takes the one that comes.
-func TestKilled(t *testing.T) {
+func TestNovaHangs(t *testing.T) {
 	s := start(t, "killed")
 	s.Cloud.SetRule(func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
 		if c.Verb == "POST compute/servers" && at == faultproxy.Before {

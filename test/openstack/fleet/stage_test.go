@@ -81,19 +81,25 @@ func (s *stage) signal(name string, services ...string) {
 	}
 }
 
-// costs compares the calls of what has just been done with so many for each machine, and some for what the machines name. Listings belong to the
-// time that it took, which the computer decides: each reads the servers and the ports.
-func (s *stage) costs(what string, machines int, each float64, took, pace time.Duration) {
+// costs holds what has just been done to one call of a kind for each machine ("" for none), and few others. Listings, each of which reads the
+// servers and the ports, and looks, which the machines share, belong to the time that it took, which the computer decides.
+func (s *stage) costs(what, verb string, machines int, took, pace time.Duration) {
 	s.Helper()
-	calls, sum := s.calls(), 0
-	for _, n := range calls {
-		sum += n
+	calls, others := s.calls(), 0
+	for v, n := range calls {
+		if v != verb {
+			others += n
+		}
 	}
 	listings := calls["GET network/ports"]
-	s.Logf("calls %s: %v, %.2f for each of %d, %d of them for listings", what, calls, float64(sum)/float64(machines), machines, 2*listings)
+	others -= 2 * listings
+	s.Logf("calls %s: %v in %.0f s, %.2f for each of %d", what, calls, took.Seconds(), float64(calls[verb]+others+2*listings)/float64(machines), machines)
+	if verb != "" && calls[verb] != machines {
+		s.Errorf("%d of %s %s, want %d", calls[verb], verb, what, machines)
+	}
 	const names = 10
-	if most := each*float64(machines) + names; float64(sum-2*listings) > most {
-		s.Errorf("%d calls %s beside listings, want at most %.0f", sum-2*listings, what, most)
+	if most := int(took/pace) + names; others > most {
+		s.Errorf("%d calls %s beside them and listings, want at most %d", others, what, most)
 	}
 	if most := int(took/pace) + 3; listings > most {
 		s.Errorf("%d listings %s, want at most %d", listings, what, most)
