@@ -100,12 +100,12 @@ test-vsphere: ## Have govmomi's vCenter make, roll, lose and replace machines, c
 	$(OTHERS) ./test/chaos -run TestSchedules -cloud vsphere -seed $(SEED) -schedules 25 -v
 
 # TestNova… ends services that the other tests need.
-test-openstack: ## Try the OpenStack driver, and machines through Cluster API, on a real OpenStack, which is installed on first use (root, Debian 12)
+test-openstack: ## Try the OpenStack driver, and machines through Cluster API, on a real OpenStack, which is installed on first use (root, Debian 12; 20 minutes)
 	@hack/tool $(PLAYGROUND) >/dev/null
 	hack/openstack/install
 	trap hack/openstack/stop EXIT; hack/openstack/start; \
-	$(GOTEST) -race -timeout 6h -parallel 3 -v -skip '^TestNova' ./test/openstack ./test/openstack/fleet; \
-	$(GOTEST) -race -timeout 6h -v -run '^TestNova' ./test/openstack/fleet
+	$(OTHERS) -race -p 2 -parallel 3 -v -skip '^TestNova' ./test/openstack ./test/openstack/fleet; \
+	$(OTHERS) -race -v -run '^TestNova' ./test/openstack/fleet
 
 test-vm: ## Boot real guests from CloudInitConfigs, one of them OpenStack's and one KubeVirt's, with QEMU and images that are made on first use (root, Debian 12)
 	@hack/tool $(PLAYGROUND) kubeadm >/dev/null
