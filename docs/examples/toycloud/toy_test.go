@@ -143,22 +143,24 @@ func (c *toy) list(w http.ResponseWriter, r *http.Request) {
 				p.Servers = append(p.Servers, s)
 			}
 		}
-		if len(p.Servers) > toyPageSize {
-			p.Servers = p.Servers[:toyPageSize]
-			p.Next = p.Servers[toyPageSize-1].Name
-		}
+		p.Servers, p.Next = cutPage(p.Servers, func(s server) string { return s.Name })
 	} else {
 		for _, name := range slices.Sorted(maps.Keys(c.volumes)) {
 			if v := c.volumes[name]; name > query.Get("after") && matches(v.Labels) {
 				p.Volumes = append(p.Volumes, v)
 			}
 		}
-		if len(p.Volumes) > toyPageSize {
-			p.Volumes = p.Volumes[:toyPageSize]
-			p.Next = p.Volumes[toyPageSize-1].Name
-		}
+		p.Volumes, p.Next = cutPage(p.Volumes, func(v volume) string { return v.Name })
 	}
 	say(w, 200, p)
+}
+
+// cutPage returns the first page, and the name after which the next begins.
+func cutPage[T any](all []T, name func(T) string) ([]T, string) {
+	if len(all) <= toyPageSize {
+		return all, ""
+	}
+	return all[:toyPageSize], name(all[toyPageSize-1])
 }
 
 func (c *toy) delete(w http.ResponseWriter, r *http.Request) {
