@@ -283,6 +283,7 @@ func (a *Account) Recorded(token string, seen *Resource) { a.inventory.record(to
 func (a *Account) Delete(ref Reference) Deletion {
 	a.limiter.create.drop(ref.Token)
 	known := a.inventory.leave(ref.Token)
+	a.follower.wake() // this may have been the last that is followed
 	return a.deleter.ask(ref, known)
 }
 

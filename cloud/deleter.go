@@ -31,6 +31,7 @@ type deleter struct {
 
 	mu       sync.Mutex
 	removals map[string]*removal // by token
+	rested   time.Time           // until then the cloud is left alone with further reads
 }
 
 // removal is the deletion of one machine.
@@ -166,6 +167,9 @@ func (d *deleter) next() (at time.Time) {
 		}
 		pending++
 	}
+	if !read.IsZero() {
+		read = later(read, d.rested)
+	}
 	window := d.window(pending)
 	if first.IsZero() {
 		return read
@@ -224,7 +228,7 @@ func (d *deleter) batch() (batch []*job) {
 		if r.failures > 0 || !r.nothing.IsZero() {
 			slack = 0
 		}
-		return r.begun && !r.gone && !now.Add(slack).Before(r.due)
+		return r.begun && !r.gone && !now.Add(slack).Before(r.due) && !now.Before(d.rested)
 	}
 	slack := d.window(pending) / 2
 	for _, r := range d.removals {
@@ -262,11 +266,19 @@ func (d *deleter) read(ctx context.Context, unread []*job) {
 	}
 	began := time.Now()
 	found, failed := d.account().Read(ctx, refs)
+	d.rest(time.Since(began))
 	for _, j := range unread {
 		if j.err = failed[j.ref.Token]; j.err == nil {
 			d.conclude(j, began, found[j.ref.Token])
 		}
 	}
+}
+
+// rest has the next live read wait, as a listing does, for as much longer as this one took.
+func (d *deleter) rest(took time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rested = time.Now().Add(min(RestTimes*took, longestRead))
 }
 
 // conclude draws what a live read says of one machine.

@@ -510,6 +510,67 @@ func TestSlowStop(t *testing.T) {
 	})
 }
 
+// TestSlowLooks: a cloud that works long at a live read is left alone for nine times as long, and never longer than half a minute.
+func TestSlowLooks(t *testing.T) {
+	for took, most := range map[time.Duration]int{100 * time.Millisecond: 300, 2 * time.Second: 30, 10 * time.Second: 15} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newTestCloud(t)
+			c.stop = time.Minute
+			a := c.begin(t).account(t)
+			refs := c.observed(a, 100)
+			time.Sleep(time.Minute)
+			c.with(func() { c.latency = took })
+			start := time.Now()
+			for _, ref := range refs { // 1 every 6 s, so that some look is always due
+				a.Delete(ref)
+				time.Sleep(10 * time.Minute / 100)
+			}
+			if n := c.count("describe"); n > most {
+				t.Errorf("%d live reads in %s, each of which takes %s: want at most %d", n, time.Since(start), took, most)
+			}
+			for _, ref := range refs {
+				remove(t, a, ref, 3*time.Minute)
+			}
+		})
+	}
+}
+
+// TestDeletedAreNotListed: the deleter looks for itself, so that machines which are left to it alone have the account neither listed nor
+// heard; another machine does, at once.
+func TestDeletedAreNotListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.stop = 20 * time.Minute
+		s, p := c.listen(t)
+		a := s.account(t)
+		refs := c.observed(a, 10)
+		time.Sleep(time.Minute)
+		for _, ref := range refs {
+			a.Delete(ref)
+		}
+		time.Sleep(time.Minute)
+		listed, heard := c.count("list"), p.count()
+		time.Sleep(15 * time.Minute)
+		if n := c.count("list") - listed; n != 0 {
+			t.Errorf("%d listings", n)
+		}
+		if n := p.count() - heard; n != 0 {
+			t.Errorf("%d questions for news", n)
+		}
+		if state := a.Inventory(); !state.Fresh || s.flips() != 0 {
+			t.Errorf("%+v, told %d times", state, s.flips())
+		}
+		a.Observe(ensure(t, a, "m"))
+		time.Sleep(10 * time.Second)
+		if c.count("list") == listed || p.count() == heard || s.flips() != 0 {
+			t.Errorf("another machine: %d listings, %d questions, told %d times", c.count("list")-listed, p.count()-heard, s.flips())
+		}
+		for _, ref := range refs {
+			remove(t, a, ref, 20*time.Minute)
+		}
+	})
+}
+
 // TestForgetWhileDeleting: what is forgotten is told of no more.
 func TestForgetWhileDeleting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

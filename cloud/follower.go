@@ -138,7 +138,7 @@ func (v *inventory) wanted() bool {
 }
 
 // unwanted tells the contrary to who holds the lock.
-func (v *inventory) unwanted() bool { return len(v.watches) == 0 && v.atLeast == 0 }
+func (v *inventory) unwanted() bool { return v.unobserved() && v.atLeast == 0 }
 
 // followable tells whether the listings may wait for what a Follower tells.
 func (v *inventory) followable(now time.Time) bool {

@@ -154,12 +154,18 @@ func TestFollowedIsNotListed(t *testing.T) {
 		if n := c.count("describe"); n != 0 {
 			t.Errorf("%d live reads", n)
 		}
-		for _, ref := range refs {
-			a.Forget(ref.Token)
+		for _, ref := range refs { // which leaves them to who looks for himself
+			a.Delete(ref)
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(time.Second)
 		if _, open := p.count(); open != 0 {
 			t.Error("it is followed for no one")
+		}
+		running(t, a, "m")
+		a.Forget("m")
+		time.Sleep(time.Second)
+		if begun, open := p.count(); begun != 2 || open != 0 {
+			t.Errorf("%d streams, %d open", begun, open)
 		}
 	})
 }

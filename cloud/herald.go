@@ -139,11 +139,21 @@ func (h *hearing) deaf() error {
 	return h.err
 }
 
-// observed tells whether someone is interested in a machine.
+// observed tells whether someone is interested in a machine that is not left to the deleter, which looks for itself.
 func (v *inventory) observed() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return len(v.watches) > 0
+	return !v.unobserved()
+}
+
+// unobserved tells the contrary to who holds the lock.
+func (v *inventory) unobserved() bool {
+	for _, w := range v.watches {
+		if !w.deleting {
+			return false
+		}
+	}
+	return true
 }
 
 // heed puts news to the machines that they are about, and returns those that need not come again. What a machine's controller has yet to put

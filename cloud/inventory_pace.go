@@ -32,7 +32,7 @@ func (v *inventory) next() time.Time {
 	}
 	if v.fresh != v.isFresh(time.Now()) || v.refused != v.isRefused() {
 		at = time.Now()
-	} else if v.fresh && len(v.watches) > 0 {
+	} else if v.fresh && !v.unobserved() {
 		at = earlier(at, v.staleAt())
 	}
 	return at
@@ -63,7 +63,7 @@ func (v *inventory) listAt(now time.Time) time.Time {
 		return v.retryAt
 	case v.began.IsZero():
 		return now
-	case len(v.watches) == 0:
+	case v.unobserved():
 		return v.began.Add(v.jittered(v.atLeast))
 	}
 	idle, active := v.intervals()
@@ -145,7 +145,7 @@ func (v *inventory) staleAt() time.Time {
 
 func (v *inventory) isFresh(now time.Time) bool {
 	switch {
-	case len(v.watches) == 0:
+	case v.unobserved():
 		return true
 	case v.awaiting(now):
 		return v.fresh

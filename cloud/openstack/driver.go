@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -22,6 +23,8 @@ const (
 	pageSize = 1000
 	// maxPages ends a listing that a broken cloud would never end: far more than any project holds.
 	maxPages = 10_000
+	// deletesAtOnce has a full batch, each of which a busy Nova works at for a second, end within one call's time.
+	deletesAtOnce = 10
 )
 
 type driver struct {
@@ -178,12 +181,19 @@ func only(found []cloud.Resource, wanted func(token string) bool) []cloud.Resour
 	return slices.DeleteFunc(slices.Clone(found), func(r cloud.Resource) bool { return !wanted(r.Token) })
 }
 
-// Delete removes all one by one: Nova and Neutron have no batch.
+// Delete removes each by a call of its own, and some at the same time: Nova and Neutron have no batch.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
+	var deletes sync.WaitGroup
+	turns := make(chan struct{}, deletesAtOnce)
 	for i, r := range resources {
-		errs[i] = d.delete(ctx, r)
+		turns <- struct{}{}
+		deletes.Go(func() {
+			errs[i] = d.delete(ctx, r)
+			<-turns
+		})
 	}
+	deletes.Wait()
 	return errs
 }
 

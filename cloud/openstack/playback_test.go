@@ -168,7 +168,7 @@ func accountOf(t *testing.T) *infrav1.OpenStackAccount {
 	return &infrav1.OpenStackAccount{AuthURL: keystone, ProjectID: projectOf(t)}
 }
 
-func connected(t *testing.T, p *playback) *driver {
+func connected(t *testing.T, p http.RoundTripper) *driver {
 	t.Helper()
 	d, err := newDriver(cloud.Config{
 		Account:     &infrav1.CloudAccountSpec{OpenStack: accountOf(t)},

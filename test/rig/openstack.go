@@ -26,7 +26,6 @@ type openstack struct {
 	fleet  *body.Fleet
 	cancel context.CancelFunc
 	cloud  *stack.Cloud
-	page   memo[simulator.Snapshot] // of the books: whoever waits for something asks again and again, and Nova works for a second at an answer
 }
 
 func (o *openstack) start(ctx context.Context, _ *Rig) (err error) {
@@ -34,7 +33,7 @@ func (o *openstack) start(ctx context.Context, _ *Rig) (err error) {
 		return err
 	}
 	alive, cancel := context.WithCancel(context.Background())
-	o.cancel, o.fleet, o.page.age = cancel, body.NewFleet(alive, body.Options{}), 2*time.Second
+	o.cancel, o.fleet = cancel, body.NewFleet(alive, body.Options{})
 	o.cloud.Power(alive, o.power)
 	return nil
 }
@@ -99,14 +98,12 @@ func DressOpenStack(object client.Object, door, project string) {
 }
 
 // books are Nova's and Neutron's, in the words of the simulated cloud's.
-func (o *openstack) books(ctx context.Context) (simulator.Snapshot, error) {
-	return o.page.get(func() (s simulator.Snapshot, err error) {
-		entries, err := o.cloud.Books(ctx)
-		for _, e := range entries {
-			s.Resources = append(s.Resources, simulator.SnapshotResource{Resource: e.Resource, Account: e.Namespace})
-		}
-		return s, err
-	})
+func (o *openstack) books(ctx context.Context) (s simulator.Snapshot, err error) {
+	entries, err := o.cloud.Books(ctx)
+	for _, e := range entries {
+		s.Resources = append(s.Resources, simulator.SnapshotResource{Resource: e.Resource, Account: e.Namespace})
+	}
+	return s, err
 }
 
 // remember does nothing: Nova forgets at once.

@@ -20,7 +20,7 @@ const (
 	// metadataService is Nova's; its guests come to it through Neutron's agent, which shares a secret with it ("inside" in hack/openstack).
 	metadataService = "http://127.0.0.1:25011/openstack/latest/"
 	metadataSecret  = "metadata"
-	// lookEvery is how often Nova is asked for servers to be switched on, and off. More often would have it work for little else.
+	// lookEvery is how often there is a look for servers to be switched on, and off.
 	lookEvery = 2 * time.Second
 )
 
@@ -38,9 +38,9 @@ func (c *Cloud) Power(ctx context.Context, on func(Guest) (off func())) {
 		defer ticker.Stop()
 		running := map[string]func(){}
 		for {
-			if now, err := c.servers(ctx); err == nil { // else it is not known who went
-				c.switchOff(now, running)
-				c.switchOn(ctx, now, running, on)
+			if now, err := c.look(ctx); err == nil { // else it is not known who went
+				c.switchOff(now.servers, running)
+				c.switchOn(ctx, now.servers, running, on)
 			}
 			select {
 			case <-ticker.C:

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 	"github.com/gophercloud/gophercloud/v2/openstack"
@@ -48,8 +49,10 @@ type Cloud struct {
 	door             *httptest.Server
 	looking          sync.WaitGroup
 
-	mu   sync.Mutex
-	seen map[string]server // all that ever were, by ID
+	mu     sync.Mutex
+	seen   map[string]server // all that ever were, by ID
+	last   sight
+	rested time.Time // until then that one serves
 }
 
 // Enter logs in as the tenant. Leave ends what it began.
@@ -149,18 +152,42 @@ func (s *server) ip() string {
 	return ""
 }
 
-// servers lists those of Drover's, and keeps them in mind.
-func (c *Cloud) servers(ctx context.Context) (map[string]server, error) {
-	var answer struct{ Servers []server }
-	if err := get(ctx, c.compute, "servers/detail?tags=drover&limit=1000", &answer); err != nil {
-		return nil, fmt.Errorf("list the servers: %w", err)
-	}
+// port is Neutron's.
+type port struct {
+	ID, Description string
+	Device          string `json:"device_id"`
+}
+
+// sight is what there was of Drover's at some moment.
+type sight struct {
+	servers map[string]server // by ID
+	ports   []port
+}
+
+// restTimes is how long the services are left alone after a look, in times of how long it took: else they would work for little else.
+const restTimes = 2
+
+// look lists servers and ports, and keeps the servers in mind. Who asks soon after another sees what that one saw.
+func (c *Cloud) look(ctx context.Context) (sight, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := map[string]server{}
-	for _, s := range answer.Servers {
-		now[s.ID], c.seen[s.ID] = s, s
+	if time.Now().Before(c.rested) {
+		return c.last, nil
 	}
+	began, now := time.Now(), sight{servers: map[string]server{}}
+	var compute struct{ Servers []server }
+	if err := get(ctx, c.compute, "servers/detail?tags=drover&limit=1000", &compute); err != nil {
+		return sight{}, fmt.Errorf("list the servers: %w", err)
+	}
+	var network struct{ Ports []port }
+	if err := get(ctx, c.network, "ports?limit=1000&fields=id&fields=description&fields=device_id", &network); err != nil {
+		return sight{}, fmt.Errorf("list the ports: %w", err)
+	}
+	for _, s := range compute.Servers {
+		now.servers[s.ID], c.seen[s.ID] = s, s
+	}
+	now.ports = network.Ports
+	c.last, c.rested = now, time.Now().Add(max(lookEvery, restTimes*time.Since(began)))
 	return now, nil
 }
 
@@ -177,22 +204,13 @@ type Entry struct {
 	wire.Resource
 }
 
-// Books are all servers that ever were seen, and the ports that are there.
+// Books are all servers that ever were seen, and the ports that are there, as of a moment ago.
 func (c *Cloud) Books(ctx context.Context) (all []Entry, err error) {
-	now, err := c.servers(ctx)
+	now, err := c.look(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var answer struct {
-		Ports []struct {
-			ID, Description string
-			Device          string `json:"device_id"`
-		}
-	}
-	if err := get(ctx, c.network, "ports?limit=1000&fields=id&fields=description&fields=device_id", &answer); err != nil {
-		return nil, fmt.Errorf("list the ports: %w", err)
-	}
-	for _, p := range answer.Ports {
+	for _, p := range now.ports {
 		if of, ok := namespaceIn(p.Description); ok {
 			all = append(all, Entry{of, wire.Resource{Kind: wire.NIC, ID: p.ID, AttachedTo: p.Device}})
 		}
@@ -202,7 +220,7 @@ func (c *Cloud) Books(ctx context.Context) (all []Entry, err error) {
 	for id, s := range c.seen {
 		of, _, _ := strings.Cut(s.Metadata[cloud.TagMachine], "/")
 		r := wire.Resource{Kind: wire.Instance, ID: id, Name: s.Name, State: wire.Stopped, StateReason: s.Status, Tags: s.Metadata, PrivateIP: s.ip()}
-		if _, ok := now[id]; !ok {
+		if _, ok := now.servers[id]; !ok {
 			r.State = wire.Terminated
 		} else if s.Status == "ACTIVE" {
 			r.State = wire.Running

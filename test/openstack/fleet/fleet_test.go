@@ -71,15 +71,15 @@ func TestCalls(t *testing.T) {
 	pool := s.NewPool("md", int32(n))
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
 	s.Until("all machines are ready", scenario.All(pool.Ready(s.Rig.Client, int32(n)), s.nodes(n)))
-	s.costs("to make them", "POST compute/servers", n, time.Since(began), active)
+	s.costs("to make them", "POST compute/servers", n, time.Since(began), active, 2)
 
 	scenario.Pause(s.Ctx, rest)
-	s.costs("while nothing happens", "", n, rest, idle)
+	s.costs("while nothing happens", "", n, rest, idle, 0.1*rest.Minutes()/10)
 
 	began = time.Now()
 	s.Do(pool.Scale(s.Ctx, s.Rig.Client, 0))
 	s.Empty()
-	s.costs("to delete them", "DELETE compute/servers", n, time.Since(began), active)
+	s.costs("to delete them", "DELETE compute/servers", n, time.Since(began), active, 1.1)
 }
 
 // TestTwoClusters: of two clusters in one project, neither touches the other's machines, also when all of its own go. The provider IDs of
