@@ -362,7 +362,7 @@ func (a *Account) Read(ctx context.Context, refs []Reference) (found map[string]
 // for each.
 func (a *Account) Remove(ctx context.Context, resources []Resource) []error {
 	var all []error
-	for batch := range slices.Chunk(resources, max(a.cloud.MaxBatch, 1)) {
+	for batch := range slices.Chunk(resources, a.cloud.DeleteBatch()) {
 		var errs []error
 		err := a.step(ctx, "Delete", a.times.Call, &step{}, func(ctx context.Context) error {
 			errs = a.driver.Delete(ctx, batch)

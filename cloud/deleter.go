@@ -16,8 +16,10 @@ const (
 	manyDeletions = 25
 	// longestRead is the longest time between two live reads of a deletion that goes on and on.
 	longestRead = 30 * time.Second
-	// stopPatience is how long an instance that is stopping is left to it before it is asked to go again.
+	// stopPatience is how long an instance that is stopping is left to it before it is asked to go again, and busyPatience is the same while
+	// others go: then the cloud has much to do, and has not forgotten this one, as a rule.
 	stopPatience = time.Minute
+	busyPatience = 10 * time.Minute
 )
 
 // deleter removes machines and what belongs to them, many at a time: it collects what is asked for during a window, and
@@ -28,6 +30,7 @@ type deleter struct {
 	changed   func(tokens []string) // called without the lock, must not block
 	random    func() float64
 	wakeup    chan struct{}
+	ended     time.Time // when an instance was last seen to have gone; the steps' alone
 
 	mu       sync.Mutex
 	removals map[string]*removal // by token
@@ -114,6 +117,7 @@ func (d *deleter) wake() {
 func (d *deleter) retry() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.rested = time.Time{}
 	for _, r := range d.removals {
 		r.failures = 0
 		if r.begun {
@@ -268,6 +272,11 @@ func (d *deleter) read(ctx context.Context, unread []*job) {
 	found, failed := d.account().Read(ctx, refs)
 	d.rest(time.Since(began))
 	for _, j := range unread {
+		if failed[j.ref.Token] == nil && j.nothing.IsZero() && len(living(found[j.ref.Token])) == 0 {
+			d.ended = began // before the others are judged
+		}
+	}
+	for _, j := range unread {
 		if j.err = failed[j.ref.Token]; j.err == nil {
 			d.conclude(j, began, found[j.ref.Token])
 		}
@@ -363,6 +372,8 @@ func (d *deleter) aim(j *job, found []Resource) {
 	for _, x := range candidates {
 		patience := d.account().cloud.Consistency
 		switch {
+		case x.State == StateStopping && time.Since(d.ended) < stopPatience:
+			patience = busyPatience
 		case x.State == StateStopping:
 			patience = stopPatience
 		case x.Kind != KindInstance:

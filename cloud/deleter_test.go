@@ -510,6 +510,45 @@ func TestSlowStop(t *testing.T) {
 	})
 }
 
+// TestBusyStop: while a cloud that has much to do ends one instance after the other, none is asked again; one that it has forgotten is, in the end.
+func TestBusyStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCloud(t)
+		c.stop = time.Hour
+		a := c.begin(t).account(t)
+		refs := c.observed(a, 100)
+		time.Sleep(time.Minute)
+		for _, ref := range refs {
+			a.Delete(ref)
+		}
+		time.Sleep(30 * time.Second)
+		c.with(func() {
+			n := 0
+			for _, r := range c.resources {
+				if n++; n < 100 {
+					r.then = time.Now().Add(time.Duration(n) * 5 * time.Second)
+				}
+			}
+		})
+		asked := func() (n int) {
+			for _, call := range c.log() {
+				if call.op == "terminate" {
+					n += call.size
+				}
+			}
+			return n
+		}
+		time.Sleep(99 * 5 * time.Second)
+		if n := asked(); n != 100 {
+			t.Errorf("asked %d times for 100 instances", n)
+		}
+		time.Sleep(busyPatience)
+		if n := asked(); n < 102 {
+			t.Errorf("asked %d times for 100 instances, one of which stays", n)
+		}
+	})
+}
+
 // TestSlowLooks: a cloud that works long at a live read is left alone for nine times as long, and never longer than half a minute.
 func TestSlowLooks(t *testing.T) {
 	for took, most := range map[time.Duration]int{100 * time.Millisecond: 300, 2 * time.Second: 30, 10 * time.Second: 15} {

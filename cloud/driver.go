@@ -7,6 +7,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -86,6 +87,10 @@ type Cloud struct {
 	// MaxBatch is how many References one Describe, and how many Resources one Delete, may carry. At least 1.
 	MaxBatch int
 
+	// MaxDelete is how many Resources one Delete may carry, where that is fewer: where each is a call of its own, and all must end within the time
+	// of one. 0: MaxBatch.
+	MaxDelete int
+
 	// ProviderID returns a machine's provider ID as its user data can say it, which are written before the machine has a token: a text with
 	// cloud-init's instance-data variables, such as "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}".
 	// nil where the guest can't know it: then the controller sets it on the Node.
@@ -94,6 +99,9 @@ type Cloud struct {
 	// Zone returns the zone that a machine's own fields ask for, or "". Zones are what Info.FailureDomains lists.
 	Zone func(*infrav1.CloudMachineFields) string
 }
+
+// DeleteBatch is how many Resources one Delete may carry.
+func (c *Cloud) DeleteBatch() int { return max(cmp.Or(c.MaxDelete, c.MaxBatch), 1) }
 
 // Takes is an error, with the numbers, where the cloud does not take user data as large as these.
 func (c *Cloud) Takes(userData []byte) error {
@@ -155,7 +163,7 @@ type Driver interface {
 	// MaxBatch references come. A reference for which nothing is there is not an error: nothing is returned for it.
 	Describe(ctx context.Context, refs []Reference) ([]Resource, error)
 
-	// Delete moves the deletion of each resource one step on, and waits for none. At most MaxBatch come. The answer has
+	// Delete moves the deletion of each resource one step on, and waits for none. At most DeleteBatch come. The answer has
 	// one error for each resource: nil for accepted or gone already.
 	Delete(ctx context.Context, resources []Resource) []error
 

@@ -15,7 +15,7 @@ import (
 func (s *suite) delete() {
 	var batch []cloud.Resource
 	var refs []cloud.Reference
-	for _, made := range s.makeMany(min(5, s.Cloud.MaxBatch)) {
+	for _, made := range s.makeMany(min(5, s.Cloud.DeleteBatch())) {
 		batch = append(batch, made)
 		refs = append(refs, s.reference(made))
 	}
@@ -39,7 +39,7 @@ func (s *suite) delete() {
 		}
 	}
 	s.untilGone(s.Context(), refs)
-	for batch := range slices.Chunk(everything, s.Cloud.MaxBatch) {
+	for batch := range slices.Chunk(everything, s.Cloud.DeleteBatch()) {
 		for i, err := range s.driver.Delete(s.Context(), batch) {
 			if err != nil {
 				s.Errorf("Delete of %s %s, which is gone: %v", batch[i].Kind, batch[i].ID, err)

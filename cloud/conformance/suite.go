@@ -163,7 +163,7 @@ func (s *suite) deleteStep(ctx context.Context, refs []cloud.Reference) int {
 	if len(instances) == 0 {
 		now = dependants
 	}
-	for batch := range slices.Chunk(now, max(s.Cloud.MaxBatch, 1)) {
+	for batch := range slices.Chunk(now, s.Cloud.DeleteBatch()) {
 		s.driver.Delete(ctx, batch)
 	}
 	return len(instances) + len(dependants)

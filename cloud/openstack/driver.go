@@ -5,12 +5,14 @@ package openstack
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -37,6 +39,7 @@ type driver struct {
 	ids     cloud.Memo[string]
 	faults  cloud.Memo[string] // of servers in ERROR
 
+	listed      atomic.Int64 // servers or ports, whichever were more, in the last listing of everything
 	creating    creations
 	inherited   time.Time // until then something may come of a create that another driver sent
 	serverLooks *shared[cloud.Resource]
@@ -115,36 +118,50 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.listed.Store(int64(max(len(servers), len(ports))))
 	rest, err := d.dependants(ctx, ports, nil)
 	return append(servers, rest...), err
 }
 
-// Describe asks by token alone: a server that a ProviderID names and that carries the Reference's tags carries its token.
-func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
+// Describe asks by token alone: a server that a ProviderID names and that carries the Reference's tags carries its token. For so many that
+// the pages of a listing of everything are fewer than those by tokens, by what the last one had, it makes such a listing.
+func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
 	wanted := map[string]bool{}
-	var tokens []string
 	for _, ref := range refs {
-		if ref.Token != "" && !wanted[ref.Token] {
+		if ref.Token != "" {
 			wanted[ref.Token] = true
-			tokens = append(tokens, ref.Token)
 		}
 	}
-	if len(tokens) == 0 {
-		return nil, nil
+	tokens := slices.Sorted(maps.Keys(wanted))
+	if listed := int(d.listed.Load()); listed > 0 && len(tokens) > maxTokens*(1+listed/d.pageSize) {
+		found, err = d.List(ctx)
+	} else {
+		found, err = d.byTokens(ctx, tokens)
 	}
-	servers, err := d.servers(ctx, serversOf(tokens))
 	if err != nil {
 		return nil, err
 	}
-	ports, err := d.ports(ctx, portsOf(tokens))
-	if err != nil {
-		return nil, err
+	return only(found, func(token string) bool { return wanted[token] }), nil
+}
+
+// byTokens reads what carries the tokens, as List does.
+func (d *driver) byTokens(ctx context.Context, tokens []string) (all []cloud.Resource, err error) {
+	for some := range slices.Chunk(tokens, maxTokens) {
+		servers, err := d.servers(ctx, serversOf(some))
+		if err != nil {
+			return nil, err
+		}
+		ports, err := d.ports(ctx, portsOf(some))
+		if err != nil {
+			return nil, err
+		}
+		rest, err := d.dependants(ctx, ports, some)
+		if err != nil {
+			return nil, err
+		}
+		all = append(append(all, servers...), rest...)
 	}
-	rest, err := d.dependants(ctx, ports, tokens)
-	if err != nil {
-		return nil, err
-	}
-	return only(append(servers, rest...), func(token string) bool { return wanted[token] }), nil
+	return all, nil
 }
 
 // dependants are the ports, and what their descriptions lead to: floating IPs and volumes. A port is not told of before all that is gone, so that

@@ -366,6 +366,34 @@ func TestListing(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(BeEmpty())
 }
 
+// TestDescribeMany: many machines are looked for by tokens, 50 at a time, or by one listing of everything where that is known to be less.
+func TestDescribeMany(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	refs := make([]cloud.Reference, 101)
+	for i := range refs {
+		refs[i].Token = fmt.Sprintf("token-%03d", i)
+	}
+	servers := []server{{ID: "one", Metadata: map[string]string{cloud.TagOwnership: "owner-1", cloud.TagToken: "token-100"}},
+		{ID: "other", Metadata: map[string]string{cloud.TagOwnership: "owner-1", cloud.TagToken: "other"}}}
+	g.Expect(d.Describe(t.Context(), refs)).To(BeEmpty())
+	g.Expect(p.count("ListServers")).To(Equal(3))
+	g.Expect(p.count("ListPorts")).To(Equal(3))
+
+	p.play("ListServers", listing(g, "servers", servers, false))
+	_, err := d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(d.Describe(t.Context(), refs)).To(ConsistOf(HaveField("ID", "one")))
+	g.Expect(p.count("ListServers")).To(Equal(3 + 1 + 1))
+	g.Expect(p.count("ListPorts")).To(Equal(3 + 1 + 1))
+
+	d.pageSize = 1 // then a listing of everything takes three pages, for all that is known
+	_, err = d.Describe(t.Context(), refs)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(p.count("ListServers")).To(Equal(3 + 1 + 1 + 3))
+}
+
 // TestDelete: what is gone is deleted; what can't be, is told; and a box that answers for Nova is not believed.
 func TestDelete(t *testing.T) {
 	g := NewWithT(t)
@@ -403,9 +431,9 @@ func TestDeletesTogether(t *testing.T) {
 		p := ordinary(t)
 		d := connected(t, slow{p})
 		began := time.Now()
-		errs := d.Delete(t.Context(), slices.Repeat([]cloud.Resource{{Kind: cloud.KindInstance, ID: "one"}}, maxBatch))
-		g.Expect(errs).To(And(HaveLen(maxBatch), HaveEach(BeNil())))
-		g.Expect(p.count("DeleteServer")).To(Equal(maxBatch))
+		errs := d.Delete(t.Context(), slices.Repeat([]cloud.Resource{{Kind: cloud.KindInstance, ID: "one"}}, maxDelete))
+		g.Expect(errs).To(And(HaveLen(maxDelete), HaveEach(BeNil())))
+		g.Expect(p.count("DeleteServer")).To(Equal(maxDelete))
 		g.Expect(p.count("CreateToken")).To(Equal(1))
 		g.Expect(time.Since(began)).To(Equal(5 * time.Second))
 	})

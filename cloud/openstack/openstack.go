@@ -23,8 +23,12 @@ const (
 	typedMicroversion = "2.67"
 	// maxUserData is what fits into the 65,535 bytes that Nova takes, as base64.
 	maxUserData = 65535 / 4 * 3
-	// maxBatch keeps a listing by tokens in one line of 4 KiB, and one step's deletes within a minute at the rate below.
-	maxBatch = 50
+	// maxTokens keeps a listing by tokens in one line of 4 KiB.
+	maxTokens = 50
+	// maxBatch is for many listings by tokens, or for one of everything.
+	maxBatch = 1000
+	// maxDelete has one step's deletes end within a call's time, at the rate below.
+	maxDelete = 50
 	// maxText is how long a name, a value of metadata and a description may be.
 	maxText = 255
 	// maxTag is how long a server's tag may be.
@@ -50,6 +54,7 @@ func Cloud() cloud.Cloud {
 		Consistency: consistency,
 		MaxUserData: maxUserData,
 		MaxBatch:    maxBatch,
+		MaxDelete:   maxDelete,
 		ProviderID: func(a *infrav1.CloudAccountSpec) string {
 			return providerID(a.OpenStack, "{{ v1.instance_id }}")
 		},

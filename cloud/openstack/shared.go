@@ -63,7 +63,7 @@ func (s *shared[T]) get(ctx context.Context, key string) ([]T, error) {
 func (s *shared[T]) join(key string) *round[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.next == nil || len(s.next.keys) >= maxBatch {
+	if s.next == nil || len(s.next.keys) >= maxTokens {
 		s.next = &round[T]{keys: map[string]bool{}, done: make(chan struct{})}
 	}
 	s.next.keys[key] = true

@@ -96,7 +96,8 @@ func TestCallsOfAFleet(t *testing.T) {
 	deleted := calls()
 	t.Logf("to delete them, which took %s, and %s until all was known: %v", gone.Round(time.Second), whole.Round(time.Second), deleted)
 	// Cluster API deletes one Machine after the other. What it asks for is collected for some seconds at a time, and looked at together. The
-	// account is listed meanwhile, once a minute as always: only that asks for volumes, network interfaces and addresses, of which there are none.
+	// account is listed meanwhile, once a minute, until all are being deleted: only that asks for volumes, network interfaces and addresses, of
+	// which there are none.
 	listings := deleted["DescribeVolumes"]
 	atMost(t, "listings meanwhile", listings, int(whole.Minutes())+1)
 	beside := listings
