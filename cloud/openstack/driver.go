@@ -123,8 +123,8 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	return append(servers, rest...), err
 }
 
-// Describe asks by token alone: a server that a ProviderID names and that carries the Reference's tags carries its token. For so many that
-// the pages of a listing of everything are fewer than those by tokens, by what the last one had, it makes such a listing.
+// Describe asks by token alone: a server that a ProviderID names and that carries the Reference's tags carries its token. For many, it makes a
+// listing of everything where the last one had one page: more of them may not end within a call's time, where those by tokens do.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
 	wanted := map[string]bool{}
 	for _, ref := range refs {
@@ -133,7 +133,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []
 		}
 	}
 	tokens := slices.Sorted(maps.Keys(wanted))
-	if listed := int(d.listed.Load()); listed > 0 && len(tokens) > maxTokens*(1+listed/d.pageSize) {
+	if listed := int(d.listed.Load()); listed > 0 && listed < d.pageSize && len(tokens) > maxTokens {
 		found, err = d.List(ctx)
 	} else {
 		found, err = d.byTokens(ctx, tokens)

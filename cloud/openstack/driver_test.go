@@ -388,7 +388,7 @@ func TestDescribeMany(t *testing.T) {
 	g.Expect(p.count("ListServers")).To(Equal(3 + 1 + 1))
 	g.Expect(p.count("ListPorts")).To(Equal(3 + 1 + 1))
 
-	d.pageSize = 1 // then a listing of everything takes three pages, for all that is known
+	d.pageSize = 1 // then a listing of everything takes more than one page
 	_, err = d.Describe(t.Context(), refs)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(p.count("ListServers")).To(Equal(3 + 1 + 1 + 3))

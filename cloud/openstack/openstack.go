@@ -25,8 +25,8 @@ const (
 	maxUserData = 65535 / 4 * 3
 	// maxTokens keeps a listing by tokens in one line of 4 KiB.
 	maxTokens = 50
-	// maxBatch is for many listings by tokens, or for one of everything.
-	maxBatch = 1000
+	// maxBatch is for one listing of everything, or as many by tokens as end within a call's time.
+	maxBatch = 300
 	// maxDelete has one step's deletes end within a call's time, at the rate below.
 	maxDelete = 50
 	// maxText is how long a name, a value of metadata and a description may be.
