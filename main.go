@@ -37,7 +37,7 @@ import (
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap"
-	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/registry"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/controllers"
@@ -127,7 +127,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.IntVar(&o.concurrency, "concurrency", 10, "Objects of each other kind worked on at a time.")
 	f.StringSliceVar(&o.ambient, "ambient-credentials-namespaces", nil, "Namespaces whose CloudAccounts may use the manager's own credentials. Default: none.")
 	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Default: none.")
-	f.DurationVar(&o.cloudCall, "cloud-call-timeout", cloud.DefaultCall, "How long one call to a cloud may take. A machine whose creation was not recorded is believed to be absent after twice this time.")
+	f.DurationVar(&o.cloudCall, "cloud-call-timeout", fleet.DefaultCall, "How long one call to a cloud may take. A machine whose creation was not recorded is believed to be absent after twice this time.")
 	f.DurationVar(&o.nodeLate, "node-late-after", 5*time.Minute, "How long a VM may run before its CloudMachine says why it is not a ready Node. Nothing else follows from it.")
 	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Time between two probes of an adopted control plane.")
 	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 45*time.Second, "How long calls in flight may take to end when the manager is asked to stop.")
@@ -256,7 +256,7 @@ func (o *options) webhookServer(tlsOptions []func(*tls.Config)) webhook.Server {
 }
 
 // accountReconciler connects the accounts, for whichever part runs.
-func (o *options) accountReconciler(mgr ctrl.Manager, accounts *cloud.Accounts, changed, machines *controllers.Trigger) *controllers.CloudAccountReconciler {
+func (o *options) accountReconciler(mgr ctrl.Manager, accounts *fleet.Accounts, changed, machines *controllers.Trigger) *controllers.CloudAccountReconciler {
 	return &controllers.CloudAccountReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts, Changed: changed, Machines: machines,
 		AmbientNamespaces: o.ambient, SimulatedEndpoint: o.simulated, WatchFilterValue: o.watchFilter,
@@ -299,9 +299,9 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 		Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.watchFilter,
 	}
 	machines.Progress = bootstrap.Joining{Configs: configs, Requests: requests}.Progress // neither room knows the other
-	accounts := cloud.NewAccounts(cloud.Options{
+	accounts := fleet.NewAccounts(fleet.Options{
 		Clouds:  clouds,
-		Times:   cloud.TimesFor(o.cloudCall),
+		Times:   fleet.TimesFor(o.cloudCall),
 		Metrics: metrics.Registry,
 		OnMachines: func(account types.NamespacedName, tokens []string) {
 			machines.InstancesChanged(ctx, account.Namespace, tokens)

@@ -22,6 +22,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/registry"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
@@ -63,7 +64,7 @@ func (o *safetyOptions) addOrphanFlags(f *pflag.FlagSet) {
 
 // registerSafety adds the safety controllers alone, with accounts of their own.
 func (o *options) registerSafety(ctx context.Context, mgr ctrl.Manager, clouds []cloud.Cloud, identity string) error {
-	accounts := cloud.NewAccounts(cloud.Options{Clouds: clouds, Times: cloud.TimesFor(o.cloudCall), Metrics: metrics.Registry})
+	accounts := fleet.NewAccounts(fleet.Options{Clouds: clouds, Times: fleet.TimesFor(o.cloudCall), Metrics: metrics.Registry})
 	connect := o.accountReconciler(mgr, accounts, &controllers.Trigger{}, &controllers.Trigger{})
 	connect.ConnectOnly = true
 	o.webhookPort = 0 // who makes the machines serves them
@@ -80,7 +81,7 @@ func (o *options) registerSafety(ctx context.Context, mgr ctrl.Manager, clouds [
 }
 
 // watchOver registers the safety controllers, if they are to run here.
-func (o *options) watchOver(mgr ctrl.Manager, accounts *cloud.Accounts, clusters clustercache.ClusterCache, identity string) error {
+func (o *options) watchOver(mgr ctrl.Manager, accounts *fleet.Accounts, clusters clustercache.ClusterCache, identity string) error {
 	if o.part == runMachines {
 		return nil
 	}
@@ -127,7 +128,7 @@ without a machine is known from the status that the manager has written.`,
 	f.StringVar(&o.namespace, "namespace", "", "Namespace to look at. Default: all namespaces.")
 	f.StringSliceVar(&o.ambient, "ambient-credentials-namespaces", nil, "Namespaces whose CloudAccounts may use this process's own credentials. Default: none.")
 	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Default: none.")
-	f.DurationVar(&o.cloudCall, "cloud-call-timeout", cloud.DefaultCall, "How long one call to a cloud may take.")
+	f.DurationVar(&o.cloudCall, "cloud-call-timeout", fleet.DefaultCall, "How long one call to a cloud may take.")
 	o.safety.addOrphanFlags(f)
 	return cmd
 }
@@ -155,7 +156,7 @@ func (o *options) dryRun(ctx context.Context, out io.Writer) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	accounts := cloud.NewAccounts(cloud.Options{Clouds: registry.Clouds(), Times: cloud.TimesFor(o.cloudCall)})
+	accounts := fleet.NewAccounts(fleet.Options{Clouds: registry.Clouds(), Times: fleet.TimesFor(o.cloudCall)})
 	go func() { _ = accounts.Start(ctx) }()
 	connect := &controllers.CloudAccountReconciler{
 		Client: c, APIReader: c, Accounts: accounts, AmbientNamespaces: o.ambient, SimulatedEndpoint: o.simulated, ConnectOnly: true,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloud says what a cloud must be able to do (Driver) and gives every account what all clouds need: one
-// client, one rate limit, one inventory, batched reads and deletes (Account). It knows the kinds in api and no
-// Kubernetes client; it may not import controllers, bootstrap or any driver. A driver lives in a package below this
-// one, imports this one and its cloud's SDK, and never another driver.
+// Package cloud is the contract between Drover and a cloud, and nothing else: what the author of a driver reads. It
+// knows the kinds in api and no Kubernetes client. Package fleet, below it, runs the drivers; package driverkit holds
+// what drivers share. A driver lives in a package below this one, and imports this package, driverkit and its cloud's
+// SDK: never fleet, and never another driver.
 package cloud
 
 import (

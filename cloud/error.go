@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -90,4 +91,12 @@ type Queued struct {
 
 func (q *Queued) Error() string {
 	return fmt.Sprintf("waits %s for its turn in the account's rate limit", q.After.Round(100*time.Millisecond))
+}
+
+// Clip cuts a text to at most n bytes, and never inside a character.
+func Clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "")
 }

@@ -2,7 +2,9 @@
 
 package cloud
 
-import "context"
+import (
+	"context"
+)
 
 // Class is the kind of a call for the rate limit. Each has a bucket of its own, so that none starves another.
 type Class string
@@ -27,33 +29,27 @@ type Limits struct {
 
 type operationKey struct{}
 
-type operation struct {
-	name   string
-	class  Class
-	stream bool // it stays open for up to StreamTime
+// Operation is one call on the wire, as its driver named it.
+type Operation struct {
+	Name  string
+	Class Class
+	// Stream says that the call stays open for up to StreamTime.
+	Stream bool
 }
 
 // WithOperation names the calls made under the returned context, for the rate limit and the metrics. A driver calls it
 // once for each call that it makes, with the cloud's own name of the operation. Example: "RunInstances".
 func WithOperation(ctx context.Context, name string, class Class) context.Context {
-	return context.WithValue(ctx, operationKey{}, operation{name: name, class: class})
+	return context.WithValue(ctx, operationKey{}, Operation{Name: name, Class: class})
 }
 
 // WithStream is WithOperation for a call that the cloud keeps open for up to StreamTime.
 func WithStream(ctx context.Context, name string, class Class) context.Context {
-	return context.WithValue(ctx, operationKey{}, operation{name: name, class: class, stream: true})
+	return context.WithValue(ctx, operationKey{}, Operation{Name: name, Class: class, Stream: true})
 }
 
-func operationOf(ctx context.Context) operation {
-	if op, ok := ctx.Value(operationKey{}).(operation); ok {
-		return op
-	}
-	return operation{name: "other", class: ClassRead}
-}
-
-// OperationOf returns what WithOperation put into ctx, for a transport that counts calls. ok is false when the driver did
-// not name the call.
-func OperationOf(ctx context.Context) (name string, class Class, ok bool) {
-	op, ok := ctx.Value(operationKey{}).(operation)
-	return op.name, op.class, ok
+// OperationOf returns what WithOperation or WithStream put into ctx. Its name is empty when the driver did not name the call.
+func OperationOf(ctx context.Context) Operation {
+	op, _ := ctx.Value(operationKey{}).(Operation)
+	return op
 }

@@ -24,13 +24,14 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// CloudAccountReconciler turns CloudAccounts into live cloud.Accounts, and says whether they work.
+// CloudAccountReconciler turns CloudAccounts into live fleet.Accounts, and says whether they work.
 type CloudAccountReconciler struct {
 	Client    client.Client
 	APIReader client.Reader
-	Accounts  *cloud.Accounts
+	Accounts  *fleet.Accounts
 	// Changed brings the accounts whose inventory went fresh or stale.
 	Changed *Trigger
 	// Machines is told of all machines of an account that was connected anew: they may have waited for it, or for other
@@ -46,7 +47,7 @@ type CloudAccountReconciler struct {
 
 	retries retries
 	// connected holds the live account that the machines were told of.
-	connected sync.Map // client.ObjectKey → *cloud.Account
+	connected sync.Map // client.ObjectKey → *fleet.Account
 	// missing is since when a live account's Secret is gone.
 	missing sync.Map // client.ObjectKey → time.Time
 }
@@ -199,8 +200,8 @@ func (r *CloudAccountReconciler) tellMachines(ctx context.Context, account *infr
 type refusal struct{ reason, message string }
 
 // config gathers what the live account is made from, or why it may not be made.
-func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.CloudAccount) (cloud.AccountConfig, *refusal, error) {
-	config := cloud.AccountConfig{Spec: account.Spec}
+func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.CloudAccount) (fleet.AccountConfig, *refusal, error) {
+	config := fleet.AccountConfig{Spec: account.Spec}
 	if sim := account.Spec.Simulated; sim != nil && sim.Endpoint == "" {
 		config.Endpoint = r.SimulatedEndpoint
 	}
@@ -248,7 +249,7 @@ func (r *CloudAccountReconciler) refuseAmbient(account *infrav1.CloudAccount) *r
 }
 
 // setInventory reports on the listings. Refused credentials make the whole account not ready.
-func setInventory(account *infrav1.CloudAccount, state cloud.InventoryState) {
+func setInventory(account *infrav1.CloudAccount, state fleet.InventoryState) {
 	if cloud.CodeOf(state.Err) == cloud.Unauthorized {
 		setCloudError(account, state.Err)
 	}

@@ -26,6 +26,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // CloudMachineReconciler brings machines up, watches over them and takes them down.
@@ -38,7 +39,7 @@ type CloudMachineReconciler struct {
 	// APIReader reads past the cache: before a create, and for Secrets, which are never cached.
 	APIReader    client.Reader
 	ClusterCache clustercache.ClusterCache
-	Accounts     *cloud.Accounts
+	Accounts     *fleet.Accounts
 	Recorder     events.EventRecorder
 	// Identity is the beginning of each creation token: 8 hexadecimal digits that tell which management cluster made a VM.
 	Identity string
@@ -99,7 +100,7 @@ type machineScope struct {
 	// unreachable is since when the workload cluster's API server does not answer; empty when it does.
 	unreachable string
 	// account is nil while the CloudAccount is missing or refused.
-	account *cloud.Account
+	account *fleet.Account
 	// later says that the status is a later step's to write, which saves a write: because this step wrote the spec, and that
 	// comes back as an event; or because there is nothing to say yet.
 	later bool

@@ -21,6 +21,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // reconnectDelay is how soon a template looks again for an account that works by its status, but is not connected in
@@ -31,7 +32,7 @@ const reconnectDelay = 2 * time.Second
 // scale from zero. It asks once for each account, and again only when the account says something new.
 type CloudMachineTemplateReconciler struct {
 	Client           client.Client
-	Accounts         *cloud.Accounts
+	Accounts         *fleet.Accounts
 	WatchFilterValue string
 
 	retries retries

@@ -11,6 +11,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // TestAccountFindsTheZone has an account choose among the zones: those without capacity, and those without a subnet of the
@@ -32,8 +33,8 @@ func TestAccountFindsTheZone(t *testing.T) {
 			if test.full != "" {
 				stub.SetCapacity(test.full, 0)
 			}
-			accounts := cloud.NewAccounts(cloud.Options{Clouds: []cloud.Cloud{Cloud()}, Times: cloud.TimesFor(cloud.DefaultCall)})
-			account, err := accounts.Set(types.NamespacedName{Name: "a"}, cloud.AccountConfig{Spec: *testAccount(stub.URL), Credentials: testCredentials()})
+			accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall)})
+			account, err := accounts.Set(types.NamespacedName{Name: "a"}, fleet.AccountConfig{Spec: *testAccount(stub.URL), Credentials: testCredentials()})
 			g.Expect(err).NotTo(HaveOccurred())
 			var made cloud.Resource
 			for range 2 { // as the controller does: it asks in one zone, and in the next where there was no capacity

@@ -71,7 +71,7 @@ func TestAmbientChain(t *testing.T) {
 			account, asked := testAccount(""), map[string]int{}
 			account.CredentialsRef = nil
 			d, err := newDriver(cloud.Config{Account: account, Transport: transport(func(r *http.Request) (*http.Response, error) {
-				op, _, _ := cloud.OperationOf(r.Context())
+				op := cloud.OperationOf(r.Context()).Name
 				asked[op]++
 				if strings.HasSuffix(r.URL.Host, ".amazonaws.com") { // as if the stand-in were there
 					r = r.Clone(r.Context())

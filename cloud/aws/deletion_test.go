@@ -15,6 +15,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // TestDeletionOfAFleet counts what it costs to delete 300 machines, however young, that are asked to go one after the other within half a
@@ -24,7 +25,7 @@ func TestDeletionOfAFleet(t *testing.T) {
 	const machines, span = 300, 30 * time.Second
 	g, ctx := NewWithT(t), t.Context()
 	stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), Stop: 5 * time.Second})
-	accounts := cloud.NewAccounts(cloud.Options{Clouds: []cloud.Cloud{Cloud()}, Times: cloud.TimesFor(cloud.DefaultCall)})
+	accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall)})
 	running, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -38,7 +39,7 @@ func TestDeletionOfAFleet(t *testing.T) {
 	spec := testAccount(stub.URL)
 	fast := &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}
 	spec.RateLimits = &infrav1.RateLimits{Create: fast}
-	account, err := accounts.Set(types.NamespacedName{Name: "a"}, cloud.AccountConfig{Spec: *spec, Credentials: testCredentials()})
+	account, err := accounts.Set(types.NamespacedName{Name: "a"}, fleet.AccountConfig{Spec: *spec, Credentials: testCredentials()})
 	g.Expect(err).NotTo(HaveOccurred())
 	var refs []cloud.Reference
 	for i := range machines {

@@ -17,6 +17,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // maxPages ends a listing that a broken cloud would never end: far more than any account holds.
@@ -36,13 +37,13 @@ type driver struct {
 	ssm      *ssm.Client
 	secrets  redactor
 
-	images     cloud.Memo[image]
-	parameters cloud.Memo[string]
-	subnets    cloud.Memo[[]subnet]
-	groups     cloud.Memo[[]string]
-	types      cloud.Memo[types.InstanceTypeInfo]
-	leftovers  cloud.Memo[[]cloud.Resource]
-	troubled   cloud.Memo[map[string]string]     // notices, by instance
+	images     driverkit.Memo[image]
+	parameters driverkit.Memo[string]
+	subnets    driverkit.Memo[[]subnet]
+	groups     driverkit.Memo[[]string]
+	types      driverkit.Memo[types.InstanceTypeInfo]
+	leftovers  driverkit.Memo[[]cloud.Resource]
+	troubled   driverkit.Memo[map[string]string] // notices, by instance
 	known      atomic.Pointer[map[string]string] // those last read
 	deleted    atomic.Int64                      // when something was deleted last, in Unix nanoseconds
 }
@@ -79,13 +80,13 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		ssm: ssm.NewFromConfig(base, func(o *ssm.Options) {
 			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
 		}),
-		images:     cloud.Memo[image]{TTL: resolvedTTL},
-		parameters: cloud.Memo[string]{TTL: resolvedTTL},
-		subnets:    cloud.Memo[[]subnet]{TTL: resolvedTTL},
-		groups:     cloud.Memo[[]string]{TTL: resolvedTTL},
-		types:      cloud.Memo[types.InstanceTypeInfo]{TTL: typeTTL},
-		leftovers:  cloud.Memo[[]cloud.Resource]{TTL: leftoversTTL},
-		troubled:   cloud.Memo[map[string]string]{TTL: noticesTTL},
+		images:     driverkit.Memo[image]{TTL: resolvedTTL},
+		parameters: driverkit.Memo[string]{TTL: resolvedTTL},
+		subnets:    driverkit.Memo[[]subnet]{TTL: resolvedTTL},
+		groups:     driverkit.Memo[[]string]{TTL: resolvedTTL},
+		types:      driverkit.Memo[types.InstanceTypeInfo]{TTL: typeTTL},
+		leftovers:  driverkit.Memo[[]cloud.Resource]{TTL: leftoversTTL},
+		troubled:   driverkit.Memo[map[string]string]{TTL: noticesTTL},
 	}
 	if queue := account.InterruptionQueue; queue != nil {
 		return &listener{driver: d, queue: queue, sqs: sqs.NewFromConfig(base, func(o *sqs.Options) {

@@ -37,7 +37,7 @@ func TestPolicy(t *testing.T) {
 	account.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: stub.QueueURL()}
 	made, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(),
 		Transport: transport(func(r *http.Request) (*http.Response, error) {
-			op, _, _ := cloud.OperationOf(r.Context())
+			op := cloud.OperationOf(r.Context()).Name
 			mu.Lock()
 			defer mu.Unlock()
 			seen[op] = true

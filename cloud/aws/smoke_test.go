@@ -74,7 +74,7 @@ func TestLife(t *testing.T) {
 			l := life{often: 10 * time.Millisecond, hidden: time.Second, patience: time.Minute, log: t.Logf,
 				transport: transport(func(r *http.Request) (*http.Response, error) {
 					resp, err := http.DefaultTransport.RoundTrip(r)
-					if op, _, _ := cloud.OperationOf(r.Context()); test.cut && op == "RunInstances" {
+					if op := cloud.OperationOf(r.Context()).Name; test.cut && op == "RunInstances" {
 						cut()
 					}
 					return resp, err

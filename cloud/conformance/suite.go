@@ -135,7 +135,7 @@ func (s *suite) untilGone(ctx context.Context, refs []cloud.Reference) {
 	s.eventually("instances and all that belongs to them are gone", func() bool { return s.deleteStep(ctx, refs) == 0 })
 }
 
-// deleteStep moves a deletion one step on, as cloud.Account does: instances first, what belongs to them once they are
+// deleteStep moves a deletion one step on, as fleet.Account does: instances first, what belongs to them once they are
 // gone. It returns how much is not gone.
 func (s *suite) deleteStep(ctx context.Context, refs []cloud.Reference) int {
 	s.Helper()

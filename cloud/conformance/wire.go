@@ -38,7 +38,8 @@ type effect func(req *http.Request, send func() (*http.Response, error), giveUp 
 
 // RoundTrip implements http.RoundTripper.
 func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
-	name, class, named := cloud.OperationOf(req.Context())
+	op := cloud.OperationOf(req.Context())
+	name, class, named := op.Name, op.Class, op.Name != ""
 	if !named || name == "" {
 		n.t.Errorf("%s %s was not named by WithOperation", req.Method, req.URL.Path)
 	}

@@ -20,6 +20,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 const (
@@ -39,7 +40,7 @@ type driver struct {
 	page      int
 	// silence and lookForCDI are the constants, which tests shorten.
 	silence, lookForCDI time.Duration
-	shapes              cloud.Memo[shape]
+	shapes              driverkit.Memo[shape]
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -56,7 +57,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		domains:   slices.Clone(cfg.Account.KubeVirt.FailureDomains),
 		page:      pageSize,
 		silence:   silence, lookForCDI: lookForCDI,
-		shapes: cloud.Memo[shape]{TTL: shapeTTL},
+		shapes: driverkit.Memo[shape]{TTL: shapeTTL},
 	}, nil
 }
 

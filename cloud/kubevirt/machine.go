@@ -19,6 +19,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 const (
@@ -118,7 +119,7 @@ func guest(req cloud.Request, domain infrav1.KubeVirtFailureDomain) kubevirtv1.V
 	maps.Copy(nodes, spec.NodeSelector)
 	maps.Copy(nodes, domain.NodeSelector)
 	g := kubevirtv1.VirtualMachineInstanceSpec{
-		Hostname:                      cloud.HostName(req.Name, 63),
+		Hostname:                      driverkit.HostName(req.Name, 63),
 		Architecture:                  string(spec.Architecture),
 		NodeSelector:                  nodes,
 		Affinity:                      affinity(spec),

@@ -17,6 +17,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 const (
@@ -34,10 +35,10 @@ type driver struct {
 	sessions *sessions
 	pageSize int
 
-	flavors cloud.Memo[[]flavor]
-	images  cloud.Memo[glanceImage]
-	ids     cloud.Memo[string]
-	faults  cloud.Memo[string] // of servers in ERROR
+	flavors driverkit.Memo[[]flavor]
+	images  driverkit.Memo[glanceImage]
+	ids     driverkit.Memo[string]
+	faults  driverkit.Memo[string] // of servers in ERROR
 
 	listed      atomic.Int64 // servers or ports, whichever were more, in the last listing of everything
 	creating    creations
@@ -57,8 +58,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}
 	d := &driver{
 		account: account, sessions: newSessions(account, login, cfg.Transport), pageSize: pageSize, inherited: time.Now().Add(inheritedTTL),
-		flavors: cloud.Memo[[]flavor]{TTL: resolvedTTL}, images: cloud.Memo[glanceImage]{TTL: resolvedTTL},
-		ids: cloud.Memo[string]{TTL: resolvedTTL}, faults: cloud.Memo[string]{TTL: resolvedTTL},
+		flavors: driverkit.Memo[[]flavor]{TTL: resolvedTTL}, images: driverkit.Memo[glanceImage]{TTL: resolvedTTL},
+		ids: driverkit.Memo[string]{TTL: resolvedTTL}, faults: driverkit.Memo[string]{TTL: resolvedTTL},
 	}
 	d.serverLooks = newShared(func(ctx context.Context, tokens []string) ([]cloud.Resource, error) {
 		return d.servers(ctx, serversOf(tokens))

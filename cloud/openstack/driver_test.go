@@ -418,7 +418,7 @@ func TestDelete(t *testing.T) {
 type slow struct{ http.RoundTripper }
 
 func (s slow) RoundTrip(req *http.Request) (*http.Response, error) {
-	if op, _, _ := cloud.OperationOf(req.Context()); op == "DeleteServer" {
+	if op := cloud.OperationOf(req.Context()).Name; op == "DeleteServer" {
 		time.Sleep(time.Second)
 	}
 	return s.RoundTripper.RoundTrip(req)

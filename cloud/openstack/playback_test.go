@@ -59,7 +59,7 @@ func (p *playback) play(op string, answers ...func() (*http.Response, error)) {
 }
 
 func (p *playback) RoundTrip(req *http.Request) (*http.Response, error) {
-	op, _, _ := cloud.OperationOf(req.Context())
+	op := cloud.OperationOf(req.Context()).Name
 	var body []byte
 	if req.Body != nil {
 		body, _ = io.ReadAll(req.Body)

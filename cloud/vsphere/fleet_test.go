@@ -15,15 +15,16 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // connected is an account as the manager has it, with its limiter, and with its loops until the test ends.
-func (v *vcsim) connected(t testing.TB) *cloud.Account {
+func (v *vcsim) connected(t testing.TB) *fleet.Account {
 	t.Helper()
 	row := Cloud()
 	row.TLS = nil // it is in the transport already
-	accounts := cloud.NewAccounts(cloud.Options{Clouds: []cloud.Cloud{row}, Times: cloud.TimesFor(5 * time.Minute), Transport: v})
-	a, err := accounts.Set(apitypes.NamespacedName{Namespace: "team", Name: "vcenter"}, cloud.AccountConfig{Spec: *v.account, Credentials: credentials()})
+	accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(5 * time.Minute), Transport: v})
+	a, err := accounts.Set(apitypes.NamespacedName{Namespace: "team", Name: "vcenter"}, fleet.AccountConfig{Spec: *v.account, Credentials: credentials()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +42,7 @@ func (v *vcsim) connected(t testing.TB) *cloud.Account {
 }
 
 // manage makes machines, all at the same time, as the controllers do: each comes back when it was told to.
-func manage(t testing.TB, a *cloud.Account, machines int, made func(cloud.Reference)) {
+func manage(t testing.TB, a *fleet.Account, machines int, made func(cloud.Reference)) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for i := range machines {

@@ -255,7 +255,7 @@ func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	operation, _, _ := cloud.OperationOf(req.Context())
+	operation := cloud.OperationOf(req.Context()).Name
 	if err := a.judge(operation, resp); err != nil {
 		_ = resp.Body.Close()
 		return nil, err

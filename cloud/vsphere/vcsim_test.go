@@ -101,7 +101,8 @@ func startAt(t testing.TB, address string, vms int) *vcsim {
 
 // RoundTrip counts the driver's calls and plays faults.
 func (v *vcsim) RoundTrip(req *http.Request) (*http.Response, error) {
-	operation, class, _ := cloud.OperationOf(req.Context())
+	op := cloud.OperationOf(req.Context())
+	operation, class := op.Name, op.Class
 	v.mu.Lock()
 	v.calls[operation]++
 	fault := v.fault

@@ -19,6 +19,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 const (
@@ -158,9 +159,9 @@ type driver struct {
 	tagged   settled // with the tags of their own
 	noted    settled // with the custom attributes of their own
 
-	plans cloud.Memo[*plan]             // by what they depend on of a machine's fields
-	tags  cloud.Memo[map[string]string] // the IDs of a category's tags, by name
-	zones cloud.Memo[map[string]zone]   // the one answer for all, by name
+	plans driverkit.Memo[*plan]             // by what they depend on of a machine's fields
+	tags  driverkit.Memo[map[string]string] // the IDs of a category's tags, by name
+	zones driverkit.Memo[map[string]zone]   // the one answer for all, by name
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -193,9 +194,9 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		domains: slices.Clone(account.FailureDomains), category: account.ZoneCategory,
 		choice: chosen,
 		page:   pageSize,
-		plans:  cloud.Memo[*plan]{TTL: planMemory},
-		tags:   cloud.Memo[map[string]string]{TTL: planMemory},
-		zones:  cloud.Memo[map[string]zone]{TTL: planMemory},
+		plans:  driverkit.Memo[*plan]{TTL: planMemory},
+		tags:   driverkit.Memo[map[string]string]{TTL: planMemory},
+		zones:  driverkit.Memo[map[string]zone]{TTL: planMemory},
 		pace:   cmp.Or(time.Duration(cfg.Account.Inventory.ActiveSeconds)*time.Second, defaultPace),
 		idle:   idleWait,
 		identity: strings.Join([]string{"vsphere", account.Server, account.Datacenter,
@@ -207,7 +208,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 func (d *driver) Identity() string { return d.identity }
 
 // label makes a host name of a name, with room for a suffix.
-func label(name string) string { return cloud.HostName(name, 54) }
+func label(name string) string { return driverkit.HostName(name, 54) }
 
 // vmName is what people see, and vCenter's own guard against doubles: names are unique in a folder, also among the
 // clones under way, and this one belongs to the token.

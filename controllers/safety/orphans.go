@@ -31,6 +31,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
 const (
@@ -61,7 +62,7 @@ type OrphanReconciler struct {
 	// Client reads from the cache what only says when to look, and writes; APIReader reads what a verdict is built on.
 	Client    client.Client
 	APIReader client.Reader
-	Accounts  *cloud.Accounts
+	Accounts  *fleet.Accounts
 	Recorder  events.EventRecorder
 	// Identity is the beginning of each creation token of this management cluster.
 	Identity string
@@ -153,7 +154,7 @@ func (m *memory) every(period time.Duration) time.Duration {
 
 // pass judges one listing, acts, and says what it found.
 func (r *OrphanReconciler) pass(
-	ctx context.Context, account *infrav1.CloudAccount, live *cloud.Account, m *memory, listed time.Time, resources []cloud.Resource,
+	ctx context.Context, account *infrav1.CloudAccount, live *fleet.Account, m *memory, listed time.Time, resources []cloud.Resource,
 ) (reconcile.Result, error) {
 	f, err := r.facts(ctx, account)
 	if err != nil {
@@ -223,7 +224,7 @@ func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, foun
 
 // remove moves the deletion of what is left of machines one step on, after a live read: instances first, and what belongs
 // to them once none of them lives.
-func (r *OrphanReconciler) remove(ctx context.Context, live *cloud.Account, m *memory, due map[string][]orphan) error {
+func (r *OrphanReconciler) remove(ctx context.Context, live *fleet.Account, m *memory, due map[string][]orphan) error {
 	var refs []cloud.Reference
 	for token, orphans := range due {
 		if slices.ContainsFunc(orphans, func(o orphan) bool { return m.mayAsk(o.Resource) }) {

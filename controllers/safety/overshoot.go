@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // frozenByUs is the value of Cluster API's paused annotation where this controller has set it: a user's own pause has
@@ -41,7 +41,7 @@ const frozenByUs = "frozen-by-drover"
 // MachineDeployment is paused as well. MachineSets go on deleting what is too many.
 type OvershootReconciler struct {
 	Client   client.Client
-	Accounts *cloud.Accounts
+	Accounts *fleet.Accounts
 	Recorder events.EventRecorder
 
 	// Period is the time between two passes over a namespace. A pool is frozen when it has more than desired, surge and Up

@@ -12,7 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/registry"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
@@ -46,7 +46,7 @@ var description = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "(.*?)",(?
 // TestMetrics keeps docs/metrics.md equal to what the manager registers of its own.
 func TestMetrics(t *testing.T) {
 	r := &recorder{Registry: prometheus.NewRegistry()}
-	cloud.NewAccounts(cloud.Options{Clouds: registry.Clouds(), Times: cloud.TimesFor(cloud.DefaultCall), Metrics: r})
+	fleet.NewAccounts(fleet.Options{Clouds: registry.Clouds(), Times: fleet.TimesFor(fleet.DefaultCall), Metrics: r})
 	controllers.NewMachineTimes(nil, nil, "", r)
 	safety.NewMetrics(r)
 

@@ -39,7 +39,11 @@ func room(path string) (dir string, ours bool) {
 // driverOf returns the folder of the driver that a room belongs to, or "".
 func driverOf(dir string) string {
 	parts := strings.Split(dir, "/")
-	if len(parts) < 2 || parts[0] != "cloud" || parts[1] == "registry" || parts[1] == "conformance" {
+	if len(parts) < 2 || parts[0] != "cloud" {
+		return ""
+	}
+	switch parts[1] {
+	case "fleet", "driverkit", "registry", "conformance":
 		return ""
 	}
 	return parts[0] + "/" + parts[1]
@@ -79,16 +83,23 @@ func forbidden(from, path string) string {
 		if ours && under(to, "cloud/registry") {
 			return "the registry lies above the drivers"
 		}
+		if ours && under(to, "cloud/fleet") {
+			return "a driver does not know the engine"
+		}
 	case under(from, "cloud/registry"):
 		if client || (ours && (!under(to, "cloud") || under(to, "cloud/simulated/simulator"))) {
 			return "the registry imports only package cloud and the drivers"
 		}
-	case under(from, "cloud"): // package cloud itself, and the conformance suite
+	case from == "cloud":
+		if client || (ours && !under(to, "api")) {
+			return "the contract imports only api"
+		}
+	case under(from, "cloud"): // fleet, driverkit and conformance
 		if client {
 			return "cloud knows no Kubernetes client"
 		}
 		if ours && !under(to, "api") && to != "cloud" {
-			return "cloud imports only api"
+			return "what serves the contract imports only the contract and api"
 		}
 	case under(from, "bootstrap"):
 		if ours && !under(to, "api") && !under(to, "bootstrap") {
@@ -132,6 +143,17 @@ func TestForbidden(t *testing.T) {
 		{"cloud", "k8s.io/client-go/kubernetes", false},
 		{"cloud", "sigs.k8s.io/controller-runtime", false},
 		{"cloud", "k8s.io/client-gone", true},
+		{"cloud", module + "/cloud/driverkit", false},
+		{"cloud", module + "/cloud/fleet", false},
+		{"cloud/fleet", module + "/cloud", true},
+		{"cloud/fleet", module + "/cloud/driverkit", false},
+		{"cloud/fleet", module + "/cloud/aws", false},
+		{"cloud/fleet", "k8s.io/client-go/kubernetes", false},
+		{"cloud/driverkit", module + "/cloud", true},
+		{"cloud/driverkit", module + "/cloud/fleet", false},
+		{"cloud/aws", module + "/cloud/driverkit", true},
+		{"cloud/aws", module + "/cloud/fleet", false},
+		{"controllers", module + "/cloud/fleet", true},
 		{"cloud/aws", module + "/cloud", true},
 		{"cloud/aws", module + "/cloud/simulated", false},
 		{"cloud/aws/internal/ec2", module + "/cloud/aws", true},

@@ -19,6 +19,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 	driver "github.com/drover-io/drover/cloud/kubevirt"
 	"github.com/drover-io/drover/test/faultproxy"
 )
@@ -37,7 +38,7 @@ func between(t testing.TB) (*faultproxy.Proxy, map[string][]byte) {
 
 // followed is an account with its inventory, as the manager has it. It would list every second if it had to.
 type followed struct {
-	*cloud.Account
+	*fleet.Account
 	proxy *faultproxy.Proxy
 }
 
@@ -45,8 +46,8 @@ func followAccount(t testing.TB) followed {
 	t.Helper()
 	g := NewWithT(t)
 	proxy, secret := between(t)
-	accounts := cloud.NewAccounts(cloud.Options{
-		Clouds: []cloud.Cloud{driver.Cloud()}, Times: cloud.TimesFor(cloud.DefaultCall),
+	accounts := fleet.NewAccounts(fleet.Options{
+		Clouds: []cloud.Cloud{driver.Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall),
 		OnMachines: func(types.NamespacedName, []string) {}, OnAccount: func(types.NamespacedName) {},
 	})
 	ctx, cancel := context.WithCancel(withoutEnd(t))
@@ -55,7 +56,7 @@ func followAccount(t testing.TB) followed {
 	t.Cleanup(func() { cancel(); running.Wait() })
 	spec := account()
 	spec.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
-	a, err := accounts.Set(types.NamespacedName{Namespace: "team-a", Name: "kubevirt"}, cloud.AccountConfig{Spec: *spec, Credentials: secret})
+	a, err := accounts.Set(types.NamespacedName{Namespace: "team-a", Name: "kubevirt"}, fleet.AccountConfig{Spec: *spec, Credentials: secret})
 	g.Expect(err).NotTo(HaveOccurred())
 	return followed{a, proxy}
 }

@@ -230,7 +230,7 @@ type counted struct {
 }
 
 func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
-	op, _, _ := cloud.OperationOf(req.Context())
+	op := cloud.OperationOf(req.Context()).Name
 	c.mu.Lock()
 	if c.calls == nil {
 		c.calls = map[string]int{}

@@ -37,7 +37,7 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	dump, err := httputil.DumpResponse(resp, true)
-	op, _, _ := cloud.OperationOf(req.Context())
+	op := cloud.OperationOf(req.Context()).Name
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answers[op] = dump

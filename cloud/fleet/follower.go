@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 const (
-	// StreamTime is how long a driver may have its cloud keep one call open (WithStream). A cloud that does not end it by itself is
-	// left after the time of a common call more.
-	StreamTime = 5 * time.Minute
 	// streamSilence is how long a Follower may tell nothing until the account is listed again: twice the minute in which Kubernetes
 	// gives a sign of life on a watch, and a little.
 	streamSilence = 150 * time.Second
@@ -21,28 +20,6 @@ const (
 	// streamTrials is how many failures in a row are worth a word: an API server's restart costs one or two.
 	streamTrials = 3
 )
-
-// Follower is a Driver whose cloud tells of every change by itself. While it does, the account is not listed.
-type Follower interface {
-	Driver
-
-	// Follow reads everything, as List does, and tells it as one Change; then it tells each change, until ctx ends or nothing more can
-	// be told, which is an error. It resumes by itself where nothing can have been missed, and tells everything anew where something
-	// can. It gives a sign of life each minute or so. tell is not called at the same time as itself, nor after Follow has returned.
-	Follow(ctx context.Context, tell func(Change)) error
-}
-
-// Change is what a Follower tells: everything, or all that one machine has now, or with neither All nor a Token a sign of life.
-type Change struct {
-	// At is as of when it is true, by this computer's clock: when the listing began, or when it was heard. Whatever changed before
-	// a sign of life has been told.
-	At time.Time
-	// All says that Resources are everything, as List returns it.
-	All bool
-	// Token is whose Resources are told otherwise, instances and dependants: all that carry it, or none.
-	Token     string
-	Resources []Resource
-}
 
 // follower has an account followed, for as long as someone is interested in its machines.
 type follower struct {
@@ -70,7 +47,7 @@ func (f *follower) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
 		a := f.account()
-		driver, able := a.driver.(Follower)
+		driver, able := a.driver.(cloud.Follower)
 		if !able || !f.inventory.wanted() {
 			failures = 0
 			f.hearing.tell(nil)
@@ -90,7 +67,7 @@ func (f *follower) run(ctx context.Context) {
 			failures = 0
 		}
 		failures++
-		if failures >= streamTrials || CodeOf(err) == Unauthorized {
+		if failures >= streamTrials || cloud.CodeOf(err) == cloud.Unauthorized {
 			f.hearing.tell(err)
 		}
 		sleepUntil(ctx, time.Now().Add(max(retryAfter(err), backoff(failures, f.random()))), nil)
@@ -98,7 +75,7 @@ func (f *follower) run(ctx context.Context) {
 }
 
 // follow follows until nothing more can be told, or no one asks for it any more, which is no error.
-func (f *follower) follow(ctx context.Context, a *Account, driver Follower) error {
+func (f *follower) follow(ctx context.Context, a *Account, driver cloud.Follower) error {
 	ctx, cut := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -111,7 +88,7 @@ func (f *follower) follow(ctx context.Context, a *Account, driver Follower) erro
 			sleepUntil(ctx, time.Time{}, f.wakeup)
 		}
 	})
-	err := typed("Follow", driver.Follow(withStep(ctx, &step{}), func(c Change) {
+	err := typed("Follow", driver.Follow(withStep(ctx, &step{}), func(c cloud.Change) {
 		if ctx.Err() != nil {
 			return
 		}
@@ -124,9 +101,9 @@ func (f *follower) follow(ctx context.Context, a *Account, driver Follower) erro
 		return nil
 	}
 	if err == nil {
-		err = Errorf(Unknown, "Follow: the driver has stopped without a reason")
+		err = cloud.Errorf(cloud.Unknown, "Follow: the driver has stopped without a reason")
 	}
-	a.meter.failed("Follow", CodeOf(err))
+	a.meter.failed("Follow", cloud.CodeOf(err))
 	return err
 }
 
@@ -142,7 +119,7 @@ func (v *inventory) unwanted() bool { return v.unobserved() && v.atLeast == 0 }
 
 // followable tells whether the listings may wait for what a Follower tells.
 func (v *inventory) followable(now time.Time) bool {
-	if _, able := v.account().driver.(Follower); !able || v.unheard || v.unwanted() {
+	if _, able := v.account().driver.(cloud.Follower); !able || v.unheard || v.unwanted() {
 		return false
 	}
 	if v.asked.IsZero() {
@@ -165,7 +142,7 @@ func (v *inventory) unfollowed(failed bool) {
 }
 
 // follow takes what a Follower tells.
-func (v *inventory) follow(c Change) {
+func (v *inventory) follow(c cloud.Change) {
 	v.mu.Lock()
 	v.heard, v.unheard = time.Now(), false
 	var changed []string
@@ -192,7 +169,7 @@ func (v *inventory) follow(c Change) {
 }
 
 // hear takes what a machine has now. It is newer than what was seen before of the same resources: where it is not, what is will follow.
-func (v *inventory) hear(c Change) (changed []string) {
+func (v *inventory) hear(c cloud.Change) (changed []string) {
 	if v.listed[c.Token] = c.Resources; len(c.Resources) == 0 {
 		delete(v.listed, c.Token)
 	}

@@ -1,35 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // maxConsole is how much of a console is kept, in bytes: what EC2 answers at most.
 const maxConsole = 64 << 10
 
-// Console is a Driver whose cloud keeps what its instances write to their consoles.
-type Console interface {
-	Driver
-
-	// Console returns the end of what an instance has written, as far as its cloud shows it now; nothing where that has nothing yet.
-	// It may hold anything: it is the instance's own.
-	Console(ctx context.Context, instance Resource) ([]byte, error)
-}
-
 // Console returns the end of what the machine's instance has written to its console; nothing where its cloud keeps none or has none
 // yet, or where there is not one instance that is known to live. It costs a call, and is there for machines that went wrong:
 // one is read at a time, and others are *Queued.
-func (a *Account) Console(ctx context.Context, ref Reference) ([]byte, error) {
-	driver, able := a.driver.(Console)
+func (a *Account) Console(ctx context.Context, ref cloud.Reference) ([]byte, error) {
+	driver, able := a.driver.(cloud.Console)
 	alive := living(ownedBy(a.inventory.resources(ref.Token), ref.OwnershipID))
 	if !able || len(alive) != 1 {
 		return nil, nil
 	}
 	if !a.console.TryLock() {
-		return nil, &Queued{After: time.Second}
+		return nil, &cloud.Queued{After: time.Second}
 	}
 	defer a.console.Unlock()
 	var text []byte

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // testCloud is a small cloud: an HTTP server in memory, which keeps the time of the test's bubble. What it lacks of a real
@@ -42,7 +44,7 @@ type testCloud struct {
 	whole        bool          // a machine leaves nothing behind
 	inSteps      bool          // a machine is switched off by one call, and removed by the next
 	credential   string        // the only one that is accepted
-	buckets      map[Class]*plainBucket
+	buckets      map[cloud.Class]*plainBucket
 	fault        func(op string) fault // nil: none
 	poison       string                // a token that makes a describe invalid
 	protected    string                // an instance that can't be deleted
@@ -67,17 +69,17 @@ type testCall struct {
 }
 
 type testResource struct {
-	Kind        Kind
+	Kind        cloud.Kind
 	ID          string
 	Token       string
 	OwnershipID string
 	Zone        string
-	State       State
+	State       cloud.State
 	Created     time.Time
 
-	before   State // what a lagging read shows
+	before   cloud.State // what a lagging read shows
 	changed  time.Time
-	becomes  State // at then
+	becomes  cloud.State // at then
 	then     time.Time
 	instance string // a NIC's
 }
@@ -158,7 +160,7 @@ type wireAnswer struct {
 	More          bool
 }
 
-var opClasses = map[string]Class{"run": ClassCreate, "terminate": ClassDelete, "list": ClassRead, "describe": ClassRead, "probe": ClassRead, "offering": ClassRead}
+var opClasses = map[string]cloud.Class{"run": cloud.ClassCreate, "terminate": cloud.ClassDelete, "list": cloud.ClassRead, "describe": cloud.ClassRead, "probe": cloud.ClassRead, "offering": cloud.ClassRead}
 
 func (c *testCloud) serve(w http.ResponseWriter, req *http.Request) {
 	var in wireRequest
@@ -208,11 +210,11 @@ func (c *testCloud) serve(w http.ResponseWriter, req *http.Request) {
 
 func (c *testCloud) admit(op string, req *http.Request, in wireRequest) fault {
 	if req.Header.Get("Authorization") != c.credential {
-		return fault{code: string(Unauthorized)}
+		return fault{code: string(cloud.Unauthorized)}
 	}
 	if b := c.buckets[opClasses[op]]; b != nil {
 		if !b.take() {
-			return fault{code: string(Throttled)}
+			return fault{code: string(cloud.Throttled)}
 		}
 	}
 	if c.fault != nil {
@@ -235,7 +237,7 @@ func (c *testCloud) do(op string, in wireRequest) wireAnswer {
 		return wireAnswer{Resources: all[from:to], More: to < len(all)}
 	case "describe":
 		if c.poison != "" && slices.Contains(in.Tokens, c.poison) {
-			return wireAnswer{Code: string(InvalidSpec), Message: "malformed"}
+			return wireAnswer{Code: string(cloud.InvalidSpec), Message: "malformed"}
 		}
 		return wireAnswer{Resources: c.read(func(r *testResource) bool { return slices.Contains(in.Tokens, r.Token) })}
 	case "terminate":
@@ -251,7 +253,7 @@ func (c *testCloud) do(op string, in wireRequest) wireAnswer {
 
 func (c *testCloud) run(in wireRequest) wireAnswer {
 	for _, r := range c.resources {
-		if r.Token == in.Token && r.Kind == KindInstance && (!c.zonal || r.Zone == in.Zone) {
+		if r.Token == in.Token && r.Kind == cloud.KindInstance && (!c.zonal || r.Zone == in.Zone) {
 			return wireAnswer{Resources: []testResource{*r}}
 		}
 	}
@@ -259,7 +261,7 @@ func (c *testCloud) run(in wireRequest) wireAnswer {
 		return wireAnswer{Resources: []testResource{*made}}
 	}
 	if c.noCapacity[in.Zone] {
-		return wireAnswer{Code: string(NoCapacity), Message: "none in " + in.Zone}
+		return wireAnswer{Code: string(cloud.NoCapacity), Message: "none in " + in.Zone}
 	}
 	c.made[in.Token] = c.make(in.Token, in.OwnershipID, in.Zone)
 	return wireAnswer{Resources: []testResource{*c.made[in.Token]}}
@@ -269,11 +271,11 @@ func (c *testCloud) run(in wireRequest) wireAnswer {
 func (c *testCloud) make(token, ownership, zone string) *testResource {
 	now := time.Now()
 	c.nextID++
-	i := &testResource{Kind: KindInstance, ID: fmt.Sprintf("i-%04d", c.nextID), Token: token, OwnershipID: ownership, Zone: zone,
-		State: StatePending, before: StatePending, Created: now, changed: now, becomes: StateRunning, then: now.Add(c.start)}
+	i := &testResource{Kind: cloud.KindInstance, ID: fmt.Sprintf("i-%04d", c.nextID), Token: token, OwnershipID: ownership, Zone: zone,
+		State: cloud.StatePending, before: cloud.StatePending, Created: now, changed: now, becomes: cloud.StateRunning, then: now.Add(c.start)}
 	c.resources[i.ID] = i
 	for n := range c.dependants {
-		nic := &testResource{Kind: KindNIC, ID: fmt.Sprintf("nic-%s-%d", i.ID, n), Token: token, OwnershipID: ownership, Created: now, changed: now, instance: i.ID}
+		nic := &testResource{Kind: cloud.KindNIC, ID: fmt.Sprintf("nic-%s-%d", i.ID, n), Token: token, OwnershipID: ownership, Created: now, changed: now, instance: i.ID}
 		c.resources[nic.ID] = nic
 	}
 	return i
@@ -284,24 +286,24 @@ func (c *testCloud) terminate(id string) string {
 	switch {
 	case r == nil:
 	case r.ID == c.protected:
-		return string(InvalidSpec)
-	case r.Kind == KindNIC:
-		if i := c.resources[r.instance]; i != nil && i.State != StateTerminated {
-			return string(Conflict)
+		return string(cloud.InvalidSpec)
+	case r.Kind == cloud.KindNIC:
+		if i := c.resources[r.instance]; i != nil && i.State != cloud.StateTerminated {
+			return string(cloud.Conflict)
 		}
 		delete(c.resources, id)
-	case c.inSteps && r.State != StateStopped:
-		r.becomes, r.then = StateStopped, time.Now().Add(c.stop)
+	case c.inSteps && r.State != cloud.StateStopped:
+		r.becomes, r.then = cloud.StateStopped, time.Now().Add(c.stop)
 	case c.inSteps:
-		r.becomes, r.then = StateTerminated, time.Now().Add(c.stop)
-	case r.State != StateTerminated && r.State != StateStopping:
-		c.change(r, StateStopping)
-		r.becomes, r.then = StateTerminated, time.Now().Add(c.stop)
+		r.becomes, r.then = cloud.StateTerminated, time.Now().Add(c.stop)
+	case r.State != cloud.StateTerminated && r.State != cloud.StateStopping:
+		c.change(r, cloud.StateStopping)
+		r.becomes, r.then = cloud.StateTerminated, time.Now().Add(c.stop)
 	}
 	return ""
 }
 
-func (c *testCloud) change(r *testResource, to State) {
+func (c *testCloud) change(r *testResource, to cloud.State) {
 	r.before, r.State, r.changed = r.State, to, time.Now()
 }
 
@@ -313,7 +315,7 @@ func (c *testCloud) pass() {
 			c.change(r, r.becomes)
 			r.becomes, r.changed = "", r.then
 		}
-		if c.forgetsAfter > 0 && r.State == StateTerminated && now.Sub(r.changed) > c.forgetsAfter {
+		if c.forgetsAfter > 0 && r.State == cloud.StateTerminated && now.Sub(r.changed) > c.forgetsAfter {
 			delete(c.resources, id)
 		}
 	}
@@ -368,7 +370,7 @@ func (c *testCloud) count(ops ...string) (n int) {
 func (c *testCloud) alive(token string) (ids []string) {
 	c.with(func() {
 		for id, r := range c.resources {
-			if r.Token == token && r.State != StateTerminated {
+			if r.Token == token && r.State != cloud.StateTerminated {
 				ids = append(ids, id)
 			}
 		}
@@ -381,8 +383,8 @@ func (c *testCloud) alive(token string) (ids []string) {
 func (c *testCloud) vanish(token string, forgotten bool) {
 	c.with(func() {
 		for id, r := range c.resources {
-			if r.Token == token && r.OwnershipID == "own" && r.Kind == KindInstance {
-				c.change(r, StateTerminated)
+			if r.Token == token && r.OwnershipID == "own" && r.Kind == cloud.KindInstance {
+				c.change(r, cloud.StateTerminated)
 				r.becomes = ""
 				if forgotten {
 					delete(c.resources, id)
@@ -394,12 +396,12 @@ func (c *testCloud) vanish(token string, forgotten bool) {
 
 // plainBucket is a token bucket as clouds have it: no queue, it throttles.
 type plainBucket struct {
-	Limit
+	cloud.Limit
 	tokens float64
 	at     time.Time
 }
 
-func newPlainBucket(l Limit) *plainBucket { return &plainBucket{l, float64(l.Burst), time.Now()} }
+func newPlainBucket(l cloud.Limit) *plainBucket { return &plainBucket{l, float64(l.Burst), time.Now()} }
 
 func (b *plainBucket) take() bool {
 	now := time.Now()

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+// Package fleet runs the drivers: it gives every account one client, one rate limit, one inventory, and batched reads
+// and deletes. It knows no cloud's name and no Kubernetes client; it may not import controllers, bootstrap or a driver.
+package fleet
 
 import (
 	"bytes"
@@ -17,12 +19,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // Options are what all accounts share.
 type Options struct {
 	// Clouds are the registry's rows.
-	Clouds []Cloud
+	Clouds []cloud.Cloud
 	// Times are TimesFor the operator's bound of a call.
 	Times Times
 	// Metrics is where the accounts are counted; nil: nowhere.
@@ -175,9 +179,9 @@ func (s *Accounts) remove(a *Account) {
 // connect makes the account's driver. It makes no call.
 func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Account, error) {
 	cfg = copyOf(cfg)
-	i := slices.IndexFunc(s.options.Clouds, func(c Cloud) bool { return c.InAccount(&cfg.Spec) })
+	i := slices.IndexFunc(s.options.Clouds, func(c cloud.Cloud) bool { return c.InAccount(&cfg.Spec) })
 	if i < 0 {
-		return nil, Errorf(InvalidSpec, "connect account %s: it names no cloud that this Drover knows", key)
+		return nil, cloud.Errorf(cloud.InvalidSpec, "connect account %s: it names no cloud that this Drover knows", key)
 	}
 	c := s.options.Clouds[i]
 	limits, err := limitsOf(c.Limits, cfg.Spec.RateLimits)
@@ -195,7 +199,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		return nil, typed("connect", err)
 	}
 	carrier := &transport{base: base, times: a.times, meter: a.meter}
-	a.driver, err = c.New(Config{Account: &a.config.Spec, Credentials: a.config.Credentials, Endpoint: cfg.Endpoint, Transport: carrier})
+	a.driver, err = c.New(cloud.Config{Account: &a.config.Spec, Credentials: a.config.Credentials, Endpoint: cfg.Endpoint, Transport: carrier})
 	if err != nil {
 		return nil, typed("connect", err)
 	}

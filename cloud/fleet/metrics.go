@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // metrics are what all accounts are counted by. Labels are bounded: by the accounts there are, the operations that the
@@ -74,11 +76,11 @@ func (m *meter) call(operation, code string, took time.Duration) {
 	m.seconds.WithLabelValues(m.cloud, operation).Observe(took.Seconds())
 }
 
-func (m *meter) failed(method string, code Code) {
+func (m *meter) failed(method string, code cloud.Code) {
 	m.errors.WithLabelValues(m.cloud, m.account, method, string(code)).Inc()
 }
 
-func (m *meter) waited(class Class, d time.Duration) {
+func (m *meter) waited(class cloud.Class, d time.Duration) {
 	m.wait.WithLabelValues(m.cloud, string(class)).Observe(d.Seconds())
 }
 
@@ -93,7 +95,7 @@ func (s *Accounts) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector: what limits and inventories say at the moment of asking.
 func (s *Accounts) Collect(ch chan<- prometheus.Metric) {
 	for _, a := range s.all() {
-		for _, class := range []Class{ClassCreate, ClassDelete, ClassRead} {
+		for _, class := range []cloud.Class{cloud.ClassCreate, cloud.ClassDelete, cloud.ClassRead} {
 			queue, share := a.limiter.of(class).load()
 			ch <- prometheus.MustNewConstMetric(limiterQueue, prometheus.GaugeValue, float64(queue), a.cloud.Name, a.key.String(), string(class))
 			ch <- prometheus.MustNewConstMetric(limiterRate, prometheus.GaugeValue, share, a.cloud.Name, a.key.String(), string(class))

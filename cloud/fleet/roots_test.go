@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"crypto/x509"
@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 )
 
 // TestRoots: an account's own authorities are trusted by that account alone, and no others by it.
@@ -22,7 +23,7 @@ func TestRoots(t *testing.T) {
 	known.AddCert(server.Certificate())
 	base := &http.Transport{}
 	ask := func(roots *x509.CertPool) error {
-		row := Cloud{Roots: func(*infrav1.CloudAccountSpec) (*x509.CertPool, error) { return roots, nil }}
+		row := cloud.Cloud{Roots: func(*infrav1.CloudAccountSpec) (*x509.CertPool, error) { return roots, nil }}
 		carrier, err := row.Trusting(base, nil, nil)
 		g.Expect(err).NotTo(HaveOccurred())
 		client := http.Client{Transport: carrier}
@@ -37,7 +38,7 @@ func TestRoots(t *testing.T) {
 	g.Expect(ask(strange)).To(MatchError(ContainSubstring("unknown authority")))
 	g.Expect(ask(nil)).To(MatchError(ContainSubstring("certificate")), "the shared transport learned nothing")
 
-	row := Cloud{Roots: func(*infrav1.CloudAccountSpec) (*x509.CertPool, error) { return known, nil }}
+	row := cloud.Cloud{Roots: func(*infrav1.CloudAccountSpec) (*x509.CertPool, error) { return known, nil }}
 	_, err := row.Trusting(http.NewFileTransport(http.Dir(".")), nil, nil)
-	g.Expect(CodeOf(err)).To(Equal(InvalidSpec), "what can't be told whom to trust is not used")
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec), "what can't be told whom to trust is not used")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"reflect"
@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // TestTame: what a status can't hold is dropped, and nothing else.
@@ -15,20 +17,20 @@ func TestTame(t *testing.T) {
 	ip := func(text string) clusterv1.MachineAddress {
 		return clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: text}
 	}
-	good := Resource{Kind: KindInstance, ID: "i-1", FailureDomain: "zone-a", Addresses: []clusterv1.MachineAddress{ip("10.0.0.1"), ip("fd00::1")}}
+	good := cloud.Resource{Kind: cloud.KindInstance, ID: "i-1", FailureDomain: "zone-a", Addresses: []clusterv1.MachineAddress{ip("10.0.0.1"), ip("fd00::1")}}
 	if got := tame(good); !reflect.DeepEqual(got, good) {
 		t.Errorf("%+v became %+v", good, got)
 	}
 	for what, zone := range map[string]string{"long": strings.Repeat("z", maxZoneName+1), "no text": "\xff\xfe", "none": ""} {
-		if got := tame(Resource{FailureDomain: zone}).FailureDomain; got != "" {
+		if got := tame(cloud.Resource{FailureDomain: zone}).FailureDomain; got != "" {
 			t.Errorf("a zone that is %s became %q", what, got)
 		}
 	}
-	bad := Resource{Addresses: []clusterv1.MachineAddress{ip(""), ip("\xff"), ip(strings.Repeat("1", maxAddress+1)), ip("10.0.0.1")}}
+	bad := cloud.Resource{Addresses: []clusterv1.MachineAddress{ip(""), ip("\xff"), ip(strings.Repeat("1", maxAddress+1)), ip("10.0.0.1")}}
 	if got := tame(bad).Addresses; !reflect.DeepEqual(got, []clusterv1.MachineAddress{ip("10.0.0.1")}) || len(bad.Addresses) != 4 {
 		t.Errorf("bad addresses became %v", got)
 	}
-	many := Resource{}
+	many := cloud.Resource{}
 	for range 10_000 {
 		many.Addresses = append(many.Addresses, ip("10.0.0.1"))
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 const (
@@ -39,7 +41,7 @@ type deleter struct {
 
 // removal is the deletion of one machine.
 type removal struct {
-	ref   Reference
+	ref   cloud.Reference
 	asked time.Time
 	// known is when the creation had surely ended, if it was recorded.
 	known time.Time
@@ -53,15 +55,15 @@ type removal struct {
 	nothing, proven time.Time
 	failures        int // in a row
 	err             error
-	left            []Resource
-	instance        *Resource // as last seen
+	left            []cloud.Resource
+	instance        *cloud.Resource // as last seen
 	gone            bool
 }
 
 // acceptance is the last step of a resource's deletion that the cloud has accepted.
 type acceptance struct {
 	at   time.Time
-	from State // as the resource was seen before
+	from cloud.State // as the resource was seen before
 }
 
 func newDeleter(account func() *Account, inventory *inventory, changed func([]string), random func() float64) *deleter {
@@ -72,7 +74,7 @@ func newDeleter(account func() *Account, inventory *inventory, changed func([]st
 }
 
 // ask starts the deletion, or tells how far it is.
-func (d *deleter) ask(ref Reference, known time.Time) Deletion {
+func (d *deleter) ask(ref cloud.Reference, known time.Time) Deletion {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.removals[ref.Token]
@@ -191,16 +193,16 @@ func (d *deleter) next() (at time.Time) {
 // job is one removal in one step.
 type job struct {
 	*removal
-	ref     Reference // as of the step
-	told    Code      // of the error, as last told
-	targets []Resource
-	seen    *Resource // the instance
+	ref     cloud.Reference // as of the step
+	told    cloud.Code      // of the error, as last told
+	targets []cloud.Resource
+	seen    *cloud.Resource // the instance
 	err     error
 }
 
 // see notes which instance is the machine's.
-func (j *job) see(own []Resource) {
-	if i := slices.IndexFunc(own, func(r Resource) bool { return r.Kind == KindInstance }); i >= 0 {
+func (j *job) see(own []cloud.Resource) {
+	if i := slices.IndexFunc(own, func(r cloud.Resource) bool { return r.Kind == cloud.KindInstance }); i >= 0 {
 		j.seen = &own[i]
 	}
 }
@@ -243,7 +245,7 @@ func (d *deleter) batch() (batch []*job) {
 	}
 	for _, r := range d.removals {
 		if !r.begun || due(r, slack) {
-			batch = append(batch, &job{removal: r, ref: r.ref, told: CodeOf(r.err)})
+			batch = append(batch, &job{removal: r, ref: r.ref, told: cloud.CodeOf(r.err)})
 		}
 	}
 	slices.SortFunc(batch, func(a, b *job) int { return strings.Compare(a.ref.Token, b.ref.Token) })
@@ -264,7 +266,7 @@ func (d *deleter) read(ctx context.Context, unread []*job) {
 	if len(unread) == 0 {
 		return
 	}
-	refs := make([]Reference, 0, len(unread))
+	refs := make([]cloud.Reference, 0, len(unread))
 	for _, j := range unread {
 		refs = append(refs, j.ref)
 	}
@@ -287,15 +289,15 @@ func (d *deleter) read(ctx context.Context, unread []*job) {
 func (d *deleter) rest(took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.rested = time.Now().Add(min(RestTimes*took, longestRead))
+	d.rested = time.Now().Add(min(cloud.RestTimes*took, longestRead))
 }
 
 // conclude draws what a live read says of one machine.
-func (d *deleter) conclude(j *job, began time.Time, found []Resource) {
+func (d *deleter) conclude(j *job, began time.Time, found []cloud.Resource) {
 	own := ownedBy(found, j.ref.OwnershipID)
 	j.see(own)
-	left := slices.DeleteFunc(slices.Clone(found), func(x Resource) bool {
-		return x.Kind == KindInstance && x.State == StateTerminated && find(own, x) >= 0
+	left := slices.DeleteFunc(slices.Clone(found), func(x cloud.Resource) bool {
+		return x.Kind == cloud.KindInstance && x.State == cloud.StateTerminated && find(own, x) >= 0
 	})
 	d.mu.Lock()
 	j.left = nil
@@ -315,7 +317,7 @@ func (d *deleter) conclude(j *job, began time.Time, found []Resource) {
 }
 
 // provenAt is the earliest beginning of a live read that proves by finding nothing that nothing is there.
-func (d *deleter) provenAt(j *job, own []Resource) time.Time {
+func (d *deleter) provenAt(j *job, own []cloud.Resource) time.Time {
 	a := d.account()
 	made := j.known
 	if made.IsZero() {
@@ -355,11 +357,11 @@ func (j *job) unrecorded() bool { return j.ref.ProviderID == "" && j.seen != nil
 // aim chooses what must be deleted now: instances first, what belongs to them once none of them lives. What was asked to go already is
 // asked again when it has not moved for a while; and at once when it has stopped since, and not gone: where a deletion takes several
 // steps, the next one is due. What belongs to another cluster is an error.
-func (d *deleter) aim(j *job, found []Resource) {
+func (d *deleter) aim(j *job, found []cloud.Resource) {
 	own := ownedBy(found, j.ref.OwnershipID)
 	j.see(own)
 	if len(own) < len(found) {
-		others := slices.DeleteFunc(slices.Clone(found), func(x Resource) bool { return x.OwnershipID == j.ref.OwnershipID })
+		others := slices.DeleteFunc(slices.Clone(found), func(x cloud.Resource) bool { return x.OwnershipID == j.ref.OwnershipID })
 		j.err = foreign(j.ref.Token, others)
 	}
 	if j.unrecorded() {
@@ -367,31 +369,31 @@ func (d *deleter) aim(j *job, found []Resource) {
 	}
 	candidates := living(own)
 	if len(candidates) == 0 {
-		candidates = slices.DeleteFunc(own, func(x Resource) bool { return x.Kind == KindInstance })
+		candidates = slices.DeleteFunc(own, func(x cloud.Resource) bool { return x.Kind == cloud.KindInstance })
 	}
 	for _, x := range candidates {
 		patience := d.account().cloud.Consistency
 		switch {
-		case x.State == StateStopping && time.Since(d.ended) < stopPatience:
+		case x.State == cloud.StateStopping && time.Since(d.ended) < stopPatience:
 			patience = busyPatience
-		case x.State == StateStopping:
+		case x.State == cloud.StateStopping:
 			patience = stopPatience
-		case x.Kind != KindInstance:
+		case x.Kind != cloud.KindInstance:
 			patience = max(patience, d.account().times.DeleteWindowMax)
 		}
 		last, asked := j.accepted[name(x)]
-		stopped := x.State == StateStopped && last.from != StateStopped
+		stopped := x.State == cloud.StateStopped && last.from != cloud.StateStopped
 		if !asked || stopped || time.Since(last.at) >= patience {
 			j.targets = append(j.targets, x)
 		}
 	}
 }
 
-func name(r Resource) string { return string(r.Kind) + "/" + r.ID }
+func name(r cloud.Resource) string { return string(r.Kind) + "/" + r.ID }
 
 // remove asks the cloud to delete what must go.
 func (d *deleter) remove(ctx context.Context, batch []*job) {
-	var resources []Resource
+	var resources []cloud.Resource
 	var of []*job
 	for _, j := range batch {
 		for _, x := range j.targets {
@@ -420,7 +422,7 @@ func (d *deleter) finish(batch []*job) {
 		if j.seen != nil {
 			j.instance = j.seen
 		}
-		var queued *Queued
+		var queued *cloud.Queued
 		switch {
 		case errors.As(j.err, &queued): // nothing was learned, and nothing failed
 			j.due = time.Now().Add(max(queued.After, 100*time.Millisecond))
@@ -441,7 +443,7 @@ func (d *deleter) finish(batch []*job) {
 		if j.gone {
 			gone = append(gone, j.ref.Token)
 		}
-		if j.gone || CodeOf(j.removal.err) != j.told || news && j.unrecorded() {
+		if j.gone || cloud.CodeOf(j.removal.err) != j.told || news && j.unrecorded() {
 			changed = append(changed, j.ref.Token)
 		}
 	}

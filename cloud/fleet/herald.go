@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 const (
@@ -16,35 +18,6 @@ const (
 	// newsRest is the least time from one question that brought nothing to the next: a place that answers at once costs a call a second.
 	newsRest = time.Second
 )
-
-// Herald is a Driver whose cloud tells by itself what becomes of instances, at a place that the account names. It is asked while
-// machines of the account are observed. Nothing depends on it but how soon something is known.
-type Herald interface {
-	Driver
-
-	// Hear waits for news, in one call and for less than ctx allows; that none came is not an error. What is not dismissed comes again
-	// within a minute.
-	Hear(ctx context.Context) ([]News, error)
-
-	// Dismiss has them come no more. That some do all the same is harmless.
-	Dismiss(ctx context.Context, news []News) error
-}
-
-// News is what a cloud tells of one instance.
-type News struct {
-	// InstanceID is the Resource's ID; "" where there is nothing to be done.
-	InstanceID string
-	// At is when it was told, by the cloud's clock.
-	At time.Time
-	// Notice is for people, as a Resource's; "" for none.
-	Notice string
-	// Ending is true when the cloud is about to take the instance back. It is believed of an instance that is Interruptible.
-	Ending bool
-	// Changed is true when the instance's state has become another, and is to be read.
-	Changed bool
-	// Receipt is what the driver dismisses it by.
-	Receipt string
-}
 
 // herald hears an account's news, one question after the other, for as long as someone is interested in its machines.
 type herald struct {
@@ -78,7 +51,7 @@ func (h *herald) wake() {
 func (h *herald) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
-		driver, able := h.account().driver.(Herald)
+		driver, able := h.account().driver.(cloud.Herald)
 		if !able || !h.inventory.observed() {
 			failures = 0
 			h.tell(nil)
@@ -100,9 +73,9 @@ func (h *herald) run(ctx context.Context) {
 }
 
 // hear asks once, and dismisses what is settled.
-func (h *herald) hear(ctx context.Context, driver Herald) error {
+func (h *herald) hear(ctx context.Context, driver cloud.Herald) error {
 	a, began := h.account(), time.Now()
-	var news []News
+	var news []cloud.News
 	err := a.step(ctx, "Hear", a.times.Call, &step{}, func(ctx context.Context) (err error) {
 		news, err = driver.Hear(ctx)
 		return err
@@ -124,7 +97,7 @@ func (h *herald) hear(ctx context.Context, driver Herald) error {
 // tell notes whether it can be had, and says so when that changes.
 func (h *hearing) tell(err error) {
 	h.mu.Lock()
-	flip := CodeOf(err) != CodeOf(h.err)
+	flip := cloud.CodeOf(err) != cloud.CodeOf(h.err)
 	h.err = err
 	h.mu.Unlock()
 	if flip {
@@ -158,7 +131,7 @@ func (v *inventory) unobserved() bool {
 
 // heed puts news to the machines that they are about, and returns those that need not come again. What a machine's controller has yet to put
 // on record does come again, and brings the machine back each time: so it outlives this process.
-func (v *inventory) heed(news []News) (settled []News) {
+func (v *inventory) heed(news []cloud.News) (settled []cloud.News) {
 	v.mu.Lock()
 	watches := map[string]*watch{}
 	for _, w := range v.watches {
@@ -186,7 +159,7 @@ func (v *inventory) heed(news []News) (settled []News) {
 }
 
 // put notes what is told of a machine. told: its controller is to look at it. done: the news need not come again.
-func (v *inventory) put(w *watch, n News) (told, done bool) {
+func (v *inventory) put(w *watch, n cloud.News) (told, done bool) {
 	switch {
 	case w == nil:
 		return false, false // it may be a machine that is not known yet
@@ -199,7 +172,7 @@ func (v *inventory) put(w *watch, n News) (told, done bool) {
 		}
 		return false, true
 	}
-	n.Notice = Clip(strings.ToValidUTF8(n.Notice, ""), maxNotice)
+	n.Notice = cloud.Clip(strings.ToValidUTF8(n.Notice, ""), maxNotice)
 	same := w.news != nil && w.news.Notice == n.Notice && w.news.Ending == n.Ending
 	if w.news != nil && w.news.Ending && !n.Ending {
 		return false, true // worse is known
@@ -215,7 +188,7 @@ func (v *inventory) put(w *watch, n News) (told, done bool) {
 }
 
 // record notes that what seen says of the machine is on record, unless something else has been told since.
-func (v *inventory) record(token string, seen *Resource) {
+func (v *inventory) record(token string, seen *cloud.Resource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	w := v.watches[token]
@@ -228,14 +201,14 @@ func (v *inventory) record(token string, seen *Resource) {
 }
 
 // announce puts what was told of an instance to what a listing says of it.
-func (w *watch) announce(r *Resource) {
-	if w.news == nil || w.news.InstanceID != r.ID || (r.State != StateRunning && r.State != StatePending) {
+func (w *watch) announce(r *cloud.Resource) {
+	if w.news == nil || w.news.InstanceID != r.ID || (r.State != cloud.StateRunning && r.State != cloud.StatePending) {
 		return
 	}
 	r.Ending = w.news.Ending && r.Interruptible
 	if r.Notice == "" {
 		r.Notice = w.news.Notice
 	} else if w.news.Notice != "" {
-		r.Notice = Clip(w.news.Notice+"; "+r.Notice, maxNotice)
+		r.Notice = cloud.Clip(w.news.Notice+"; "+r.Notice, maxNotice)
 	}
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
-	"crypto/sha256"
-	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // What the statuses of a CloudMachine and a CloudAccount can hold. Anybody may answer at a tenant's endpoint, and a status that the API server
@@ -25,11 +25,11 @@ const (
 )
 
 // tame drops what no cloud says of a resource, and keeps the rest.
-func tame(r Resource) Resource {
+func tame(r cloud.Resource) cloud.Resource {
 	if !fits(r.FailureDomain, maxZoneName) {
 		r.FailureDomain = ""
 	}
-	r.Notice = Clip(strings.ToValidUTF8(r.Notice, ""), maxNotice)
+	r.Notice = cloud.Clip(strings.ToValidUTF8(r.Notice, ""), maxNotice)
 	if !fits(r.ImageID, maxImageID) {
 		r.ImageID = ""
 	}
@@ -43,7 +43,7 @@ func tame(r Resource) Resource {
 	return r
 }
 
-func tameAll(resources []Resource) []Resource {
+func tameAll(resources []cloud.Resource) []cloud.Resource {
 	for i := range resources {
 		resources[i] = tame(resources[i])
 	}
@@ -54,11 +54,11 @@ func tameAll(resources []Resource) []Resource {
 func zones(all []string) ([]string, error) {
 	set := slices.Compact(slices.Sorted(slices.Values(all)))
 	if len(set) > maxZones {
-		return nil, Errorf(Unknown, "the endpoint names %d zones, more than the %d that any cloud has: does it belong to one?", len(set), maxZones)
+		return nil, cloud.Errorf(cloud.Unknown, "the endpoint names %d zones, more than the %d that any cloud has: does it belong to one?", len(set), maxZones)
 	}
 	for _, zone := range set {
 		if !fits(zone, maxZoneName) {
-			return nil, Errorf(Unknown, "the endpoint names a zone of %d bytes: does it belong to a cloud?", len(zone))
+			return nil, cloud.Errorf(cloud.Unknown, "the endpoint names a zone of %d bytes: does it belong to a cloud?", len(zone))
 		}
 	}
 	return set, nil
@@ -70,45 +70,17 @@ func fits(text string, limit int) bool {
 	return n > 0 && n <= limit && utf8.ValidString(text)
 }
 
-// HostName makes a DNS label (RFC 1123) of at most n bytes of a machine's name. A name that had to be changed gets a digest of
-// the whole, so that two names never become one.
-func HostName(name string, n int) string {
-	fit := strings.Trim(strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
-			return r
-		case r >= 'A' && r <= 'Z':
-			return r + 'a' - 'A'
-		}
-		return '-'
-	}, name), "-")
-	if fit == name && fit != "" && len(fit) <= n {
-		return fit
-	}
-	sum := sha256.Sum256([]byte(name))
-	fit = strings.Trim(Clip(fit, n-9), "-")
-	return strings.TrimLeft(fmt.Sprintf("%s-%x", fit, sum[:4]), "-")
-}
-
-// Clip cuts a text to at most n bytes, and never inside a character.
-func Clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
-}
-
 // find returns where r is among the resources, or -1.
-func find(resources []Resource, r Resource) int {
-	return slices.IndexFunc(resources, func(o Resource) bool { return o.Kind == r.Kind && o.ID == r.ID })
+func find(resources []cloud.Resource, r cloud.Resource) int {
+	return slices.IndexFunc(resources, func(o cloud.Resource) bool { return o.Kind == r.Kind && o.ID == r.ID })
 }
 
 // look is the machine as the resources tell it.
 func (v *inventory) look(w *watch) Observation {
 	o := Observation{Gone: w.gone}
-	instances := slices.DeleteFunc(v.own(w.ref), func(r Resource) bool { return r.Kind != KindInstance })
+	instances := slices.DeleteFunc(v.own(w.ref), func(r cloud.Resource) bool { return r.Kind != cloud.KindInstance })
 	if w.gone {
-		instances = slices.DeleteFunc(instances, func(r Resource) bool { return r.State != StateTerminated })
+		instances = slices.DeleteFunc(instances, func(r cloud.Resource) bool { return r.State != cloud.StateTerminated })
 	}
 	if len(instances) == 0 {
 		if !w.gone {
@@ -121,7 +93,7 @@ func (v *inventory) look(w *watch) Observation {
 	if len(alive) > 0 {
 		pick = alive[0]
 	}
-	if i := slices.IndexFunc(instances, func(r Resource) bool { return w.ref.ProviderID != "" && r.ProviderID == w.ref.ProviderID }); i >= 0 {
+	if i := slices.IndexFunc(instances, func(r cloud.Resource) bool { return w.ref.ProviderID != "" && r.ProviderID == w.ref.ProviderID }); i >= 0 {
 		pick = instances[i]
 	}
 	w.announce(&pick)
@@ -135,9 +107,9 @@ func (v *inventory) look(w *watch) Observation {
 }
 
 // living are the instances that are not terminated.
-func living(resources []Resource) (alive []Resource) {
+func living(resources []cloud.Resource) (alive []cloud.Resource) {
 	for _, r := range resources {
-		if r.Kind == KindInstance && r.State != StateTerminated {
+		if r.Kind == cloud.KindInstance && r.State != cloud.StateTerminated {
 			alive = append(alive, r)
 		}
 	}
@@ -145,7 +117,7 @@ func living(resources []Resource) (alive []Resource) {
 }
 
 // ownedBy are those of a cluster; all of them when it is not known any more which cluster it was.
-func ownedBy(resources []Resource, ownershipID string) (own []Resource) {
+func ownedBy(resources []cloud.Resource, ownershipID string) (own []cloud.Resource) {
 	for _, r := range resources {
 		if ownershipID == "" || r.OwnershipID == ownershipID {
 			own = append(own, r)
@@ -155,8 +127,8 @@ func ownedBy(resources []Resource, ownershipID string) (own []Resource) {
 }
 
 // recorded tells whether the reference's instance, as it was recorded, is among the resources.
-func recorded(resources []Resource, ref Reference) bool {
-	return slices.ContainsFunc(resources, func(r Resource) bool {
-		return r.Kind == KindInstance && (ref.ProviderID == "" || r.ProviderID == ref.ProviderID)
+func recorded(resources []cloud.Resource, ref cloud.Reference) bool {
+	return slices.ContainsFunc(resources, func(r cloud.Resource) bool {
+		return r.Kind == cloud.KindInstance && (ref.ProviderID == "" || r.ProviderID == ref.ProviderID)
 	})
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package driverkit
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // TestMemo: an answer ends, an error is not kept, and who waits for another's answer honours its context.
@@ -17,8 +19,8 @@ func TestMemo(t *testing.T) {
 	m := Memo[int]{TTL: time.Hour}
 	asked := 0
 	ask := func(context.Context) (int, error) { asked++; return asked, nil }
-	_, err := m.Get(ctx, "k", func(context.Context) (int, error) { return 0, Errorf(Unknown, "no") })
-	g.Expect(CodeOf(err)).To(Equal(Unknown))
+	_, err := m.Get(ctx, "k", func(context.Context) (int, error) { return 0, cloud.Errorf(cloud.Unknown, "no") })
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown))
 	for range 2 {
 		g.Expect(m.Get(ctx, "k", ask)).To(Equal(1))
 	}
@@ -35,5 +37,5 @@ func TestMemo(t *testing.T) {
 		_, err := m.Get(ended, "k", ask)
 		return 0, err
 	})
-	g.Expect(CodeOf(err)).To(Equal(Unavailable))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
 }

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // running makes a machine and waits until it is seen running.
-func running(t *testing.T, a *Account, token string) Reference {
+func running(t *testing.T, a *Account, token string) cloud.Reference {
 	t.Helper()
 	ref := ensure(t, a, token)
 	until(t, time.Minute, token+" runs", func() bool {
 		o := a.Observe(ref)
-		return o.Instance != nil && o.Instance.State == StateRunning
+		return o.Instance != nil && o.Instance.State == cloud.StateRunning
 	})
 	return ref
 }
@@ -31,7 +33,7 @@ func TestListingsAreShared(t *testing.T) {
 		if n := len(c.log()); n != 0 || !a.Inventory().Fresh {
 			t.Fatalf("%d calls while no one is interested; %+v", n, a.Inventory())
 		}
-		var refs []Reference
+		var refs []cloud.Reference
 		for i := range 40 {
 			refs = append(refs, ensure(t, a, fmt.Sprint(i)))
 		}
@@ -40,7 +42,7 @@ func TestListingsAreShared(t *testing.T) {
 		}
 		time.Sleep(15 * time.Second)
 		for _, ref := range refs {
-			if o := a.Observe(ref); o.Instance == nil || o.Instance.State != StateRunning || s.count(ref.Token) != 1 {
+			if o := a.Observe(ref); o.Instance == nil || o.Instance.State != cloud.StateRunning || s.count(ref.Token) != 1 {
 				t.Errorf("%+v, told %d times", o, s.count(ref.Token))
 			}
 		}
@@ -82,7 +84,7 @@ func TestJoinedAreListed(t *testing.T) {
 		c := newTestCloud(t)
 		c.start = 7 * time.Second // with listings every 5, seen after 10
 		a := c.begin(t).account(t)
-		refs := []Reference{ensure(t, a, "one"), ensure(t, a, "two")}
+		refs := []cloud.Reference{ensure(t, a, "one"), ensure(t, a, "two")}
 		for _, ref := range refs {
 			a.Observe(ref)
 		}
@@ -102,7 +104,7 @@ func TestJoinedAreListed(t *testing.T) {
 			t.Errorf("%d listings when all have joined", n)
 		}
 		for _, ref := range refs {
-			if o := a.Observe(ref); o.Instance == nil || o.Instance.State != StateRunning {
+			if o := a.Observe(ref); o.Instance == nil || o.Instance.State != cloud.StateRunning {
 				t.Errorf("%+v", o)
 			}
 		}
@@ -159,9 +161,9 @@ func TestSlowListings(t *testing.T) {
 // why, and recovers. Seen to fail when a listing that failed was taken for a complete one.
 func TestFailedListingIsNotAbsence(t *testing.T) {
 	for name, f := range map[string]fault{
-		"error":        {code: string(Unavailable)},
-		"unauthorized": {code: string(Unauthorized)},
-		"throttled":    {code: string(Throttled), retry: 20 * time.Second},
+		"error":        {code: string(cloud.Unavailable)},
+		"unauthorized": {code: string(cloud.Unauthorized)},
+		"throttled":    {code: string(cloud.Throttled), retry: 20 * time.Second},
 		"cut":          {cut: true},
 		"half":         {broken: true},
 	} {
@@ -181,16 +183,16 @@ func TestFailedListingIsNotAbsence(t *testing.T) {
 				})
 				time.Sleep(10 * time.Minute)
 				for _, ref := range refs {
-					if o := a.Observe(ref); o.Gone || o.Instance == nil || o.Instance.State != StateRunning {
+					if o := a.Observe(ref); o.Gone || o.Instance == nil || o.Instance.State != cloud.StateRunning {
 						t.Fatalf("%s: %+v", ref.Token, o)
 					}
 				}
 				state := a.Inventory()
 				told := 1 // that it is stale
-				if f.code == string(Unauthorized) {
+				if f.code == string(cloud.Unauthorized) {
 					told = 2 // and before, that the credentials do not work
 				}
-				if state.Fresh || CodeOf(state.Err) == "" || state.Instances != 150 || s.flips() != told {
+				if state.Fresh || cloud.CodeOf(state.Err) == "" || state.Instances != 150 || s.flips() != told {
 					t.Errorf("%+v, told %d times", state, s.flips())
 				}
 				if n := c.count("list"); n > 60 {
@@ -215,7 +217,7 @@ func TestVanished(t *testing.T) {
 				c := newTestCloud(t)
 				s := c.begin(t)
 				a := s.account(t)
-				var refs []Reference
+				var refs []cloud.Reference
 				for i := range 10 {
 					refs = append(refs, running(t, a, fmt.Sprint(i)))
 				}
@@ -241,7 +243,7 @@ func TestVanished(t *testing.T) {
 				if !a.Observe(refs[0]).Gone || s.count("0") != n || c.count("describe") != 1 {
 					t.Errorf("later: %+v, told %d more times, %d live reads", a.Observe(refs[0]), s.count("0")-n, c.count("describe"))
 				}
-				if _, err := a.Ensure(t.Context(), request("0"), nil); CodeOf(err) != Conflict {
+				if _, err := a.Ensure(t.Context(), request("0"), nil); cloud.CodeOf(err) != cloud.Conflict {
 					t.Errorf("made again: %v", err)
 				}
 			})
@@ -256,11 +258,11 @@ func TestGoneNeedsALiveRead(t *testing.T) {
 		c := newTestCloud(t)
 		a := c.begin(t).account(t)
 		ref := running(t, a, "m")
-		unrecorded := Reference{Token: "n", OwnershipID: "own"}
+		unrecorded := cloud.Reference{Token: "n", OwnershipID: "own"}
 		a.Observe(unrecorded)
 		c.setFault(func(op string) fault {
 			if op == "describe" {
-				return fault{code: string(Unavailable)}
+				return fault{code: string(cloud.Unavailable)}
 			}
 			return fault{}
 		})
@@ -285,7 +287,7 @@ func TestEventualConsistency(t *testing.T) {
 		c.lag = 20 * time.Second
 		c.start = 30 * time.Second
 		a := c.begin(t).account(t)
-		var refs []Reference
+		var refs []cloud.Reference
 		for i := range 20 {
 			refs = append(refs, ensure(t, a, fmt.Sprint(i)))
 			for _, ref := range refs {
@@ -337,14 +339,14 @@ func TestPoisonedBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		a := c.begin(t).account(t)
-		var refs []Reference
+		var refs []cloud.Reference
 		for i := range 30 {
-			refs = append(refs, Reference{Token: fmt.Sprint(i), OwnershipID: "own", ProviderID: "test:///" + fmt.Sprint(i)})
+			refs = append(refs, cloud.Reference{Token: fmt.Sprint(i), OwnershipID: "own", ProviderID: "test:///" + fmt.Sprint(i)})
 		}
 		refs[17].Token = "poison"
 		c.with(func() { c.poison = "poison" })
 		found, failed := a.Read(t.Context(), refs)
-		if len(found) != 0 || len(failed) != 1 || CodeOf(failed["poison"]) != InvalidSpec {
+		if len(found) != 0 || len(failed) != 1 || cloud.CodeOf(failed["poison"]) != cloud.InvalidSpec {
 			t.Errorf("found %v, failed %v", found, failed)
 		}
 		if n := c.count("describe"); n > 12 {

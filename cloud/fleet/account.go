@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 )
 
 const (
@@ -40,10 +41,10 @@ type AccountConfig struct {
 // be called at the same time. Errors are *Error, or *Queued.
 type Account struct {
 	key     types.NamespacedName
-	cloud   Cloud
+	cloud   cloud.Cloud
 	config  AccountConfig
-	driver  Driver
-	limits  Limits
+	driver  cloud.Driver
+	limits  cloud.Limits
 	limiter *limiter
 	times   Times
 	meter   *meter
@@ -56,7 +57,7 @@ type Account struct {
 }
 
 type offering struct {
-	Offering
+	cloud.Offering
 	err   error
 	until time.Time // zero: for the account's life
 }
@@ -92,7 +93,7 @@ type InventoryState struct {
 // Observation is what is known of one machine, without a call to the cloud.
 type Observation struct {
 	// Instance is the machine's, as last seen; nil when none was seen yet. It may be Terminated: that alone is not Gone.
-	Instance *Resource
+	Instance *cloud.Resource
 	// Gone is true when a live read confirmed that the recorded instance exists no more. It stays true until Forget.
 	Gone bool
 	// Duplicates are the IDs of the machine's instances when there is more than one that lives, or one that lives
@@ -106,26 +107,26 @@ type Deletion struct {
 	// It stays true until Forget.
 	Gone bool
 	// Left is what the last live read found of what must go; nil before the first.
-	Left []Resource
+	Left []cloud.Resource
 	// Instance is the machine's as it was last seen; nil where none was. Where the creation was never recorded, it is the only way to
 	// learn the provider ID: nothing is deleted then until the Reference carries it.
-	Instance *Resource
+	Instance *cloud.Resource
 	// Err is why the latest attempt failed; nil when it did not. The deletion goes on by itself.
 	Err error
 }
 
 // Cloud returns the account's row of the registry.
-func (a *Account) Cloud() Cloud { return a.cloud }
+func (a *Account) Cloud() cloud.Cloud { return a.cloud }
 
 // Probe proves the credentials by the cheapest call there is. The failure domains that it returns are a set, in order.
-func (a *Account) Probe(ctx context.Context) (Info, error) {
-	var info Info
+func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
+	var info cloud.Info
 	err := a.step(ctx, "Probe", a.times.Call, &step{}, func(ctx context.Context) (err error) {
 		info, err = a.driver.Probe(ctx)
 		return err
 	})
 	if err != nil {
-		return Info{}, err
+		return cloud.Info{}, err
 	}
 	info.FailureDomains, err = zones(info.FailureDomains)
 	return info, err
@@ -133,10 +134,10 @@ func (a *Account) Probe(ctx context.Context) (Info, error) {
 
 // Offering says what a machine of this kind will be. It is asked for once in the account's life; that there is no such
 // kind (InvalidSpec) is believed for a minute.
-func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (Offering, error) {
+func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
 	shape, err := shapeOf(spec)
 	if err != nil {
-		return Offering{}, err
+		return cloud.Offering{}, err
 	}
 	if o, ok := a.knownOffering(shape); ok {
 		return o.Offering, o.err
@@ -147,8 +148,8 @@ func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields
 		return err
 	})
 	if o.err != nil {
-		if CodeOf(o.err) != InvalidSpec {
-			return Offering{}, o.err
+		if cloud.CodeOf(o.err) != cloud.InvalidSpec {
+			return cloud.Offering{}, o.err
 		}
 		o.until = time.Now().Add(invalidOfferingMemory)
 	}
@@ -178,29 +179,29 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 //   - Unavailable, without a call, while another create waits for a cloud that has left an earlier one without an answer,
 //   - Conflict when more than one instance has the token, or an instance of another cluster has it, or the machine was
 //     gone or under deletion already.
-func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Resource, error) {
+func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []string) (cloud.Resource, error) {
 	if req.Token == "" || req.OwnershipID == "" {
-		return Resource{}, Errorf(InvalidSpec, "create machine %s/%s: it has no token or no owner, and could not be found again", req.Namespace, req.Name)
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: it has no token or no owner, and could not be found again", req.Namespace, req.Name)
 	}
 	if a.deleter.has(req.Token) {
-		return Resource{}, Errorf(Conflict, "create machine %s/%s: it is being deleted", req.Namespace, req.Name)
+		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "create machine %s/%s: it is being deleted", req.Namespace, req.Name)
 	}
 	if found, err := a.inventory.adopt(req); found != nil || err != nil {
 		a.limiter.create.drop(req.Token)
 		if err != nil {
-			return Resource{}, err
+			return cloud.Resource{}, err
 		}
 		return *found, nil
 	}
 	shape, err := shapeOf(req.Spec)
 	if err != nil {
-		return Resource{}, err
+		return cloud.Resource{}, err
 	}
 	if a.cloud.Zonal && len(domains) != 1 {
-		return Resource{}, Errorf(InvalidSpec, "create machine %s/%s: it has no failure domain on record", req.Namespace, req.Name)
+		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: it has no failure domain on record", req.Namespace, req.Name)
 	}
 	if err := a.silence.enter(); err != nil {
-		return Resource{}, err
+		return cloud.Resource{}, err
 	}
 	defer a.silence.leave()
 	if len(domains) == 0 {
@@ -210,13 +211,13 @@ func (a *Account) Ensure(ctx context.Context, req Request, domains []string) (Re
 		req.FailureDomain = domains[0]
 	} else if req.FailureDomain, err = a.capacity.choose(shape, domains); err != nil {
 		a.limiter.create.drop(req.Token)
-		return Resource{}, err
+		return cloud.Resource{}, err
 	}
 	after, waited := a.limiter.create.turn(req.Token)
 	if after > 0 {
-		return Resource{}, &Queued{After: after}
+		return cloud.Resource{}, &cloud.Queued{After: after}
 	}
-	a.meter.waited(ClassCreate, waited)
+	a.meter.waited(cloud.ClassCreate, waited)
 	return a.create(ctx, req, shape, domains)
 }
 
@@ -231,8 +232,8 @@ func (a *Account) Domain(spec *infrav1.CloudMachineFields, domains []string) (st
 }
 
 // create asks the driver, once the turn has come.
-func (a *Account) create(ctx context.Context, req Request, shape [sha256.Size]byte, domains []string) (Resource, error) {
-	var made Resource
+func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.Size]byte, domains []string) (cloud.Resource, error) {
+	var made cloud.Resource
 	s := &step{prepaid: true}
 	asked := time.Now()
 	err := a.step(ctx, "Ensure", a.times.Call, s, func(ctx context.Context) (err error) {
@@ -244,16 +245,16 @@ func (a *Account) create(ctx context.Context, req Request, shape [sha256.Size]by
 		a.limiter.create.giveBack()
 	}
 	if err != nil {
-		if CodeOf(err) == NoCapacity {
-			return Resource{}, a.capacity.remember(shape, req.FailureDomain, domains, err)
+		if cloud.CodeOf(err) == cloud.NoCapacity {
+			return cloud.Resource{}, a.capacity.remember(shape, req.FailureDomain, domains, err)
 		}
-		return Resource{}, err
+		return cloud.Resource{}, err
 	}
 	if made.OwnershipID != req.OwnershipID {
-		return Resource{}, foreign(req.Token, []Resource{made})
+		return cloud.Resource{}, foreign(req.Token, []cloud.Resource{made})
 	}
 	if made = tame(made); !fits(made.ProviderID, maxProviderID) {
-		return Resource{}, Errorf(Unknown, "create machine %s/%s: the cloud answers with a provider ID of %d bytes, which can't be recorded: is it a cloud?",
+		return cloud.Resource{}, cloud.Errorf(cloud.Unknown, "create machine %s/%s: the cloud answers with a provider ID of %d bytes, which can't be recorded: is it a cloud?",
 			req.Namespace, req.Name, len(made.ProviderID))
 	}
 	a.inventory.made(req, made)
@@ -262,7 +263,7 @@ func (a *Account) create(ctx context.Context, req Request, shape [sha256.Size]by
 
 // Observe returns what is known of the machine, and registers interest in it until Forget: OnMachines tells of changes.
 // It never calls the cloud.
-func (a *Account) Observe(ref Reference) Observation {
+func (a *Account) Observe(ref cloud.Reference) Observation {
 	o := a.inventory.observe(ref, a.deleter.has(ref.Token))
 	a.herald.wake()
 	a.follower.wake()
@@ -275,12 +276,12 @@ func (a *Account) Joined(token string) { a.inventory.joined(token) }
 
 // Recorded says that the Notice and the Ending of the machine's instance, as Observe has returned it, are on record, so that the cloud need
 // not tell them again. It never calls the cloud.
-func (a *Account) Recorded(token string, seen *Resource) { a.inventory.record(token, seen) }
+func (a *Account) Recorded(token string, seen *cloud.Resource) { a.inventory.record(token, seen) }
 
 // Delete asks for the deletion of the machine and all that belongs to it, and returns how far it is. It never calls the
 // cloud and never blocks: the deletion goes on by itself, together with those of other machines, until Forget, and
 // OnMachines tells when it is done.
-func (a *Account) Delete(ref Reference) Deletion {
+func (a *Account) Delete(ref cloud.Reference) Deletion {
 	a.limiter.create.drop(ref.Token)
 	known := a.inventory.leave(ref.Token)
 	a.follower.wake() // this may have been the last that is followed
@@ -298,7 +299,7 @@ func (a *Account) Forget(token string) {
 // Listing returns everything in the account that carries Drover's tags, of any cluster, as the last complete listing had
 // it, and when that began; zero before the first. It never calls the cloud, but has it listed at least so often from
 // then on, also while no machine is observed.
-func (a *Account) Listing(atLeast time.Duration) (began time.Time, all []Resource) {
+func (a *Account) Listing(atLeast time.Duration) (began time.Time, all []cloud.Resource) {
 	defer a.follower.wake()
 	return a.inventory.listing(atLeast)
 }
@@ -316,8 +317,8 @@ func (a *Account) Inventory() InventoryState {
 }
 
 // list is a complete listing.
-func (a *Account) list(ctx context.Context) ([]Resource, error) {
-	var all []Resource
+func (a *Account) list(ctx context.Context) ([]cloud.Resource, error) {
+	var all []cloud.Resource
 	err := a.step(ctx, "List", a.times.List, &step{}, func(ctx context.Context) (err error) {
 		all, err = a.driver.List(ctx)
 		return err
@@ -328,21 +329,21 @@ func (a *Account) list(ctx context.Context) ([]Resource, error) {
 // Read is a live read of everything that carries the tokens of any number of references. It returns what was found by
 // token, and for each token that could not be read, why. Where the cloud refuses a batch because of something in it, the
 // batch is halved until the culprit is alone, so that it does not hold up the others.
-func (a *Account) Read(ctx context.Context, refs []Reference) (found map[string][]Resource, failed map[string]error) {
-	found, failed = map[string][]Resource{}, map[string]error{}
-	var batches [][]Reference
+func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[string][]cloud.Resource, failed map[string]error) {
+	found, failed = map[string][]cloud.Resource{}, map[string]error{}
+	var batches [][]cloud.Reference
 	for batch := range slices.Chunk(refs, max(a.cloud.MaxBatch, 1)) {
 		batches = append(batches, batch)
 	}
 	for len(batches) > 0 {
 		batch := batches[0]
 		batches = batches[1:]
-		var read []Resource
+		var read []cloud.Resource
 		err := a.step(ctx, "Describe", a.times.Call, &step{}, func(ctx context.Context) (err error) {
 			read, err = a.driver.Describe(ctx, batch)
 			return err
 		})
-		if code := CodeOf(err); len(batch) > 1 && (code == InvalidSpec || code == NotFound) {
+		if code := cloud.CodeOf(err); len(batch) > 1 && (code == cloud.InvalidSpec || code == cloud.NotFound) {
 			batches = append(batches, batch[:len(batch)/2], batch[len(batch)/2:])
 			continue
 		}
@@ -360,7 +361,7 @@ func (a *Account) Read(ctx context.Context, refs []Reference) (found map[string]
 
 // Remove moves the deletion of any number of resources one step on, whatever they belong to, and returns an error or nil
 // for each.
-func (a *Account) Remove(ctx context.Context, resources []Resource) []error {
+func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []error {
 	var all []error
 	for batch := range slices.Chunk(resources, a.cloud.DeleteBatch()) {
 		var errs []error
@@ -375,7 +376,7 @@ func (a *Account) Remove(ctx context.Context, resources []Resource) []error {
 			case err != nil:
 				all = append(all, err)
 			default:
-				all = append(all, Errorf(Unknown, "Delete: the driver answered for %d of %d resources", len(errs), len(batch)))
+				all = append(all, cloud.Errorf(cloud.Unknown, "Delete: the driver answered for %d of %d resources", len(errs), len(batch)))
 			}
 		}
 	}
@@ -384,7 +385,7 @@ func (a *Account) Remove(ctx context.Context, resources []Resource) []error {
 
 // worst is the error that stands for a batch in the rate limit and the metrics: a Throttled one if there is any.
 func worst(errs []error) error {
-	if i := slices.IndexFunc(errs, func(err error) bool { return CodeOf(err) == Throttled }); i >= 0 {
+	if i := slices.IndexFunc(errs, func(err error) bool { return cloud.CodeOf(err) == cloud.Throttled }); i >= 0 {
 		return errs[i]
 	}
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
@@ -401,12 +402,12 @@ func (a *Account) step(ctx context.Context, method string, limit time.Duration, 
 	ctx, cancel := context.WithTimeout(withStep(ctx, s), limit)
 	defer cancel()
 	err := typed(method, do(ctx))
-	var e *Error
+	var e *cloud.Error
 	if !errors.As(err, &e) {
 		return err
 	}
 	a.meter.failed(method, e.Code)
-	if e.Code == Throttled {
+	if e.Code == cloud.Throttled {
 		a.limiter.of(s.lastClass()).throttled(e.RetryAfter)
 	}
 	return err
@@ -414,8 +415,8 @@ func (a *Account) step(ctx context.Context, method string, limit time.Duration, 
 
 // typed makes every error one of this package. A foreign one's text is not shown: it may hold anything.
 func typed(method string, err error) error {
-	var queued *Queued
-	var e *Error
+	var queued *cloud.Queued
+	var e *cloud.Error
 	switch {
 	case err == nil:
 		return nil
@@ -424,18 +425,18 @@ func typed(method string, err error) error {
 	case errors.As(err, &e):
 		return e
 	case errors.Is(err, context.DeadlineExceeded):
-		return &Error{Code: Unavailable, Message: method + ": no answer in time", Err: err}
+		return &cloud.Error{Code: cloud.Unavailable, Message: method + ": no answer in time", Err: err}
 	case errors.Is(err, context.Canceled):
-		return &Error{Code: Unavailable, Message: method + ": cut off before its answer", Err: err}
+		return &cloud.Error{Code: cloud.Unavailable, Message: method + ": cut off before its answer", Err: err}
 	default:
-		return &Error{Code: Unknown, Message: method + ": failed in a way that its driver does not know", Err: err}
+		return &cloud.Error{Code: cloud.Unknown, Message: method + ": failed in a way that its driver does not know", Err: err}
 	}
 }
 
 // retryAfter is how long the cloud, or the rate limit, asked to wait.
 func retryAfter(err error) time.Duration {
-	var queued *Queued
-	var e *Error
+	var queued *cloud.Queued
+	var e *cloud.Error
 	switch {
 	case errors.As(err, &queued):
 		return queued.After
@@ -447,13 +448,13 @@ func retryAfter(err error) time.Duration {
 }
 
 // foreign is the error for resources that have a machine's token and another cluster's ownership.
-func foreign(token string, resources []Resource) error {
+func foreign(token string, resources []cloud.Resource) error {
 	ids := make([]string, 0, len(resources))
 	for _, r := range resources {
 		ids = append(ids, string(r.Kind)+" "+r.ID)
 	}
 	slices.Sort(ids)
-	return Errorf(Conflict, "token %s: %v carries it and belongs to another cluster; it is left alone", token, ids)
+	return cloud.Errorf(cloud.Conflict, "token %s: %v carries it and belongs to another cluster; it is left alone", token, ids)
 }
 
 // shapeOf tells kinds of machines apart: by what the cloud is asked for, whichever account's name was used.
@@ -462,7 +463,7 @@ func shapeOf(spec *infrav1.CloudMachineFields) ([sha256.Size]byte, error) {
 	fields.AccountRef = infrav1.LocalReference{}
 	text, err := json.Marshal(fields)
 	if err != nil {
-		return [sha256.Size]byte{}, &Error{Code: InvalidSpec, Message: "the machine's fields can't be read", Err: err}
+		return [sha256.Size]byte{}, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be read", Err: err}
 	}
 	return sha256.Sum256(text), nil
 }
@@ -479,7 +480,7 @@ func (s *silence) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.since.IsZero() && s.asking > 0 {
-		return Errorf(Unavailable, "the cloud has left creates without an answer since %s; they are tried one at a time", s.since.UTC().Format(time.RFC3339))
+		return cloud.Errorf(cloud.Unavailable, "the cloud has left creates without an answer since %s; they are tried one at a time", s.since.UTC().Format(time.RFC3339))
 	}
 	s.asking++
 	return nil
@@ -547,14 +548,14 @@ func (c *capacity) none(shape [sha256.Size]byte, domains []string, now time.Time
 	for _, d := range domains {
 		wait = min(wait, max(c.until[shortage{d, shape}].Sub(now), nextDomainDelay))
 	}
-	var e *Error
+	var e *cloud.Error
 	if errors.As(cause, &e) {
-		return &Error{Code: NoCapacity, Message: e.Message, RetryAfter: wait, Err: cause}
+		return &cloud.Error{Code: cloud.NoCapacity, Message: e.Message, RetryAfter: wait, Err: cause}
 	}
 	if len(domains) == 1 && domains[0] == "" {
-		return &Error{Code: NoCapacity, Message: "the cloud had no capacity for this kind of machine a short while ago", RetryAfter: wait}
+		return &cloud.Error{Code: cloud.NoCapacity, Message: "the cloud had no capacity for this kind of machine a short while ago", RetryAfter: wait}
 	}
-	e = Errorf(NoCapacity, "none of the failure domains %v had capacity for this kind of machine a short while ago", domains)
+	e = cloud.Errorf(cloud.NoCapacity, "none of the failure domains %v had capacity for this kind of machine a short while ago", domains)
 	e.RetryAfter = wait
 	return e
 }

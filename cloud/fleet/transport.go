@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
 	"net/http"
@@ -13,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 )
 
 // newHTTPTransport carries the calls of all accounts where none is given. Connections are few, because the rate
@@ -24,49 +22,6 @@ func newHTTPTransport() *http.Transport {
 	t.MaxIdleConnsPerHost = 8
 	t.IdleConnTimeout = 90 * time.Second
 	return t
-}
-
-// CertPool reads an account's CA bundle, for Cloud.Roots; nil for an empty one. Errors are InvalidSpec.
-func CertPool(bundle string) (*x509.CertPool, error) {
-	if bundle == "" {
-		return nil, nil
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(bundle)) {
-		return nil, Errorf(InvalidSpec, "caBundle holds no certificate in PEM")
-	}
-	return pool, nil
-}
-
-// Trusting returns what carries an account's calls: base, or where the account brings its own authorities or certificate,
-// connections of its own, which trust no others. Errors are InvalidSpec or Unauthorized.
-func (c *Cloud) Trusting(base http.RoundTripper, account *infrav1.CloudAccountSpec, credentials map[string][]byte) (http.RoundTripper, error) {
-	config, err := c.connection(account, credentials)
-	if config == nil || err != nil {
-		return base, err
-	}
-	shared, ok := base.(*http.Transport)
-	if !ok {
-		return nil, Errorf(InvalidSpec, "the account brings its own authorities, and a %T can't be told of them", base)
-	}
-	own := shared.Clone()
-	own.TLSClientConfig = config
-	return own, nil
-}
-
-// connection is what the account says of its TLS, or nil.
-func (c *Cloud) connection(account *infrav1.CloudAccountSpec, credentials map[string][]byte) (*tls.Config, error) {
-	if c.TLS != nil {
-		return c.TLS(account, credentials)
-	}
-	if c.Roots == nil {
-		return nil, nil
-	}
-	roots, err := c.Roots(account)
-	if roots == nil || err != nil {
-		return nil, err
-	}
-	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
 }
 
 // transport carries one account's calls: it makes them wait for their turn, bounds them in time and counts them.
@@ -80,8 +35,8 @@ type transport struct {
 // step is one call of a Driver's method, in the context of the wire calls that it makes.
 type step struct {
 	mu      sync.Mutex
-	prepaid bool  // a token of the create bucket was taken for it and not used yet
-	last    Class // of the latest wire call
+	prepaid bool        // a token of the create bucket was taken for it and not used yet
+	last    cloud.Class // of the latest wire call
 }
 
 type stepKey struct{}
@@ -91,11 +46,11 @@ func withStep(ctx context.Context, s *step) context.Context {
 }
 
 // enter notes a wire call and tells whether it is paid for.
-func (s *step) enter(class Class) (paid bool) {
+func (s *step) enter(class cloud.Class) (paid bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = class
-	if paid = s.prepaid && class == ClassCreate; paid {
+	if paid = s.prepaid && class == cloud.ClassCreate; paid {
 		s.prepaid = false
 	}
 	return paid
@@ -107,7 +62,7 @@ func (s *step) unused() bool {
 	return s.prepaid
 }
 
-func (s *step) lastClass() Class {
+func (s *step) lastClass() cloud.Class {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
@@ -115,7 +70,10 @@ func (s *step) lastClass() Class {
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	op := operationOf(req.Context())
+	op := cloud.OperationOf(req.Context())
+	if op.Name == "" {
+		op = cloud.Operation{Name: "other", Class: cloud.ClassRead}
+	}
 	if err := t.admit(req, op); err != nil {
 		if req.Body != nil {
 			req.Body.Close() // a RoundTripper must, also when it fails
@@ -123,13 +81,13 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	bound := t.times.Call
-	if op.stream {
-		bound += StreamTime
+	if op.Stream {
+		bound += cloud.StreamTime
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), bound)
 	start := time.Now()
 	resp, err := t.base.RoundTrip(req.WithContext(ctx))
-	t.meter.call(op.name, outcome(resp, err), time.Since(start))
+	t.meter.call(op.Name, outcome(resp, err), time.Since(start))
 	if err != nil {
 		cancel()
 		return nil, err
@@ -139,20 +97,20 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // admit waits for the call's turn.
-func (t *transport) admit(req *http.Request, op operation) error {
+func (t *transport) admit(req *http.Request, op cloud.Operation) error {
 	// A client follows redirects by new requests that name the answer which sent them: credentials would follow too.
 	if from := req.Response; from != nil && from.Request != nil && from.Request.URL.Host != req.URL.Host {
-		return Errorf(Unavailable, "%s: %s answered with a redirect to %s, which is not followed", op.name, from.Request.URL.Host, req.URL.Host)
+		return cloud.Errorf(cloud.Unavailable, "%s: %s answered with a redirect to %s, which is not followed", op.Name, from.Request.URL.Host, req.URL.Host)
 	}
 	ctx := req.Context()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if s, ok := ctx.Value(stepKey{}).(*step); ok && s.enter(op.class) {
+	if s, ok := ctx.Value(stepKey{}).(*step); ok && s.enter(op.Class) {
 		return nil
 	}
-	waited, err := t.limiter.of(op.class).wait(ctx)
-	t.meter.waited(op.class, waited)
+	waited, err := t.limiter.of(op.Class).wait(ctx)
+	t.meter.waited(op.Class, waited)
 	return err
 }
 

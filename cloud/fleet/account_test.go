@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 )
 
 // TestEnsureOnce: asking again, also after a lost answer and in a new process, makes nothing more; what the inventory
@@ -29,7 +30,7 @@ func TestEnsureOnce(t *testing.T) {
 		s := c.begin(t)
 		a := s.account(t)
 		c.setFault(func(string) fault { return fault{cut: true} })
-		if _, err := a.Ensure(t.Context(), request("m"), nil); CodeOf(err) != Unavailable {
+		if _, err := a.Ensure(t.Context(), request("m"), nil); cloud.CodeOf(err) != cloud.Unavailable {
 			t.Fatalf("a lost answer: %v", err)
 		}
 		c.setFault(nil)
@@ -44,7 +45,7 @@ func TestEnsureOnce(t *testing.T) {
 
 		s = c.begin(t)
 		a = s.account(t)
-		a.Observe(Reference{Token: "m", OwnershipID: "own"})
+		a.Observe(cloud.Reference{Token: "m", OwnershipID: "own"})
 		until(t, time.Second, "listed", func() bool { return !a.Inventory().LastComplete.IsZero() })
 		if again := ensure(t, a, "m"); again != ref || c.count("run") != 2 {
 			t.Errorf("after a restart: %v, %d creates", again, c.count("run"))
@@ -67,18 +68,18 @@ func TestEnsureZonal(t *testing.T) {
 			return err
 		}
 		for _, zones := range [][]string{nil, {"a", "b"}} {
-			if err := attempt("m", zones...); CodeOf(err) != InvalidSpec || c.count("run") != 0 {
+			if err := attempt("m", zones...); cloud.CodeOf(err) != cloud.InvalidSpec || c.count("run") != 0 {
 				t.Errorf("zones %v: %v, %d creates", zones, err, c.count("run"))
 			}
 		}
 		c.setFault(func(string) fault { return fault{cut: true} })
 		c.with(func() { c.noCapacity["a"] = false })
-		if err := attempt("m", "a"); CodeOf(err) != Unavailable {
+		if err := attempt("m", "a"); cloud.CodeOf(err) != cloud.Unavailable {
 			t.Errorf("its answer lost: %v", err)
 		}
 		c.setFault(nil)
 		c.with(func() { c.noCapacity["a"] = true })
-		if err := attempt("other", "a"); CodeOf(err) != NoCapacity {
+		if err := attempt("other", "a"); cloud.CodeOf(err) != cloud.NoCapacity {
 			t.Errorf("another machine: %v", err)
 		}
 		if zone, err := a.Domain(request("x").Spec, []string{"a", "b"}); zone != "b" || err != nil {
@@ -103,32 +104,32 @@ func TestEnsureConflicts(t *testing.T) {
 			c.make("two", "own", "a")
 			c.make("theirs", "foreign", "a")
 		})
-		two := Reference{Token: "two", OwnershipID: "own"}
+		two := cloud.Reference{Token: "two", OwnershipID: "own"}
 		a.Observe(two)
 		until(t, time.Second, "listed", func() bool { return !a.Inventory().LastComplete.IsZero() })
 		_, err := a.Ensure(t.Context(), request("two"), nil)
-		if CodeOf(err) != Conflict || !strings.Contains(err.Error(), "i-0001, i-0002") {
+		if cloud.CodeOf(err) != cloud.Conflict || !strings.Contains(err.Error(), "i-0001, i-0002") {
 			t.Errorf("two with one token: %v", err)
 		}
 		if o := a.Observe(two); !slices.Equal(o.Duplicates, []string{"i-0001", "i-0002"}) || o.Instance == nil {
 			t.Errorf("observed: %+v", o)
 		}
-		if _, err := a.Ensure(t.Context(), request("theirs"), nil); CodeOf(err) != Conflict {
+		if _, err := a.Ensure(t.Context(), request("theirs"), nil); cloud.CodeOf(err) != cloud.Conflict {
 			t.Errorf("another cluster's: %v", err)
 		}
-		if o := a.Observe(Reference{Token: "theirs", OwnershipID: "own"}); o.Instance != nil || o.Gone {
+		if o := a.Observe(cloud.Reference{Token: "theirs", OwnershipID: "own"}); o.Instance != nil || o.Gone {
 			t.Errorf("another cluster's is observed as ours: %+v", o)
 		}
 		nobodys := request("nobodys")
 		nobodys.OwnershipID = ""
-		if _, err := a.Ensure(t.Context(), nobodys, nil); CodeOf(err) != InvalidSpec {
+		if _, err := a.Ensure(t.Context(), nobodys, nil); cloud.CodeOf(err) != cloud.InvalidSpec {
 			t.Errorf("without an owner: %v", err)
 		}
 		if n := c.count("run"); n != 0 {
 			t.Errorf("%d creates", n)
 		}
 		a.Delete(two)
-		if _, err := a.Ensure(t.Context(), request("two"), nil); CodeOf(err) != Conflict {
+		if _, err := a.Ensure(t.Context(), request("two"), nil); cloud.CodeOf(err) != cloud.Conflict {
 			t.Errorf("one under deletion: %v", err)
 		}
 	})
@@ -144,15 +145,15 @@ func TestNoCapacity(t *testing.T) {
 			_, err := a.Ensure(t.Context(), request(token), []string{"a", "b"})
 			return err
 		}
-		var e *Error
-		if err := try("1"); !errors.As(err, &e) || e.Code != NoCapacity || e.RetryAfter != nextDomainDelay {
+		var e *cloud.Error
+		if err := try("1"); !errors.As(err, &e) || e.Code != cloud.NoCapacity || e.RetryAfter != nextDomainDelay {
 			t.Fatalf("with b left: %v", err)
 		}
-		if err := try("2"); !errors.As(err, &e) || e.Code != NoCapacity || e.RetryAfter < 2*time.Minute {
+		if err := try("2"); !errors.As(err, &e) || e.Code != cloud.NoCapacity || e.RetryAfter < 2*time.Minute {
 			t.Fatalf("with none left: %v", err)
 		}
 		for i := range 100 {
-			if err := try(fmt.Sprint(i)); !errors.As(err, &e) || e.Code != NoCapacity || e.RetryAfter < 2*time.Minute {
+			if err := try(fmt.Sprint(i)); !errors.As(err, &e) || e.Code != cloud.NoCapacity || e.RetryAfter < 2*time.Minute {
 				t.Fatalf("while remembered: %v", err)
 			}
 		}
@@ -161,7 +162,7 @@ func TestNoCapacity(t *testing.T) {
 		}
 		large := request("large")
 		large.Spec.Simulated.InstanceType = "large"
-		if _, err := a.Ensure(t.Context(), large, []string{"a"}); CodeOf(err) != NoCapacity || c.count("run") != 3 {
+		if _, err := a.Ensure(t.Context(), large, []string{"a"}); cloud.CodeOf(err) != cloud.NoCapacity || c.count("run") != 3 {
 			t.Errorf("another kind of machine was not tried: %v", err)
 		}
 		c.with(func() { c.noCapacity["a"] = false })
@@ -180,7 +181,7 @@ func TestThrottledCreates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		// The cloud gives less than the row promises.
-		c.buckets = map[Class]*plainBucket{ClassCreate: newPlainBucket(Limit{1.5, 3})}
+		c.buckets = map[cloud.Class]*plainBucket{cloud.ClassCreate: newPlainBucket(cloud.Limit{PerSecond: 1.5, Burst: 3})}
 		a := c.begin(t).account(t)
 		var wg sync.WaitGroup
 		for i := range 100 {
@@ -190,7 +191,7 @@ func TestThrottledCreates(t *testing.T) {
 					if err == nil {
 						return
 					}
-					if code := CodeOf(err); code == Throttled {
+					if code := cloud.CodeOf(err); code == cloud.Throttled {
 						time.Sleep(time.Second)
 					} else {
 						time.Sleep(retryAfter(err))
@@ -201,7 +202,7 @@ func TestThrottledCreates(t *testing.T) {
 		wg.Wait()
 		throttled := 0
 		for _, call := range c.log() {
-			if call.code == string(Throttled) {
+			if call.code == string(cloud.Throttled) {
 				throttled++
 			}
 		}
@@ -219,13 +220,13 @@ func TestSilentCloud(t *testing.T) {
 			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "100", Burst: 100}}
 		})
 		// ask sends twenty creates at once, and returns how many of them waited for their answer in vain.
-		ask := func(round string, want Code) (held int) {
+		ask := func(round string, want cloud.Code) (held int) {
 			var wg sync.WaitGroup
 			took := make([]time.Duration, 20)
 			for i := range took {
 				wg.Go(func() {
 					begin := time.Now()
-					if err := second(a.Ensure(t.Context(), request(fmt.Sprint(round, i)), nil)); CodeOf(err) != want {
+					if err := second(a.Ensure(t.Context(), request(fmt.Sprint(round, i)), nil)); cloud.CodeOf(err) != want {
 						t.Errorf("%s: %v", round, err)
 					}
 					took[i] = time.Since(begin)
@@ -240,10 +241,10 @@ func TestSilentCloud(t *testing.T) {
 			return held
 		}
 		c.with(func() { c.latency = time.Hour })
-		if n := ask("first", Unavailable); n != 20 {
+		if n := ask("first", cloud.Unavailable); n != 20 {
 			t.Errorf("%d creates waited for a cloud that nobody knew to be silent, want 20", n)
 		}
-		if n := ask("second", Unavailable); n != 1 {
+		if n := ask("second", cloud.Unavailable); n != 1 {
 			t.Errorf("%d creates waited for a cloud that is known to be silent, want 1", n)
 		}
 		c.with(func() { c.latency = 0 })
@@ -266,7 +267,7 @@ func TestCallsEndWithContext(t *testing.T) {
 			second(a.Ensure(ctx, request("m"), nil)),
 			second(a.Offering(ctx, request("m").Spec)),
 		} {
-			if CodeOf(err) != Unavailable || !errors.Is(err, context.Canceled) {
+			if cloud.CodeOf(err) != cloud.Unavailable || !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)
 			}
 		}
@@ -277,11 +278,11 @@ func TestCallsEndWithContext(t *testing.T) {
 		start := time.Now()
 		ctx, cancel = context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if err := second(a.Ensure(ctx, request("m"), nil)); CodeOf(err) != Unavailable || time.Since(start) != time.Second {
+		if err := second(a.Ensure(ctx, request("m"), nil)); cloud.CodeOf(err) != cloud.Unavailable || time.Since(start) != time.Second {
 			t.Errorf("cut off: %v after %s", err, time.Since(start))
 		}
 		start = time.Now()
-		if err := second(a.Probe(t.Context())); CodeOf(err) != Unavailable || time.Since(start) != a.times.Call {
+		if err := second(a.Probe(t.Context())); cloud.CodeOf(err) != cloud.Unavailable || time.Since(start) != a.times.Call {
 			t.Errorf("too slow: %v after %s", err, time.Since(start))
 		}
 		time.Sleep(2 * time.Hour) // the server's goroutines end
@@ -356,7 +357,7 @@ func TestSet(t *testing.T) {
 		} {
 			cfg := copyOf(b.config)
 			change(&cfg)
-			var e *Error
+			var e *cloud.Error
 			if _, err := s.Set(testKey, cfg); !errors.As(err, &e) {
 				t.Errorf("%s: %v", what, err)
 			}
@@ -367,7 +368,7 @@ func TestSet(t *testing.T) {
 		s.account(t, func(cfg *AccountConfig) {
 			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "7", Burst: 9}}
 		})
-		if got := b.limiter.create.limit; got != below(Limit{7, 9}) {
+		if got := b.limiter.create.limit; got != below(cloud.Limit{PerSecond: 7, Burst: 9}) {
 			t.Errorf("a lone account's new limits: %v", got)
 		}
 		if n := s.limiters[b.driver.Identity()].users; n != 1 {
@@ -382,8 +383,8 @@ func TestOffering(t *testing.T) {
 		a := c.begin(t).account(t)
 		known, unknown := request("m").Spec, request("m").Spec
 		unknown.Simulated.InstanceType = "none"
-		c.setFault(func(string) fault { return fault{code: string(Unavailable)} })
-		if _, err := a.Offering(t.Context(), known); CodeOf(err) != Unavailable {
+		c.setFault(func(string) fault { return fault{code: string(cloud.Unavailable)} })
+		if _, err := a.Offering(t.Context(), known); cloud.CodeOf(err) != cloud.Unavailable {
 			t.Errorf("got %v", err)
 		}
 		c.setFault(nil)
@@ -391,7 +392,7 @@ func TestOffering(t *testing.T) {
 			if o, err := a.Offering(t.Context(), known); err != nil || o.Architecture != "amd64" {
 				t.Errorf("got %v, %v", o, err)
 			}
-			if _, err := a.Offering(t.Context(), unknown); CodeOf(err) != InvalidSpec {
+			if _, err := a.Offering(t.Context(), unknown); cloud.CodeOf(err) != cloud.InvalidSpec {
 				t.Errorf("got %v", err)
 			}
 		}
@@ -416,8 +417,8 @@ func TestMetrics(t *testing.T) {
 		ref := ensure(t, a, "m")
 		a.Observe(ref)
 		time.Sleep(10 * time.Second)
-		c.setFault(func(string) fault { return fault{code: string(QuotaExceeded)} })
-		if _, err := a.Ensure(t.Context(), request("n"), nil); CodeOf(err) != QuotaExceeded {
+		c.setFault(func(string) fault { return fault{code: string(cloud.QuotaExceeded)} })
+		if _, err := a.Ensure(t.Context(), request("n"), nil); cloud.CodeOf(err) != cloud.QuotaExceeded {
 			t.Errorf("got %v", err)
 		}
 		if err := testutil.GatherAndCompare(registry, strings.NewReader(`
@@ -456,9 +457,9 @@ func TestRedirectElsewhere(t *testing.T) {
 		return &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {to}}, Body: http.NoBody, Request: req}, nil
 	})
 	m := &meter{metrics: newMetrics()}
-	client := http.Client{Transport: &transport{base: base, limiter: newLimiter(Limits{Read: Limit{10, 10}}), times: TimesFor(DefaultCall), meter: m}}
+	client := http.Client{Transport: &transport{base: base, limiter: newLimiter(cloud.Limits{Read: cloud.Limit{PerSecond: 10, Burst: 10}}), times: TimesFor(DefaultCall), meter: m}}
 	_, err := client.Get("http://here/")
-	if CodeOf(err) != Unavailable || asked["here"] != 2 || asked["elsewhere"] != 0 {
+	if cloud.CodeOf(err) != cloud.Unavailable || asked["here"] != 2 || asked["elsewhere"] != 0 {
 		t.Errorf("got %v, asked %v", err, asked)
 	}
 }
@@ -471,15 +472,15 @@ func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { ret
 func TestForeignErrors(t *testing.T) {
 	for _, c := range []struct {
 		err  error
-		want Code
+		want cloud.Code
 	}{
-		{errors.New("secret"), Unknown},
-		{fmt.Errorf("secret: %w", context.DeadlineExceeded), Unavailable},
-		{fmt.Errorf("secret: %w", context.Canceled), Unavailable},
-		{fmt.Errorf("wrapped: %w", Errorf(QuotaExceeded, "full")), QuotaExceeded},
+		{errors.New("secret"), cloud.Unknown},
+		{fmt.Errorf("secret: %w", context.DeadlineExceeded), cloud.Unavailable},
+		{fmt.Errorf("secret: %w", context.Canceled), cloud.Unavailable},
+		{fmt.Errorf("wrapped: %w", cloud.Errorf(cloud.QuotaExceeded, "full")), cloud.QuotaExceeded},
 	} {
 		got := typed("List", c.err)
-		var e *Error
+		var e *cloud.Error
 		if !errors.As(got, &e) || e.Code != c.want || strings.Contains(got.Error(), "secret") {
 			t.Errorf("%v became %v", c.err, got)
 		}

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
-import "time"
+import (
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
 
 const (
 	// startingPatience is how long one machine that does not come up keeps the listings frequent.
@@ -12,10 +16,6 @@ const (
 	staleAfter = time.Minute
 	// backoffCap bounds the time between attempts that fail.
 	backoffCap = time.Minute
-	// RestTimes is how long a cloud is left alone after a frequent listing, in times of how long that took: one that works for seconds at an
-	// answer, or whose account reads at its limit, is not to work at listings all the time. No longer than between two that are not frequent.
-	// Drivers that look more often than an account lists do the same.
-	RestTimes = 9
 	// joinedPause is the least time between two listings, the second of which comes because machines have joined.
 	joinedPause = time.Second
 )
@@ -92,7 +92,7 @@ func (v *inventory) intervals() (idle, active time.Duration) {
 	if active <= 0 {
 		active = 5 * time.Second
 	}
-	return idle, min(idle, max(active, (1+RestTimes)*v.took))
+	return idle, min(idle, max(active, (1+cloud.RestTimes)*v.took))
 }
 
 func (v *inventory) jittered(d time.Duration) time.Duration {

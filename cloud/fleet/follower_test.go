@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // stream is what a cloud tells by itself, and what is wrong with it.
@@ -45,8 +47,8 @@ type telling struct {
 }
 
 // books are the cloud's own.
-func (d telling) books() map[string][]Resource {
-	all := map[string][]Resource{}
+func (d telling) books() map[string][]cloud.Resource {
+	all := map[string][]cloud.Resource{}
 	d.cloud.with(func() {
 		for _, id := range slices.Sorted(maps.Keys(d.cloud.resources)) {
 			if r := d.cloud.resources[id]; r.OwnershipID != "" {
@@ -59,7 +61,7 @@ func (d telling) books() map[string][]Resource {
 	return all
 }
 
-func (d telling) Follow(ctx context.Context, tell func(Change)) error {
+func (d telling) Follow(ctx context.Context, tell func(cloud.Change)) error {
 	d.set(func() { d.begun, d.open = d.begun+1, d.open+1 })
 	defer d.set(func() { d.open-- })
 	began := time.Now()
@@ -67,7 +69,7 @@ func (d telling) Follow(ctx context.Context, tell func(Change)) error {
 	if err != nil {
 		return err
 	}
-	tell(Change{At: began, All: true, Resources: all})
+	tell(cloud.Change{At: began, All: true, Resources: all})
 	known := byToken(all)
 	sign := time.Now()
 	for {
@@ -95,13 +97,13 @@ func (d telling) Follow(ctx context.Context, tell func(Change)) error {
 		maps.Copy(tokens, now)
 		for token := range tokens {
 			if !reflect.DeepEqual(known[token], now[token]) {
-				tell(Change{At: time.Now(), Token: token, Resources: now[token]})
+				tell(cloud.Change{At: time.Now(), Token: token, Resources: now[token]})
 			}
 		}
 		known = now
 		if time.Since(sign) > time.Minute {
 			sign = time.Now()
-			tell(Change{At: sign})
+			tell(cloud.Change{At: sign})
 		}
 	}
 }
@@ -110,7 +112,7 @@ func (d telling) Follow(ctx context.Context, tell func(Change)) error {
 func (c *testCloud) tellingBy(p *stream) func(*Options) {
 	return func(o *Options) {
 		connect := o.Clouds[0].New
-		o.Clouds[0].New = func(cfg Config) (Driver, error) {
+		o.Clouds[0].New = func(cfg cloud.Config) (cloud.Driver, error) {
 			d, err := connect(cfg)
 			if err != nil {
 				return nil, err
@@ -139,7 +141,7 @@ func TestFollowedIsNotListed(t *testing.T) {
 		refs := c.observed(a, 40)
 		time.Sleep(15 * time.Second)
 		for _, ref := range refs {
-			if o := a.Observe(ref); o.Instance == nil || o.Instance.State != StateRunning || s.count(ref.Token) != 2 { // that it is there, and that it runs
+			if o := a.Observe(ref); o.Instance == nil || o.Instance.State != cloud.StateRunning || s.count(ref.Token) != 2 { // that it is there, and that it runs
 				t.Errorf("%+v, told %d times", o, s.count(ref.Token))
 			}
 		}
@@ -184,7 +186,7 @@ func TestFollowedVanishes(t *testing.T) {
 			t.Errorf("%d listings, %d live reads", l, d)
 		}
 		// Nobody tells of what was never there: the next sign of life does.
-		lost := Reference{Token: "lost", OwnershipID: "own", ProviderID: "test:///i-9999"}
+		lost := cloud.Reference{Token: "lost", OwnershipID: "own", ProviderID: "test:///i-9999"}
 		a.Observe(lost)
 		until(t, 2*time.Minute, "gone", func() bool { return a.Observe(lost).Gone })
 		if l := c.count("list"); l != 1 {
@@ -223,8 +225,8 @@ func TestSilenceIsNotHealth(t *testing.T) {
 // TestBrokenStream: while it can't be had, the account is listed at its pace; people are told after a while, and when it is back.
 func TestBrokenStream(t *testing.T) {
 	for name, breaks := range map[string]func(p *stream){
-		"cut":     func(p *stream) { p.err = Errorf(Unavailable, "cut") },
-		"refused": func(p *stream) { p.refuse = Errorf(Unauthorized, "you may not watch") },
+		"cut":     func(p *stream) { p.err = cloud.Errorf(cloud.Unavailable, "cut") },
+		"refused": func(p *stream) { p.refuse = cloud.Errorf(cloud.Unauthorized, "you may not watch") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // post is where a cloud puts its news: a queue that hands out again, after half a minute, what was not dismissed.
@@ -22,11 +24,11 @@ type post struct {
 }
 
 type letter struct {
-	News
+	cloud.News
 	hidden time.Time
 }
 
-func (p *post) send(n News) {
+func (p *post) send(n cloud.News) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n.At.IsZero() {
@@ -59,7 +61,7 @@ type listening struct {
 	*post
 }
 
-func (l listening) List(ctx context.Context) ([]Resource, error) {
+func (l listening) List(ctx context.Context) ([]cloud.Resource, error) {
 	all, err := l.testDriver.List(ctx)
 	for i := range all {
 		all[i].Interruptible = l.spot
@@ -67,7 +69,7 @@ func (l listening) List(ctx context.Context) ([]Resource, error) {
 	return all, err
 }
 
-func (l listening) Hear(ctx context.Context) (news []News, err error) {
+func (l listening) Hear(ctx context.Context) (news []cloud.News, err error) {
 	for range 20 { // seconds
 		l.mu.Lock()
 		l.asked++
@@ -91,7 +93,7 @@ func (l listening) Hear(ctx context.Context) (news []News, err error) {
 	return nil, nil
 }
 
-func (l listening) Dismiss(_ context.Context, news []News) error {
+func (l listening) Dismiss(_ context.Context, news []cloud.News) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, n := range news {
@@ -110,7 +112,7 @@ func (c *testCloud) listen(t *testing.T) (*session, *post) {
 func (c *testCloud) listenAt(t *testing.T, p *post) *session {
 	return c.begin(t, func(o *Options) {
 		connect := o.Clouds[0].New
-		o.Clouds[0].New = func(cfg Config) (Driver, error) {
+		o.Clouds[0].New = func(cfg cloud.Config) (cloud.Driver, error) {
 			d, err := connect(cfg)
 			if err != nil {
 				return nil, err
@@ -155,7 +157,7 @@ func TestNewsComeUntilRecorded(t *testing.T) {
 		ref := running(t, a, "m")
 		time.Sleep(time.Minute)
 		before := s.count("m")
-		p.send(News{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
+		p.send(cloud.News{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
 		time.Sleep(2 * time.Second)
 		if s.count("m") != before+1 {
 			t.Errorf("told %d times", s.count("m")-before)
@@ -174,7 +176,7 @@ func TestNewsComeUntilRecorded(t *testing.T) {
 		a.Observe(ref)
 		until(t, time.Minute, "the next process knows", func() bool { o := a.Observe(ref); return o.Instance != nil && o.Instance.Ending })
 
-		a.Recorded(ref.Token, &Resource{Notice: "something else"})
+		a.Recorded(ref.Token, &cloud.Resource{Notice: "something else"})
 		time.Sleep(time.Minute)
 		if p.left() != 1 {
 			t.Error("dismissed although what is on record is older")
@@ -196,9 +198,9 @@ func TestNewsOfNobody(t *testing.T) {
 		ref := running(t, a, "m")
 		time.Sleep(time.Minute)
 		before := s.count("m")
-		p.send(News{Receipt: "nothing", Notice: "nonsense", Ending: true})
-		p.send(News{Receipt: "foreign", InstanceID: "i-9999", Ending: true})
-		p.send(News{Receipt: "old", InstanceID: "i-0001", Ending: true, At: time.Now().Add(-newsKept)})
+		p.send(cloud.News{Receipt: "nothing", Notice: "nonsense", Ending: true})
+		p.send(cloud.News{Receipt: "foreign", InstanceID: "i-9999", Ending: true})
+		p.send(cloud.News{Receipt: "old", InstanceID: "i-0001", Ending: true, At: time.Now().Add(-newsKept)})
 		time.Sleep(2 * time.Second)
 		if p.left() != 1 {
 			t.Errorf("%d are left, want the foreign one", p.left())
@@ -222,7 +224,7 @@ func TestEndingIsBelievedOfSpotAlone(t *testing.T) {
 		p.spot = false
 		a := s.account(t)
 		ref := running(t, a, "m")
-		p.send(News{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
+		p.send(cloud.News{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
 		time.Sleep(2 * time.Second)
 		if o := a.Observe(ref); o.Instance.Ending || o.Instance.Notice != "taken back" {
 			t.Errorf("%+v", o.Instance)
@@ -239,15 +241,15 @@ func TestChangeIsReadAtOnce(t *testing.T) {
 		ref := running(t, a, "m")
 		other := running(t, a, "other")
 		time.Sleep(time.Minute)
-		p.send(News{InstanceID: "i-0001", Changed: true, Receipt: "for nothing"})
+		p.send(cloud.News{InstanceID: "i-0001", Changed: true, Receipt: "for nothing"})
 		time.Sleep(2 * time.Second)
-		if o := a.Observe(ref); o.Gone || o.Instance.State != StateRunning || c.count("describe") != 1 {
+		if o := a.Observe(ref); o.Gone || o.Instance.State != cloud.StateRunning || c.count("describe") != 1 {
 			t.Errorf("%+v after %d reads", o, c.count("describe"))
 		}
 		c.vanish("m", false)
-		p.send(News{InstanceID: "i-0001", Changed: true, Receipt: "1"})
+		p.send(cloud.News{InstanceID: "i-0001", Changed: true, Receipt: "1"})
 		a.Delete(other)
-		p.send(News{InstanceID: "i-0002", Changed: true, Receipt: "2"})
+		p.send(cloud.News{InstanceID: "i-0002", Changed: true, Receipt: "2"})
 		time.Sleep(2 * time.Second)
 		if !a.Observe(ref).Gone {
 			t.Error("it is not known to be gone")
@@ -270,9 +272,9 @@ func TestDeaf(t *testing.T) {
 		ref := running(t, a, "m")
 		time.Sleep(time.Minute)
 		flips, asked := s.flips(), p.count()
-		p.fail(Errorf(NotFound, "no such place"))
+		p.fail(cloud.Errorf(cloud.NotFound, "no such place"))
 		time.Sleep(10 * time.Minute)
-		if err := a.Inventory().Deaf; CodeOf(err) != NotFound || s.flips() != flips+1 {
+		if err := a.Inventory().Deaf; cloud.CodeOf(err) != cloud.NotFound || s.flips() != flips+1 {
 			t.Errorf("%v, told %d times", err, s.flips()-flips)
 		}
 		if n := p.count() - asked; n > 25 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"bytes"
@@ -8,15 +8,17 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // talking is a driver whose cloud keeps consoles.
 type talking struct {
-	Driver
-	console func(context.Context, Resource) ([]byte, error)
+	cloud.Driver
+	console func(context.Context, cloud.Resource) ([]byte, error)
 }
 
-func (d talking) Console(ctx context.Context, instance Resource) ([]byte, error) {
+func (d talking) Console(ctx context.Context, instance cloud.Resource) ([]byte, error) {
 	return d.console(ctx, instance)
 }
 
@@ -26,7 +28,7 @@ func TestConsole(t *testing.T) {
 		silent := c.begin(t).account(t)
 		a := silent
 		ref := ensure(t, a, "m")
-		read := func(ref Reference) string {
+		read := func(ref cloud.Reference) string {
 			t.Helper()
 			text, err := a.Console(t.Context(), ref)
 			if err != nil {
@@ -37,16 +39,16 @@ func TestConsole(t *testing.T) {
 		if got := read(ref); got != "" {
 			t.Errorf("of a cloud that keeps none: %q", got)
 		}
-		asked, goOn := make(chan Resource, 10), make(chan struct{}, 10)
-		with := func(console func(context.Context, Resource) ([]byte, error)) *Account { // whose loops are the silent one's
+		asked, goOn := make(chan cloud.Resource, 10), make(chan struct{}, 10)
+		with := func(console func(context.Context, cloud.Resource) ([]byte, error)) *Account { // whose loops are the silent one's
 			return &Account{cloud: silent.cloud, driver: talking{silent.driver, console}, times: silent.times, meter: silent.meter, limiter: silent.limiter, ledger: silent.ledger}
 		}
-		a = with(func(ctx context.Context, instance Resource) ([]byte, error) {
+		a = with(func(ctx context.Context, instance cloud.Resource) ([]byte, error) {
 			asked <- instance
 			<-goOn
 			return append(bytes.Repeat([]byte("."), maxConsole), "end"...), ctx.Err()
 		})
-		for name, other := range map[string]Reference{
+		for name, other := range map[string]cloud.Reference{
 			"nobody's":             {Token: "nobody"},
 			"of another ownership": {Token: ref.Token, OwnershipID: "others"},
 		} {
@@ -56,7 +58,7 @@ func TestConsole(t *testing.T) {
 		}
 		go func() {
 			<-asked
-			var queued *Queued
+			var queued *cloud.Queued
 			if _, err := a.Console(t.Context(), ref); !errors.As(err, &queued) {
 				t.Errorf("a second one at a time: %v", err)
 			}
@@ -66,8 +68,8 @@ func TestConsole(t *testing.T) {
 			t.Errorf("%d bytes, which end with %q", len(got), got[len(got)-3:])
 		}
 
-		a = with(func(context.Context, Resource) ([]byte, error) { return nil, errors.New("marked-secret") })
-		if _, err := a.Console(t.Context(), ref); CodeOf(err) != Unknown || bytes.Contains([]byte(err.Error()), []byte("marked-secret")) {
+		a = with(func(context.Context, cloud.Resource) ([]byte, error) { return nil, errors.New("marked-secret") })
+		if _, err := a.Console(t.Context(), ref); cloud.CodeOf(err) != cloud.Unknown || bytes.Contains([]byte(err.Error()), []byte("marked-secret")) {
 			t.Errorf("an error of nobody's: %v", err)
 		}
 	})

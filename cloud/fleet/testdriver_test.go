@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 )
 
 // testDriver is the driver of testCloud.
@@ -34,19 +35,19 @@ func (d *testDriver) call(ctx context.Context, op string, in wireRequest) (wireA
 	if err != nil {
 		return out, err
 	}
-	req, err := http.NewRequestWithContext(WithOperation(ctx, op, opClasses[op]), http.MethodPost, "http://cloud/"+op, strings.NewReader(string(text)))
+	req, err := http.NewRequestWithContext(cloud.WithOperation(ctx, op, opClasses[op]), http.MethodPost, "http://cloud/"+op, strings.NewReader(string(text)))
 	if err != nil {
 		return out, err
 	}
 	req.GetBody = nil // no retry by the client
 	req.Header.Set("Authorization", d.credential)
 	resp, err := d.http.Do(req)
-	var queued *Queued
+	var queued *cloud.Queued
 	switch {
 	case errors.As(err, &queued):
 		return out, queued
 	case err != nil:
-		return out, &Error{Code: Unavailable, Message: op + ": no answer", Err: err}
+		return out, &cloud.Error{Code: cloud.Unavailable, Message: op + ": no answer", Err: err}
 	}
 	defer resp.Body.Close()
 	text, err = io.ReadAll(resp.Body)
@@ -54,28 +55,28 @@ func (d *testDriver) call(ctx context.Context, op string, in wireRequest) (wireA
 		err = json.Unmarshal(text, &out)
 	}
 	if err != nil {
-		return out, &Error{Code: Unavailable, Message: op + ": half an answer", Err: err}
+		return out, &cloud.Error{Code: cloud.Unavailable, Message: op + ": half an answer", Err: err}
 	}
 	if out.Code != "" {
-		return out, &Error{Code: Code(out.Code), Message: op + ": " + out.Message, RetryAfter: out.RetryAfter}
+		return out, &cloud.Error{Code: cloud.Code(out.Code), Message: op + ": " + out.Message, RetryAfter: out.RetryAfter}
 	}
 	return out, nil
 }
 
-func (d *testDriver) Probe(ctx context.Context) (Info, error) {
+func (d *testDriver) Probe(ctx context.Context) (cloud.Info, error) {
 	_, err := d.call(ctx, "probe", wireRequest{})
-	return Info{FailureDomains: []string{"a", "b"}}, err
+	return cloud.Info{FailureDomains: []string{"a", "b"}}, err
 }
 
-func (d *testDriver) Ensure(ctx context.Context, req Request) (Resource, error) {
+func (d *testDriver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	out, err := d.call(ctx, "run", wireRequest{Token: req.Token, OwnershipID: req.OwnershipID, Zone: req.FailureDomain})
 	if err != nil {
-		return Resource{}, err
+		return cloud.Resource{}, err
 	}
 	return toResource(out.Resources[0]), nil
 }
 
-func (d *testDriver) List(ctx context.Context) (all []Resource, err error) {
+func (d *testDriver) List(ctx context.Context) (all []cloud.Resource, err error) {
 	for page := 0; ; page++ {
 		out, err := d.call(ctx, "list", wireRequest{Page: page})
 		if err != nil {
@@ -90,7 +91,7 @@ func (d *testDriver) List(ctx context.Context) (all []Resource, err error) {
 	}
 }
 
-func (d *testDriver) Describe(ctx context.Context, refs []Reference) (all []Resource, err error) {
+func (d *testDriver) Describe(ctx context.Context, refs []cloud.Reference) (all []cloud.Resource, err error) {
 	var in wireRequest
 	for _, r := range refs {
 		in.Tokens = append(in.Tokens, r.Token)
@@ -102,7 +103,7 @@ func (d *testDriver) Describe(ctx context.Context, refs []Reference) (all []Reso
 	return all, err
 }
 
-func (d *testDriver) Delete(ctx context.Context, resources []Resource) []error {
+func (d *testDriver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	var in wireRequest
 	for _, r := range resources {
 		in.IDs = append(in.IDs, r.ID)
@@ -114,44 +115,44 @@ func (d *testDriver) Delete(ctx context.Context, resources []Resource) []error {
 		case err != nil:
 			errs[i] = err
 		case out.Codes[i] != "":
-			errs[i] = Errorf(Code(out.Codes[i]), "terminate %s: refused", resources[i].ID)
+			errs[i] = cloud.Errorf(cloud.Code(out.Codes[i]), "terminate %s: refused", resources[i].ID)
 		}
 	}
 	return errs
 }
 
-func (d *testDriver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (Offering, error) {
+func (d *testDriver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
 	if _, err := d.call(ctx, "offering", wireRequest{}); err != nil {
-		return Offering{}, err
+		return cloud.Offering{}, err
 	}
 	if spec.Simulated.InstanceType == "none" {
-		return Offering{}, Errorf(InvalidSpec, "no such type")
+		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "no such type")
 	}
-	return Offering{Architecture: "amd64"}, nil
+	return cloud.Offering{Architecture: "amd64"}, nil
 }
 
-func toResource(r testResource) Resource {
-	out := Resource{Kind: r.Kind, ID: r.ID, Token: r.Token, OwnershipID: r.OwnershipID, CreatedAt: r.Created}
-	if r.Kind == KindInstance {
+func toResource(r testResource) cloud.Resource {
+	out := cloud.Resource{Kind: r.Kind, ID: r.ID, Token: r.Token, OwnershipID: r.OwnershipID, CreatedAt: r.Created}
+	if r.Kind == cloud.KindInstance {
 		out.ProviderID, out.State, out.FailureDomain = "test:///"+r.ID, r.State, r.Zone
 	}
 	return out
 }
 
 // row is testCloud's row.
-func (c *testCloud) row() Cloud {
-	return Cloud{
+func (c *testCloud) row() cloud.Cloud {
+	return cloud.Cloud{
 		Name:        "test",
 		InAccount:   func(s *infrav1.CloudAccountSpec) bool { return s.Simulated != nil },
-		Limits:      Limits{Create: Limit{2, 5}, Delete: Limit{5, 10}, Read: Limit{10, 20}},
+		Limits:      cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}},
 		Consistency: max(c.lag, c.doubt),
 		Shutdown:    c.ending,
 		Whole:       c.whole,
 		Zonal:       c.zonal,
 		MaxBatch:    100,
-		New: func(cfg Config) (Driver, error) {
+		New: func(cfg cloud.Config) (cloud.Driver, error) {
 			if len(cfg.Credentials["token"]) == 0 {
-				return nil, Errorf(Unauthorized, "the Secret lacks the key token")
+				return nil, cloud.Errorf(cloud.Unauthorized, "the Secret lacks the key token")
 			}
 			return &testDriver{region: cfg.Account.Simulated.Region, credential: string(cfg.Credentials["token"]), http: http.Client{Transport: cfg.Transport}}, nil
 		},
@@ -190,7 +191,7 @@ type session struct {
 func (c *testCloud) begin(t *testing.T, change ...func(*Options)) *session {
 	h := &heard{machines: map[string]int{}}
 	o := Options{
-		Clouds: []Cloud{c.row()}, Times: TimesFor(DefaultCall), Transport: c.transport,
+		Clouds: []cloud.Cloud{c.row()}, Times: TimesFor(DefaultCall), Transport: c.transport,
 		OnMachines: func(_ types.NamespacedName, tokens []string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -252,24 +253,24 @@ func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account
 }
 
 // request is for a machine of the cluster "own".
-func request(token string) Request {
-	return Request{Token: token, OwnershipID: "own", Namespace: "team", Name: "m-" + token,
+func request(token string) cloud.Request {
+	return cloud.Request{Token: token, OwnershipID: "own", Namespace: "team", Name: "m-" + token,
 		Spec: &infrav1.CloudMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: "small"}}}
 }
 
 // ensure makes a machine as a controller does: it comes back when it was told to.
-func ensure(t *testing.T, a *Account, token string, domains ...string) Reference {
+func ensure(t *testing.T, a *Account, token string, domains ...string) cloud.Reference {
 	t.Helper()
 	for {
 		r, err := a.Ensure(t.Context(), request(token), domains)
-		var queued *Queued
+		var queued *cloud.Queued
 		switch {
 		case errors.As(err, &queued):
 			time.Sleep(queued.After)
 		case err != nil:
 			t.Fatalf("ensure %s: %v", token, err)
 		default:
-			return Reference{Token: token, OwnershipID: "own", ProviderID: r.ProviderID}
+			return cloud.Reference{Token: token, OwnershipID: "own", ProviderID: r.ProviderID}
 		}
 	}
 }

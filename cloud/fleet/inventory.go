@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // inventory is what is known of an account's machines: one complete listing serves all of them. What a listing misses
@@ -21,10 +23,10 @@ type inventory struct {
 	wakeup  chan struct{}
 
 	mu      sync.Mutex
-	listed  map[string][]Resource // the last complete listing, by token
-	atLeast time.Duration         // how often to list although no machine is observed; 0: not at all
-	seen    map[string][]sighting // what is newer than that listing, by token
-	watches map[string]*watch     // the machines that someone is interested in, by token
+	listed  map[string][]cloud.Resource // the last complete listing, by token
+	atLeast time.Duration               // how often to list although no machine is observed; 0: not at all
+	seen    map[string][]sighting       // what is newer than that listing, by token
+	watches map[string]*watch           // the machines that someone is interested in, by token
 
 	began    time.Time     // of the latest listing, complete or not; zero: none yet, or one is wanted at once
 	complete time.Time     // when the last complete one began
@@ -43,13 +45,13 @@ type inventory struct {
 
 // sighting is a resource seen otherwise than in a listing: when it was made, or in a live read.
 type sighting struct {
-	Resource
+	cloud.Resource
 	at time.Time
 }
 
 // watch is the interest in one machine.
 type watch struct {
-	ref Reference
+	ref cloud.Reference
 	// known is since when this process knows that the instance was made: its creation ended no later. Zero: it doesn't.
 	known time.Time
 	// starting is since when the machine has been expected to change by itself; zero: it is not.
@@ -63,10 +65,10 @@ type watch struct {
 	absent         bool
 	missed, readAt time.Time
 	gone           bool
-	last           *Resource // the instance as last seen
+	last           *cloud.Resource // the instance as last seen
 	reported       Observation
 	// news is what the cloud told of the instance, and recorded that the machine's controller has it on record.
-	news     *News
+	news     *cloud.News
 	recorded bool
 }
 
@@ -74,7 +76,7 @@ func newInventory(account func() *Account, changed func([]string), flipped func(
 	return &inventory{
 		account: account, changed: changed, flipped: flipped, random: random,
 		wakeup:  make(chan struct{}, 1),
-		listed:  map[string][]Resource{},
+		listed:  map[string][]cloud.Resource{},
 		seen:    map[string][]sighting{},
 		watches: map[string]*watch{},
 		fresh:   true,
@@ -116,7 +118,7 @@ func (v *inventory) retry() {
 }
 
 // isRefused is told at once, and not only when the inventory has become stale: someone must mend the credentials.
-func (v *inventory) isRefused() bool { return CodeOf(v.err) == Unauthorized }
+func (v *inventory) isRefused() bool { return cloud.CodeOf(v.err) == cloud.Unauthorized }
 
 func (v *inventory) tellFreshness() {
 	v.mu.Lock()
@@ -131,7 +133,7 @@ func (v *inventory) tellFreshness() {
 
 // listing is the last complete listing, and when it began; zero before the first. From then on the account is listed at
 // least so often, also while no machine is observed.
-func (v *inventory) listing(atLeast time.Duration) (began time.Time, all []Resource) {
+func (v *inventory) listing(atLeast time.Duration) (began time.Time, all []cloud.Resource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.atLeast != atLeast {
@@ -179,7 +181,7 @@ func (v *inventory) list(ctx context.Context) {
 
 // take replaces the listing, and returns the observed machines that changed. What was seen after the listing began, or
 // so shortly before that this or the next one may miss it, stays.
-func (v *inventory) take(began time.Time, listed map[string][]Resource) (changed []string) {
+func (v *inventory) take(began time.Time, listed map[string][]cloud.Resource) (changed []string) {
 	consistency := v.account().cloud.Consistency
 	v.listed = listed
 	for token, sightings := range v.seen {
@@ -203,8 +205,8 @@ func (v *inventory) take(began time.Time, listed map[string][]Resource) (changed
 	return changed
 }
 
-func byToken(resources []Resource) map[string][]Resource {
-	all := map[string][]Resource{}
+func byToken(resources []cloud.Resource) map[string][]cloud.Resource {
+	all := map[string][]cloud.Resource{}
 	for _, r := range resources {
 		all[r.Token] = append(all[r.Token], r)
 	}
@@ -257,7 +259,7 @@ func (v *inventory) confirm(ctx context.Context) {
 	v.changed(changed)
 }
 
-func (v *inventory) suspects() (refs []Reference) {
+func (v *inventory) suspects() (refs []cloud.Reference) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
@@ -266,13 +268,13 @@ func (v *inventory) suspects() (refs []Reference) {
 			refs = append(refs, w.ref)
 		}
 	}
-	slices.SortFunc(refs, func(a, b Reference) int { return strings.Compare(a.Token, b.Token) })
+	slices.SortFunc(refs, func(a, b cloud.Reference) int { return strings.Compare(a.Token, b.Token) })
 	return refs
 }
 
 // conclude draws what a live read says of one machine. Only an answer that the instance is terminated, or two that it is
 // not there with the time between them in which the cloud may contradict itself, mean that it is gone.
-func (v *inventory) conclude(w *watch, began time.Time, found []Resource) {
+func (v *inventory) conclude(w *watch, began time.Time, found []cloud.Resource) {
 	consistency := v.account().cloud.Consistency
 	own := ownedBy(found, w.ref.OwnershipID)
 	switch {
@@ -315,7 +317,7 @@ func (v *inventory) update(w *watch) bool {
 func (v *inventory) expect(w *watch, o Observation) {
 	switch {
 	case o.Instance == nil:
-	case o.Gone || (o.Instance.State != StatePending && o.Instance.State != StateStopping):
+	case o.Gone || (o.Instance.State != cloud.StatePending && o.Instance.State != cloud.StateStopping):
 		w.starting = time.Time{}
 	case w.starting.IsZero():
 		w.starting = time.Now()
@@ -323,10 +325,12 @@ func (v *inventory) expect(w *watch, o Observation) {
 }
 
 // own are the resources with the machine's token and its cluster's ownership, by kind and ID.
-func (v *inventory) own(ref Reference) []Resource { return ownedBy(v.of(ref.Token), ref.OwnershipID) }
+func (v *inventory) own(ref cloud.Reference) []cloud.Resource {
+	return ownedBy(v.of(ref.Token), ref.OwnershipID)
+}
 
 // of are all resources with the token, by kind and ID: as listed, and as seen since.
-func (v *inventory) of(token string) []Resource {
+func (v *inventory) of(token string) []cloud.Resource {
 	all := slices.Clone(v.listed[token])
 	for _, s := range v.seen[token] {
 		if i := find(all, s.Resource); i >= 0 {
@@ -335,7 +339,7 @@ func (v *inventory) of(token string) []Resource {
 			all = append(all, s.Resource)
 		}
 	}
-	slices.SortFunc(all, func(a, b Resource) int {
+	slices.SortFunc(all, func(a, b cloud.Resource) int {
 		if a.Kind != b.Kind {
 			return strings.Compare(string(a.Kind), string(b.Kind))
 		}
@@ -344,7 +348,7 @@ func (v *inventory) of(token string) []Resource {
 	return all
 }
 
-func (v *inventory) sight(token string, resources []Resource, at time.Time) {
+func (v *inventory) sight(token string, resources []cloud.Resource, at time.Time) {
 	for _, r := range resources {
 		s := sighting{r, at}
 		if i := slices.IndexFunc(v.seen[token], func(o sighting) bool { return o.Kind == r.Kind && o.ID == r.ID }); i >= 0 {
@@ -361,16 +365,16 @@ func (v *inventory) drop(token string) {
 }
 
 // adopt returns the request's instance if one is known.
-func (v *inventory) adopt(req Request) (*Resource, error) {
+func (v *inventory) adopt(req cloud.Request) (*cloud.Resource, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if w := v.watches[req.Token]; w != nil && w.gone {
-		return nil, Errorf(Conflict, "create machine %s/%s: its instance is gone, and is not made again", req.Namespace, req.Name)
+		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: its instance is gone, and is not made again", req.Namespace, req.Name)
 	}
 	all := v.of(req.Token)
 	own := ownedBy(all, req.OwnershipID)
 	if len(own) < len(all) {
-		return nil, foreign(req.Token, slices.DeleteFunc(all, func(r Resource) bool { return r.OwnershipID == req.OwnershipID }))
+		return nil, foreign(req.Token, slices.DeleteFunc(all, func(r cloud.Resource) bool { return r.OwnershipID == req.OwnershipID }))
 	}
 	alive := living(own)
 	if len(alive) > 1 {
@@ -378,9 +382,11 @@ func (v *inventory) adopt(req Request) (*Resource, error) {
 		for _, r := range alive {
 			ids = append(ids, r.ID)
 		}
-		return nil, Errorf(Conflict, "create machine %s/%s: instances %s all carry its token", req.Namespace, req.Name, strings.Join(ids, ", "))
+		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: instances %s all carry its token", req.Namespace, req.Name, strings.Join(ids, ", "))
 	}
-	i := slices.IndexFunc(own, func(r Resource) bool { return r.Kind == KindInstance && (len(alive) == 0 || r.ID == alive[0].ID) })
+	i := slices.IndexFunc(own, func(r cloud.Resource) bool {
+		return r.Kind == cloud.KindInstance && (len(alive) == 0 || r.ID == alive[0].ID)
+	})
 	if i < 0 {
 		return nil, nil
 	}
@@ -389,19 +395,19 @@ func (v *inventory) adopt(req Request) (*Resource, error) {
 }
 
 // made notes that the instance exists.
-func (v *inventory) made(req Request, r Resource) {
+func (v *inventory) made(req cloud.Request, r cloud.Resource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.sight(req.Token, []Resource{r}, time.Now())
+	v.sight(req.Token, []cloud.Resource{r}, time.Now())
 	v.interest(req, r)
 	v.wake()
 }
 
 // interest watches a machine that was made or adopted for its creator, who has seen r.
-func (v *inventory) interest(req Request, r Resource) {
+func (v *inventory) interest(req cloud.Request, r cloud.Resource) {
 	w := v.watches[req.Token]
 	if w == nil {
-		w = &watch{ref: Reference{Token: req.Token, OwnershipID: req.OwnershipID}}
+		w = &watch{ref: cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID}}
 		v.watches[req.Token] = w
 	}
 	if w.known.IsZero() {
@@ -411,7 +417,7 @@ func (v *inventory) interest(req Request, r Resource) {
 }
 
 // observe reports a machine and watches it.
-func (v *inventory) observe(ref Reference, deleting bool) Observation {
+func (v *inventory) observe(ref cloud.Reference, deleting bool) Observation {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	w := v.watches[ref.Token]
@@ -455,7 +461,7 @@ func (v *inventory) leave(token string) (known time.Time) {
 }
 
 // resources are those with the token, as far as they are known.
-func (v *inventory) resources(token string) []Resource {
+func (v *inventory) resources(token string) []cloud.Resource {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.of(token)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 )
 
 const (
@@ -36,28 +37,28 @@ type limiter struct {
 	create, delete, read *bucket
 }
 
-func newLimiter(l Limits) *limiter {
+func newLimiter(l cloud.Limits) *limiter {
 	return &limiter{create: newBucket(below(l.Create)), delete: newBucket(below(l.Delete)), read: newBucket(below(l.Read))}
 }
 
 // below returns the limit that keeps calls within the cloud's own one, l: calls do not arrive in quite the pace in which they were
 // sent, and one that comes early finds the token that is left out here.
-func below(l Limit) Limit {
-	return Limit{PerSecond: l.PerSecond, Burst: max(l.Burst-1, 1)}
+func below(l cloud.Limit) cloud.Limit {
+	return cloud.Limit{PerSecond: l.PerSecond, Burst: max(l.Burst-1, 1)}
 }
 
-func (l *limiter) of(class Class) *bucket {
+func (l *limiter) of(class cloud.Class) *bucket {
 	switch class {
-	case ClassCreate:
+	case cloud.ClassCreate:
 		return l.create
-	case ClassDelete:
+	case cloud.ClassDelete:
 		return l.delete
 	default:
 		return l.read
 	}
 }
 
-func (l *limiter) configure(limits Limits) {
+func (l *limiter) configure(limits cloud.Limits) {
 	l.create.configure(below(limits.Create))
 	l.delete.configure(below(limits.Delete))
 	l.read.configure(below(limits.Read))
@@ -68,13 +69,13 @@ func (l *limiter) configure(limits Limits) {
 // A place is not a token: tokens are taken only by those who come, so the cloud never sees more than rate and burst.
 type bucket struct {
 	mu     sync.Mutex
-	limit  Limit     // as configured
-	rate   float64   // in force: below limit.PerSecond for a while after throttling
-	tokens float64   // from none to the burst
-	at     time.Time // of rate and tokens
-	held   time.Time // no token comes before
-	halved time.Time // when throttling last halved the rate
-	queue  []*turn   // urgent ones first, each kind in the order of coming
+	limit  cloud.Limit // as configured
+	rate   float64     // in force: below limit.PerSecond for a while after throttling
+	tokens float64     // from none to the burst
+	at     time.Time   // of rate and tokens
+	held   time.Time   // no token comes before
+	halved time.Time   // when throttling last halved the rate
+	queue  []*turn     // urgent ones first, each kind in the order of coming
 }
 
 // turn is a place in the queue.
@@ -87,7 +88,7 @@ type turn struct {
 	urgent bool
 }
 
-func newBucket(l Limit) *bucket {
+func newBucket(l cloud.Limit) *bucket {
 	b := &bucket{}
 	b.configure(l)
 	b.tokens, b.at = float64(b.limit.Burst), time.Now()
@@ -95,7 +96,7 @@ func newBucket(l Limit) *bucket {
 }
 
 // configure changes the limit. A cloud's row that forgot one gets the most prudent there is.
-func (b *bucket) configure(l Limit) {
+func (b *bucket) configure(l cloud.Limit) {
 	if l.PerSecond <= 0 {
 		l.PerSecond = 1
 	}
@@ -147,7 +148,7 @@ func (b *bucket) wait(ctx context.Context) (time.Duration, error) {
 		}
 		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < after {
 			b.leave(mine)
-			return time.Since(mine.asked), &Queued{After: after}
+			return time.Since(mine.asked), &cloud.Queued{After: after}
 		}
 		timer := time.NewTimer(after)
 		select {
@@ -281,14 +282,14 @@ func (b *bucket) until(n float64, now time.Time) time.Duration {
 func (b *bucket) slope() float64 { return b.limit.PerSecond / recovery.Seconds() }
 
 // limitsOf returns the cloud's limits with what the account says instead.
-func limitsOf(defaults Limits, spec *infrav1.RateLimits) (Limits, error) {
+func limitsOf(defaults cloud.Limits, spec *infrav1.RateLimits) (cloud.Limits, error) {
 	if spec == nil {
 		return defaults, nil
 	}
 	for _, l := range []struct {
 		name string
 		from *infrav1.RateLimit
-		to   *Limit
+		to   *cloud.Limit
 	}{
 		{"create", spec.Create, &defaults.Create},
 		{"delete", spec.Delete, &defaults.Delete},
@@ -299,9 +300,9 @@ func limitsOf(defaults Limits, spec *infrav1.RateLimits) (Limits, error) {
 		}
 		perSecond, err := strconv.ParseFloat(l.from.PerSecond, 64)
 		if err != nil || perSecond <= 0 || math.IsInf(perSecond, 0) || math.IsNaN(perSecond) {
-			return Limits{}, Errorf(InvalidSpec, "rateLimits.%s.perSecond %q is not a positive number", l.name, l.from.PerSecond)
+			return cloud.Limits{}, cloud.Errorf(cloud.InvalidSpec, "rateLimits.%s.perSecond %q is not a positive number", l.name, l.from.PerSecond)
 		}
-		*l.to = Limit{PerSecond: perSecond, Burst: int(l.from.Burst)}
+		*l.to = cloud.Limit{PerSecond: perSecond, Burst: int(l.from.Burst)}
 	}
 	return defaults, nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
@@ -13,12 +13,13 @@ import (
 	"time"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
 )
 
 // TestThousandTurns: a thousand machines ask at once, each learns its own turn, and comes back once.
 func TestThousandTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(Limit{PerSecond: 2, Burst: 5})
+		b := newBucket(cloud.Limit{PerSecond: 2, Burst: 5})
 		start := time.Now()
 		var mu sync.Mutex
 		var came []time.Duration
@@ -56,7 +57,7 @@ func TestThousandTurns(t *testing.T) {
 // TestTurnsAreInOrder: whoever asks first is served first, also when others ask more often.
 func TestTurnsAreInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(Limit{PerSecond: 1, Burst: 1})
+		b := newBucket(cloud.Limit{PerSecond: 1, Burst: 1})
 		b.turn("now")
 		first, _ := b.turn("first")
 		second, _ := b.turn("second")
@@ -79,7 +80,7 @@ func TestTurnsAreInOrder(t *testing.T) {
 // TestLoad: who waits is counted as long as he waits, and a rate that throttling has halved is told until it is whole again.
 func TestLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(Limit{PerSecond: 1, Burst: 1})
+		b := newBucket(cloud.Limit{PerSecond: 1, Burst: 1})
 		b.turn("now")
 		b.turn("first")
 		b.turn("second")
@@ -102,7 +103,7 @@ func TestLoad(t *testing.T) {
 // TestUnusedTurns: a turn that no one comes for delays the next ones by nothing, and is forgotten in the end.
 func TestUnusedTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(Limit{PerSecond: 1, Burst: 1})
+		b := newBucket(cloud.Limit{PerSecond: 1, Burst: 1})
 		b.turn("now")
 		b.turn("dead")
 		mine, _ := b.turn("mine")
@@ -122,7 +123,7 @@ func TestUnusedTurns(t *testing.T) {
 // TestNeverAboveRate: whatever the order and lateness of those who come, the cloud's own bucket of the same size holds.
 func TestNeverAboveRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limit := Limit{PerSecond: 2, Burst: 5}
+		limit := cloud.Limit{PerSecond: 2, Burst: 5}
 		b, theirs := newBucket(limit), newPlainBucket(limit)
 		late := newTestCloud(t).rand
 		var wg sync.WaitGroup
@@ -160,7 +161,7 @@ func TestNeverAboveRate(t *testing.T) {
 // flight of calls, and the rate comes back.
 func TestThrottleRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(Limit{PerSecond: 4, Burst: 10})
+		b := newBucket(cloud.Limit{PerSecond: 4, Burst: 10})
 		for range 5 {
 			b.throttled(3 * time.Second)
 		}
@@ -191,13 +192,13 @@ func TestThrottleRecovery(t *testing.T) {
 // TestWaitHeedsContext: who can't have a turn in time learns it at once and takes none.
 func TestWaitHeedsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(Limit{PerSecond: 0.1, Burst: 1})
+		b := newBucket(cloud.Limit{PerSecond: 0.1, Burst: 1})
 		b.turn("now")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		start := time.Now()
 		_, err := b.wait(ctx)
-		var queued *Queued
+		var queued *cloud.Queued
 		if !errors.As(err, &queued) || queued.After != 10*time.Second || time.Since(start) > 0 {
 			t.Errorf("got %v after %s", err, time.Since(start))
 		}
@@ -213,25 +214,25 @@ func TestWaitHeedsContext(t *testing.T) {
 }
 
 func TestLimitsOf(t *testing.T) {
-	defaults := Limits{Create: Limit{2, 5}, Delete: Limit{5, 10}, Read: Limit{10, 20}}
+	defaults := cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}}
 	rate := func(s string) *infrav1.RateLimits {
 		return &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: s, Burst: 7}}
 	}
 	for _, c := range []struct {
 		spec *infrav1.RateLimits
-		want Limit
-		code Code
+		want cloud.Limit
+		code cloud.Code
 	}{
-		{nil, Limit{2, 5}, ""},
-		{&infrav1.RateLimits{}, Limit{2, 5}, ""},
-		{rate("0.5"), Limit{0.5, 7}, ""},
-		{rate("0"), Limit{}, InvalidSpec},
-		{rate("many"), Limit{}, InvalidSpec},
-		{rate("Inf"), Limit{}, InvalidSpec},
-		{rate("NaN"), Limit{}, InvalidSpec},
+		{nil, cloud.Limit{PerSecond: 2, Burst: 5}, ""},
+		{&infrav1.RateLimits{}, cloud.Limit{PerSecond: 2, Burst: 5}, ""},
+		{rate("0.5"), cloud.Limit{PerSecond: 0.5, Burst: 7}, ""},
+		{rate("0"), cloud.Limit{}, cloud.InvalidSpec},
+		{rate("many"), cloud.Limit{}, cloud.InvalidSpec},
+		{rate("Inf"), cloud.Limit{}, cloud.InvalidSpec},
+		{rate("NaN"), cloud.Limit{}, cloud.InvalidSpec},
 	} {
 		got, err := limitsOf(defaults, c.spec)
-		if got.Create != c.want || CodeOf(err) != c.code {
+		if got.Create != c.want || cloud.CodeOf(err) != c.code {
 			t.Errorf("%+v: got %v, %v", c.spec, got.Create, err)
 		}
 	}
@@ -243,7 +244,7 @@ func TestSharedBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.latency = 0
-		c.buckets = map[Class]*plainBucket{ClassCreate: newPlainBucket(Limit{2, 5})}
+		c.buckets = map[cloud.Class]*plainBucket{cloud.ClassCreate: newPlainBucket(cloud.Limit{PerSecond: 2, Burst: 5})}
 		s := c.begin(t)
 		one := s.account(t)
 		cfg := one.config
@@ -291,7 +292,7 @@ func TestSharedBucket(t *testing.T) {
 func TestCreatesDoNotStarveDeletes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		c.buckets = map[Class]*plainBucket{ClassCreate: newPlainBucket(Limit{2, 5})}
+		c.buckets = map[cloud.Class]*plainBucket{cloud.ClassCreate: newPlainBucket(cloud.Limit{PerSecond: 2, Burst: 5})}
 		s := c.begin(t)
 		a := s.account(t)
 		ref := ensure(t, a, "old")

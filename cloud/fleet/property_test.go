@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 var seeds = flag.Int("seeds", 25, "random histories that TestNeverGoneWhileAlive goes through")
@@ -46,7 +48,7 @@ type history struct {
 // machine is a CloudMachine: what etcd holds of it, and who works on it.
 type machine struct {
 	sync.Mutex
-	ref      Reference
+	ref      cloud.Reference
 	deleting bool
 	done     bool
 }
@@ -65,7 +67,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 		h.stream = &stream{delay: c.lag}
 	}
 	for i := range 12 {
-		h.machines = append(h.machines, &machine{ref: Reference{Token: fmt.Sprintf("token-%d", i), OwnershipID: "own"}})
+		h.machines = append(h.machines, &machine{ref: cloud.Reference{Token: fmt.Sprintf("token-%d", i), OwnershipID: "own"}})
 	}
 	c.with(func() {
 		c.make("foreign", "foreign", "a")
@@ -81,7 +83,7 @@ func (h *history) trouble(op string) fault {
 	r := h.cloud.rand
 	switch n := r.IntN(20); {
 	case n < 2:
-		return fault{code: string(Unavailable)}
+		return fault{code: string(cloud.Unavailable)}
 	case n < 4 && op == "run":
 		return fault{cut: true, late: time.Duration(1+r.IntN(40)) * time.Second}
 	case n < 5:
@@ -89,7 +91,7 @@ func (h *history) trouble(op string) fault {
 	case n < 6:
 		return fault{broken: true}
 	case n < 7:
-		return fault{code: string(Throttled), retry: time.Duration(r.IntN(3)) * time.Second}
+		return fault{code: string(cloud.Throttled), retry: time.Duration(r.IntN(3)) * time.Second}
 	default:
 		return fault{}
 	}
@@ -171,7 +173,7 @@ func (h *history) event() {
 		h.stream.set(func() {
 			h.stream.mute, h.stream.err = mute, nil
 			if breaks {
-				h.stream.err = Errorf(Unavailable, "cut")
+				h.stream.err = cloud.Errorf(cloud.Unavailable, "cut")
 			}
 		})
 	case n < 12:
@@ -211,7 +213,7 @@ func (h *history) reconcile(m *machine) {
 			if a.Observe(m.ref).Gone {
 				h.cloud.with(func() {
 					for _, r := range h.cloud.resources {
-						if r.Token == m.ref.Token && r.OwnershipID == "own" && r.Kind == KindInstance && r.State != StateTerminated {
+						if r.Token == m.ref.Token && r.OwnershipID == "own" && r.Kind == cloud.KindInstance && r.State != cloud.StateTerminated {
 							h.Errorf("%s is said to be gone, and %s is %s", m.ref.Token, r.ID, r.State)
 						}
 					}
@@ -236,7 +238,7 @@ func (h *history) check() {
 // dead looks whether nothing of a machine is alive.
 func (h *history) dead(m *machine) {
 	for id, r := range h.cloud.resources {
-		if r.Token == m.ref.Token && r.State != StateTerminated {
+		if r.Token == m.ref.Token && r.State != cloud.StateTerminated {
 			h.Errorf("%s is said to be deleted, and %s is %s", m.ref.Token, id, r.State)
 		}
 	}
@@ -244,7 +246,7 @@ func (h *history) dead(m *machine) {
 
 func (h *history) foreign() (alive []string) {
 	for id, r := range h.cloud.resources {
-		if r.OwnershipID == "foreign" && r.Kind == KindInstance && r.State == StateRunning {
+		if r.OwnershipID == "foreign" && r.Kind == cloud.KindInstance && r.State == cloud.StateRunning {
 			alive = append(alive, id)
 		}
 	}

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package driverkit
 
 import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // memoKept bounds the answers that a Memo keeps.
@@ -34,7 +36,7 @@ func (m *Memo[T]) Get(ctx context.Context, key string, ask func(context.Context)
 	case a.turn <- struct{}{}:
 		defer func() { <-a.turn }()
 	case <-ctx.Done():
-		return none, &Error{Code: Unavailable, Message: "waited for another's answer until the time was up", Err: ctx.Err()}
+		return none, &cloud.Error{Code: cloud.Unavailable, Message: "waited for another's answer until the time was up", Err: ctx.Err()}
 	}
 	if time.Now().Before(a.until) {
 		return a.value, nil

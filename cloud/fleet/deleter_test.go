@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package cloud
+package fleet
 
 import (
 	"fmt"
@@ -8,10 +8,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 // gone asks for the deletion as a controller does, which writes down the provider ID that it learns.
-func gone(a *Account, ref *Reference) bool {
+func gone(a *Account, ref *cloud.Reference) bool {
 	d := a.Delete(*ref)
 	if ref.ProviderID == "" && d.Instance != nil {
 		ref.ProviderID = d.Instance.ProviderID
@@ -29,7 +31,7 @@ func seen(d Deletion) string {
 }
 
 // remove deletes and waits until it is gone, as a controller does that heeds OnMachines.
-func remove(t *testing.T, a *Account, ref Reference, limit time.Duration) time.Duration {
+func remove(t *testing.T, a *Account, ref cloud.Reference, limit time.Duration) time.Duration {
 	t.Helper()
 	return until(t, limit, ref.Token+" is gone", func() bool { return gone(a, &ref) })
 }
@@ -70,11 +72,11 @@ func TestDeleteOne(t *testing.T) {
 }
 
 // observed makes n instances that are looked after.
-func (c *testCloud) observed(a *Account, n int) (refs []Reference) {
+func (c *testCloud) observed(a *Account, n int) (refs []cloud.Reference) {
 	c.with(func() {
 		for i := range n {
 			r := c.make(fmt.Sprint(i), "own", "a")
-			refs = append(refs, Reference{Token: r.Token, OwnershipID: "own", ProviderID: "test:///" + r.ID})
+			refs = append(refs, cloud.Reference{Token: r.Token, OwnershipID: "own", ProviderID: "test:///" + r.ID})
 		}
 	})
 	for _, ref := range refs {
@@ -174,7 +176,7 @@ func TestDeleteInSteps(t *testing.T) {
 				a := c.begin(t).account(t)
 				ref := running(t, a, "m")
 				if test.off {
-					c.with(func() { c.change(c.made["m"], StateStopped) })
+					c.with(func() { c.change(c.made["m"], cloud.StateStopped) })
 				}
 				time.Sleep(time.Minute)
 				a.Delete(ref)
@@ -247,11 +249,11 @@ func TestDeleteAtOnce(t *testing.T) {
 		c := newTestCloud(t)
 		c.dependants = 1
 		a := c.begin(t).account(t)
-		var refs []Reference
+		var refs []cloud.Reference
 		c.with(func() {
 			for i := range 300 {
 				r := c.make(fmt.Sprint(i), "own", "a")
-				refs = append(refs, Reference{Token: r.Token, OwnershipID: "own", ProviderID: "test:///" + r.ID})
+				refs = append(refs, cloud.Reference{Token: r.Token, OwnershipID: "own", ProviderID: "test:///" + r.ID})
 			}
 		})
 		for _, ref := range refs {
@@ -282,14 +284,14 @@ func TestSettle(t *testing.T) {
 		c.lag = 5 * time.Second
 		s := c.begin(t)
 		a := s.account(t)
-		never, late := Reference{Token: "never", OwnershipID: "own"}, Reference{Token: "late", OwnershipID: "own"}
+		never, late := cloud.Reference{Token: "never", OwnershipID: "own"}, cloud.Reference{Token: "late", OwnershipID: "own"}
 		c.setFault(func(op string) fault {
 			if op == "run" {
 				return fault{cut: true, late: 55 * time.Second}
 			}
 			return fault{}
 		})
-		if _, err := a.Ensure(t.Context(), request("late"), nil); CodeOf(err) != Unavailable {
+		if _, err := a.Ensure(t.Context(), request("late"), nil); cloud.CodeOf(err) != cloud.Unavailable {
 			t.Fatal(err)
 		}
 		a.Delete(late)
@@ -318,7 +320,7 @@ func TestRecordedBeforeGone(t *testing.T) {
 			a := s.account(t)
 			var id string
 			c.with(func() { id = "test:///" + c.make("m", "own", "a").ID })
-			ref := Reference{Token: "m", OwnershipID: "own"}
+			ref := cloud.Reference{Token: "m", OwnershipID: "own"}
 			if listed {
 				a.Observe(ref)
 				time.Sleep(time.Minute)
@@ -351,7 +353,7 @@ func TestHiddenDependants(t *testing.T) {
 		a := c.begin(t).account(t)
 		for i := range 80 {
 			c.with(func() { c.make(fmt.Sprint(i), "own", "a") }) // by a process that died
-			ref := Reference{Token: fmt.Sprint(i), OwnershipID: "own"}
+			ref := cloud.Reference{Token: fmt.Sprint(i), OwnershipID: "own"}
 			remove(t, a, ref, 5*time.Minute)
 			if ids := c.alive(ref.Token); len(ids) != 0 {
 				t.Errorf("alive: %v", ids)
@@ -368,7 +370,7 @@ func TestForgottenRecorded(t *testing.T) {
 			c := newTestCloud(t)
 			c.lag = lag
 			a := c.begin(t).account(t)
-			took := remove(t, a, Reference{Token: "m", OwnershipID: "own", ProviderID: "test:///i-9"}, time.Minute)
+			took := remove(t, a, cloud.Reference{Token: "m", OwnershipID: "own", ProviderID: "test:///i-9"}, time.Minute)
 			if took < lag || took > lag+3*time.Second {
 				t.Errorf("with a lag of %s: %s", lag, took)
 			}
@@ -387,11 +389,11 @@ func TestForeignIsNeverDeleted(t *testing.T) {
 			c.make("m", "foreign", "a")
 			c.make("m", "own", "a")
 		})
-		ref := Reference{Token: "m", OwnershipID: "own", ProviderID: "test:///i-0002"}
+		ref := cloud.Reference{Token: "m", OwnershipID: "own", ProviderID: "test:///i-0002"}
 		a.Delete(ref)
 		time.Sleep(10 * time.Minute)
 		d := a.Delete(ref)
-		if d.Gone || CodeOf(d.Err) != Conflict || len(d.Left) != 2 || s.count("m") != 1 {
+		if d.Gone || cloud.CodeOf(d.Err) != cloud.Conflict || len(d.Left) != 2 || s.count("m") != 1 {
 			t.Errorf("%+v, told %d times", d, s.count("m"))
 		}
 		if ids := c.alive("m"); !slices.Equal(ids, []string{"i-0001", "nic-i-0001-0"}) {
@@ -412,7 +414,7 @@ func TestUnknownOwner(t *testing.T) {
 			c.make("m", "own", "a")
 			c.make("other", "own", "a")
 		})
-		remove(t, a, Reference{Token: "m"}, time.Minute)
+		remove(t, a, cloud.Reference{Token: "m"}, time.Minute)
 		if ids := append(c.alive("m"), c.alive("other")...); !slices.Equal(ids, []string{"i-0002"}) {
 			t.Errorf("alive: %v", ids)
 		}
@@ -428,7 +430,7 @@ func TestDuplicatesGo(t *testing.T) {
 			c.make("m", "own", "a")
 			c.make("m", "own", "b")
 		})
-		remove(t, a, Reference{Token: "m", OwnershipID: "own", ProviderID: "test:///i-0001"}, time.Minute)
+		remove(t, a, cloud.Reference{Token: "m", OwnershipID: "own", ProviderID: "test:///i-0001"}, time.Minute)
 		if ids := c.alive("m"); len(ids) != 0 {
 			t.Errorf("alive: %v", ids)
 		}
@@ -445,7 +447,7 @@ func TestNewCredentials(t *testing.T) {
 		c.with(func() { c.credential = "new" })
 		a.Delete(ref)
 		time.Sleep(20 * time.Minute)
-		if d := a.Delete(ref); d.Gone || CodeOf(d.Err) != Unauthorized {
+		if d := a.Delete(ref); d.Gone || cloud.CodeOf(d.Err) != cloud.Unauthorized {
 			t.Errorf("%+v", d)
 		}
 		if o := a.Observe(kept); o.Gone || o.Instance == nil || a.Inventory().Fresh {
@@ -471,7 +473,7 @@ func TestOneFailureAmongMany(t *testing.T) {
 		c := newTestCloud(t)
 		s := c.begin(t)
 		a := s.account(t)
-		var refs []Reference
+		var refs []cloud.Reference
 		for i := range 10 {
 			refs = append(refs, running(t, a, fmt.Sprint(i)))
 		}
@@ -485,7 +487,7 @@ func TestOneFailureAmongMany(t *testing.T) {
 			}
 		}
 		time.Sleep(5 * time.Minute)
-		if d := a.Delete(refs[3]); d.Gone || CodeOf(d.Err) != InvalidSpec || len(d.Left) != 1 {
+		if d := a.Delete(refs[3]); d.Gone || cloud.CodeOf(d.Err) != cloud.InvalidSpec || len(d.Left) != 1 {
 			t.Errorf("%+v", d)
 		}
 		if n := c.count("terminate"); n > 20 {
