@@ -38,7 +38,6 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap"
 	"github.com/drover-io/drover/cloud/fleet"
-	"github.com/drover-io/drover/cloud/registry"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/controllers"
 )
@@ -69,6 +68,7 @@ type options struct {
 	machines        int
 	ambient         []string
 	simulated       string
+	simulatedCloud  bool
 	probeInterval   time.Duration
 	nodeLate        time.Duration
 	shutdownTimeout time.Duration
@@ -126,7 +126,8 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.IntVar(&o.machines, "machine-concurrency", 50, "Machines and bootstrap configs worked on at a time.")
 	f.IntVar(&o.concurrency, "concurrency", 10, "Objects of each other kind worked on at a time.")
 	f.StringSliceVar(&o.ambient, "ambient-credentials-namespaces", nil, "Namespaces whose CloudAccounts may use the manager's own credentials. Default: none.")
-	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Default: none.")
+	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Turns --simulated-cloud on. Default: none.")
+	f.BoolVar(&o.simulatedCloud, "simulated-cloud", false, "Offer the simulated cloud to CloudAccounts. For trying Drover out: an account of it may send a Secret of its namespace to any endpoint.")
 	f.DurationVar(&o.cloudCall, "cloud-call-timeout", fleet.DefaultCall, "How long one call to a cloud may take. A machine whose creation was not recorded is believed to be absent after twice this time.")
 	f.DurationVar(&o.nodeLate, "node-late-after", 5*time.Minute, "How long a VM may run before its CloudMachine says why it is not a ready Node. Nothing else follows from it.")
 	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Time between two probes of an adopted control plane.")
@@ -259,7 +260,7 @@ func (o *options) webhookServer(tlsOptions []func(*tls.Config)) webhook.Server {
 func (o *options) accountReconciler(mgr ctrl.Manager, accounts *fleet.Accounts, changed, machines *controllers.Trigger) *controllers.CloudAccountReconciler {
 	return &controllers.CloudAccountReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts, Changed: changed, Machines: machines,
-		AmbientNamespaces: o.ambient, SimulatedEndpoint: o.simulated, WatchFilterValue: o.watchFilter,
+		AmbientNamespaces: o.ambient, WatchFilterValue: o.watchFilter,
 	}
 }
 
@@ -275,7 +276,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
-	clouds := registry.Clouds()
+	clouds := o.clouds()
 	if o.part == runSafety {
 		return o.registerSafety(ctx, mgr, clouds, identity)
 	}

@@ -23,7 +23,6 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
-	"github.com/drover-io/drover/cloud/registry"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
 )
@@ -127,7 +126,8 @@ without a machine is known from the status that the manager has written.`,
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Path of the management cluster's kubeconfig. Default: the Pod's service account, or $KUBECONFIG.")
 	f.StringVar(&o.namespace, "namespace", "", "Namespace to look at. Default: all namespaces.")
 	f.StringSliceVar(&o.ambient, "ambient-credentials-namespaces", nil, "Namespaces whose CloudAccounts may use this process's own credentials. Default: none.")
-	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Default: none.")
+	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Turns --simulated-cloud on. Default: none.")
+	f.BoolVar(&o.simulatedCloud, "simulated-cloud", false, "Offer the simulated cloud to CloudAccounts. For trying Drover out: an account of it may send a Secret of its namespace to any endpoint.")
 	f.DurationVar(&o.cloudCall, "cloud-call-timeout", fleet.DefaultCall, "How long one call to a cloud may take.")
 	o.safety.addOrphanFlags(f)
 	return cmd
@@ -156,10 +156,10 @@ func (o *options) dryRun(ctx context.Context, out io.Writer) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	accounts := fleet.NewAccounts(fleet.Options{Clouds: registry.Clouds(), Times: fleet.TimesFor(o.cloudCall)})
+	accounts := fleet.NewAccounts(fleet.Options{Clouds: o.clouds(), Times: fleet.TimesFor(o.cloudCall)})
 	go func() { _ = accounts.Start(ctx) }()
 	connect := &controllers.CloudAccountReconciler{
-		Client: c, APIReader: c, Accounts: accounts, AmbientNamespaces: o.ambient, SimulatedEndpoint: o.simulated, ConnectOnly: true,
+		Client: c, APIReader: c, Accounts: accounts, AmbientNamespaces: o.ambient, ConnectOnly: true,
 	}
 	collector := &safety.OrphanReconciler{
 		Client: c, APIReader: c, Accounts: accounts, Identity: identity, Namespace: o.namespace,

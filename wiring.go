@@ -23,6 +23,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/registry"
 	"github.com/drover-io/drover/controllers"
 )
 
@@ -116,10 +117,10 @@ func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *cluster
 			return none, fmt.Errorf("reading the CloudMachine: %w", err)
 		}
 		for _, row := range clouds {
-			if !row.InMachine(&cloudMachine.Spec.CloudMachineFields) {
+			if !row.Union.InMachine(&cloudMachine.Spec.CloudMachineFields) {
 				continue
 			}
-			host := bootstrap.Host{Takes: row.Takes}
+			host := bootstrap.Host{Takes: row.CheckUserData}
 			if row.ProviderID == nil {
 				return host, nil
 			}
@@ -127,11 +128,19 @@ func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *cluster
 			if err := c.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: cloudMachine.Spec.AccountRef.Name}, account); err != nil {
 				return none, fmt.Errorf("reading the CloudMachine's account: %w", err)
 			}
-			if row.InAccount(&account.Spec) {
+			if row.Union.InAccount(&account.Spec) {
 				host.ProviderID = row.ProviderID(&account.Spec)
 			}
 			return host, nil
 		}
 		return none, nil
 	}
+}
+
+// clouds are the rows that this process offers.
+func (o *options) clouds() []cloud.Cloud {
+	if o.simulated == "" && !o.simulatedCloud {
+		return registry.Clouds()
+	}
+	return registry.WithSimulated(o.simulated)
 }

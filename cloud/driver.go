@@ -7,11 +7,8 @@
 package cloud
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -38,84 +35,134 @@ type Cloud struct {
 	// Name is the cloud's key in the unions of CloudAccount and CloudMachine, and the label of its metrics.
 	Name string
 
-	// InAccount and InMachine tell whether the union's member for this cloud is set.
-	InAccount func(*infrav1.CloudAccountSpec) bool
-	InMachine func(*infrav1.CloudMachineFields) bool
-
-	// ValidateAccount and ValidateMachine check what the CRD can't. They make no call: webhooks use them.
-	ValidateAccount func(*infrav1.CloudAccountSpec, *field.Path) field.ErrorList
-	ValidateMachine func(*infrav1.CloudMachineFields, *field.Path) field.ErrorList
+	// Union reads and validates the cloud's member of both unions. Make it a Fields.
+	Union Union
 
 	// New makes the account's driver. It makes no call. Errors are InvalidSpec or Unauthorized (a Secret that
 	// lacks a key).
 	New func(Config) (Driver, error)
 
-	// Roots returns the authorities that the account's endpoint is verified against, for a cloud whose accounts bring
-	// their own. nil, or a nil answer: the system's. It makes no call. Errors are InvalidSpec.
-	Roots func(*infrav1.CloudAccountSpec) (*x509.CertPool, error)
-
-	// TLS is asked instead of Roots where it is set: for a cloud whose credentials say how its endpoint proves itself, or are
-	// a certificate themselves. It makes no call. Errors are InvalidSpec or Unauthorized.
-	TLS func(account *infrav1.CloudAccountSpec, credentials map[string][]byte) (*tls.Config, error)
-
 	// Limits are the rate limits that the cloud documents, or a prudent guess where it documents none.
 	Limits Limits
 
-	// Consistency is how long after a successful create a read may still miss the resource. 0 where the cloud
-	// reads its own writes. Within it, a read that finds nothing is not believed.
-	Consistency time.Duration
+	// Batch bounds what one Describe or Delete carries.
+	Batch Batch
 
-	// Whole says that all that Ensure makes goes with its instance by the cloud's own doing. Then an instance that the cloud
-	// shows as terminated has left nothing that a read could still miss. Otherwise its dependants may be hidden for Consistency.
-	Whole bool
+	// Traits are what the engine must know of the cloud's behaviour.
+	Traits Traits
 
-	// Shutdown is how long an instance takes, as a rule, from the call that deletes it until it is gone. While many go at once, they are looked at
-	// no more often than that, and collected for up to half of it. 0 where it is gone at once, or nobody knows.
-	Shutdown time.Duration
+	// CheckUserData returns an error that states both sizes if the cloud does not take user data as large as these,
+	// after whatever encoding the driver applies. MaxUserData makes one for a cloud that only counts bytes.
+	CheckUserData func(userData []byte) error
 
-	// Zonal says that Ensure is idempotent within one failure domain alone: the same token makes a second instance in
-	// another. Then the domain is on record before a create is sent, Account.Ensure is asked for that one alone, and a machine
-	// leaves it only after the cloud has refused it there.
-	Zonal bool
-
-	// MaxUserData is the largest user data in bytes, as Request carries it, before any encoding.
-	MaxUserData int
-
-	// TakesUserData is an error, with the numbers, where user data that are no larger don't fit after whatever encoding. nil: all do.
-	TakesUserData func([]byte) error
-
-	// MaxBatch is how many References one Describe, and how many Resources one Delete, may carry. At least 1.
-	MaxBatch int
-
-	// MaxDelete is how many Resources one Delete may carry, where that is fewer: where each is a call of its own, and all must end within the time
-	// of one. 0: MaxBatch.
-	MaxDelete int
-
-	// ProviderID returns a machine's provider ID as its user data can say it, which are written before the machine has a token: a text with
-	// cloud-init's instance-data variables, such as "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}".
-	// nil where the guest can't know it: then the controller sets it on the Node.
+	// ProviderID returns a machine's provider ID as user data can express it, which are written before the machine has a
+	// token: a text with cloud-init's instance-data variables, such as
+	// "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}". nil where the guest can't know it: then the
+	// controller sets it on the Node.
 	ProviderID func(*infrav1.CloudAccountSpec) string
-
-	// Zone returns the zone that a machine's own fields ask for, or "". Zones are what Info.FailureDomains lists.
-	Zone func(*infrav1.CloudMachineFields) string
 }
 
-// DeleteBatch is how many Resources one Delete may carry.
-func (c *Cloud) DeleteBatch() int { return max(cmp.Or(c.MaxDelete, c.MaxBatch), 1) }
+// Batch is how many References one Describe, and how many Resources one Delete, may carry. Both are at least 1. Delete
+// is the smaller one where each resource is a call of its own, and all must end within the time of one call.
+type Batch struct {
+	Read, Delete int
+}
 
-// Takes is an error, with the numbers, where the cloud does not take user data as large as these.
-func (c *Cloud) Takes(userData []byte) error {
-	if c.MaxUserData > 0 && len(userData) > c.MaxUserData {
-		return fmt.Errorf("the user data has %d bytes, and cloud %q takes %d at most", len(userData), c.Name, c.MaxUserData)
-	}
-	if c.TakesUserData == nil {
+// Traits are the behaviours in which clouds differ. The zero value is the most demanding cloud for the engine: it reads
+// its own writes, instances end at once, and nothing goes by itself.
+type Traits struct {
+	// ReadLag is how long after a successful create a read may still miss the resource; 0 where the cloud reads its own
+	// writes. Within it, a read that finds nothing proves nothing.
+	ReadLag time.Duration
+
+	// CreateHorizon is how long a create of which no answer came may still take effect, counted from when it was sent;
+	// 0: twice the bound of one call. A token that may have been sent is not believed to be unused before.
+	CreateHorizon time.Duration
+
+	// TerminationTime is how long an instance usually takes from the call that deletes it until it is gone. While many are
+	// deleted at once, they are read no more often than that. 0 where it is gone at once, or nobody knows.
+	TerminationTime time.Duration
+
+	// CascadesDelete is true if deleting the instance also deletes everything else that Ensure created, by the cloud's
+	// own doing. Then an instance that the cloud shows as terminated has left nothing behind.
+	CascadesDelete bool
+
+	// ZonalIdempotency is true if Ensure is idempotent within one failure domain alone: the same token makes a second
+	// instance in another one. Then the domain is recorded before a create is sent, and a machine leaves it only after
+	// the cloud has refused it there.
+	ZonalIdempotency bool
+}
+
+// MaxUserData is a Cloud.CheckUserData that allows so many bytes.
+func MaxUserData(limit int) func([]byte) error {
+	return func(userData []byte) error {
+		if len(userData) > limit {
+			return fmt.Errorf("the user data has %d bytes, and the cloud takes at most %d", len(userData), limit)
+		}
 		return nil
 	}
-	err := c.TakesUserData(userData)
-	if e := (*Error)(nil); errors.As(err, &e) {
-		return errors.New(e.Message) // what it is called is for those who send a request
+}
+
+// Union reads and validates one cloud's member of the unions in CloudAccount and CloudMachine. Validation checks what the
+// CRD can't, and makes no call: webhooks use it.
+type Union interface {
+	InAccount(*infrav1.CloudAccountSpec) bool
+	InMachine(*infrav1.CloudMachineFields) bool
+	ValidateAccount(*infrav1.CloudAccountSpec, *field.Path) field.ErrorList
+	ValidateMachine(*infrav1.CloudMachineFields, *field.Path) field.ErrorList
+}
+
+// Fields is the Union of a cloud whose member has the type A in a CloudAccount, and M in a CloudMachine.
+type Fields[A, M any] struct {
+	// Account and Machine return the cloud's member; nil where it is not set.
+	Account func(*infrav1.CloudAccountSpec) *A
+	Machine func(*infrav1.CloudMachineFields) *M
+	// CheckAccount and CheckMachine are called only where the member is set; nil: there is nothing to check. path is that
+	// of what holds the union.
+	CheckAccount func(spec *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList
+	CheckMachine func(machine *M, path *field.Path) field.ErrorList
+}
+
+// InAccount implements Union.
+func (f Fields[A, M]) InAccount(spec *infrav1.CloudAccountSpec) bool {
+	return spec != nil && f.Account(spec) != nil
+}
+
+// InMachine implements Union.
+func (f Fields[A, M]) InMachine(fields *infrav1.CloudMachineFields) bool {
+	return fields != nil && f.Machine(fields) != nil
+}
+
+// ValidateAccount implements Union.
+func (f Fields[A, M]) ValidateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
+	if f.CheckAccount == nil || !f.InAccount(spec) {
+		return nil
 	}
-	return err
+	return f.CheckAccount(spec, path)
+}
+
+// ValidateMachine implements Union.
+func (f Fields[A, M]) ValidateMachine(fields *infrav1.CloudMachineFields, path *field.Path) field.ErrorList {
+	if f.CheckMachine == nil || !f.InMachine(fields) {
+		return nil
+	}
+	return f.CheckMachine(f.Machine(fields), path)
+}
+
+// MachineOf returns the cloud's member of a machine, or InvalidSpec where it is not set.
+func (f Fields[A, M]) MachineOf(fields *infrav1.CloudMachineFields) (*M, error) {
+	if !f.InMachine(fields) {
+		return nil, Errorf(InvalidSpec, "the machine does not describe a machine of this account's cloud")
+	}
+	return f.Machine(fields), nil
+}
+
+// AccountOf returns the cloud's member of an account, or InvalidSpec where it is not set.
+func (f Fields[A, M]) AccountOf(spec *infrav1.CloudAccountSpec) (*A, error) {
+	if !f.InAccount(spec) {
+		return nil, Errorf(InvalidSpec, "the account does not describe an account of this cloud")
+	}
+	return f.Account(spec), nil
 }
 
 // Config is what a driver is made from.
@@ -123,17 +170,16 @@ type Config struct {
 	// Account is the CloudAccount's spec.
 	Account *infrav1.CloudAccountSpec
 
-	// Credentials is the Secret's data; nil means ambient credentials, which the caller has permitted.
+	// Credentials is the Secret's data; nil means ambient credentials, which the caller has permitted. A tenant's endpoint
+	// never goes together with those.
 	Credentials map[string][]byte
 
-	// Endpoint is the operator's own endpoint, for a cloud that has one (--simulated-endpoint). A tenant's endpoint
-	// is in Account and never goes together with ambient credentials.
-	Endpoint string
-
-	// Transport carries every call. It waits for the account's rate limit, bounds each call in time and counts it.
-	// A driver must send all its traffic through it, and name each call by WithOperation. An error of the Transport's
-	// that is *Queued (the turn would come too late for ctx) must stay in the chain of the driver's error.
-	Transport http.RoundTripper
+	// Connect returns what carries every call. It waits for the account's rate limit, bounds each call in time and counts
+	// it. With a TLS configuration the connections are the account's own and trust as that says; nil: they are shared,
+	// and trust the system's authorities. A driver calls it once, sends all its traffic through it, and names each
+	// call by WithOperation. An error of the carrier that is *Queued (the turn would come too late for ctx) must stay
+	// in the chain of the driver's error.
+	Connect func(*tls.Config) (http.RoundTripper, error)
 }
 
 // Driver is what a cloud must be able to do. Every method is one attempt: it never sleeps, polls or retries (its SDK's
@@ -144,7 +190,7 @@ type Driver interface {
 	// It holds the cloud, endpoint, region and the account's own ID or the credentials' public part; no secret. No call.
 	Identity() string
 
-	// Probe proves the credentials by the cheapest call there is.
+	// Probe proves the credentials, and tells where they lead, by the cheapest calls there are.
 	Probe(ctx context.Context) (Info, error)
 
 	// Ensure creates the machine, or moves its creation one step on. It is idempotent by req.Token: whatever happened to
@@ -160,11 +206,11 @@ type Driver interface {
 
 	// Describe is a live read of everything that carries one of the tokens, instances and dependants, terminated
 	// instances included; and the instance that a ProviderID names, provided its tags are the Reference's. At most
-	// MaxBatch references come. A reference for which nothing is there is not an error: nothing is returned for it.
+	// Batch.Read references come. A reference for which nothing is there is not an error: nothing is returned for it.
 	Describe(ctx context.Context, refs []Reference) ([]Resource, error)
 
-	// Delete moves the deletion of each resource one step on, and waits for none. At most DeleteBatch come. The answer has
-	// one error for each resource: nil for accepted or gone already.
+	// Delete moves the deletion of each resource one step on, and waits for no instance to end. At most Batch.Delete come.
+	// The answer has one error for each resource: nil for accepted or gone already.
 	Delete(ctx context.Context, resources []Resource) []error
 
 	// Offering says what a machine of this kind will be. An unknown type or image is InvalidSpec.
@@ -173,6 +219,10 @@ type Driver interface {
 
 // Info is what Probe learns.
 type Info struct {
+	// Place identifies where the credentials lead: what the cloud itself answers, never what the account's spec claims. It
+	// is stable for the place's life, holds no secret, and differs wherever a machine of one place can't be seen in the
+	// other. Example: "aws:123456789012:us-east-1". The engine pins it, and uses no credentials that lead elsewhere.
+	Place string
 	// FailureDomains are the zones in which machines can be made, sorted.
 	FailureDomains []string
 }
@@ -181,11 +231,12 @@ type Info struct {
 type Request struct {
 	// Token is the CloudMachine's spec.creationToken, OwnershipID its CloudCluster's.
 	Token, OwnershipID string
-	// Attempt counts the creates that a Zonal cloud has refused. A token of the cloud's own is made of Token and this: it is a new one
-	// after each refusal, and the same one otherwise. Open says that an earlier create of this attempt may have been
-	// sent, by this process or one before it, and that nobody was told what came of it.
+	// Attempt counts the creates that a cloud with zonal idempotency has refused. A client token of the cloud's own is made
+	// of Token and Attempt: it is a new one after each refusal, and the same one otherwise.
 	Attempt int
-	Open    bool
+	// MaybeSent is true if an earlier create of this attempt may have been sent, by this process or one before it, whose
+	// answer nobody knows. A driver without client tokens must then not trust a single read that finds nothing.
+	MaybeSent bool
 	// Namespace and Name are the CloudMachine's: for the name that people see, made to fit the cloud, and TagMachine.
 	Namespace, Name string
 	// FailureDomain to put it in; empty where the cloud has none or may choose.
@@ -255,6 +306,11 @@ type Resource struct {
 	ImageID string
 	// Interruptible is true when the cloud may take the instance back.
 	Interruptible bool
+	// Code says what kind of failure made it StateFailed, or keeps it StatePending; "" where the cloud does not say. NoCapacity
+	// is how a create reports that the cloud accepted and then found no room for.
+	Code Code
+	// GuestReported are those of Addresses for which nobody but the guest itself vouches.
+	GuestReported []string
 	// Reason says why it is Failed, Stopped or Terminated, or still Pending, in the cloud's words; for people. It stays the same
 	// as long as nothing changes.
 	Reason string
@@ -263,6 +319,15 @@ type Resource struct {
 	Notice string
 	// Ending is true when the cloud is about to take an Interruptible instance back, within minutes: its Machine gives way to a successor.
 	Ending bool
+}
+
+// Placer is a Driver whose machines' own fields may allow some failure domains alone, such as those of the subnets that
+// they name.
+type Placer interface {
+	Driver
+
+	// FailureDomains returns the domains in which a machine with these fields can be made; none: all of Info's.
+	FailureDomains(ctx context.Context, fields *infrav1.CloudMachineFields) ([]string, error)
 }
 
 // Offering is what a machine will be as a Node, for scale from zero.

@@ -39,8 +39,6 @@ type CloudAccountReconciler struct {
 	Machines *Trigger
 	// AmbientNamespaces are the namespaces that may use the manager's own credentials.
 	AmbientNamespaces []string
-	// SimulatedEndpoint is the operator's own simulated cloud.
-	SimulatedEndpoint string
 	WatchFilterValue  string
 	// ConnectOnly makes live accounts and nothing else: another process writes the objects.
 	ConnectOnly bool
@@ -202,9 +200,6 @@ type refusal struct{ reason, message string }
 // config gathers what the live account is made from, or why it may not be made.
 func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.CloudAccount) (fleet.AccountConfig, *refusal, error) {
 	config := fleet.AccountConfig{Spec: account.Spec}
-	if sim := account.Spec.Simulated; sim != nil && sim.Endpoint == "" {
-		config.Endpoint = r.SimulatedEndpoint
-	}
 	if account.Spec.CredentialsRef == nil {
 		return config, r.refuseAmbient(account), nil
 	}

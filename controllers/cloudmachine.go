@@ -251,7 +251,7 @@ func waitsFor(s *machineScope) (reason, message string) {
 			s.cluster.Name, s.unreachable)
 	case s.account == nil:
 		return infrav1.WaitingForAccountReason, fmt.Sprintf("waits for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name)
-	case !s.account.Cloud().InMachine(&s.Spec.CloudMachineFields):
+	case !s.account.Cloud().Union.InMachine(&s.Spec.CloudMachineFields):
 		return infrav1.InvalidSpecReason, fmt.Sprintf("CloudAccount %q is of cloud %q, and this machine's fields are another's: make a new template",
 			s.Spec.AccountRef.Name, s.account.Cloud().Name)
 	case s.owner.Spec.Bootstrap.DataSecretName == nil:

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,7 +35,7 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (re
 	claimed := s.DeepCopy()
 	controllerutil.AddFinalizer(claimed, infrav1.MachineFinalizer)
 	claimed.Spec.CreationToken = r.newToken()
-	if s.account.Cloud().Zonal {
+	if s.account.Cloud().Traits.ZonalIdempotency {
 		var err error
 		if claimed.Spec.CreationDomain, err = r.chooseDomain(ctx, &machineScope{CloudMachine: claimed, owner: s.owner, account: s.account}); err != nil {
 			return r.noDomain(s, err)
@@ -132,9 +133,8 @@ func (r *CloudMachineReconciler) userData(ctx context.Context, s *machineScope) 
 	if !ok {
 		return nil, fmt.Sprintf("Secret %q has no key \"value\", which should hold the bootstrap data", name), nil
 	}
-	if limit := s.account.Cloud().MaxUserData; limit > 0 && len(data) > limit {
-		return nil, fmt.Sprintf("the bootstrap data in Secret %q has %d bytes, and cloud %q takes %d at most: shorten files and commands",
-			name, len(data), s.account.Cloud().Name, limit), nil
+	if err := s.account.Cloud().CheckUserData(data); err != nil {
+		return nil, fmt.Sprintf("the bootstrap data in Secret %q is too long: %v; shorten files and commands", name, err), nil
 	}
 	return data, "", nil
 }
@@ -142,7 +142,7 @@ func (r *CloudMachineReconciler) userData(ctx context.Context, s *machineScope) 
 // ensure asks the account; open says that a create may have been sent before.
 func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, userData []byte, open bool) (cloud.Resource, error) {
 	domains := []string{s.Spec.CreationDomain}
-	if !s.account.Cloud().Zonal {
+	if !s.account.Cloud().Traits.ZonalIdempotency {
 		var err error
 		if domains, err = r.domains(ctx, s); err != nil {
 			return cloud.Resource{}, err
@@ -151,7 +151,7 @@ func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, us
 	return s.account.Ensure(ctx, cloud.Request{
 		Token:       s.Spec.CreationToken,
 		Attempt:     int(s.Spec.CreationAttempt),
-		Open:        open,
+		MaybeSent:   open,
 		OwnershipID: s.ownershipID,
 		Namespace:   s.Namespace,
 		Name:        s.Name,
@@ -163,13 +163,18 @@ func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, us
 // domains returns the failure domains that the machine may go to, in the order to try: its own, its Machine's, or all of
 // the account's. Of all, each machine starts with another, and always with the same one.
 func (r *CloudMachineReconciler) domains(ctx context.Context, s *machineScope) ([]string, error) {
-	if zone := s.account.Cloud().Zone; zone != nil {
-		if z := zone(&s.Spec.CloudMachineFields); z != "" {
-			return []string{z}, nil
-		}
+	allowed, err := s.account.FailureDomains(ctx, &s.Spec.CloudMachineFields)
+	if err != nil {
+		return nil, err
 	}
-	if s.owner.Spec.FailureDomain != "" {
-		return []string{s.owner.Spec.FailureDomain}, nil
+	if len(allowed) == 1 {
+		return allowed, nil
+	}
+	if domain := s.owner.Spec.FailureDomain; domain != "" {
+		if len(allowed) > 0 && !slices.Contains(allowed, domain) {
+			return nil, cloud.Errorf(cloud.InvalidSpec, "the Machine asks for failure domain %q, and its fields allow only %q", domain, allowed)
+		}
+		return []string{domain}, nil
 	}
 	account := &infrav1.CloudAccount{}
 	key := client.ObjectKey{Namespace: s.Namespace, Name: s.Spec.AccountRef.Name}
@@ -177,6 +182,9 @@ func (r *CloudMachineReconciler) domains(ctx context.Context, s *machineScope) (
 		return nil, fmt.Errorf("reading the CloudAccount: %w", err)
 	}
 	all := account.Status.FailureDomains
+	if len(allowed) > 0 {
+		all = allowed
+	}
 	if len(all) < 2 {
 		return all, nil
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Where a cloud's idempotency ends at the border of a failure domain (cloud.Cloud.Zonal), the domain belongs to the intent: it is
+// Where a cloud's idempotency ends at the border of a failure domain (cloud.Traits.ZonalIdempotency), the domain belongs to the intent: it is
 // written down with the token, and another is written down before it is asked. A machine leaves the domain on record only when
 // nothing can have been made there: because the cloud has refused this very machine, or because this process wrote the domain down and has
 // sent nothing yet. Whoever comes after a crash knows neither, and asks the domain on record first.
@@ -90,7 +90,7 @@ func (r *CloudMachineReconciler) chooseDomain(ctx context.Context, s *machineSco
 // moves tells whether the machine leaves the attempt on record for another; then that has been written down, and comes back as an
 // event.
 func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bool, error) {
-	if !s.account.Cloud().Zonal {
+	if !s.account.Cloud().Traits.ZonalIdempotency {
 		return false, nil
 	}
 	known := r.fates.of(s.CloudMachine)
@@ -121,7 +121,7 @@ func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, b
 	var queued *cloud.Queued
 	code := cloud.CodeOf(err)
 	surely := code != cloud.Unavailable && code != cloud.Unknown // refused, so that nothing is left behind
-	if errors.As(err, &queued) || (surely && !s.account.Cloud().Zonal) {
+	if errors.As(err, &queued) || (surely && !s.account.Cloud().Traits.ZonalIdempotency) {
 		r.fates.set(s.CloudMachine, before) // what an earlier process may have sent is as open as it was
 		return r.createFailed(s, err), nil
 	}

@@ -76,7 +76,7 @@ func (r *CloudMachineTemplateReconciler) describe(ctx context.Context, template 
 	if account == nil {
 		return r.waitForAccount(ctx, template, key)
 	}
-	if !account.Cloud().InMachine(spec) {
+	if !account.Cloud().Union.InMachine(spec) {
 		setNotReady(template, infrav1.InvalidSpecReason, fmt.Sprintf(
 			"CloudAccount %q is of the cloud %q, and the template has no fields of it", key.Name, account.Cloud().Name))
 		return reconcile.Result{}, nil

@@ -140,7 +140,7 @@ func (t *MachineTimes) observe(h *prometheus.HistogramVec, m *infrav1.CloudMachi
 		return
 	}
 	for _, row := range t.Clouds {
-		if row.InMachine(&m.Spec.CloudMachineFields) {
+		if row.Union.InMachine(&m.Spec.CloudMachineFields) {
 			h.WithLabelValues(row.Name).Observe(max(took, 0).Seconds())
 		}
 	}

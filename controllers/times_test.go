@@ -100,8 +100,8 @@ func TestMachineTimes(t *testing.T) {
 			g := NewWithT(t)
 			registry := prometheus.NewPedanticRegistry()
 			clouds := []cloud.Cloud{
-				{Name: "right", InMachine: func(*infrav1.CloudMachineFields) bool { return true }},
-				{Name: "wrong", InMachine: func(*infrav1.CloudMachineFields) bool { return false }},
+				{Name: "right", Union: cloud.Fields[infrav1.AWSAccount, infrav1.SimulatedMachine]{Machine: func(*infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return &infrav1.SimulatedMachine{} }}},
+				{Name: "wrong", Union: cloud.Fields[infrav1.AWSAccount, infrav1.SimulatedMachine]{Machine: func(*infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return nil }}},
 			}
 			c.happens(NewMachineTimes(one{CloudMachine: c.cached}, clouds, "", registry))
 			families, err := registry.Gather()

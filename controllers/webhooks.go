@@ -85,8 +85,8 @@ func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 func (w Webhooks) checkAccount(account *infrav1.CloudAccount) field.ErrorList {
 	path := field.NewPath("spec")
 	for _, row := range w.Clouds {
-		if row.InAccount(&account.Spec) {
-			return row.ValidateAccount(&account.Spec, path)
+		if row.Union.InAccount(&account.Spec) {
+			return row.Union.ValidateAccount(&account.Spec, path)
 		}
 	}
 	return field.ErrorList{field.Required(path, "no cloud that this manager knows is set; it knows "+w.names())}
@@ -95,7 +95,7 @@ func (w Webhooks) checkAccount(account *infrav1.CloudAccount) field.ErrorList {
 // checkAccountChange keeps an account on its cloud: its machines could be neither found nor deleted on another.
 func (w Webhooks) checkAccountChange(before, after *infrav1.CloudAccount) field.ErrorList {
 	for _, row := range w.Clouds {
-		if row.InAccount(&before.Spec) && !row.InAccount(&after.Spec) {
+		if row.Union.InAccount(&before.Spec) && !row.Union.InAccount(&after.Spec) {
 			return field.ErrorList{field.Forbidden(field.NewPath("spec", row.Name),
 				"an account can't change its cloud: make a new CloudAccount")}
 		}
@@ -105,8 +105,8 @@ func (w Webhooks) checkAccountChange(before, after *infrav1.CloudAccount) field.
 
 func (w Webhooks) checkMachine(fields *infrav1.CloudMachineFields, path *field.Path) field.ErrorList {
 	for _, row := range w.Clouds {
-		if row.InMachine(fields) {
-			return row.ValidateMachine(fields, path)
+		if row.Union.InMachine(fields) {
+			return row.Union.ValidateMachine(fields, path)
 		}
 	}
 	return field.ErrorList{field.Required(path, "no cloud that this manager knows is set; it knows "+w.names())}

@@ -70,7 +70,7 @@ func TestAmbientChain(t *testing.T) {
 			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys(), SessionToken: test.session})
 			account, asked := testAccount(""), map[string]int{}
 			account.CredentialsRef = nil
-			d, err := newDriver(cloud.Config{Account: account, Transport: transport(func(r *http.Request) (*http.Response, error) {
+			d, err := newDriver(cloud.Config{Account: account, Connect: through(func(r *http.Request) (*http.Response, error) {
 				op := cloud.OperationOf(r.Context()).Name
 				asked[op]++
 				if strings.HasSuffix(r.URL.Host, ".amazonaws.com") { // as if the stand-in were there

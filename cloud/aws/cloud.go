@@ -25,15 +25,20 @@ const (
 	maxTagKey, maxTagValue = 128, 256
 )
 
+// union is the cloud's member in those of CloudAccount and CloudMachine.
+var union = cloud.Fields[infrav1.AWSAccount, infrav1.AWSMachine]{
+	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.AWSAccount { return a.AWS },
+	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.AWSMachine { return m.AWS },
+	CheckAccount: validateAccount,
+	CheckMachine: validateMachine,
+}
+
 // Cloud is AWS's row in the registry.
 func Cloud() cloud.Cloud {
 	return cloud.Cloud{
-		Name:            "aws",
-		InAccount:       func(a *infrav1.CloudAccountSpec) bool { return a.AWS != nil },
-		InMachine:       func(m *infrav1.CloudMachineFields) bool { return m.AWS != nil },
-		ValidateAccount: validateAccount,
-		ValidateMachine: validateMachine,
-		New:             newDriver,
+		Name:  "aws",
+		Union: union,
+		New:   newDriver,
 		// EC2's user guide, "Request throttling for the Amazon EC2 API". An account has these for each region, and others
 		// may use it too: deletes are held to half of it.
 		Limits: cloud.Limits{
@@ -41,16 +46,17 @@ func Cloud() cloud.Cloud {
 			Delete: cloud.Limit{PerSecond: 2.5, Burst: 50},
 			Read:   cloud.Limit{PerSecond: 20, Burst: 100},
 		},
-		Consistency: consistency,
-		Shutdown:    shutdown,
-		Whole:       true, // blockDevices and networkInterfaces see to it
-		Zonal:       true,
-		MaxUserData: maxUserData,
-		TakesUserData: func(data []byte) error {
+		Traits: cloud.Traits{
+			ReadLag:          consistency,
+			TerminationTime:  shutdown,
+			CascadesDelete:   true, // blockDevices and networkInterfaces see to it
+			ZonalIdempotency: true,
+		},
+		CheckUserData: func(data []byte) error {
 			_, err := userData(data)
 			return err
 		},
-		MaxBatch: maxBatch,
+		Batch: cloud.Batch{Read: maxBatch, Delete: maxBatch},
 		ProviderID: func(*infrav1.CloudAccountSpec) string {
 			return providerID("{{ v1.availability_zone }}", "{{ v1.instance_id }}")
 		},
@@ -60,17 +66,15 @@ func Cloud() cloud.Cloud {
 // providerID is the instance's as AWS's cloud controller writes it, in every partition.
 func providerID(zone, id string) string { return "aws:///" + zone + "/" + id }
 
-func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
-	if a.AWS == nil {
-		return nil
-	}
+func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
+	a := spec.AWS
 	path = path.Child("aws")
-	if a.AWS.Endpoint != "" && a.CredentialsRef == nil {
+	if a.Endpoint != "" && spec.CredentialsRef == nil {
 		all = append(all, field.Forbidden(path.Child("endpoint"), "an endpoint of one's own needs credentials of one's own: set credentialsRef"))
 	}
-	if queue := a.AWS.InterruptionQueue; queue != nil && a.AWS.Endpoint == "" && !inRegion(queue.URL, a.AWS.Region) {
+	if queue := a.InterruptionQueue; queue != nil && a.Endpoint == "" && !inRegion(queue.URL, a.Region) {
 		all = append(all, field.Invalid(path.Child("interruptionQueue", "url"), queue.URL,
-			fmt.Sprintf("must be the https:// URL of a queue in the account's region, %s", a.AWS.Region)))
+			fmt.Sprintf("must be the https:// URL of a queue in the account's region, %s", a.Region)))
 	}
 	return all
 }
@@ -81,27 +85,24 @@ func inRegion(queue, region string) bool {
 	return err == nil && u.Scheme == "https" && slices.Contains(strings.Split(u.Hostname(), "."), region)
 }
 
-func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) field.ErrorList {
-	if m.AWS == nil {
-		return nil
-	}
+func validateMachine(m *infrav1.AWSMachine, path *field.Path) field.ErrorList {
 	path = path.Child("aws")
-	all := validateTags(m.AWS.Tags, path.Child("tags"))
-	if root := m.AWS.RootVolume; root != nil {
+	all := validateTags(m.Tags, path.Child("tags"))
+	if root := m.RootVolume; root != nil {
 		all = append(all, validateVolume(root, path.Child("rootVolume"))...)
 	}
-	for i := range m.AWS.Volumes {
-		volume, path := &m.AWS.Volumes[i], path.Child("volumes").Index(i)
+	for i := range m.Volumes {
+		volume, path := &m.Volumes[i], path.Child("volumes").Index(i)
 		if volume.SizeGiB == 0 && volume.SnapshotID == "" {
 			all = append(all, field.Required(path.Child("sizeGiB"), "an empty disk needs a size"))
 		}
 		all = append(all, validateVolume(&volume.AWSVolume, path)...)
 	}
-	if m.AWS.PrimaryIPv6 && m.AWS.IPv6AddressCount == 0 {
+	if m.PrimaryIPv6 && m.IPv6AddressCount == 0 {
 		all = append(all, field.Required(path.Child("ipv6AddressCount"), "primaryIPv6 needs an IPv6 address"))
 	}
-	if market := m.AWS.Market; market != nil && market.Type == "capacity-block" &&
-		(m.AWS.CapacityReservation == nil || m.AWS.CapacityReservation.ID == "") {
+	if market := m.Market; market != nil && market.Type == "capacity-block" &&
+		(m.CapacityReservation == nil || m.CapacityReservation.ID == "") {
 		all = append(all, field.Required(path.Child("capacityReservation", "id"), "market type capacity-block needs the ID of the Capacity Block"))
 	}
 	return all

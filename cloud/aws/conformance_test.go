@@ -59,7 +59,7 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 	options.Keys, options.PageSize, options.Boot, options.Stop = testKeys(), 50, 50*time.Millisecond, 50*time.Millisecond
 	stub := ec2stub.New(t, options)
 	row := Cloud()
-	row.Consistency, row.Shutdown = options.Lag, options.Stop // the row's own are for EC2's bad days, and for guests that shut down
+	row.Traits.ReadLag, row.Traits.TerminationTime = options.Lag, options.Stop // the row's own are for EC2's bad days, and for guests that shut down
 	refused := func(code cloud.Code, offeringToo bool, edit func(*infrav1.AWSMachine)) conformance.Refused {
 		return conformance.Refused{Machine: testMachine(edit), Code: code, OfferingToo: offeringToo}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/conformance"
 )
 
 // TestConsole: what an instance has written so far is asked for, and what EC2 kept of its start where it can't show that.
@@ -23,7 +24,7 @@ func TestConsole(t *testing.T) {
 			t.Parallel()
 			g, ctx := NewWithT(t), t.Context()
 			stub := ec2stub.New(t, ec2stub.Options{Keys: testKeys()})
-			d, err := newDriver(cloud.Config{Account: testAccount(stub.URL), Credentials: testCredentials(), Transport: http.DefaultTransport})
+			d, err := newDriver(cloud.Config{Account: testAccount(stub.URL), Credentials: testCredentials(), Connect: conformance.Through(http.DefaultTransport)})
 			g.Expect(err).NotTo(HaveOccurred())
 			id, _ := stub.Launch(nil)
 			stub.Print(id, test.nitro, "drover: \x1b[1mFetching\xff\n")

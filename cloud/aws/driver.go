@@ -15,7 +15,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
 
-	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
@@ -56,9 +55,13 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if account.Endpoint != "" && cfg.Credentials == nil {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "an endpoint of one's own needs credentials of one's own")
 	}
+	carrier, err := cfg.Connect(nil)
+	if err != nil {
+		return nil, err
+	}
 	base := aws.Config{
 		Region:     account.Region,
-		HTTPClient: newClient(cfg.Transport),
+		HTTPClient: newClient(carrier),
 		Retryer:    func() aws.Retryer { return aws.NopRetryer{} },
 		AppID:      "drover",
 	}
@@ -441,12 +444,4 @@ func tagsOf(tags []types.Tag) (ownership, token string) {
 		}
 	}
 	return ownership, token
-}
-
-// machineOf returns the machine's AWS fields.
-func machineOf(fields *infrav1.CloudMachineFields) (*infrav1.AWSMachine, error) {
-	if fields == nil || fields.AWS == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a machine of AWS")
-	}
-	return fields.AWS, nil
 }

@@ -4,6 +4,7 @@ package aws
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"strings"
@@ -19,12 +20,13 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/conformance"
 )
 
 // connect makes a driver for the stand-in. edit may change how.
 func connect(t *testing.T, stub *ec2stub.Cloud, edit func(*cloud.Config)) *driver {
 	t.Helper()
-	cfg := cloud.Config{Account: testAccount(stub.URL), Credentials: testCredentials(), Transport: http.DefaultTransport}
+	cfg := cloud.Config{Account: testAccount(stub.URL), Credentials: testCredentials(), Connect: conformance.Through(http.DefaultTransport)}
 	if edit != nil {
 		edit(&cfg)
 	}
@@ -46,6 +48,9 @@ func code(err error) cloud.Code { return cloud.CodeOf(err) }
 type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// through makes a Config's Connect.
+func through(f transport) func(*tls.Config) (http.RoundTripper, error) { return conformance.Through(f) }
 
 // TestCallsOfAFleet counts what 300 machines cost: to make, to list while nothing happens for ten minutes, to delete.
 func TestCallsOfAFleet(t *testing.T) {
@@ -204,7 +209,7 @@ func TestOpenZone(t *testing.T) {
 	g.Expect(code(err)).To(Equal(cloud.Unavailable))
 	undo()
 
-	req.Open = true
+	req.MaybeSent = true
 	away := req
 	away.FailureDomain = "us-east-1f"
 	_, err = d.Ensure(t.Context(), away)
@@ -403,12 +408,12 @@ func TestAmbient(t *testing.T) {
 	t.Setenv("AWS_CA_BUNDLE", "")
 	t.Setenv("AWS_ACCESS_KEY_ID", testKey)
 	t.Setenv("AWS_SECRET_ACCESS_KEY", testSecret)
-	_, err := newDriver(cloud.Config{Account: testAccount("http://127.0.0.1:1"), Transport: http.DefaultTransport})
+	_, err := newDriver(cloud.Config{Account: testAccount("http://127.0.0.1:1"), Connect: conformance.Through(http.DefaultTransport)})
 	g.Expect(code(err)).To(Equal(cloud.InvalidSpec))
 	account := testAccount("")
 	account.CredentialsRef, account.AWS.DualStack, account.AWS.FIPS = nil, true, true
 	var asked []string
-	d, err := newDriver(cloud.Config{Account: account, Transport: transport(func(r *http.Request) (*http.Response, error) {
+	d, err := newDriver(cloud.Config{Account: account, Connect: through(func(r *http.Request) (*http.Response, error) {
 		asked = append(asked, r.URL.Host+" "+r.Header.Get("Authorization")[:32])
 		return nil, context.DeadlineExceeded
 	})})
@@ -428,7 +433,7 @@ func TestPartitions(t *testing.T) {
 	} {
 		account := testAccount("")
 		account.AWS.Region = region
-		d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Transport: transport(func(r *http.Request) (*http.Response, error) {
+		d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Connect: through(func(r *http.Request) (*http.Response, error) {
 			if r.URL.Host != host {
 				t.Errorf("%s: asked %s", region, r.URL.Host)
 			}

@@ -23,7 +23,7 @@ import (
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	p, err := d.plan(ctx, req)
 	if err != nil {
-		if req.Open && cloud.CodeOf(err) == cloud.NoCapacity { // without a word of EC2's
+		if req.MaybeSent && cloud.CodeOf(err) == cloud.NoCapacity { // without a word of EC2's
 			err = cloud.Errorf(cloud.Unavailable, "whether an instance was made in zone %s is open, and it can't be asked again: %v; "+
 				"give the machine a subnet there, or delete the Machine", req.FailureDomain, err)
 		}
@@ -52,7 +52,7 @@ func clientToken(req cloud.Request) *string {
 // plan resolves what the machine names. What does not depend on another answer is asked for at the same time: an account's first
 // machines wait for it.
 func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error) {
-	if p.spec, err = machineOf(req.Spec); err != nil {
+	if p.spec, err = union.MachineOf(req.Spec); err != nil {
 		return plan{}, err
 	}
 	if p.userData, err = userData(req.UserData); err != nil {

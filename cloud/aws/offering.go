@@ -29,7 +29,7 @@ var gpus = map[string]corev1.ResourceName{
 const neuronDevice corev1.ResourceName = "aws.amazon.com/neuron"
 
 func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
-	spec, err := machineOf(fields)
+	spec, err := union.MachineOf(fields)
 	if err != nil {
 		return cloud.Offering{}, err
 	}

@@ -17,6 +17,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/conformance"
 )
 
 // listen makes the driver of an account that names the stand-in's queue.
@@ -28,7 +29,7 @@ func listen(t *testing.T, stub *ec2stub.Cloud, edit func(*infrav1.AWSInterruptio
 	if edit != nil {
 		edit(account.AWS.InterruptionQueue)
 	}
-	d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Transport: http.DefaultTransport})
+	d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Connect: conformance.Through(http.DefaultTransport)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +194,7 @@ func TestQueueInTrouble(t *testing.T) {
 	}
 	account := testAccount(foreign.URL)
 	account.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: foreign.URL + "/1/q"}
-	d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Transport: http.DefaultTransport})
+	d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Connect: conformance.Through(http.DefaultTransport)})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	_, err = d.(*listener).Hear(t.Context())
 	NewWithT(t).Expect(code(err)).NotTo(BeEmpty(), "%v", err)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 
@@ -134,13 +135,23 @@ func (s *suite) names() {
 	}
 }
 
+// largest is how many bytes of data the row takes as user data.
+func (s *suite) largest(data []byte) int {
+	n := sort.Search(len(data), func(n int) bool { return s.Cloud.CheckUserData(data[:n+1]) != nil })
+	if n == 0 || n == len(data) {
+		s.Fatalf("CheckUserData takes %d of %d bytes", n, len(data))
+	}
+	return n
+}
+
 // userData may be as large as the row says, and hold any bytes; more must be refused before anything is made.
 func (s *suite) userData() {
 	req := s.request(s.token())
-	req.UserData = bytes.Repeat([]byte("\x00\xff\n"), s.Cloud.MaxUserData)[:s.Cloud.MaxUserData]
+	anything, long := bytes.Repeat([]byte("\x00\xff\n"), 1<<20), bytes.Repeat([]byte("a"), 3<<20)
+	req.UserData = anything[:s.largest(anything)]
 	s.ensure(req)
 	req = s.request(s.token())
-	req.UserData = bytes.Repeat([]byte("a"), s.Cloud.MaxUserData+1)
+	req.UserData = long[:s.largest(long)+1]
 	_, err := s.driver.Ensure(s.Context(), req)
 	s.wantCode(err, cloud.InvalidSpec)
 	if found := s.instances(req.Token); len(found) > 0 {

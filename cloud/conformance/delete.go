@@ -15,12 +15,12 @@ import (
 func (s *suite) delete() {
 	var batch []cloud.Resource
 	var refs []cloud.Reference
-	for _, made := range s.makeMany(min(5, s.Cloud.DeleteBatch())) {
+	for _, made := range s.makeMany(min(5, s.Cloud.Batch.Delete)) {
 		batch = append(batch, made)
 		refs = append(refs, s.reference(made))
 	}
 	survivor := s.ensure(s.request(s.token()))
-	s.sleep(s.Cloud.Consistency)
+	s.sleep(s.Cloud.Traits.ReadLag)
 	everything, err := s.driver.Describe(s.Context(), refs)
 	if err != nil {
 		s.Fatalf("Describe: %v", err)
@@ -39,7 +39,7 @@ func (s *suite) delete() {
 		}
 	}
 	s.untilGone(s.Context(), refs)
-	for batch := range slices.Chunk(everything, s.Cloud.DeleteBatch()) {
+	for batch := range slices.Chunk(everything, s.Cloud.Batch.Delete) {
 		for i, err := range s.driver.Delete(s.Context(), batch) {
 			if err != nil {
 				s.Errorf("Delete of %s %s, which is gone: %v", batch[i].Kind, batch[i].ID, err)

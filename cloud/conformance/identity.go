@@ -17,8 +17,8 @@ import (
 func (s *suite) row() {
 	calls := s.net.count(func() {
 		c := s.Cloud
-		if c.Name == "" || c.MaxBatch < 1 || c.MaxUserData < 1 || c.Consistency < 0 {
-			s.Errorf("the row lacks a name, MaxBatch, MaxUserData, or has a negative Consistency: %q %d %d %s", c.Name, c.MaxBatch, c.MaxUserData, c.Consistency)
+		if c.Name == "" || c.Batch.Read < 1 || c.Batch.Delete < 1 || c.CheckUserData == nil || c.Traits.ReadLag < 0 || c.Traits.CreateHorizon < 0 {
+			s.Errorf("the row lacks a name, a Batch or CheckUserData, or a duration in Traits is negative: %q %+v %+v", c.Name, c.Batch, c.Traits)
 		}
 		for class, limit := range map[cloud.Class]cloud.Limit{
 			cloud.ClassCreate: c.Limits.Create, cloud.ClassDelete: c.Limits.Delete, cloud.ClassRead: c.Limits.Read,
@@ -27,16 +27,16 @@ func (s *suite) row() {
 				s.Errorf("the rate limit of %s is %+v", class, limit)
 			}
 		}
-		if !c.InAccount(s.Account) || c.InAccount(&infrav1.CloudAccountSpec{}) {
+		if !c.Union.InAccount(s.Account) || c.Union.InAccount(&infrav1.CloudAccountSpec{}) {
 			s.Error("InAccount can't tell its account")
 		}
-		if !c.InMachine(s.Machine) || c.InMachine(&infrav1.CloudMachineFields{}) {
+		if !c.Union.InMachine(s.Machine) || c.Union.InMachine(&infrav1.CloudMachineFields{}) {
 			s.Error("InMachine can't tell its machine")
 		}
-		if errs := c.ValidateAccount(s.Account, field.NewPath("spec")); len(errs) > 0 {
+		if errs := c.Union.ValidateAccount(s.Account, field.NewPath("spec")); len(errs) > 0 {
 			s.Errorf("ValidateAccount refuses the account: %v", errs)
 		}
-		if errs := c.ValidateMachine(s.Machine, field.NewPath("spec")); len(errs) > 0 {
+		if errs := c.Union.ValidateMachine(s.Machine, field.NewPath("spec")); len(errs) > 0 {
 			s.Errorf("ValidateMachine refuses the machine: %v", errs)
 		}
 		if c.ProviderID != nil {
@@ -64,7 +64,7 @@ func (s *suite) credentials() {
 		} {
 			changed := maps.Clone(s.Credentials)
 			change(changed)
-			driver, err := s.Cloud.New(cloud.Config{Account: s.Account, Credentials: changed, Transport: s.net})
+			driver, err := s.Cloud.New(cloud.Config{Account: s.Account, Credentials: changed, Connect: s.net.connect})
 			if err == nil {
 				_, err = driver.Probe(s.Context()) // what New can't tell, the cloud must
 			}

@@ -112,7 +112,7 @@ func (s *suite) listIsWholeOrAnError() {
 func (s *suite) describeMany(made map[string]cloud.Resource) {
 	var refs []cloud.Reference
 	for _, r := range made {
-		if len(refs) < s.Cloud.MaxBatch {
+		if len(refs) < s.Cloud.Batch.Read {
 			refs = append(refs, s.reference(r))
 		}
 	}

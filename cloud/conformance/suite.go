@@ -31,11 +31,6 @@ func Run(t *testing.T, target Target) {
 		t.Cleanup(transport.CloseIdleConnections)
 		target.Transport = transport
 	}
-	trusting, err := target.Cloud.Trusting(target.Transport, target.Account, target.Credentials)
-	if err != nil {
-		t.Fatalf("the account's authorities: %v", err)
-	}
-	target.Transport = trusting
 	const alone, together = true, false
 	for _, test := range []struct {
 		name  string
@@ -88,7 +83,7 @@ func newSuite(t *testing.T, target Target) *suite {
 	t.Helper()
 	s := &suite{
 		T: t, Target: target,
-		net:   &network{base: target.Transport, t: t, calls: map[cloud.Class]int{}},
+		net:   &network{shared: target.Transport, t: t, calls: map[cloud.Class]int{}},
 		owner: "conformance-" + strings.ToLower(rand.Text()),
 	}
 	s.driver = s.newDriver(target.Credentials)
@@ -105,7 +100,7 @@ func (s *suite) newDriver(credentials map[string][]byte) cloud.Driver {
 			c.secrets = append(c.secrets, string(value))
 		}
 	}
-	driver, err := s.Cloud.New(cloud.Config{Account: s.Account, Credentials: credentials, Transport: s.net})
+	driver, err := s.Cloud.New(cloud.Config{Account: s.Account, Credentials: credentials, Connect: s.net.connect})
 	c.error("New", err)
 	if err != nil {
 		s.Fatalf("New: %v", err)
@@ -131,7 +126,7 @@ func (s *suite) cleanUp() {
 // untilGone deletes what the references name, or all that the subtest made, to the end.
 func (s *suite) untilGone(ctx context.Context, refs []cloud.Reference) {
 	s.Helper()
-	s.sleep(s.Cloud.Consistency) // what was just made may not be shown yet
+	s.sleep(s.Cloud.Traits.ReadLag) // what was just made may not be shown yet
 	s.eventually("instances and all that belongs to them are gone", func() bool { return s.deleteStep(ctx, refs) == 0 })
 }
 
@@ -163,7 +158,7 @@ func (s *suite) deleteStep(ctx context.Context, refs []cloud.Reference) int {
 	if len(instances) == 0 {
 		now = dependants
 	}
-	for batch := range slices.Chunk(now, s.Cloud.DeleteBatch()) {
+	for batch := range slices.Chunk(now, s.Cloud.Batch.Delete) {
 		s.driver.Delete(ctx, batch)
 	}
 	return len(instances) + len(dependants)
@@ -219,8 +214,8 @@ func (s *suite) ensure(req cloud.Request) cloud.Resource {
 // instances returns the live and the terminated instances with the token, by a live read that lags no more.
 func (s *suite) instances(token string) []cloud.Resource {
 	s.Helper()
-	if s.Cloud.Consistency > 0 {
-		s.sleep(s.Cloud.Consistency) // a second instance must not hide behind the lag
+	if s.Cloud.Traits.ReadLag > 0 {
+		s.sleep(s.Cloud.Traits.ReadLag) // a second instance must not hide behind the lag
 	}
 	found, err := s.driver.Describe(s.Context(), []cloud.Reference{{Token: token, OwnershipID: s.owner}})
 	if err != nil {

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"bytes"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,8 +17,8 @@ import (
 
 // network carries a driver's calls, counts them, plays faults, and holds the driver to what it promises of its calls.
 type network struct {
-	base http.RoundTripper
-	t    testing.TB
+	shared http.RoundTripper // what the drivers' connections are made from
+	t      testing.TB
 
 	mu    sync.Mutex
 	calls map[cloud.Class]int
@@ -36,8 +37,23 @@ type fault struct {
 // effect is what a fault does with a call: send carries it out, giveUp ends the caller's context.
 type effect func(req *http.Request, send func() (*http.Response, error), giveUp func()) (*http.Response, error)
 
+// connect is a cloud.Config's.
+func (n *network) connect(trust *tls.Config) (http.RoundTripper, error) {
+	base, err := cloud.Connect(n.shared, trust)
+	if own, ok := base.(*http.Transport); ok && trust != nil {
+		n.t.Cleanup(own.CloseIdleConnections)
+	}
+	return connection{n, base}, err
+}
+
+// connection carries the calls of one driver.
+type connection struct {
+	*network
+	base http.RoundTripper
+}
+
 // RoundTrip implements http.RoundTripper.
-func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
+func (n connection) RoundTrip(req *http.Request) (*http.Response, error) {
 	op := cloud.OperationOf(req.Context())
 	name, class, named := op.Name, op.Class, op.Name != ""
 	if !named || name == "" {

@@ -33,8 +33,6 @@ type AccountConfig struct {
 	Spec infrav1.CloudAccountSpec
 	// Credentials is the Secret's data; nil means ambient credentials, which the caller has permitted.
 	Credentials map[string][]byte
-	// Endpoint is the operator's own, for a cloud that has one.
-	Endpoint string
 }
 
 // Account is one place where machines are made: a driver, with what it shares between all its machines. Its methods may
@@ -197,7 +195,7 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 	if err != nil {
 		return cloud.Resource{}, err
 	}
-	if a.cloud.Zonal && len(domains) != 1 {
+	if a.cloud.Traits.ZonalIdempotency && len(domains) != 1 {
 		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: it has no failure domain on record", req.Namespace, req.Name)
 	}
 	if err := a.silence.enter(); err != nil {
@@ -207,7 +205,7 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 	if len(domains) == 0 {
 		domains = []string{req.FailureDomain}
 	}
-	if a.cloud.Zonal { // what others were told there says nothing of this machine, which may have been made
+	if a.cloud.Traits.ZonalIdempotency { // what others were told there says nothing of this machine, which may have been made
 		req.FailureDomain = domains[0]
 	} else if req.FailureDomain, err = a.capacity.choose(shape, domains); err != nil {
 		a.limiter.create.drop(req.Token)
@@ -332,7 +330,7 @@ func (a *Account) list(ctx context.Context) ([]cloud.Resource, error) {
 func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[string][]cloud.Resource, failed map[string]error) {
 	found, failed = map[string][]cloud.Resource{}, map[string]error{}
 	var batches [][]cloud.Reference
-	for batch := range slices.Chunk(refs, max(a.cloud.MaxBatch, 1)) {
+	for batch := range slices.Chunk(refs, max(a.cloud.Batch.Read, 1)) {
 		batches = append(batches, batch)
 	}
 	for len(batches) > 0 {
@@ -363,7 +361,7 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 // for each.
 func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []error {
 	var all []error
-	for batch := range slices.Chunk(resources, a.cloud.DeleteBatch()) {
+	for batch := range slices.Chunk(resources, max(a.cloud.Batch.Delete, 1)) {
 		var errs []error
 		err := a.step(ctx, "Delete", a.times.Call, &step{}, func(ctx context.Context) error {
 			errs = a.driver.Delete(ctx, batch)
@@ -558,4 +556,19 @@ func (c *capacity) none(shape [sha256.Size]byte, domains []string, now time.Time
 	e = cloud.Errorf(cloud.NoCapacity, "none of the failure domains %v had capacity for this kind of machine a short while ago", domains)
 	e.RetryAfter = wait
 	return e
+}
+
+// FailureDomains returns the failure domains that a machine's own fields allow; none: all of the account's. It is asked for
+// once for each kind of machine, and again after a while.
+func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.CloudMachineFields) ([]string, error) {
+	driver, able := a.driver.(cloud.Placer)
+	if !able {
+		return nil, nil
+	}
+	var allowed []string
+	err := a.step(ctx, "FailureDomains", a.times.Call, &step{}, func(ctx context.Context) (err error) {
+		allowed, err = driver.FailureDomains(ctx, spec)
+		return err
+	})
+	return allowed, err
 }

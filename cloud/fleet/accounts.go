@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"maps"
 	"math/rand/v2"
@@ -179,7 +180,7 @@ func (s *Accounts) remove(a *Account) {
 // connect makes the account's driver. It makes no call.
 func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Account, error) {
 	cfg = copyOf(cfg)
-	i := slices.IndexFunc(s.options.Clouds, func(c cloud.Cloud) bool { return c.InAccount(&cfg.Spec) })
+	i := slices.IndexFunc(s.options.Clouds, func(c cloud.Cloud) bool { return c.Union.InAccount(&cfg.Spec) })
 	if i < 0 {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "connect account %s: it names no cloud that this Drover knows", key)
 	}
@@ -194,12 +195,12 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		meter:     &meter{metrics: s.metrics, cloud: c.Name, account: key.String()},
 		offerings: map[[sha256.Size]byte]offering{},
 	}
-	base, err := c.Trusting(s.options.Transport, &cfg.Spec, cfg.Credentials)
-	if err != nil {
-		return nil, typed("connect", err)
-	}
-	carrier := &transport{base: base, times: a.times, meter: a.meter}
-	a.driver, err = c.New(cloud.Config{Account: &a.config.Spec, Credentials: a.config.Credentials, Endpoint: cfg.Endpoint, Transport: carrier})
+	carrier := &transport{times: a.times, meter: a.meter}
+	a.driver, err = c.New(cloud.Config{Account: &a.config.Spec, Credentials: a.config.Credentials,
+		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
+			carrier.base, err = cloud.Connect(s.options.Transport, trust)
+			return carrier, err
+		}})
 	if err != nil {
 		return nil, typed("connect", err)
 	}
@@ -281,8 +282,7 @@ func copyOf(cfg AccountConfig) AccountConfig {
 // equal tells whether two configs are the same. That there are no credentials and that they are empty differ: the
 // first means ambient ones.
 func equal(a, b AccountConfig) bool {
-	return a.Endpoint == b.Endpoint &&
-		(a.Credentials == nil) == (b.Credentials == nil) &&
+	return (a.Credentials == nil) == (b.Credentials == nil) &&
 		maps.EqualFunc(a.Credentials, b.Credentials, bytes.Equal) &&
 		equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }

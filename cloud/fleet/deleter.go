@@ -141,13 +141,13 @@ func (d *deleter) run(ctx context.Context) {
 // window is how long deletions are collected: longer when there are many, and where an instance takes long to end anyhow.
 func (d *deleter) window(pending int) time.Duration {
 	a := d.account()
-	return a.times.DeleteWindow + share(pending, max(a.times.DeleteWindowMax, a.cloud.Shutdown/2)-a.times.DeleteWindow)
+	return a.times.DeleteWindow + share(pending, max(a.times.DeleteWindowMax, a.cloud.Traits.TerminationTime/2)-a.times.DeleteWindow)
 }
 
 // pace is how far apart live reads are at the least: longer when there are many, for then each is for many.
 func (d *deleter) pace(pending int) time.Duration {
 	a := d.account()
-	return max(d.window(pending)/2, a.times.DeleteWindow, share(pending, a.cloud.Shutdown))
+	return max(d.window(pending)/2, a.times.DeleteWindow, share(pending, a.cloud.Traits.TerminationTime))
 }
 
 // share is none of whole for one deletion, and all of it for many.
@@ -324,16 +324,16 @@ func (d *deleter) provenAt(j *job, own []cloud.Resource) time.Time {
 		made = j.asked
 	}
 	switch {
-	case recorded(own, j.ref) && a.cloud.Whole:
+	case recorded(own, j.ref) && a.cloud.Traits.CascadesDelete:
 		return j.nothing // the cloud says that it is terminated, which is no silence, and took all with it
 	case recorded(own, j.ref):
 		// Only a dependant, made with it, may still be hidden.
-		return made.Add(a.cloud.Consistency)
+		return made.Add(a.cloud.Traits.ReadLag)
 	case j.ref.ProviderID != "":
-		return later(made, j.nothing).Add(a.cloud.Consistency)
+		return later(made, j.nothing).Add(a.cloud.Traits.ReadLag)
 	default:
 		// A create of which no one knows may take effect until Settle after now, when none is sent any more.
-		return later(j.asked.Add(a.times.Settle), j.nothing).Add(a.cloud.Consistency)
+		return later(j.asked.Add(a.times.Settle), j.nothing).Add(a.cloud.Traits.ReadLag)
 	}
 }
 
@@ -372,7 +372,7 @@ func (d *deleter) aim(j *job, found []cloud.Resource) {
 		candidates = slices.DeleteFunc(own, func(x cloud.Resource) bool { return x.Kind == cloud.KindInstance })
 	}
 	for _, x := range candidates {
-		patience := d.account().cloud.Consistency
+		patience := d.account().cloud.Traits.ReadLag
 		switch {
 		case x.State == cloud.StateStopping && time.Since(d.ended) < stopPatience:
 			patience = busyPatience

@@ -182,7 +182,7 @@ func (v *inventory) list(ctx context.Context) {
 // take replaces the listing, and returns the observed machines that changed. What was seen after the listing began, or
 // so shortly before that this or the next one may miss it, stays.
 func (v *inventory) take(began time.Time, listed map[string][]cloud.Resource) (changed []string) {
-	consistency := v.account().cloud.Consistency
+	consistency := v.account().cloud.Traits.ReadLag
 	v.listed = listed
 	for token, sightings := range v.seen {
 		for n, s := range sightings {
@@ -275,7 +275,7 @@ func (v *inventory) suspects() (refs []cloud.Reference) {
 // conclude draws what a live read says of one machine. Only an answer that the instance is terminated, or two that it is
 // not there with the time between them in which the cloud may contradict itself, mean that it is gone.
 func (v *inventory) conclude(w *watch, began time.Time, found []cloud.Resource) {
-	consistency := v.account().cloud.Consistency
+	consistency := v.account().cloud.Traits.ReadLag
 	own := ownedBy(found, w.ref.OwnershipID)
 	switch {
 	case len(living(own)) > 0:

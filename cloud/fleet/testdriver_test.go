@@ -142,19 +142,20 @@ func toResource(r testResource) cloud.Resource {
 // row is testCloud's row.
 func (c *testCloud) row() cloud.Cloud {
 	return cloud.Cloud{
-		Name:        "test",
-		InAccount:   func(s *infrav1.CloudAccountSpec) bool { return s.Simulated != nil },
-		Limits:      cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}},
-		Consistency: max(c.lag, c.doubt),
-		Shutdown:    c.ending,
-		Whole:       c.whole,
-		Zonal:       c.zonal,
-		MaxBatch:    100,
+		Name:   "test",
+		Union:  cloud.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
+		Limits: cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}},
+		Traits: cloud.Traits{ReadLag: max(c.lag, c.doubt), TerminationTime: c.ending, CascadesDelete: c.whole, ZonalIdempotency: c.zonal},
+		Batch:  cloud.Batch{Read: 100, Delete: 100},
 		New: func(cfg cloud.Config) (cloud.Driver, error) {
 			if len(cfg.Credentials["token"]) == 0 {
 				return nil, cloud.Errorf(cloud.Unauthorized, "the Secret lacks the key token")
 			}
-			return &testDriver{region: cfg.Account.Simulated.Region, credential: string(cfg.Credentials["token"]), http: http.Client{Transport: cfg.Transport}}, nil
+			carrier, err := cfg.Connect(nil)
+			if err != nil {
+				return nil, err
+			}
+			return &testDriver{region: cfg.Account.Simulated.Region, credential: string(cfg.Credentials["token"]), http: http.Client{Transport: carrier}}, nil
 		},
 	}
 }

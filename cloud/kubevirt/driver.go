@@ -51,8 +51,12 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	carrier, err := cfg.Connect(to.tls)
+	if err != nil {
+		return nil, err
+	}
 	return &driver{
-		client:    newClient(to, cfg.Transport),
+		client:    newClient(to, carrier),
 		namespace: cfg.Account.KubeVirt.Namespace,
 		domains:   slices.Clone(cfg.Account.KubeVirt.FailureDomains),
 		page:      pageSize,
@@ -99,7 +103,7 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 // Ensure makes the Secret with the user data, and then the VM that reads it. Both are called by the token: the API server refuses
 // a second one.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
-	if _, err := machineOf(req.Spec); err != nil {
+	if _, err := union.MachineOf(req.Spec); err != nil {
 		return cloud.Resource{}, err
 	}
 	if err := checkTags(req); err != nil {

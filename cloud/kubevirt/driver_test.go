@@ -301,7 +301,7 @@ func TestPodEndpoint(t *testing.T) {
 // TestValidate: what the CRD can't say.
 func TestValidate(t *testing.T) {
 	g := NewWithT(t)
-	errs := validateMachine(&infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{
+	errs := union.ValidateMachine(&infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{
 		Labels:        map[string]string{cloud.TagToken: "mine", "team": "a b"},
 		Annotations:   map[string]string{"drover-machine": "x", "a b": ""},
 		NodeSelector:  map[string]string{"a b": ""},

@@ -6,7 +6,6 @@
 package kubevirt
 
 import (
-	"crypto/tls"
 	"strings"
 
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -26,16 +25,20 @@ const (
 	reserved = "drover-"
 )
 
+// union is the cloud's member in those of CloudAccount and CloudMachine.
+var union = cloud.Fields[infrav1.KubeVirtAccount, infrav1.KubeVirtMachine]{
+	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.KubeVirtAccount { return a.KubeVirt },
+	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.KubeVirtMachine { return m.KubeVirt },
+	CheckAccount: validateAccount,
+	CheckMachine: validateMachine,
+}
+
 // Cloud is KubeVirt's row in the registry.
 func Cloud() cloud.Cloud {
 	return cloud.Cloud{
-		Name:            "kubevirt",
-		InAccount:       func(a *infrav1.CloudAccountSpec) bool { return a.KubeVirt != nil },
-		InMachine:       func(m *infrav1.CloudMachineFields) bool { return m.KubeVirt != nil },
-		ValidateAccount: validateAccount,
-		ValidateMachine: validateMachine,
-		New:             newDriver,
-		TLS:             connection,
+		Name:  "kubevirt",
+		Union: union,
+		New:   newDriver,
 		// Prudent guesses: Kubernetes has no limits of rate. Its API Priority and Fairness shares out what there is, and
 		// answers 429 to what finds no room. A machine takes two creates.
 		Limits: cloud.Limits{
@@ -44,10 +47,10 @@ func Cloud() cloud.Cloud {
 			Read:   cloud.Limit{PerSecond: 20, Burst: 50},
 		},
 		// etcd reads its own writes, and a listing without a resource version is as new as that.
-		Consistency: 0,
-		MaxUserData: maxUserData,
-		MaxBatch:    maxBatch,
-		ProviderID:  func(*infrav1.CloudAccountSpec) string { return providerID(instanceVariable) },
+		Traits:        cloud.Traits{ReadLag: 0},
+		CheckUserData: cloud.MaxUserData(maxUserData),
+		Batch:         cloud.Batch{Read: maxBatch, Delete: maxBatch},
+		ProviderID:    func(*infrav1.CloudAccountSpec) string { return providerID(instanceVariable) },
 	}
 }
 
@@ -58,44 +61,28 @@ const instanceVariable = "{{ v1.instance_id }}"
 // providerID is as KubeVirt's cloud controller writes it.
 func providerID(name string) string { return "kubevirt://" + name }
 
-func connection(a *infrav1.CloudAccountSpec, credentials map[string][]byte) (*tls.Config, error) {
-	if a.KubeVirt == nil {
-		return nil, nil
-	}
-	to, err := endpointOf(credentials)
-	if err != nil {
-		return nil, err
-	}
-	return to.tls, nil
-}
-
-func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
-	if a.KubeVirt == nil {
-		return nil
-	}
+func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
+	a := spec.KubeVirt
 	path = path.Child("kubevirt", "failureDomains")
-	for i, domain := range a.KubeVirt.FailureDomains {
+	for i, domain := range a.FailureDomains {
 		all = append(all, metav1validation.ValidateLabels(domain.NodeSelector, path.Index(i).Child("nodeSelector"))...)
 	}
 	return all
 }
 
-func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) (all field.ErrorList) {
-	if m.KubeVirt == nil {
-		return nil
-	}
+func validateMachine(m *infrav1.KubeVirtMachine, path *field.Path) (all field.ErrorList) {
 	path = path.Child("kubevirt")
-	all = append(all, metav1validation.ValidateLabels(m.KubeVirt.NodeSelector, path.Child("nodeSelector"))...)
-	all = append(all, metav1validation.ValidateLabels(m.KubeVirt.Labels, path.Child("labels"))...)
-	all = append(all, notReserved(m.KubeVirt.Labels, path.Child("labels"))...)
-	all = append(all, notReserved(m.KubeVirt.Annotations, path.Child("annotations"))...)
-	for key := range m.KubeVirt.Annotations {
+	all = append(all, metav1validation.ValidateLabels(m.NodeSelector, path.Child("nodeSelector"))...)
+	all = append(all, metav1validation.ValidateLabels(m.Labels, path.Child("labels"))...)
+	all = append(all, notReserved(m.Labels, path.Child("labels"))...)
+	all = append(all, notReserved(m.Annotations, path.Child("annotations"))...)
+	for key := range m.Annotations {
 		all = append(all, qualified(strings.ToLower(key), path.Child("annotations").Key(cloud.Clip(key, 317)))...)
 	}
 	for _, conditions := range []struct {
 		name string
 		all  []infrav1.KubeVirtNodeCondition
-	}{{"requiredNodes", m.KubeVirt.RequiredNodes}, {"preferredNodes", m.KubeVirt.PreferredNodes}} {
+	}{{"requiredNodes", m.RequiredNodes}, {"preferredNodes", m.PreferredNodes}} {
 		for i, condition := range conditions.all {
 			at := path.Child(conditions.name).Index(i)
 			all = append(all, qualified(condition.Key, at.Child("key"))...)
@@ -106,17 +93,17 @@ func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) (all field
 			}
 		}
 	}
-	for i, spread := range m.KubeVirt.Spread {
+	for i, spread := range m.Spread {
 		at := path.Child("spread").Index(i)
 		all = append(all, qualified(spread.TopologyKey, at.Child("topologyKey"))...)
 		all = append(all, metav1validation.ValidateLabels(spread.MatchLabels, at.Child("matchLabels"))...)
 	}
-	for name, devices := range map[string][]string{"gpus": m.KubeVirt.GPUs, "hostDevices": m.KubeVirt.HostDevices} {
+	for name, devices := range map[string][]string{"gpus": m.GPUs, "hostDevices": m.HostDevices} {
 		for i, device := range devices {
 			all = append(all, qualified(device, path.Child(name).Index(i))...)
 		}
 	}
-	return append(all, validateNetworks(m.KubeVirt.Networks, path.Child("networks"))...)
+	return append(all, validateNetworks(m.Networks, path.Child("networks"))...)
 }
 
 // validateNetworks wants the pod network once at most: a pod has one.
@@ -150,9 +137,3 @@ func qualified(key string, path *field.Path) (all field.ErrorList) {
 }
 
 // machineOf returns the machine's KubeVirt fields.
-func machineOf(fields *infrav1.CloudMachineFields) (*infrav1.KubeVirtMachine, error) {
-	if fields == nil || fields.KubeVirt == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a VM of KubeVirt")
-	}
-	return fields.KubeVirt, nil
-}

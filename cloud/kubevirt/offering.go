@@ -29,7 +29,7 @@ type shape struct {
 
 // Offering is by the instancetype, or by the machine's own fields.
 func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
-	spec, err := machineOf(fields)
+	spec, err := union.MachineOf(fields)
 	if err != nil {
 		return cloud.Offering{}, err
 	}

@@ -17,11 +17,8 @@ const (
 
 // connection is how the account's endpoints prove themselves, and how it proves itself to them; nil where that is as usual. Errors are
 // InvalidSpec or Unauthorized. The parser's words are not repeated: they are about a secret.
-func connection(account *infrav1.CloudAccountSpec, credentials map[string][]byte) (*tls.Config, error) {
-	if account.OpenStack == nil {
-		return nil, nil
-	}
-	roots, err := cloud.CertPool(account.OpenStack.CABundle)
+func connection(account *infrav1.OpenStackAccount, credentials map[string][]byte) (*tls.Config, error) {
+	roots, err := cloud.CertPool(account.CABundle)
 	if err != nil {
 		return nil, err
 	}

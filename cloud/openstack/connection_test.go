@@ -50,12 +50,13 @@ func TestClientCertificate(t *testing.T) {
 	account := &infrav1.CloudAccountSpec{OpenStack: &infrav1.OpenStackAccount{
 		CABundle: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})),
 	}}
-	row := Cloud()
 	ask := func(credentials map[string][]byte) error {
-		carrier, err := row.Trusting(&http.Transport{}, account, credentials)
+		trust, err := connection(account.OpenStack, credentials)
 		if err != nil {
 			return err
 		}
+		carrier, err := cloud.Connect(&http.Transport{}, trust)
+		g.Expect(err).NotTo(HaveOccurred())
 		client := http.Client{Transport: carrier}
 		t.Cleanup(client.CloseIdleConnections)
 		resp, err := client.Get(server.URL)
@@ -72,7 +73,7 @@ func TestClientCertificate(t *testing.T) {
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized), "%v", err)
 	}
 	account.OpenStack.CABundle = ""
-	config, err := connection(account, nil)
+	config, err := connection(account.OpenStack, nil)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(config).To(BeNil(), "the shared connections do")
 }

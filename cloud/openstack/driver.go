@@ -56,8 +56,16 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
+	trust, err := connection(account, cfg.Credentials)
+	if err != nil {
+		return nil, err
+	}
+	carrier, err := cfg.Connect(trust)
+	if err != nil {
+		return nil, err
+	}
 	d := &driver{
-		account: account, sessions: newSessions(account, login, cfg.Transport), pageSize: pageSize, inherited: time.Now().Add(inheritedTTL),
+		account: account, sessions: newSessions(account, login, carrier), pageSize: pageSize, inherited: time.Now().Add(inheritedTTL),
 		flavors: driverkit.Memo[[]flavor]{TTL: resolvedTTL}, images: driverkit.Memo[glanceImage]{TTL: resolvedTTL},
 		ids: driverkit.Memo[string]{TTL: resolvedTTL}, faults: driverkit.Memo[string]{TTL: resolvedTTL},
 	}

@@ -174,7 +174,7 @@ func TestSlowCreate(t *testing.T) {
 				p.play("CreateServer", func() (*http.Response, error) { time.Sleep(30 * time.Second); return lost() })
 				d := connected(t, p)
 				req := requested(nil)
-				req.Open = c.open
+				req.MaybeSent = c.open
 				if !c.open {
 					_, err := d.Ensure(t.Context(), req)
 					g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))

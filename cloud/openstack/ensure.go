@@ -58,7 +58,7 @@ func portDescription(req cloud.Request, index int) string {
 // finds nothing decides; one create of a token goes on at a time, and after one whose answer was lost, or which an earlier
 // process may have sent, a look that finds nothing is not believed until it can't take effect any more.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
-	machine, err := machineOf(req.Spec)
+	machine, err := union.MachineOf(req.Spec)
 	if err != nil {
 		return cloud.Resource{}, err
 	}
@@ -72,7 +72,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		return made, err
 	}
 	open := mine.open
-	if req.Open && d.inherited.After(open) {
+	if req.MaybeSent && d.inherited.After(open) {
 		open = d.inherited
 	}
 	if left := time.Until(open); left > 0 {

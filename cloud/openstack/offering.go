@@ -17,7 +17,7 @@ import (
 
 // Offering goes by the flavor, and for the architecture by the image, or else by the flavor's extra specs.
 func (d *driver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
-	machine, err := machineOf(spec)
+	machine, err := union.MachineOf(spec)
 	if err != nil {
 		return cloud.Offering{}, err
 	}
@@ -101,4 +101,13 @@ func gpus(extra map[string]string) map[corev1.ResourceName]int64 {
 		}
 	}
 	return found
+}
+
+// FailureDomains implements cloud.Placer.
+func (d *driver) FailureDomains(_ context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
+	machine, err := union.MachineOf(fields)
+	if err != nil || machine.AvailabilityZone == "" {
+		return nil, err
+	}
+	return []string{machine.AvailabilityZone}, nil
 }

@@ -35,34 +35,31 @@ const (
 	maxTag = 60
 )
 
+// union is the cloud's member in those of CloudAccount and CloudMachine.
+var union = cloud.Fields[infrav1.OpenStackAccount, infrav1.OpenStackMachine]{
+	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.OpenStackAccount { return a.OpenStack },
+	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.OpenStackMachine { return m.OpenStack },
+	CheckAccount: validateAccount,
+	CheckMachine: validateMachine,
+}
+
 // Cloud is OpenStack's row in the registry.
 func Cloud() cloud.Cloud {
 	return cloud.Cloud{
-		Name:            "openstack",
-		InAccount:       func(a *infrav1.CloudAccountSpec) bool { return a.OpenStack != nil },
-		InMachine:       func(m *infrav1.CloudMachineFields) bool { return m.OpenStack != nil },
-		ValidateAccount: validateAccount,
-		ValidateMachine: validateMachine,
-		New:             newDriver,
-		TLS:             connection,
+		Name:  "openstack",
+		Union: union,
+		New:   newDriver,
 		// Prudent guesses: Nova and Neutron have no limits of rate themselves; what stands before them may.
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 5, Burst: 20},
 			Delete: cloud.Limit{PerSecond: 5, Burst: 20},
 			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
 		},
-		Consistency: consistency,
-		MaxUserData: maxUserData,
-		MaxBatch:    maxBatch,
-		MaxDelete:   maxDelete,
+		Traits:        cloud.Traits{ReadLag: consistency},
+		CheckUserData: cloud.MaxUserData(maxUserData),
+		Batch:         cloud.Batch{Read: maxBatch, Delete: maxDelete},
 		ProviderID: func(a *infrav1.CloudAccountSpec) string {
 			return providerID(a.OpenStack, "{{ v1.instance_id }}")
-		},
-		Zone: func(m *infrav1.CloudMachineFields) string {
-			if m.OpenStack == nil {
-				return ""
-			}
-			return m.OpenStack.AvailabilityZone
 		},
 	}
 }
@@ -76,25 +73,20 @@ func providerID(account *infrav1.OpenStackAccount, id string) string {
 	return "openstack://" + region + "/" + id
 }
 
-func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
-	if a.OpenStack == nil {
-		return nil
-	}
-	if a.CredentialsRef == nil {
+func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
+	a := spec.OpenStack
+	if spec.CredentialsRef == nil {
 		all = append(all, field.Required(path.Child("credentialsRef"), "OpenStack has no ambient credentials: name a Secret with clouds.yaml"))
 	}
-	if _, err := cloud.CertPool(a.OpenStack.CABundle); err != nil {
+	if _, err := cloud.CertPool(a.CABundle); err != nil {
 		all = append(all, field.Invalid(path.Child("openstack", "caBundle"), "", "must hold certificates in PEM"))
 	}
 	return all
 }
 
-func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) (all field.ErrorList) {
-	if m.OpenStack == nil {
-		return nil
-	}
+func validateMachine(m *infrav1.OpenStackMachine, path *field.Path) (all field.ErrorList) {
 	path = path.Child("openstack")
-	for key, value := range m.OpenStack.Metadata {
+	for key, value := range m.Metadata {
 		at := path.Child("metadata").Key(cloud.Clip(key, maxText))
 		switch {
 		case strings.HasPrefix(key, "drover-"):
@@ -103,12 +95,12 @@ func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) (all field
 			all = append(all, field.Invalid(at, cloud.Clip(value, maxText), "Nova takes keys of 1 to 255 bytes, and values of at most 255"))
 		}
 	}
-	for i, tag := range m.OpenStack.Tags {
+	for i, tag := range m.Tags {
 		if strings.HasPrefix(tag, "drover") {
 			all = append(all, field.Forbidden(path.Child("tags").Index(i), `tags that begin with "drover" are Drover's`))
 		}
 	}
-	for i, port := range m.OpenStack.Ports {
+	for i, port := range m.Ports {
 		for j, text := range port.AllowedAddressPairs {
 			if !isAddress(text) {
 				all = append(all, field.Invalid(path.Child("ports").Index(i).Child("allowedAddressPairs").Index(j), text, "must be an address, or a network such as 10.244.0.0/16"))
@@ -132,9 +124,3 @@ func isAddress(text string) bool {
 }
 
 // machineOf returns the machine's OpenStack fields.
-func machineOf(fields *infrav1.CloudMachineFields) (*infrav1.OpenStackMachine, error) {
-	if fields == nil || fields.OpenStack == nil {
-		return nil, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a machine of OpenStack")
-	}
-	return fields.OpenStack, nil
-}

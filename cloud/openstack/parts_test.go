@@ -302,8 +302,8 @@ func TestTokenTag(t *testing.T) {
 func TestValidate(t *testing.T) {
 	g := NewWithT(t)
 	path := field.NewPath("spec")
-	g.Expect(validateMachine(requested(ownPorts).Spec, path)).To(BeEmpty())
-	g.Expect(validateMachine(requested(func(m *infrav1.OpenStackMachine) {
+	g.Expect(union.ValidateMachine(requested(ownPorts).Spec, path)).To(BeEmpty())
+	g.Expect(union.ValidateMachine(requested(func(m *infrav1.OpenStackMachine) {
 		m.Metadata = map[string]string{"drover-ownership-id": "x", "": "x", "long": strings.Repeat("x", 256)}
 		m.Tags = []string{"drover-creation-token=x", "fine"}
 		m.Ports = []infrav1.OpenStackPort{{Network: "n", AllowedAddressPairs: []string{"10.0.0.1", "fd00::/8", "ten"}}}

@@ -20,6 +20,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 )
 
 // playback answers with what a real OpenStack has answered: the files in testdata, which test/openstack's TestRecord writes.
@@ -172,7 +173,7 @@ func connected(t *testing.T, p http.RoundTripper) *driver {
 	t.Helper()
 	d, err := newDriver(cloud.Config{
 		Account:     &infrav1.CloudAccountSpec{OpenStack: accountOf(t)},
-		Credentials: map[string][]byte{cloudsKey: []byte(clouds)}, Transport: p,
+		Credentials: map[string][]byte{cloudsKey: []byte(clouds)}, Connect: conformance.Through(p),
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return d.(*driver)

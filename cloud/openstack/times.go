@@ -2,7 +2,9 @@
 
 package openstack
 
-import "time"
+import (
+	"time"
+)
 
 // Every duration that the driver goes by, in one place with its reason.
 const (

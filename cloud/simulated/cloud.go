@@ -5,6 +5,7 @@
 package simulated
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
@@ -31,59 +32,56 @@ const (
 	maxBatch = 500
 )
 
+// union is the cloud's member in those of CloudAccount and CloudMachine.
+var union = cloud.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{
+	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return a.Simulated },
+	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return m.Simulated },
+	CheckAccount: validateAccount,
+	CheckMachine: validateMachine,
+}
+
 // Cloud is the simulated cloud's row in the registry.
-func Cloud() cloud.Cloud {
+func Cloud(endpoint string) cloud.Cloud {
 	return cloud.Cloud{
-		Name:            "simulated",
-		InAccount:       func(a *infrav1.CloudAccountSpec) bool { return a.Simulated != nil },
-		InMachine:       func(m *infrav1.CloudMachineFields) bool { return m.Simulated != nil },
-		ValidateAccount: validateAccount,
-		ValidateMachine: validateMachine,
-		New:             newDriver,
+		Name:  "simulated",
+		Union: union,
+		New:   func(cfg cloud.Config) (cloud.Driver, error) { return newDriver(cfg, endpoint) },
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 50, Burst: 100},
 			Delete: cloud.Limit{PerSecond: 20, Burst: 50},
 			Read:   cloud.Limit{PerSecond: 20, Burst: 100},
 		},
-		Consistency: 10 * time.Second,
-		MaxUserData: wire.MaxUserData,
-		MaxBatch:    maxBatch,
+		Traits:        cloud.Traits{ReadLag: 10 * time.Second},
+		CheckUserData: cloud.MaxUserData(wire.MaxUserData),
+		Batch:         cloud.Batch{Read: maxBatch, Delete: maxBatch},
 		ProviderID: func(*infrav1.CloudAccountSpec) string {
 			return providerID("{{ v1.availability_zone }}", "{{ v1.instance_id }}")
-		},
-		Zone: func(m *infrav1.CloudMachineFields) string {
-			if m.Simulated == nil {
-				return ""
-			}
-			return m.Simulated.Zone
 		},
 	}
 }
 
-func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
-	if a.Simulated == nil || a.Simulated.Endpoint == "" {
+func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
+	a := spec.Simulated
+	if a.Endpoint == "" {
 		return nil
 	}
 	path = path.Child("simulated", "endpoint")
-	if msg := endpointFault(a.Simulated.Endpoint); msg != "" {
-		return field.ErrorList{field.Invalid(path, a.Simulated.Endpoint, msg)}
+	if msg := endpointFault(a.Endpoint); msg != "" {
+		return field.ErrorList{field.Invalid(path, a.Endpoint, msg)}
 	}
-	if a.CredentialsRef == nil {
+	if spec.CredentialsRef == nil {
 		return field.ErrorList{field.Forbidden(path, "an endpoint of one's own needs credentials of one's own: set credentialsRef")}
 	}
 	return nil
 }
 
-func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) field.ErrorList {
-	if m.Simulated == nil {
-		return nil
-	}
+func validateMachine(m *infrav1.SimulatedMachine, path *field.Path) field.ErrorList {
 	var all field.ErrorList
 	path = path.Child("simulated")
-	if m.Simulated.DiskGiB < 0 {
-		all = append(all, field.Invalid(path.Child("diskGiB"), m.Simulated.DiskGiB, "must not be negative"))
+	if m.DiskGiB < 0 {
+		all = append(all, field.Invalid(path.Child("diskGiB"), m.DiskGiB, "must not be negative"))
 	}
-	for i, size := range m.Simulated.DataDisksGiB {
+	for i, size := range m.DataDisksGiB {
 		if size < 1 {
 			all = append(all, field.Invalid(path.Child("dataDisksGiB").Index(i), size, "must be at least 1"))
 		}
@@ -103,7 +101,8 @@ func endpointFault(endpoint string) string {
 	return ""
 }
 
-func newDriver(cfg cloud.Config) (cloud.Driver, error) {
+// newDriver makes an account's driver. operator is the operator's own endpoint, for accounts that name none.
+func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.Simulated == nil {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe a simulated cloud")
 	}
@@ -112,7 +111,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "an endpoint of one's own needs credentials of one's own")
 	}
 	if endpoint == "" {
-		endpoint = cfg.Endpoint
+		endpoint = operator
 	}
 	if endpoint == "" {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "no endpoint: neither the account nor the operator (--simulated-endpoint) names one")
@@ -121,6 +120,10 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "the endpoint %s", msg)
 	}
 	token, err := tokenOf(cfg.Credentials)
+	if err != nil {
+		return nil, err
+	}
+	carrier, err := cfg.Connect(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -133,11 +136,20 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		region:   region,
 		token:    token,
 		client: &http.Client{
-			Transport: cfg.Transport,
+			Transport: carrier,
 			// A redirect would carry the token to elsewhere.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
+}
+
+// FailureDomains implements cloud.Placer.
+func (d *driver) FailureDomains(_ context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
+	machine, err := union.MachineOf(fields)
+	if err != nil || machine.Zone == "" {
+		return nil, err
+	}
+	return []string{machine.Zone}, nil
 }
 
 // tokenOf finds the bearer token: the Secret's, or for ambient credentials the operator's from the environment.

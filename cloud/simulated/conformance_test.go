@@ -28,8 +28,8 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 		BootMin: ms(20), BootMax: ms(100), Stop: ms(50), PageSize: 100, Throttle: simulator.ThrottleNone,
 		ConsistencyLag: simulator.Duration{Duration: lag},
 	}})
-	row := simulated.Cloud()
-	row.Consistency = lag // the row's own is for the worst that the simulator can be told to be
+	row := simulated.Cloud("")
+	row.Traits.ReadLag = lag // the row's own is for the worst that the simulator can be told to be
 	machine := func(edit func(*infrav1.SimulatedMachine)) *infrav1.CloudMachineFields {
 		fields := machine()
 		fields.Simulated.DataDisksGiB = []int32{10}

@@ -18,6 +18,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 	"github.com/drover-io/drover/cloud/simulated"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/wire"
@@ -55,10 +56,10 @@ func newDriver(t *testing.T, url, token string) cloud.Driver {
 	t.Helper()
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	t.Cleanup(transport.CloseIdleConnections)
-	d, err := simulated.Cloud().New(cloud.Config{
+	d, err := simulated.Cloud("").New(cloud.Config{
 		Account:     &infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{Endpoint: url, Region: "sim-1"}},
 		Credentials: map[string][]byte{"token": []byte(token)},
-		Transport:   transport,
+		Connect:     conformance.Through(transport),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -381,23 +382,25 @@ func TestNew(t *testing.T) {
 	}
 	token := map[string][]byte{"token": []byte("t")}
 	for name, c := range map[string]struct {
-		cfg  cloud.Config
-		want cloud.Code
+		cfg      cloud.Config
+		want     cloud.Code
+		operator string
 	}{
-		"own endpoint, own credentials":       {cloud.Config{Account: own("http://a:1"), Credentials: token}, ""},
-		"own endpoint, ambient credentials":   {cloud.Config{Account: own("http://a:1"), Endpoint: "http://b:1"}, cloud.InvalidSpec},
-		"no endpoint":                         {cloud.Config{Account: own(""), Credentials: token}, cloud.InvalidSpec},
-		"operator's endpoint":                 {cloud.Config{Account: own(""), Credentials: token, Endpoint: "http://b:1"}, ""},
-		"endpoint with a user":                {cloud.Config{Account: own("http://u:p@a:1"), Credentials: token}, cloud.InvalidSpec},
-		"endpoint that is none":               {cloud.Config{Account: own("::"), Credentials: token}, cloud.InvalidSpec},
-		"Secret without the key":              {cloud.Config{Account: own("http://a:1"), Credentials: map[string][]byte{}}, cloud.Unauthorized},
-		"token with a line break":             {cloud.Config{Account: own("http://a:1"), Credentials: map[string][]byte{"token": []byte("a\nb")}}, cloud.Unauthorized},
-		"no simulated member":                 {cloud.Config{Account: &infrav1.CloudAccountSpec{}, Credentials: token}, cloud.InvalidSpec},
-		"ambient without the manager's token": {cloud.Config{Account: own(""), Endpoint: "http://b:1"}, cloud.Unauthorized},
+		"own endpoint, own credentials":       {cloud.Config{Account: own("http://a:1"), Credentials: token}, "", ""},
+		"own endpoint, ambient credentials":   {cloud.Config{Account: own("http://a:1")}, cloud.InvalidSpec, "http://b:1"},
+		"no endpoint":                         {cloud.Config{Account: own(""), Credentials: token}, cloud.InvalidSpec, ""},
+		"operator's endpoint":                 {cloud.Config{Account: own(""), Credentials: token}, "", "http://b:1"},
+		"endpoint with a user":                {cloud.Config{Account: own("http://u:p@a:1"), Credentials: token}, cloud.InvalidSpec, ""},
+		"endpoint that is none":               {cloud.Config{Account: own("::"), Credentials: token}, cloud.InvalidSpec, ""},
+		"Secret without the key":              {cloud.Config{Account: own("http://a:1"), Credentials: map[string][]byte{}}, cloud.Unauthorized, ""},
+		"token with a line break":             {cloud.Config{Account: own("http://a:1"), Credentials: map[string][]byte{"token": []byte("a\nb")}}, cloud.Unauthorized, ""},
+		"no simulated member":                 {cloud.Config{Account: &infrav1.CloudAccountSpec{}, Credentials: token}, cloud.InvalidSpec, ""},
+		"ambient without the manager's token": {cloud.Config{Account: own("")}, cloud.Unauthorized, "http://b:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("DROVER_SIMULATED_TOKEN", "")
-			d, err := simulated.Cloud().New(c.cfg)
+			c.cfg.Connect = conformance.Through(http.DefaultTransport)
+			d, err := simulated.Cloud(c.operator).New(c.cfg)
 			if got := cloud.CodeOf(err); got != c.want {
 				t.Fatalf("got %q (%v), want %q", got, err, c.want)
 			}
@@ -407,7 +410,7 @@ func TestNew(t *testing.T) {
 		})
 	}
 	t.Setenv("DROVER_SIMULATED_TOKEN", "the-operators")
-	if _, err := simulated.Cloud().New(cloud.Config{Account: own(""), Endpoint: "http://b:1"}); err != nil {
+	if _, err := simulated.Cloud("http://b:1").New(cloud.Config{Account: own(""), Connect: conformance.Through(http.DefaultTransport)}); err != nil {
 		t.Fatalf("ambient credentials: %v", err)
 	}
 }

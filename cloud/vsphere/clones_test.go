@@ -14,6 +14,7 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 )
 
 // TestCrash: between the clone's call and the inventory, neither a manager that is new nor one that got no answer loses the
@@ -257,7 +258,7 @@ func TestSession(t *testing.T) {
 // endSessions ends all others, as their time-out would.
 func (v *vcsim) endSessions(t testing.TB) {
 	t.Helper()
-	other, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Transport: bystander{v}})
+	other, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Connect: conformance.Through(bystander{v})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +287,7 @@ func (v *vcsim) endSessions(t testing.TB) {
 func TestRefusedLogin(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
-	made, err := newDriver(cloud.Config{Account: v.account, Transport: v,
+	made, err := newDriver(cloud.Config{Account: v.account, Connect: conformance.Through(v),
 		Credentials: map[string][]byte{usernameKey: []byte(username), passwordKey: []byte("marked-wrong")}})
 	g.Expect(err).NotTo(HaveOccurred())
 	calls := v.counted(func() {

@@ -17,10 +17,9 @@ func TestConformance(t *testing.T) {
 	v := start(t, 2)
 	const page = 25
 	row := Cloud()
-	row.Consistency = 0 // vcsim reads its own writes, and is waited for
-	row.TLS = nil       // it is in the transport already
+	row.Traits.ReadLag = 0 // vcsim reads its own writes, and is waited for
 	row.New = func(cfg cloud.Config) (cloud.Driver, error) {
-		d, err := newDriver(cfg)
+		d, err := v.unpinned(cfg) // trust is in the transport already
 		if err == nil {
 			d.(*driver).page = page
 		}

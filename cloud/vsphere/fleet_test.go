@@ -22,7 +22,7 @@ import (
 func (v *vcsim) connected(t testing.TB) *fleet.Account {
 	t.Helper()
 	row := Cloud()
-	row.TLS = nil // it is in the transport already
+	row.New = v.unpinned // trust is in the transport already
 	accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(5 * time.Minute), Transport: v})
 	a, err := accounts.Set(apitypes.NamespacedName{Namespace: "team", Name: "vcenter"}, fleet.AccountConfig{Spec: *v.account, Credentials: credentials()})
 	if err != nil {

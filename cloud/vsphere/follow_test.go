@@ -21,6 +21,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 )
 
 // listener is what a driver has told so far.
@@ -102,7 +103,7 @@ func (l *listener) lives() int {
 // theirs is somebody else's session.
 func (v *vcsim) theirs(t testing.TB, do func(*session) error) {
 	t.Helper()
-	other, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Transport: bystander{v}})
+	other, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Connect: conformance.Through(bystander{v})})
 	if err == nil {
 		err = other.(*driver).vcenter.with(t.Context(), do)
 	}

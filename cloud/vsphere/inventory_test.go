@@ -20,6 +20,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 )
 
 // own makes all VMs of the simulator machines, and returns their references.
@@ -198,14 +199,15 @@ func TestTrust(t *testing.T) {
 	v, other := start(t), start(t)
 	account := v.account.DeepCopy()
 	account.VSphere.Server = other.account.VSphere.Server
-	row := Cloud()
 	ask := func() error {
-		carrier, err := row.Trusting(&http.Transport{}, account, nil)
+		config, err := trust(account.VSphere)
 		if err != nil {
 			return err
 		}
+		carrier, err := cloud.Connect(&http.Transport{}, config)
+		g.Expect(err).NotTo(HaveOccurred())
 		t.Cleanup(carrier.(*http.Transport).CloseIdleConnections)
-		d, err := newDriver(cloud.Config{Account: account, Credentials: credentials(), Transport: carrier})
+		d, err := newDriver(cloud.Config{Account: account, Credentials: credentials(), Connect: conformance.Through(carrier)})
 		g.Expect(err).NotTo(HaveOccurred())
 		_, err = d.Probe(t.Context())
 		return err

@@ -240,7 +240,7 @@ func TestValidate(t *testing.T) {
 		}}
 	})
 	var fields []string
-	for _, e := range validateMachine(bad, field.NewPath("spec")) {
+	for _, e := range union.ValidateMachine(bad, field.NewPath("spec")) {
 		fields = append(fields, strings.TrimPrefix(e.Field, "spec.vsphere."))
 	}
 	g.Expect(fields).To(ConsistOf("extraConfig[0].key", "networks[0].addresses[0]", "networks[0].nameservers[0]",

@@ -15,18 +15,15 @@ import (
 )
 
 // trust says how vCenter proves who it is: by the account's thumbprint, else by its authorities; nil: by the system's.
-func trust(account *infrav1.CloudAccountSpec, _ map[string][]byte) (*tls.Config, error) {
-	if account.VSphere == nil {
-		return nil, nil
-	}
-	wanted, err := thumbprintOf(account.VSphere.Thumbprint)
+func trust(account *infrav1.VSphereAccount) (*tls.Config, error) {
+	wanted, err := thumbprintOf(account.Thumbprint)
 	if err != nil {
 		return nil, err
 	}
 	if wanted != nil {
 		return pinned(*wanted), nil
 	}
-	roots, err := cloud.CertPool(account.VSphere.CABundle)
+	roots, err := cloud.CertPool(account.CABundle)
 	if roots == nil || err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 	standin "github.com/drover-io/drover/test/vcenter"
 )
 
@@ -87,16 +88,26 @@ func startAt(t testing.TB, address string, vms int) *vcsim {
 			},
 		},
 	}
-	row := Cloud()
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	carrier, err := row.Trusting(base, v.account, nil)
+	config, err := trust(v.account.VSphere)
+	if err != nil {
+		t.Fatal(err)
+	}
+	carrier, err := cloud.Connect(base, config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(carrier.(*http.Transport).CloseIdleConnections)
 	v.carrier = carrier
 	return v
+}
+
+// unpinned makes a driver that leaves trust to the transport, which counts calls and has it already.
+func (v *vcsim) unpinned(cfg cloud.Config) (cloud.Driver, error) {
+	connect := cfg.Connect
+	cfg.Connect = func(*tls.Config) (http.RoundTripper, error) { return connect(nil) }
+	return newDriver(cfg)
 }
 
 // RoundTrip counts the driver's calls and plays faults.
@@ -195,7 +206,7 @@ func (v *vcsim) counted(f func()) map[string]int {
 // driver makes one, as a new process would.
 func (v *vcsim) driver(t testing.TB) *driver {
 	t.Helper()
-	d, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Transport: v})
+	d, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Connect: conformance.Through(v)})
 	if err != nil {
 		t.Fatal(err)
 	}

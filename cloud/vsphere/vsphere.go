@@ -37,16 +37,20 @@ const (
 	defaultPace = 5 * time.Second
 )
 
+// union is the cloud's member in those of CloudAccount and CloudMachine.
+var union = cloud.Fields[infrav1.VSphereAccount, infrav1.VSphereMachine]{
+	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.VSphereAccount { return a.VSphere },
+	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.VSphereMachine { return m.VSphere },
+	CheckAccount: validateAccount,
+	CheckMachine: validateMachine,
+}
+
 // Cloud is vSphere's row in the registry.
 func Cloud() cloud.Cloud {
 	return cloud.Cloud{
-		Name:            "vsphere",
-		InAccount:       func(a *infrav1.CloudAccountSpec) bool { return a.VSphere != nil },
-		InMachine:       func(m *infrav1.CloudMachineFields) bool { return m.VSphere != nil },
-		ValidateAccount: validateAccount,
-		ValidateMachine: validateMachine,
-		New:             newDriver,
-		TLS:             trust,
+		Name:  "vsphere",
+		Union: union,
+		New:   newDriver,
 		// Prudent guesses: vCenter documents no limits of rate. It queues what goes beyond 8 clones on one host and 128
 		// on one datastore ("Limits on Simultaneous Migrations", vCenter Server and Host Management). As many clones as may be begun at
 		// once may also run at once.
@@ -56,10 +60,10 @@ func Cloud() cloud.Cloud {
 			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
 		},
 		// A prudent guess: vCenter reads its own writes, but a clone's task and its VM are two things to ask for.
-		Consistency: 10 * time.Second,
-		MaxUserData: maxUserData,
-		MaxBatch:    maxBatch,
-		ProviderID:  func(*infrav1.CloudAccountSpec) string { return providerID("{{ v1.instance_id }}") }, // as guestinfo tells it
+		Traits:        cloud.Traits{ReadLag: 10 * time.Second},
+		CheckUserData: cloud.MaxUserData(maxUserData),
+		Batch:         cloud.Batch{Read: maxBatch, Delete: maxBatch},
+		ProviderID:    func(*infrav1.CloudAccountSpec) string { return providerID("{{ v1.instance_id }}") }, // as guestinfo tells it
 	}
 }
 
@@ -73,21 +77,19 @@ func identityOf(token string) string {
 // providerID is as vSphere's cloud controller manager writes it.
 func providerID(biosUUID string) string { return "vsphere://" + strings.ToLower(biosUUID) }
 
-func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
-	if a.VSphere == nil {
-		return nil
-	}
+func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
+	a := spec.VSphere
 	var all field.ErrorList
-	if a.CredentialsRef == nil {
+	if spec.CredentialsRef == nil {
 		all = append(all, field.Required(path.Child("credentialsRef"), "vSphere has no ambient credentials: name a Secret with username and password"))
 	}
-	if _, err := cloud.CertPool(a.VSphere.CABundle); err != nil {
+	if _, err := cloud.CertPool(a.CABundle); err != nil {
 		all = append(all, field.Invalid(path.Child("vsphere", "caBundle"), "", "must hold certificates in PEM"))
 	}
-	if _, err := thumbprintOf(a.VSphere.Thumbprint); err != nil {
-		all = append(all, field.Invalid(path.Child("vsphere", "thumbprint"), a.VSphere.Thumbprint, "must be SHA-256: 64 hexadecimal digits"))
+	if _, err := thumbprintOf(a.Thumbprint); err != nil {
+		all = append(all, field.Invalid(path.Child("vsphere", "thumbprint"), a.Thumbprint, "must be SHA-256: 64 hexadecimal digits"))
 	}
-	if n := a.VSphere.NodeAddresses; n != nil {
+	if n := a.NodeAddresses; n != nil {
 		for i, text := range n.Exclude {
 			if _, err := netip.ParsePrefix(text); err != nil {
 				all = append(all, field.Invalid(path.Child("vsphere", "nodeAddresses", "exclude").Index(i), text, "must be a range of addresses, such as 192.0.2.0/24"))
@@ -97,18 +99,15 @@ func validateAccount(a *infrav1.CloudAccountSpec, path *field.Path) field.ErrorL
 	return all
 }
 
-func validateMachine(m *infrav1.CloudMachineFields, path *field.Path) field.ErrorList {
-	if m.VSphere == nil {
-		return nil
-	}
+func validateMachine(m *infrav1.VSphereMachine, path *field.Path) field.ErrorList {
 	var all field.ErrorList
 	path = path.Child("vsphere")
-	for i, option := range m.VSphere.ExtraConfig {
+	for i, option := range m.ExtraConfig {
 		if reserved(option.Key) {
 			all = append(all, field.Forbidden(path.Child("extraConfig").Index(i).Child("key"), "is Drover's own"))
 		}
 	}
-	for i, network := range m.VSphere.Networks {
+	for i, network := range m.Networks {
 		all = append(all, validateNetwork(network, path.Child("networks").Index(i))...)
 	}
 	return all
@@ -175,7 +174,15 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 			return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q is missing or empty", key)
 		}
 	}
-	v, err := newVCenter(account, username, password, cfg.Transport)
+	config, err := trust(account)
+	if err != nil {
+		return nil, err
+	}
+	carrier, err := cfg.Connect(config)
+	if err != nil {
+		return nil, err
+	}
+	v, err := newVCenter(account, username, password, carrier)
 	if err != nil {
 		return nil, err
 	}

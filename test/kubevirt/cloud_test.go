@@ -4,6 +4,7 @@ package kubevirt_test
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net/http"
 	"os"
@@ -175,10 +176,12 @@ func connectBy(t testing.TB, spec *infrav1.CloudAccountSpec, credentials map[str
 	row := driver.Cloud()
 	base := http.DefaultTransport.(*http.Transport).Clone()
 	t.Cleanup(base.CloseIdleConnections)
-	carrier, err := row.Trusting(base, spec, credentials)
-	g.Expect(err).NotTo(HaveOccurred())
-	calls := &counted{RoundTripper: carrier}
-	d, err := row.New(cloud.Config{Account: spec, Credentials: credentials, Transport: calls})
+	calls := &counted{}
+	d, err := row.New(cloud.Config{Account: spec, Credentials: credentials, Connect: func(trust *tls.Config) (http.RoundTripper, error) {
+		carrier, err := cloud.Connect(base, trust)
+		calls.RoundTripper = carrier
+		return calls, err
+	}})
 	g.Expect(err).NotTo(HaveOccurred())
 	return d, calls
 }

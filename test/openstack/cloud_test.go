@@ -19,6 +19,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 	driver "github.com/drover-io/drover/cloud/openstack"
 )
 
@@ -276,7 +277,7 @@ func (c *counted) reset() {
 
 func connect(t testing.TB, who *tenant, carrier http.RoundTripper) cloud.Driver {
 	t.Helper()
-	d, err := driver.Cloud().New(cloud.Config{Account: account(who.project), Credentials: password(who.name, who.name), Transport: carrier})
+	d, err := driver.Cloud().New(cloud.Config{Account: account(who.project), Credentials: password(who.name, who.name), Connect: conformance.Through(carrier)})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return d
 }

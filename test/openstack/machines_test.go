@@ -21,6 +21,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 	driver "github.com/drover-io/drover/cloud/openstack"
 )
 
@@ -325,7 +326,7 @@ func TestCredentials(t *testing.T) {
 		"token":                  {"token": who.provider.Token()},
 	} {
 		for project, want := range map[string]cloud.Code{who.project: "", admin.project: cloud.Unauthorized} {
-			d, err := driver.Cloud().New(cloud.Config{Account: account(project), Credentials: clouds(auth), Transport: &counted{}})
+			d, err := driver.Cloud().New(cloud.Config{Account: account(project), Credentials: clouds(auth), Connect: conformance.Through(&counted{})})
 			g.Expect(err).NotTo(HaveOccurred())
 			info, err := d.Probe(t.Context())
 			g.Expect(cloud.CodeOf(err)).To(Equal(want), "%s: %v", name, err)

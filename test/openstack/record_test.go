@@ -17,6 +17,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/conformance"
 	driver "github.com/drover-io/drover/cloud/openstack"
 )
 
@@ -56,7 +57,7 @@ func TestRecord(t *testing.T) {
 	owner := newOwner(t, who)
 	r := &recorder{answers: map[string][]byte{}}
 	as := func(credentials map[string][]byte) cloud.Driver {
-		d, err := driver.Cloud().New(cloud.Config{Account: account(who.project), Credentials: credentials, Transport: r})
+		d, err := driver.Cloud().New(cloud.Config{Account: account(who.project), Credentials: credentials, Connect: conformance.Through(r)})
 		g.Expect(err).NotTo(HaveOccurred())
 		return d
 	}

@@ -3,6 +3,7 @@
 package vcenter_test
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -53,9 +54,7 @@ func TestCloudInit(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	account := &infrav1.CloudAccountSpec{VSphere: &infrav1.VSphereAccount{Server: u.Host, Datacenter: vcenter.Datacenter, CABundle: string(v.CA)}}
 	row := vsphere.Cloud()
-	carrier, err := row.Trusting(&http.Transport{}, account, nil)
-	g.Expect(err).NotTo(HaveOccurred())
-	d, err := row.New(cloud.Config{Account: account, Transport: carrier, Credentials: map[string][]byte{
+	d, err := row.New(cloud.Config{Account: account, Connect: func(trust *tls.Config) (http.RoundTripper, error) { return cloud.Connect(&http.Transport{}, trust) }, Credentials: map[string][]byte{
 		"username": []byte(username), "password": []byte(password)}})
 	g.Expect(err).NotTo(HaveOccurred())
 

@@ -102,7 +102,7 @@ func TestConformanceOfAProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	row := vsphere.Cloud()
-	row.Consistency = 0 // vcsim reads its own writes, and is waited for
+	row.Traits.ReadLag = 0 // vcsim reads its own writes, and is waited for
 	machine := func(edit ...func(*infrav1.VSphereMachine)) *infrav1.CloudMachineFields {
 		m := &infrav1.VSphereMachine{Template: vcenter.Template, ResourcePool: vcenter.ResourcePool, Datastore: vcenter.Datastore}
 		for _, e := range edit {

@@ -20,7 +20,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -30,22 +29,18 @@ import (
 // Cloud is the row for cloud/registry.
 func Cloud() cloud.Cloud {
 	return cloud.Cloud{
-		Name:            "toy",
-		InAccount:       func(a *infrav1.CloudAccountSpec) bool { return accountOf(a) != nil },
-		InMachine:       func(m *infrav1.CloudMachineFields) bool { return machineOf(m) != nil },
-		ValidateAccount: func(*infrav1.CloudAccountSpec, *field.Path) field.ErrorList { return nil },
-		ValidateMachine: func(*infrav1.CloudMachineFields, *field.Path) field.ErrorList { return nil },
-		New:             newDriver,
+		Name:  "toy",
+		Union: cloud.Fields[toyAccount, toyMachine]{Account: accountOf, Machine: machineOf},
+		New:   newDriver,
 		Limits: cloud.Limits{ // from the cloud's documentation
 			Create: cloud.Limit{PerSecond: 5, Burst: 10},
 			Delete: cloud.Limit{PerSecond: 5, Burst: 20},
 			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
 		},
-		Consistency: 0, // the toy cloud reads its own writes
-		MaxUserData: 32 << 10,
-		MaxBatch:    50,
-		ProviderID:  func(*infrav1.CloudAccountSpec) string { return "toy://{{ v1.instance_id }}" },
-		Zone:        func(m *infrav1.CloudMachineFields) string { return machineOf(m).Zone },
+		// No Traits: the toy cloud reads its own writes, and nothing goes by itself.
+		Batch:         cloud.Batch{Read: 50, Delete: 50},
+		CheckUserData: cloud.MaxUserData(32 << 10),
+		ProviderID:    func(*infrav1.CloudAccountSpec) string { return "toy://{{ v1.instance_id }}" },
 	}
 }
 
@@ -63,8 +58,12 @@ func newDriver(config cloud.Config) (cloud.Driver, error) {
 	if key == "" || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return nil, cloud.Errorf(cloud.Unauthorized, "the credentials Secret has no usable key \"token\"")
 	}
+	carrier, err := config.Connect(nil)
+	if err != nil {
+		return nil, err
+	}
 	return &driver{endpoint: account.Endpoint, key: key, client: &http.Client{
-		Transport:     config.Transport, // all traffic goes through it
+		Transport:     carrier, // all traffic goes through it
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
@@ -112,7 +111,15 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	var c catalog
 	err := d.call(ctx, "GetCatalog", cloud.ClassRead, http.MethodGet, "/catalog", nil, &c)
 	slices.Sort(c.Zones)
-	return cloud.Info{FailureDomains: c.Zones}, err
+	return cloud.Info{Place: "toy:" + d.endpoint, FailureDomains: c.Zones}, err
+}
+
+// FailureDomains: a machine may name its zone.
+func (d *driver) FailureDomains(_ context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
+	if m := machineOf(fields); m != nil && m.Zone != "" {
+		return []string{m.Zone}, nil
+	}
+	return nil, nil
 }
 
 // Ensure: a server's name is unique in the toy cloud, for deleted ones too. With the token as its name, the same create
