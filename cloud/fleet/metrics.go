@@ -25,6 +25,8 @@ var (
 		"Time since the account's last complete listing began; absent before the first.", []string{"cloud", "account"}, nil)
 	inventoryInstances = prometheus.NewDesc("drover_inventory_instances",
 		"Instances with Drover's tags in the account's last complete listing, terminated ones apart.", []string{"cloud", "account"}, nil)
+	machinesMissing = prometheus.NewDesc("drover_machines_missing",
+		"Machines that are missing from the account, so many at once that none of them is believed to be gone until a person confirms it; 0 as a rule.", []string{"cloud", "account"}, nil)
 	limiterQueue = prometheus.NewDesc("drover_cloud_limiter_queue",
 		"Calls that wait for their turn in the account's rate limit, by class: create, delete or read. Accounts that the cloud throttles together share a limit, and each shows it.",
 		[]string{"cloud", "account", "class"}, nil)
@@ -104,6 +106,7 @@ func (m *meter) waited(class cloud.Class, d time.Duration) {
 func (s *Accounts) Describe(ch chan<- *prometheus.Desc) {
 	ch <- inventoryAge
 	ch <- inventoryInstances
+	ch <- machinesMissing
 	ch <- limiterQueue
 	ch <- limiterRate
 }
@@ -121,6 +124,11 @@ func (s *Accounts) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		ch <- prometheus.MustNewConstMetric(inventoryAge, prometheus.GaugeValue, time.Since(state.LastComplete).Seconds(), a.cloud.Name, a.key.String())
+		missing := 0
+		if state.Doubt != nil {
+			missing = state.Doubt.Missing
+		}
+		ch <- prometheus.MustNewConstMetric(machinesMissing, prometheus.GaugeValue, float64(missing), a.cloud.Name, a.key.String())
 		ch <- prometheus.MustNewConstMetric(inventoryInstances, prometheus.GaugeValue, float64(state.Instances), a.cloud.Name, a.key.String())
 	}
 }
