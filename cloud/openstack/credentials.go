@@ -4,7 +4,6 @@ package openstack
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
@@ -12,6 +11,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // cloudsKey is the credentials Secret's key.
@@ -52,7 +52,12 @@ type authEntry struct {
 // login is how the account logs in: Keystone's options, and the secrets that no text may hold.
 type login struct {
 	options tokens.AuthOptions
-	secrets redactor
+	secrets []string
+}
+
+// redactor takes the login's secrets, and more, out of texts.
+func (l *login) redactor(more ...string) driverkit.Redactor {
+	return driverkit.NewRedactor(append(more, l.secrets...)...)
 }
 
 // newLogin reads the Secret. Errors are InvalidSpec or Unauthorized.
@@ -71,8 +76,7 @@ func newLogin(account *infrav1.OpenStackAccount, credentials map[string][]byte) 
 	if err != nil {
 		return login{}, err
 	}
-	secrets := slices.DeleteFunc([]string{options.Password, options.ApplicationCredentialSecret, options.TokenID}, func(s string) bool { return s == "" })
-	return login{options: options, secrets: redactor{secrets}}, nil
+	return login{options: options, secrets: []string{options.Password, options.ApplicationCredentialSecret, options.TokenID}}, nil
 }
 
 // entryOf finds the entry of that name, or the only one. The parser's words are not repeated: they may quote the file.
@@ -107,7 +111,9 @@ func (e *cloudEntry) check(account *infrav1.OpenStackAccount) error {
 		return refuse("cacert names a file, and none is read: put its content into spec.openstack.caBundle")
 	case e.Cert != "" || e.Key != "":
 		return refuse("cert and key name files, and none is read: put their content into the Secret's keys %s and %s", certificateKey, privateKey)
-	case e.Auth.AuthURL != "" && identityURL(e.Auth.AuthURL) != identityURL(account.AuthURL):
+	case e.Auth.AuthURL == "":
+		return refuse("auth_url is missing: it says whom the credentials are for, and must be the account's %s", account.AuthURL)
+	case identityURL(e.Auth.AuthURL) != identityURL(account.AuthURL):
 		return refuse("auth_url is not the account's %s", account.AuthURL)
 	case e.RegionName != "" && account.Region != "" && e.RegionName != account.Region:
 		return refuse("region_name is not the account's %s", account.Region)

@@ -24,10 +24,8 @@ const (
 	// pageSize is how many servers or ports are asked for in one answer: what Nova gives at most where its operator did not
 	// say otherwise.
 	pageSize = 1000
-	// maxPages ends a listing that a broken cloud would never end: far more than any project holds.
-	maxPages = 10_000
-	// deletesAtOnce has a full batch, each of which a busy Nova works at for a second, end within one call's time.
-	deletesAtOnce = 10
+	// callsAtOnce has a full batch of deletes, each of which a busy Nova works at for a second, end within one call's time.
+	callsAtOnce = 10
 )
 
 type driver struct {
@@ -40,7 +38,9 @@ type driver struct {
 	ids     driverkit.Memo[string]
 	faults  driverkit.Memo[string] // of servers in ERROR
 
-	listed      atomic.Int64 // servers or ports, whichever were more, in the last listing of everything
+	cells       driverkit.Memo[bool] // whether one does not answer
+	gone        gone
+	onePage     atomic.Bool // whether no part of the last listing of everything took more than a page
 	creating    creations
 	inherited   time.Time // until then something may come of a create that another driver sent
 	serverLooks *shared[cloud.Resource]
@@ -67,13 +67,13 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	d := &driver{
 		account: account, sessions: newSessions(account, login, carrier), pageSize: pageSize, inherited: time.Now().Add(inheritedTTL),
 		flavors: driverkit.Memo[[]flavor]{TTL: resolvedTTL}, images: driverkit.Memo[glanceImage]{TTL: resolvedTTL},
-		ids: driverkit.Memo[string]{TTL: resolvedTTL}, faults: driverkit.Memo[string]{TTL: resolvedTTL},
+		ids: driverkit.Memo[string]{TTL: resolvedTTL}, faults: driverkit.Memo[string]{TTL: resolvedTTL}, cells: driverkit.Memo[bool]{TTL: openTTL},
 	}
 	d.serverLooks = newShared(func(ctx context.Context, tokens []string) ([]cloud.Resource, error) {
-		return d.servers(ctx, serversOf(tokens))
+		return d.servers(ctx, serversOf(tokens), nil)
 	})
 	d.portLooks = newShared(func(ctx context.Context, tokens []string) ([]port, error) {
-		return d.ports(ctx, portsOf(tokens))
+		return d.ports(ctx, portsOf(tokens), nil)
 	})
 	return d, nil
 }
@@ -89,7 +89,8 @@ func (d *driver) forget() {
 	d.ids.Reset()
 }
 
-// Probe asks for Nova's availability zones.
+// Probe asks for Nova's availability zones. The place is the token's project and the region of Nova's endpoint, both as Keystone says.
+// Project IDs are unique within a Keystone, whose address can't be changed; addresses of endpoints may change.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	op := operation{"ListAvailabilityZones", cloud.ClassRead, compute, http.MethodGet}
 	var answer struct {
@@ -106,7 +107,11 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	if answer.Zones == nil {
 		return cloud.Info{}, foreign(op)
 	}
-	var info cloud.Info
+	session, err := d.sessions.get(ctx, nil)
+	if err != nil {
+		return cloud.Info{}, err
+	}
+	info := cloud.Info{Place: "openstack:" + session.project + ":" + session.region}
 	for _, zone := range *answer.Zones {
 		if zone.Name != "" && zone.State.Available {
 			info.FailureDomains = append(info.FailureDomains, zone.Name)
@@ -119,21 +124,25 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 // List reads the servers with Drover's tag, and of all the project's ports those whose description says that they are Drover's,
 // with what hangs on them.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
-	servers, err := d.servers(ctx, url.Values{"tags": {markerTag}})
+	var most int
+	servers, err := d.servers(ctx, url.Values{"tags": {markerTag}}, &most)
 	if err != nil {
 		return nil, err
 	}
-	ports, err := d.ports(ctx, url.Values{})
+	ports, err := d.ports(ctx, url.Values{}, &most)
 	if err != nil {
 		return nil, err
 	}
-	d.listed.Store(int64(max(len(servers), len(ports))))
-	rest, err := d.dependants(ctx, ports, nil)
-	return append(servers, rest...), err
+	rest, err := d.dependants(ctx, ports, nil, &most)
+	if err != nil {
+		return nil, err
+	}
+	d.onePage.Store(most == 1)
+	return append(servers, rest...), nil
 }
 
-// Describe asks by token alone: a server that a ProviderID names and that carries the Reference's tags carries its token. For many, it makes a
-// listing of everything where the last one had one page: more of them may not end within a call's time, where those by tokens do.
+// Describe asks by token: a server that a ProviderID names and that carries the Reference's tags carries its token. What no listing shows is
+// not absent yet, see unseen.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
 	wanted := map[string]bool{}
 	for _, ref := range refs {
@@ -141,30 +150,50 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []
 			wanted[ref.Token] = true
 		}
 	}
-	tokens := slices.Sorted(maps.Keys(wanted))
-	if listed := int(d.listed.Load()); listed > 0 && listed < d.pageSize && len(tokens) > maxTokens {
-		found, err = d.List(ctx)
-	} else {
-		found, err = d.byTokens(ctx, tokens)
-	}
+	found, err = d.look(ctx, slices.Sorted(maps.Keys(wanted)))
 	if err != nil {
 		return nil, err
 	}
-	return only(found, func(token string) bool { return wanted[token] }), nil
+	found = only(found, func(token string) bool { return wanted[token] })
+	more, err := d.unseen(ctx, refs, found)
+	if err != nil {
+		return nil, err
+	}
+	return append(found, more...), nil
+}
+
+// look finds what carries the tokens, and maybe more: for many by a listing of everything where the last one had one page of each kind, others'
+// included. One of more pages may not end within a call's time, where those by tokens do. Neither may one page of a slow cloud, so it has half
+// the time, and if it does not end in that, the others are made until everything is listed again.
+func (d *driver) look(ctx context.Context, tokens []string) ([]cloud.Resource, error) {
+	if len(tokens) <= maxTokens || !d.onePage.Load() {
+		return d.byTokens(ctx, tokens)
+	}
+	half, cancel := ctx, func() {}
+	if end, ok := ctx.Deadline(); ok {
+		half, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+	}
+	defer cancel()
+	found, err := d.List(half)
+	if err != nil && half.Err() != nil && ctx.Err() == nil {
+		d.onePage.Store(false)
+		return d.byTokens(ctx, tokens)
+	}
+	return found, err
 }
 
 // byTokens reads what carries the tokens, as List does.
 func (d *driver) byTokens(ctx context.Context, tokens []string) (all []cloud.Resource, err error) {
 	for some := range slices.Chunk(tokens, maxTokens) {
-		servers, err := d.servers(ctx, serversOf(some))
+		servers, err := d.servers(ctx, serversOf(some), nil)
 		if err != nil {
 			return nil, err
 		}
-		ports, err := d.ports(ctx, portsOf(some))
+		ports, err := d.ports(ctx, portsOf(some), nil)
 		if err != nil {
 			return nil, err
 		}
-		rest, err := d.dependants(ctx, ports, some)
+		rest, err := d.dependants(ctx, ports, some, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -176,16 +205,16 @@ func (d *driver) byTokens(ctx context.Context, tokens []string) (all []cloud.Res
 // dependants are the ports, and what their descriptions lead to: floating IPs and volumes. A port is not told of before all that is gone, so that
 // it goes last: whoever finds the port knows of the rest, whatever crashed, and accounts that have none are spared the listings. Where tokens are
 // given, only theirs are asked for.
-func (d *driver) dependants(ctx context.Context, ports []port, tokens []string) (all []cloud.Resource, err error) {
+func (d *driver) dependants(ctx context.Context, ports []port, tokens []string, most *int) (all []cloud.Resource, err error) {
 	owners := map[string]string{} // by the ports' name, which is that of the rest, too
 	for i := range ports {
 		owners[ports[i].Name] = ports[i].ownership()
 	}
-	addresses, err := d.addresses(ctx, ports, tokens, owners)
+	addresses, err := d.addresses(ctx, ports, tokens, owners, most)
 	if err != nil {
 		return nil, err
 	}
-	disks, err := d.disks(ctx, ports, owners)
+	disks, err := d.disks(ctx, ports, owners, most)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +240,7 @@ func only(found []cloud.Resource, wanted func(token string) bool) []cloud.Resour
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
 	var deletes sync.WaitGroup
-	turns := make(chan struct{}, deletesAtOnce)
+	turns := make(chan struct{}, callsAtOnce)
 	for i, r := range resources {
 		turns <- struct{}{}
 		deletes.Go(func() {
@@ -243,7 +272,10 @@ func (d *driver) delete(ctx context.Context, r cloud.Resource) (err error) {
 		err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing on OpenStack", r.Kind, r.ID)
 	}
 	if cloud.CodeOf(err) == cloud.NotFound { // gone already is what was wanted
-		return nil
+		err = nil
+	}
+	if err == nil && r.Kind == cloud.KindInstance {
+		d.gone.add(r.ID)
 	}
 	return err
 }
@@ -267,9 +299,9 @@ func portNames(tokens []string) []string {
 }
 
 // servers reads all pages of those that the query leaves, and keeps what is Drover's.
-func (d *driver) servers(ctx context.Context, query url.Values) ([]cloud.Resource, error) {
+func (d *driver) servers(ctx context.Context, query url.Values, most *int) ([]cloud.Resource, error) {
 	op := operation{"ListServers", cloud.ClassRead, compute, http.MethodGet}
-	found, err := pages(op, func(marker string) ([]server, bool, error) {
+	found, err := pages(ctx, op, most, func(ctx context.Context, marker string) ([]server, bool, error) {
 		var page struct {
 			Servers *[]server `json:"servers"`
 			Links   []link    `json:"servers_links"`
@@ -297,27 +329,21 @@ func (d *driver) servers(ctx context.Context, query url.Values) ([]cloud.Resourc
 // for people, so that it can't be learnt now is no error: the next listing asks again.
 func (d *driver) fault(ctx context.Context, id string) string {
 	words, _ := d.faults.Get(ctx, id, func(ctx context.Context) (string, error) {
-		op := operation{"GetServer", cloud.ClassRead, compute, http.MethodGet}
-		var answer struct {
-			Server server `json:"server"`
+		s, err := d.getServer(ctx, compute, id)
+		if err == nil && s.Fault.Message == "" {
+			err = cloud.Errorf(cloud.Unknown, "Nova does not say what is wrong with the server %s", id)
 		}
-		if err := d.call(ctx, op, "servers/"+url.PathEscape(id), nil, &answer); err != nil {
-			return "", err
-		}
-		if answer.Server.Fault.Message == "" {
-			return "", foreign(op)
-		}
-		return answer.Server.Fault.Message, nil
+		return s.Fault.Message, err
 	})
 	return words
 }
 
 // ports reads all pages of the project's ports that the query leaves, and keeps what is Drover's.
-func (d *driver) ports(ctx context.Context, query url.Values) ([]port, error) {
+func (d *driver) ports(ctx context.Context, query url.Values, most *int) ([]port, error) {
 	op := operation{"ListPorts", cloud.ClassRead, network, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
 	query["fields"] = []string{"id", "name", "description", "created_at", "trunk_details"}
-	found, err := pages(op, func(marker string) ([]port, bool, error) {
+	found, err := pages(ctx, op, most, func(ctx context.Context, marker string) ([]port, bool, error) {
 		var page struct {
 			Ports *[]port `json:"ports"`
 			Links []link  `json:"ports_links"`
@@ -345,32 +371,25 @@ func whole[T any](op operation, items *[]T, links []link) ([]T, bool, error) {
 	return *items, more && len(*items) > 0, nil
 }
 
-// pages reads to the end. What is moved between two pages comes once.
-func pages[T any](op operation, page func(marker string) (items []T, more bool, err error), id func(T) string) ([]T, error) {
-	var all []T
-	seen := map[string]bool{}
-	marker := ""
-	for range maxPages {
-		items, more, err := page(marker)
-		if err != nil {
-			return nil, err
+// pages reads to the end. What is moved between two pages comes once. most becomes the number of pages where that is larger; it may be nil.
+func pages[T any](ctx context.Context, op operation, most *int, page func(ctx context.Context, marker string) (items []T, more bool, err error), id func(T) string) ([]T, error) {
+	n, seen := 0, map[string]bool{}
+	all, err := driverkit.Pages(ctx, op.name, func(ctx context.Context, marker string) ([]T, string, error) {
+		n++
+		items, more, err := page(ctx, marker)
+		if err != nil || !more {
+			return items, "", err
 		}
-		for _, item := range items {
-			if !seen[id(item)] {
-				seen[id(item)] = true
-				all = append(all, item)
-			}
-		}
-		if !more {
-			return all, nil
-		}
-		next := id(items[len(items)-1])
-		if cmp.Or(next, marker) == marker {
-			break
-		}
-		marker = next
+		return items, cmp.Or(id(items[len(items)-1]), marker), nil
+	})
+	if most != nil {
+		*most = max(*most, n)
 	}
-	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", op.name)
+	return slices.DeleteFunc(all, func(item T) bool {
+		twice := seen[id(item)]
+		seen[id(item)] = true
+		return twice
+	}), err
 }
 
 // page are the parameters of one page of a listing.

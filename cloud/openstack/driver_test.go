@@ -353,7 +353,7 @@ func TestListing(t *testing.T) {
 	found, err = d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0002"}, {}, {Token: "recorded-token-0002"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(HaveLen(3))
-	g.Expect(found[0]).To(And(HaveField("State", cloud.StateFailed), HaveField("Reason", HavePrefix("NoCapacity: No valid host was found"))))
+	g.Expect(found[0]).To(And(HaveField("State", cloud.StateFailed), HaveField("Code", cloud.NoCapacity), HaveField("Reason", HavePrefix("No valid host was found"))))
 	g.Expect(found).To(HaveEach(HaveField("Token", "recorded-token-0002")))
 	g.Expect(found[1:]).To(HaveEach(And(HaveField("Kind", cloud.KindNIC), HaveField("CreatedAt.IsZero()", false))))
 
@@ -371,10 +371,8 @@ func TestDescribeMany(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
 	d := connected(t, p)
-	refs := make([]cloud.Reference, 101)
-	for i := range refs {
-		refs[i].Token = fmt.Sprintf("token-%03d", i)
-	}
+	d.inherited = time.Time{}
+	refs := many(101)
 	servers := []server{{ID: "one", Metadata: map[string]string{cloud.TagOwnership: "owner-1", cloud.TagToken: "token-100"}},
 		{ID: "other", Metadata: map[string]string{cloud.TagOwnership: "owner-1", cloud.TagToken: "other"}}}
 	g.Expect(d.Describe(t.Context(), refs)).To(BeEmpty())
@@ -388,10 +386,12 @@ func TestDescribeMany(t *testing.T) {
 	g.Expect(p.count("ListServers")).To(Equal(3 + 1 + 1))
 	g.Expect(p.count("ListPorts")).To(Equal(3 + 1 + 1))
 
-	d.pageSize = 1 // then a listing of everything takes more than one page
+	p.play("ListPorts", append(foreignPorts(g, 2), recorded(t, "ports-none"))...)
+	_, err = d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
 	_, err = d.Describe(t.Context(), refs)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(p.count("ListServers")).To(Equal(3 + 1 + 1 + 3))
+	g.Expect(p.count("ListServers")).To(Equal(3+1+1+1+3), "now that a listing of everything takes more than one page")
 }
 
 // TestDelete: what is gone is deleted; what can't be, is told; and a box that answers for Nova is not believed.
@@ -459,7 +459,7 @@ func TestState(t *testing.T) {
 		{"DELETED", "deleting", "x", cloud.StateTerminated},
 	} {
 		s := server{Status: test.status, Task: test.task, Launched: test.launched}
-		state, _ := s.state()
+		state, _, _ := s.state()
 		NewWithT(t).Expect(state).To(Equal(test.want), "%+v", test)
 	}
 }
@@ -614,7 +614,7 @@ func TestCatalogue(t *testing.T) {
 	} {
 		g := NewWithT(t)
 		s := sessions{account: &infrav1.OpenStackAccount{Region: test.region, Interface: test.kind}}
-		url, err := s.endpoint(catalogue, test.service)
+		url, _, err := s.endpoint(catalogue, test.service)
 		g.Expect(url).To(Equal(test.want), "%+v", test)
 		g.Expect(cloud.CodeOf(err)).To(Equal(map[bool]cloud.Code{true: cloud.InvalidSpec}[test.want == ""]))
 	}

@@ -71,13 +71,17 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	if err != nil || made.ID != "" {
 		return made, err
 	}
-	open := mine.open
+	open := mine.until()
 	if req.MaybeSent && d.inherited.After(open) {
 		open = d.inherited
 	}
 	if left := time.Until(open); left > 0 {
-		return cloud.Resource{}, &cloud.Error{Code: cloud.Unavailable, RetryAfter: min(left, openTTL), // what comes is seen soon
-			Message: "whether something comes of an earlier create is open: its answer was lost, or went to an earlier manager. Until that is sure, no other is sent"}
+		return cloud.Resource{}, stillOpen(min(left, openTTL)) // what comes is seen soon
+	}
+	if !open.IsZero() {
+		if err := d.cellsAnswer(ctx); err != nil {
+			return cloud.Resource{}, err
+		}
 	}
 	made, err = d.create(ctx, req, machine, mine)
 	if code := cloud.CodeOf(err); code == cloud.InvalidSpec || code == cloud.NotFound {
@@ -131,7 +135,7 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 	}
 	switch cloud.CodeOf(err) {
 	case "":
-		mine.open = time.Now().Add(consistency)
+		mine.keep(consistency)
 		return made, nil
 	case cloud.Unavailable, cloud.Unknown:
 		return made, err
@@ -151,7 +155,7 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 func (d *driver) createServer(ctx context.Context, req cloud.Request, body newServerRequest) (cloud.Resource, error) {
 	op := operation{"CreateServer", cloud.ClassCreate, compute, http.MethodPost}
 	if namesVolumeType(body.Server.Disks) {
-		op.service = computeTyped
+		op.service = computeStein
 	}
 	var answer struct {
 		Server struct {

@@ -4,21 +4,20 @@ package openstack
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/gophercloud/gophercloud/v2"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // refusal is a service's own answer that it did not do what was asked. kind is Nova's name of the fault ("forbidden") or
-// Neutron's type ("OverQuota"), "" where the answer has none. The words are clean, see redactor.
+// Neutron's type ("OverQuota"), "" where the answer has none. The words are clean, see typed.
 type refusal struct {
 	status      int
 	kind, words string
@@ -99,77 +98,38 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 	return cloud.Unknown
 }
 
-// strange is for an answer that no service of OpenStack's has written.
-func strange(status int) cloud.Code {
-	switch {
-	case status == http.StatusTooManyRequests:
-		return cloud.Throttled
-	case status >= 500:
-		return cloud.Unavailable
-	}
-	return cloud.Unknown
-}
+// maxWords is how many bytes of a service's own words are shown.
+const maxWords = 512
 
-// redactor takes an account's secrets out of texts: an endpoint may repeat what it was sent.
-type redactor struct{ secrets []string }
-
-// clean takes the secrets out before anything is cut off: half of one would not be found, and is half a secret.
-func (r redactor) clean(s string) string {
-	for _, secret := range r.secrets {
-		s = strings.ReplaceAll(s, secret, "[credential]")
-	}
-	return cloud.Clip(s, 512)
-}
-
-// typed makes every error of gophercloud's one of package cloud. What is not a service's own words is not repeated: it may be
-// anybody's, and hold anything.
-func (r redactor) typed(op string, class cloud.Class, err error) error {
-	var own *cloud.Error
-	var queued *cloud.Queued
+// typed makes every error of gophercloud's one of package cloud. Only a service's own words are repeated: an answer of anybody else may
+// hold anything.
+func typed(secrets driverkit.Redactor, op string, class cloud.Class, err error) error {
 	var answer gophercloud.ErrUnexpectedResponseCode
 	var broken *json.SyntaxError
 	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &own):
-		return own
-	case errors.As(err, &queued):
-		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": " + queued.Error(), Err: queued}
 	case errors.As(err, &answer):
-		return r.answered(op, class, answer)
-	case errors.Is(err, context.DeadlineExceeded):
-		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": no answer in time", Err: context.DeadlineExceeded}
-	case errors.Is(err, context.Canceled):
-		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": cut off before its answer", Err: context.Canceled}
+		return answered(secrets, op, class, answer)
 	case errors.As(err, &broken):
 		return cloud.Errorf(cloud.Unknown, "%s: the answer is not JSON: does the endpoint belong to OpenStack?", op)
 	}
-	return cloud.Errorf(cloud.Unavailable, "%s: no answer: %s", op, r.clean(cloud.Plain(err)))
+	return secrets.NoAnswer(op, err)
 }
 
-func (r redactor) answered(op string, class cloud.Class, answer gophercloud.ErrUnexpectedResponseCode) error {
+// answered classifies an answer by its own words, and redacts only what is shown.
+func answered(secrets driverkit.Redactor, op string, class cloud.Class, answer gophercloud.ErrUnexpectedResponseCode) error {
 	said, ok := refusalOf(answer.Actual, answer.ResponseHeader, answer.Body)
 	if !ok {
+		code := driverkit.ForeignStatus(answer.Actual)
 		return &cloud.Error{
-			Code:       strange(answer.Actual),
-			Message:    op + ": status " + strconv.Itoa(answer.Actual) + ", and not in OpenStack's words",
-			RetryAfter: retryAfter(strange(answer.Actual), answer.ResponseHeader),
+			Code: code, Message: op + ": status " + strconv.Itoa(answer.Actual) + ", and not in OpenStack's words",
+			RetryAfter: driverkit.RetryAfter(code, answer.ResponseHeader),
 		}
 	}
-	said.words = r.clean(said.words)
 	code := said.code(class)
+	said.words = secrets.Clean(said.words, maxWords)
 	message := op + ": " + strconv.Itoa(said.status)
 	if said.words != "" {
 		message += ": " + said.words
 	}
-	return &cloud.Error{Code: code, Message: message, RetryAfter: retryAfter(code, answer.ResponseHeader), Err: said}
-}
-
-// retryAfter reads the header in its form of seconds.
-func retryAfter(code cloud.Code, header http.Header) time.Duration {
-	seconds, err := strconv.Atoi(header.Get("Retry-After"))
-	if code != cloud.Throttled && code != cloud.Unavailable || err != nil || seconds < 0 {
-		return 0
-	}
-	return time.Duration(seconds) * time.Second
+	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, answer.ResponseHeader), Err: said}
 }

@@ -27,7 +27,7 @@ type floatingIP struct {
 func (d *driver) adoptFloatingIPs(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, fresh map[int]bool) ([]floatingIP, error) {
 	for i := range wanted {
 		if wanted[i].FloatingNetwork != "" && !fresh[i] {
-			return d.floatingIPs(ctx, url.Values{"description": {portName(req.Token)}})
+			return d.floatingIPs(ctx, url.Values{"description": {portName(req.Token)}}, nil)
 		}
 	}
 	return nil, nil
@@ -69,11 +69,11 @@ func (d *driver) createFloatingIP(ctx context.Context, req cloud.Request, pool, 
 }
 
 // floatingIPs reads all pages of the project's that the query leaves.
-func (d *driver) floatingIPs(ctx context.Context, query url.Values) ([]floatingIP, error) {
+func (d *driver) floatingIPs(ctx context.Context, query url.Values, most *int) ([]floatingIP, error) {
 	op := operation{"ListFloatingIPs", cloud.ClassRead, network, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
 	query["fields"] = []string{"id", "port_id", "description", "created_at"}
-	return pages(op, func(marker string) ([]floatingIP, bool, error) {
+	return pages(ctx, op, most, func(ctx context.Context, marker string) ([]floatingIP, bool, error) {
 		var page struct {
 			FloatingIPs *[]floatingIP `json:"floatingips"`
 			Links       []link        `json:"floatingips_links"`
@@ -86,7 +86,7 @@ func (d *driver) floatingIPs(ctx context.Context, query url.Values) ([]floatingI
 }
 
 // addresses are the floating IPs that the ports are said to have.
-func (d *driver) addresses(ctx context.Context, ports []port, tokens []string, owners map[string]string) (all []cloud.Resource, err error) {
+func (d *driver) addresses(ctx context.Context, ports []port, tokens []string, owners map[string]string, most *int) (all []cloud.Resource, err error) {
 	if !slices.ContainsFunc(ports, func(p port) bool { return p.floating() }) {
 		return nil, nil
 	}
@@ -94,7 +94,7 @@ func (d *driver) addresses(ctx context.Context, ports []port, tokens []string, o
 	if len(tokens) > 0 {
 		query = url.Values{"description": portNames(tokens)}
 	}
-	found, err := d.floatingIPs(ctx, query)
+	found, err := d.floatingIPs(ctx, query, most)
 	if err != nil {
 		return nil, err
 	}

@@ -19,8 +19,9 @@ const (
 	// microversion is Nova's that calls are made in: 2.61, of the release Rocky. It has tags in the create (2.52), the
 	// flavor's extra specs (2.61), and is the last that this driver would gain from.
 	microversion = "2.61"
-	// typedMicroversion is of the release Stein, and has the types of volumes in the create. It is used for machines that name one, alone.
-	typedMicroversion = "2.67"
+	// steinMicroversion is of the release Stein. It has the types of volumes in the create (2.67), and shows servers of a cell that does not
+	// answer (2.69). It is used for these alone.
+	steinMicroversion = "2.69"
 	// maxUserData is what fits into the 65,535 bytes that Nova takes, as base64.
 	maxUserData = 65535 / 4 * 3
 	// maxTokens keeps a listing by tokens in one line of 4 KiB.
@@ -55,7 +56,7 @@ func Cloud() cloud.Cloud {
 			Delete: cloud.Limit{PerSecond: 5, Burst: 20},
 			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
 		},
-		Traits:        cloud.Traits{ReadLag: consistency},
+		Traits:        cloud.Traits{ReadLag: consistency, CreateHorizon: inheritedTTL},
 		CheckUserData: cloud.MaxUserData(maxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxDelete},
 		ProviderID: func(a *infrav1.CloudAccountSpec) string {
@@ -122,5 +123,3 @@ func isAddress(text string) bool {
 	_, err := netip.ParseAddr(text)
 	return err == nil
 }
-
-// machineOf returns the machine's OpenStack fields.

@@ -47,7 +47,7 @@ func ordinary(t *testing.T) *playback {
 		"ListNetworks": "networks", "ListSecurityGroups": "groups", "ListServers": "servers-none", "ListPorts": "ports-none",
 		"CreateServer": "server-made", "CreatePorts": "ports-made", "DeleteServer": "server-gone", "DeletePort": "port-gone",
 		"GetImage": "image-unknown", "CreateFloatingIP": "floating-ip-made", "ListFloatingIPs": "floating-ips", "DeleteFloatingIP": "floating-ip-gone",
-		"CreateTrunk": "trunk-made", "DeleteTrunk": "trunk-gone", "CreateVolume": "volume-made", "DeleteVolume": "volume-gone",
+		"CreateTrunk": "trunk-made", "ListServerStates": "servers-none", "DeleteTrunk": "trunk-gone", "CreateVolume": "volume-made", "DeleteVolume": "volume-gone",
 	} {
 		p.play(op, recorded(t, name))
 	}

@@ -63,7 +63,7 @@ func (d *driver) flavor(ctx context.Context, wanted string) (flavor, error) {
 
 func (d *driver) listFlavors(ctx context.Context) ([]flavor, error) {
 	op := operation{"ListFlavors", cloud.ClassRead, compute, http.MethodGet}
-	return pages(op, func(marker string) ([]flavor, bool, error) {
+	return pages(ctx, op, nil, func(ctx context.Context, marker string) ([]flavor, bool, error) {
 		var page struct {
 			Flavors *[]flavor `json:"flavors"`
 			Links   []link    `json:"flavors_links"`

@@ -40,49 +40,49 @@ type address struct {
 }
 
 func (d *driver) resource(s *server) cloud.Resource {
-	state, reason := s.state()
+	state, code, reason := s.state()
 	return cloud.Resource{
 		Kind: cloud.KindInstance, ID: s.ID, ProviderID: providerID(d.account, s.ID),
 		Token: s.Metadata[cloud.TagToken], OwnershipID: s.Metadata[cloud.TagOwnership],
-		CreatedAt: s.Created, State: state, Reason: reason, FailureDomain: s.Zone, Addresses: s.addresses(),
+		CreatedAt: s.Created, State: state, Code: code, Reason: reason, FailureDomain: s.Zone, Addresses: s.addresses(),
 	}
 }
 
 // state follows "Server status" in Nova's API reference. A server is in ERROR that never came to be, and also one that an
 // action failed on, a migration for one: the latter may be brought back by its operator.
-func (s *server) state() (state cloud.State, reason string) {
+func (s *server) state() (state cloud.State, code cloud.Code, reason string) {
 	switch s.Status {
 	case "DELETED", "SOFT_DELETED":
-		return cloud.StateTerminated, ""
+		return cloud.StateTerminated, "", ""
 	}
 	if s.Task == "deleting" || s.Task == "soft-deleting" {
-		return cloud.StateStopping, ""
+		return cloud.StateStopping, "", ""
 	}
 	switch s.Status {
 	case "BUILD":
-		return cloud.StatePending, ""
+		return cloud.StatePending, "", ""
 	case "ERROR":
+		reason = cmp.Or(cloud.Clip(s.Fault.Message, maxWords), "the server is in ERROR, and Nova does not say why")
 		if s.Launched == "" {
-			return cloud.StateFailed, faultReason(s.Fault.Message)
+			return cloud.StateFailed, faultCode(s.Fault.Message), reason
 		}
-		return cloud.StateStopped, faultReason(s.Fault.Message)
+		return cloud.StateStopped, "", reason
 	case "SHUTOFF", "SUSPENDED", "PAUSED", "SHELVED", "SHELVED_OFFLOADED":
-		return cloud.StateStopped, s.Status
+		return cloud.StateStopped, "", s.Status
 	}
-	return cloud.StateRunning, ""
+	return cloud.StateRunning, "", ""
 }
 
-// faultReason is Nova's own word for it. That its scheduler found no host is a lack of capacity, or a request that no host can
+// faultCode is what Nova's words for a fault mean. That its scheduler found no host is a lack of capacity, or a request that no host can
 // serve. A fault has a text and no kind; where a volume exceeds a quota of Cinder's, the text names the quota.
-func faultReason(fault string) string {
-	fault = cmp.Or(cloud.Clip(fault, 512), "the server is in ERROR, and Nova does not say why")
+func faultCode(fault string) cloud.Code {
 	switch {
 	case strings.HasPrefix(fault, "No valid host was found"):
-		return string(cloud.NoCapacity) + ": " + fault
+		return cloud.NoCapacity
 	case strings.HasPrefix(fault, "Build of instance") && strings.Contains(strings.ToLower(fault), "quota"):
-		return string(cloud.QuotaExceeded) + ": " + fault
+		return cloud.QuotaExceeded
 	}
-	return fault
+	return ""
 }
 
 // addresses are those that OpenStack's cloud controller gives the Node: fixed ones are internal, floating and access ones

@@ -98,17 +98,47 @@ type creation struct {
 	turn  chan struct{}
 	users int
 	began time.Time // when whose turn it is came
+
+	mu sync.Mutex
 	// open is until when a look may miss what a create has made, or will make; zero where there is none.
 	open time.Time
+}
+
+// until returns open.
+func (c *creation) until() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open
+}
+
+// keep has what a create has made or will make be open for so long.
+func (c *creation) keep(open time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open = time.Now().Add(open)
 }
 
 // note remembers that a create which was sent has ended so that its effect is open.
 func (c *creation) note(err error) {
 	var queued *cloud.Queued // was not sent
 	if code := cloud.CodeOf(err); (code == cloud.Unavailable || code == cloud.Unknown) && !errors.As(err, &queued) {
-		now := time.Now()
-		c.open = now.Add(max(openTTL, openTimes*now.Sub(c.began)))
+		c.keep(max(openTTL, openTimes*time.Since(c.began)))
 	}
+}
+
+// left is how long a look may still miss what a create for the token has made, or will make. One that is under way may be sent or not.
+func (c *creations) left(token string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one := c.turns[token]
+	if one == nil {
+		return 0
+	}
+	left := time.Until(one.until())
+	if len(one.turn) > 0 {
+		left = max(left, openTTL)
+	}
+	return left
 }
 
 // begin waits for the token's turn. It is held until release.
@@ -129,7 +159,7 @@ func (c *creations) begin(ctx context.Context, token string) (mine *creation, re
 		defer c.mu.Unlock()
 		mine.users--
 		for token, one := range c.turns {
-			if one.users == 0 && !time.Now().Before(one.open) {
+			if one.users == 0 && !time.Now().Before(one.until()) {
 				delete(c.turns, token)
 			}
 		}

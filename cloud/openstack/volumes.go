@@ -100,7 +100,7 @@ func (d *driver) adoptVolumes(ctx context.Context, req cloud.Request, machine *i
 	if fresh || len(wanted) == 0 {
 		return there, nil
 	}
-	found, err := d.volumes(ctx, url.Values{"name": {portName(req.Token)}})
+	found, err := d.volumes(ctx, url.Values{"name": {portName(req.Token)}}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func (v *volume) usable() error {
 }
 
 // disks are the volumes that the ports are said to lead to.
-func (d *driver) disks(ctx context.Context, ports []port, owners map[string]string) (all []cloud.Resource, err error) {
+func (d *driver) disks(ctx context.Context, ports []port, owners map[string]string, most *int) (all []cloud.Resource, err error) {
 	names := map[string]bool{}
 	query := url.Values{}
 	for _, p := range ports {
@@ -203,7 +203,7 @@ func (d *driver) disks(ctx context.Context, ports []port, owners map[string]stri
 	default:
 		query.Del("name") // Cinder takes one
 	}
-	found, err := d.volumes(ctx, query)
+	found, err := d.volumes(ctx, query, most)
 	if err != nil {
 		return nil, err
 	}
@@ -225,9 +225,9 @@ func (v *volume) resource() cloud.Resource {
 }
 
 // volumes reads all pages of the project's that the query leaves.
-func (d *driver) volumes(ctx context.Context, query url.Values) ([]volume, error) {
+func (d *driver) volumes(ctx context.Context, query url.Values, most *int) ([]volume, error) {
 	op := operation{"ListVolumes", cloud.ClassRead, volumes, http.MethodGet}
-	return pages(op, func(marker string) ([]volume, bool, error) {
+	return pages(ctx, op, most, func(ctx context.Context, marker string) ([]volume, bool, error) {
 		var page struct {
 			Volumes *[]volume `json:"volumes"`
 			Links   []link    `json:"volumes_links"`

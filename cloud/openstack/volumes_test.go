@@ -25,7 +25,7 @@ func TestVolumes(t *testing.T) {
 	}{
 		"none": {version: "2.61", image: true},
 		"root": {
-			root: &infrav1.OpenStackVolume{SizeGiB: 50, Type: "ssd"}, version: "2.67",
+			root: &infrav1.OpenStackVolume{SizeGiB: 50, Type: "ssd"}, version: "2.69",
 			want: []disk{{Source: "image", Destination: "volume", SizeGiB: 50, VolumeType: "ssd", DeleteOnTermination: true}},
 		},
 		"further": {
@@ -36,7 +36,7 @@ func TestVolumes(t *testing.T) {
 			},
 		},
 		"both": {
-			root: &infrav1.OpenStackVolume{SizeGiB: 50}, volumes: []infrav1.OpenStackVolume{{SizeGiB: 10}, {SizeGiB: 20, Type: "ssd"}}, version: "2.67",
+			root: &infrav1.OpenStackVolume{SizeGiB: 50}, volumes: []infrav1.OpenStackVolume{{SizeGiB: 10}, {SizeGiB: 20, Type: "ssd"}}, version: "2.69",
 			want: []disk{
 				{Source: "image", Destination: "volume", SizeGiB: 50, DeleteOnTermination: true},
 				{Source: "blank", Destination: "volume", BootIndex: -1, SizeGiB: 10, DeleteOnTermination: true},

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// Nova leaves servers whose cell does not answer out of its listings, and answers 200: always where a listing has a filter or a limit
+// ("Handling Down Cells" in its API guide). So a listing by tags proves no absence. A server that is asked for by its ID is not found only
+// where it is gone.
+
+// unknownStatus is the status of a server whose cell does not answer.
+const unknownStatus = "UNKNOWN"
+
+// unseen decides about the machines of which the listings show no server, before they are called absent: it returns servers that exist all
+// the same, and an error where it is open whether something is there or will be.
+func (d *driver) unseen(ctx context.Context, refs []cloud.Reference, found []cloud.Resource) ([]cloud.Resource, error) {
+	hasServer, hasAny := map[string]bool{}, map[string]bool{}
+	for _, r := range found {
+		hasAny[r.Token] = true
+		hasServer[r.Token] = hasServer[r.Token] || r.Kind == cloud.KindInstance
+	}
+	var recorded []cloud.Reference
+	var recordless []string
+	for _, ref := range refs {
+		id := serverID(ref.ProviderID)
+		switch {
+		case ref.Token == "" || hasServer[ref.Token] || d.gone.has(id):
+		case id != "":
+			recorded = append(recorded, ref)
+		case !hasAny[ref.Token]:
+			recordless = append(recordless, ref.Token)
+		}
+	}
+	if err := d.settled(ctx, recordless); err != nil {
+		return nil, err
+	}
+	return d.byID(ctx, recorded)
+}
+
+// settled returns an error as long as a create may take effect that was sent for one of the tokens, or may have been by an earlier process.
+func (d *driver) settled(ctx context.Context, tokens []string) error {
+	if len(tokens) == 0 {
+		return nil
+	}
+	left := time.Until(d.inherited)
+	for _, token := range tokens {
+		left = max(left, d.creating.left(token))
+	}
+	if left > 0 {
+		return stillOpen(left)
+	}
+	return d.cellsAnswer(ctx)
+}
+
+// stillOpen is for a create of which nobody knows yet whether it takes effect.
+func stillOpen(left time.Duration) error {
+	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: left,
+		Message: "whether an earlier create makes a server is open: its answer was lost, or went to an earlier manager"}
+}
+
+// cellsAnswer returns an error while the project has a server in a cell that does not answer: the one that is looked for may be in it. The
+// listing has no filter and no limit, which shows such servers as far as Nova's first page has room for them.
+func (d *driver) cellsAnswer(ctx context.Context) error {
+	down, err := d.cells.Get(ctx, "", func(ctx context.Context) (bool, error) {
+		op := operation{"ListServerStates", cloud.ClassRead, computeStein, http.MethodGet}
+		var page struct {
+			Servers *[]server `json:"servers"`
+		}
+		err := d.call(ctx, op, "servers", nil, &page)
+		switch {
+		case tooOld(err):
+			return false, nil
+		case err == nil && page.Servers == nil:
+			err = foreign(op)
+		case err == nil:
+			for _, s := range *page.Servers {
+				if s.Status == unknownStatus {
+					return true, nil
+				}
+			}
+		}
+		return false, err
+	})
+	if err == nil && down {
+		err = cloud.Errorf(cloud.Unavailable, "a cell of Nova's does not answer: a server that no listing shows may be in it")
+	}
+	return err
+}
+
+// byID asks for each server, and some at the same time. It returns those that exist.
+func (d *driver) byID(ctx context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	turns := make(chan struct{}, callsAtOnce)
+	for _, ref := range refs {
+		turns <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-turns }()
+			r, failed := d.recorded(ctx, ref)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case failed != nil:
+				err = failed
+			case r.ID != "":
+				found = append(found, r)
+			}
+		})
+	}
+	asking.Wait()
+	return found, err
+}
+
+// recorded asks for the server that a ProviderID names; none where that is gone, or another's.
+func (d *driver) recorded(ctx context.Context, ref cloud.Reference) (cloud.Resource, error) {
+	id := serverID(ref.ProviderID)
+	s, err := d.getServer(ctx, computeStein, id)
+	if tooOld(err) {
+		s, err = d.getServer(ctx, compute, id)
+	}
+	switch {
+	case cloud.CodeOf(err) == cloud.NotFound:
+		d.gone.add(id)
+		return cloud.Resource{}, nil
+	case err != nil:
+		return cloud.Resource{}, err
+	case s.Status == unknownStatus: // without metadata
+		return cloud.Resource{
+			Kind: cloud.KindInstance, ID: id, ProviderID: ref.ProviderID, Token: ref.Token, OwnershipID: ref.OwnershipID,
+			CreatedAt: s.Created, State: cloud.StateRunning, Notice: "Nova does not know the server's state: its cell does not answer",
+		}, nil
+	}
+	r := d.resource(&s)
+	if r.Token != ref.Token || ref.OwnershipID != "" && r.OwnershipID != ref.OwnershipID {
+		return cloud.Resource{}, nil
+	}
+	return r, nil
+}
+
+func (d *driver) getServer(ctx context.Context, service, id string) (server, error) {
+	op := operation{"GetServer", cloud.ClassRead, service, http.MethodGet}
+	var answer struct {
+		Server server `json:"server"`
+	}
+	err := d.call(ctx, op, "servers/"+url.PathEscape(id), nil, &answer)
+	if err == nil && answer.Server.ID == "" {
+		err = foreign(op)
+	}
+	return answer.Server, err
+}
+
+// tooOld reports whether Nova does not know the microversion that it was asked in.
+func tooOld(err error) bool {
+	var said refusal
+	return errors.As(err, &said) && said.status == http.StatusNotAcceptable
+}
+
+// serverID is the ID in a ProviderID of OpenStack's; "" for another.
+func serverID(providerID string) string {
+	rest, ok := strings.CutPrefix(providerID, "openstack://")
+	if !ok {
+		return ""
+	}
+	return rest[strings.LastIndex(rest, "/")+1:]
+}
+
+// goneKept bounds the servers that are remembered as gone. To forget one costs a call, no more.
+const goneKept = 10_000
+
+// gone are servers that Nova does not find by their IDs, or whose deletion it has accepted: neither does it do for one whose cell does not
+// answer.
+type gone struct {
+	mu  sync.Mutex
+	ids map[string]bool
+}
+
+func (g *gone) add(id string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ids == nil || len(g.ids) >= goneKept {
+		g.ids = map[string]bool{}
+	}
+	g.ids[id] = true
+}
+
+func (g *gone) has(id string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ids[id]
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// waits is for how long an error says that it is open what comes of a create.
+func waits(g Gomega, err error) time.Duration {
+	var open *cloud.Error
+	g.ExpectWithOffset(1, errors.As(err, &open)).To(BeTrue(), "%v", err)
+	g.ExpectWithOffset(1, open.Code).To(Equal(cloud.Unavailable), "%v", err)
+	return open.RetryAfter
+}
+
+// TestOpenCreateIsNotAbsent: a live read never calls a create absent that may still take effect.
+func TestOpenCreateIsNotAbsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		p := ordinary(t)
+		d := connected(t, p)
+		time.Sleep(inheritedTTL) // no earlier process has anything open
+		p.play("CreateServer", func() (*http.Response, error) { time.Sleep(30 * time.Second); return lost() })
+		req := requested(nil)
+		_, err := d.Ensure(t.Context(), req)
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+
+		refs := []cloud.Reference{{Token: req.Token, OwnershipID: req.OwnershipID}}
+		_, err = d.Describe(t.Context(), refs)
+		g.Expect(waits(g, err)).To(Equal(150 * time.Second))
+		g.Expect(30*time.Second + waits(g, err)).To(BeNumerically("<=", Cloud().Traits.CreateHorizon))
+		g.Expect(d.Describe(t.Context(), []cloud.Reference{{Token: "another"}})).To(BeEmpty(), "others do not wait")
+
+		time.Sleep(150*time.Second - time.Nanosecond)
+		_, err = d.Describe(t.Context(), refs)
+		g.Expect(waits(g, err)).To(Equal(time.Nanosecond))
+		there := server{ID: "one", Metadata: map[string]string{cloud.TagOwnership: req.OwnershipID, cloud.TagToken: req.Token}}
+		p.play("ListServers", listing(g, "servers", []server{there}, false), recorded(t, "servers-none"))
+		g.Expect(d.Describe(t.Context(), refs)).To(ConsistOf(HaveField("ID", "one")), "what is there is told at once")
+		time.Sleep(time.Nanosecond)
+		g.Expect(d.Describe(t.Context(), refs)).To(BeEmpty())
+	})
+}
+
+// TestCreateUnderWayIsNotAbsent: neither is one whose answer has not come yet.
+func TestCreateUnderWayIsNotAbsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		p := ordinary(t)
+		d := connected(t, slowly{p, "CreateServer", 10 * time.Second})
+		time.Sleep(inheritedTTL)
+		req := requested(nil)
+		go func() { _, _ = d.Ensure(t.Context(), req) }()
+		time.Sleep(5 * time.Second)
+		_, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
+		g.Expect(waits(g, err)).To(BeNumerically(">", 0))
+		time.Sleep(time.Minute)
+		g.Expect(d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})).To(BeEmpty())
+	})
+}
+
+// TestInheritedCreateIsNotAbsent: neither is one that an earlier process may have sent; a machine that is recorded does not wait.
+func TestInheritedCreateIsNotAbsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		p := ordinary(t)
+		p.play("GetServer", madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance could not be found."}}`))
+		d := connected(t, p)
+		recordless, known := []cloud.Reference{{Token: "a"}}, []cloud.Reference{{Token: "b", ProviderID: "openstack:///b"}}
+		g.Expect(d.Describe(t.Context(), known)).To(BeEmpty())
+		_, err := d.Describe(t.Context(), recordless)
+		g.Expect(waits(g, err)).To(Equal(inheritedTTL))
+		time.Sleep(inheritedTTL)
+		g.Expect(d.Describe(t.Context(), recordless)).To(BeEmpty())
+	})
+}
+
+// foreignPorts are pages of 1,000 ports of others.
+func foreignPorts(g Gomega, n int) (pages []func() (*http.Response, error)) {
+	for page := range n {
+		ports := make([]port, pageSize)
+		for i := range ports {
+			ports[i] = port{ID: fmt.Sprintf("p-%02d-%04d", page, i), Name: "theirs"}
+		}
+		pages = append(pages, listing(g, "ports", ports, page < n-1))
+	}
+	return pages
+}
+
+// many are references to n machines that are recorded.
+func many(n int) []cloud.Reference {
+	refs := make([]cloud.Reference, n)
+	for i := range refs {
+		refs[i].Token = fmt.Sprintf("token-%03d", i)
+	}
+	return refs
+}
+
+// TestForeignPorts: in a project with thousands of others' ports, a live read of many machines asks for theirs alone.
+func TestForeignPorts(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	p.play("ListPorts", append(foreignPorts(g, 20), recorded(t, "ports-none"))...)
+	p.play("ListServers", listing(g, "servers", []server{{ID: "one", Metadata: map[string]string{cloud.TagOwnership: "owner-1", cloud.TagToken: "token-000"}}}, false))
+	d := connected(t, p)
+	d.inherited = time.Time{}
+	_, err := d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(p.count("ListPorts")).To(Equal(20))
+	_, err = d.Describe(t.Context(), many(maxTokens+1))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(p.count("ListPorts") - 20).To(Equal(2))
+}
+
+// slowly has one operation take that long, as far as its context lets it.
+type slowly struct {
+	http.RoundTripper
+	op    string
+	takes time.Duration
+}
+
+func (s slowly) RoundTrip(req *http.Request) (*http.Response, error) {
+	if cloud.OperationOf(req.Context()).Name == s.op {
+		select {
+		case <-time.After(s.takes):
+		case <-req.Context().Done():
+			return nil, req.Context().Err()
+		}
+	}
+	return s.RoundTripper.RoundTrip(req)
+}
+
+// slowWhole has a listing of everything take too long, and none by tokens.
+type slowWhole struct{ http.RoundTripper }
+
+func (s slowWhole) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Query().Get("tags") == markerTag {
+		return slowly{s.RoundTripper, "ListServers", time.Minute}.RoundTrip(req)
+	}
+	return s.RoundTripper.RoundTrip(req)
+}
+
+// TestSlowListing: where a listing of everything does not end within the time of a call, the machines are looked for by their tokens.
+func TestSlowListing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		p := ordinary(t)
+		there := server{ID: "one", Metadata: map[string]string{cloud.TagOwnership: "owner-1", cloud.TagToken: "token-000"}}
+		p.play("ListServers", listing(g, "servers", []server{there}, false))
+		d := connected(t, slowWhole{p})
+		d.inherited = time.Time{}
+		_, err := d.List(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, most := range []time.Duration{15 * time.Second, 0} {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			began := time.Now()
+			found, err := d.Describe(ctx, many(maxTokens+1))
+			cancel()
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(found).To(ContainElement(HaveField("ID", "one")))
+			g.Expect(time.Since(began)).To(BeNumerically("<=", most), "and not tried again before the next listing of everything")
+		}
+	})
+}
+
+// downCell is what Nova tells in microversion 2.69 of a server whose cell does not answer: "Handling Down Cells" in its API guide.
+const downCell = `{"id": "one", "status": "UNKNOWN", "tenant_id": "t", "created": "2018-06-29T15:07:29Z", "OS-EXT-AZ:availability_zone": "UNKNOWN", "links": []}`
+
+// TestDownCell: Nova leaves servers of a cell that does not answer out of its listings. None of them is absent.
+func TestDownCell(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	d.inherited = time.Time{}
+	ref := cloud.Reference{Token: "recorded-token-0001", OwnershipID: "owner-1", ProviderID: "openstack:///one"}
+	p.play("GetServer", madeUp(http.StatusOK, nil, `{"server": `+downCell+`}`))
+	found, err := d.Describe(t.Context(), []cloud.Reference{ref})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(ConsistOf(And(
+		HaveField("ID", "one"), HaveField("Token", ref.Token), HaveField("OwnershipID", ref.OwnershipID), HaveField("ProviderID", ref.ProviderID),
+		HaveField("State", cloud.StateRunning), HaveField("FailureDomain", ""), HaveField("Notice", ContainSubstring("cell")),
+	)))
+	g.Expect(p.calls[len(p.calls)-1].req.Header.Get("X-Openstack-Nova-Api-Version")).To(Equal("2.69"))
+
+	// A Nova that does not know the microversion fails instead.
+	p.play("GetServer", madeUp(http.StatusNotAcceptable, nil, `{"computeFault": {"code": 406, "message": "Version 2.69 is not supported by the API."}}`),
+		madeUp(http.StatusInternalServerError, nil, `{"computeFault": {"code": 500, "message": "Unexpected API Error."}}`))
+	_, err = d.Describe(t.Context(), []cloud.Reference{ref})
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown))
+	g.Expect(p.calls[len(p.calls)-1].req.Header.Get("X-Openstack-Nova-Api-Version")).To(Equal(microversion))
+
+	// What is there is told; what carries other tags is not the machine; what is gone is asked for once.
+	full := `{"server": {"id": "one", "status": "ACTIVE", "metadata": {"drover-creation-token": "recorded-token-0001", "drover-ownership-id": %q}}}`
+	p.play("GetServer", madeUp(http.StatusOK, nil, fmt.Sprintf(full, "owner-1")))
+	g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(ConsistOf(HaveField("ID", "one")))
+	p.play("GetServer", madeUp(http.StatusOK, nil, fmt.Sprintf(full, "owner-2")))
+	g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(BeEmpty())
+	p.play("GetServer", madeUp(http.StatusNotFound, nil, `{"itemNotFound": {"code": 404, "message": "Instance could not be found."}}`))
+	asked := p.count("GetServer")
+	for range 2 {
+		g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(BeEmpty())
+	}
+	g.Expect(p.count("GetServer") - asked).To(Equal(1))
+}
+
+// TestDeletedIsNotAskedFor: a server whose deletion Nova has accepted costs no call more to be known as gone.
+func TestDeletedIsNotAskedFor(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	p.play("DeleteServer", madeUp(http.StatusNoContent, http.Header{"X-Openstack-Request-Id": {"req-1"}}, ""))
+	g.Expect(d.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: "one"}})).To(HaveEach(BeNil()))
+	g.Expect(d.Describe(t.Context(), []cloud.Reference{{Token: "a", ProviderID: "openstack:///one"}})).To(BeEmpty())
+	g.Expect(p.count("GetServer")).To(BeZero())
+}
+
+// TestDownCellHidesCreate: while some cell does not answer, a server that no listing shows may be in it: none is made a second time, and
+// none that may have been made is absent.
+func TestDownCellHidesCreate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		p := ordinary(t)
+		p.play("CreateServer", lost)
+		d := connected(t, p)
+		_, err := d.Ensure(t.Context(), requested(nil))
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+		time.Sleep(inheritedTTL)
+		p.play("ListServerStates", madeUp(http.StatusOK, nil, `{"servers": [{"id": "x"}, `+downCell+`]}`))
+		_, err = d.Ensure(t.Context(), requested(nil))
+		g.Expect(err).To(MatchError(ContainSubstring("cell")))
+		g.Expect(p.count("CreateServer")).To(Equal(1))
+		_, err = d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0001"}})
+		g.Expect(err).To(MatchError(ContainSubstring("cell")))
+		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
+
+		p.play("ListServerStates", madeUp(http.StatusOK, nil, `{"servers": [{"id": "x"}]}`))
+		p.play("CreateServer", recorded(t, "server-made"))
+		time.Sleep(openTTL)
+		g.Expect(d.Describe(t.Context(), []cloud.Reference{{Token: "recorded-token-0001"}})).To(BeEmpty())
+		_, err = d.Ensure(t.Context(), requested(nil))
+		g.Expect(err).NotTo(HaveOccurred())
+	})
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package openstack
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gophercloud/gophercloud/v2"
+	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
+	. "github.com/onsi/gomega"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
+)
+
+// replaced is the recorded answer with one text in place of another.
+func replaced(t *testing.T, name, from, to string) func() (*http.Response, error) {
+	return func() (*http.Response, error) {
+		resp, err := recorded(t, name)()
+		if err != nil {
+			return nil, err
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(bytes.ReplaceAll(body, []byte(from), []byte(to)))), -1
+		return resp, err
+	}
+}
+
+// TestPlace: the place is what Keystone's token and catalogue say, whether or not the account names a region.
+func TestPlace(t *testing.T) {
+	g := NewWithT(t)
+	for _, region := range []string{"", "RegionOne"} {
+		d := connected(t, ordinary(t))
+		d.account.Region = region
+		info, err := d.Probe(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(info.Place).To(Equal("openstack:" + projectOf(t) + ":RegionOne"))
+	}
+}
+
+// TestProjectChanges: credentials that lead to another project than before are not used.
+func TestProjectChanges(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	p.play("CreateToken", recorded(t, "token"), replaced(t, "token", projectOf(t), "another-project"))
+	p.play("ListAvailabilityZones", recorded(t, "zones"), recorded(t, "token-refused"))
+	d := connected(t, p)
+	_, err := d.Probe(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = d.Probe(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict))
+	g.Expect(err).To(MatchError(And(ContainSubstring(projectOf(t)), ContainSubstring("another-project"))))
+}
+
+// TestRefusedLogin: credentials that Keystone refuses are tried once a minute, not once for each machine: it may lock the user out.
+func TestRefusedLogin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		p := ordinary(t)
+		p.play("CreateToken", recorded(t, "login-refused"), recorded(t, "token"))
+		d := connected(t, p)
+		for i := range 20 {
+			req := requested(nil)
+			req.Token = fmt.Sprintf("recorded-token-%04d", i)
+			_, err := d.Ensure(t.Context(), req)
+			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+			time.Sleep(restMost / 10)
+		}
+		g.Expect(p.count("CreateToken")).To(Equal(1))
+		other := connected(t, p)
+		_, err := other.Probe(t.Context())
+		g.Expect(err).NotTo(HaveOccurred(), "new credentials, which make a new driver, are tried at once")
+		time.Sleep(time.Minute)
+		_, err = d.Probe(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+	})
+}
+
+// TestCatalogueAddresses: a catalogue can't lead to where the account's own address would not: without encryption, or into somebody's query.
+func TestCatalogueAddresses(t *testing.T) {
+	for _, test := range []struct {
+		auth, url string
+		want      cloud.Code
+	}{
+		{"https://keystone.example.com/v3", "https://nova.example.com/v2.1", ""},
+		{"http://keystone.example.com/v3", "http://nova.example.com/v2.1", ""},
+		{"https://keystone.example.com/v3", "http://nova.example.com/v2.1", cloud.InvalidSpec},
+		{"HTTPS://keystone.example.com/v3", "http://nova.example.com/v2.1", cloud.InvalidSpec},
+		{"http://keystone.example.com/v3", "ftp://nova.example.com/v2.1", cloud.InvalidSpec},
+		{"http://keystone.example.com/v3", "http://victim.example.com/x?a=", cloud.InvalidSpec},
+		{"http://keystone.example.com/v3", "http://victim.example.com/x?", cloud.InvalidSpec},
+		{"http://keystone.example.com/v3", "http://victim.example.com/x#a", cloud.InvalidSpec},
+		{"http://keystone.example.com/v3", "http://victim.example.com/x#", cloud.InvalidSpec},
+		{"http://keystone.example.com/v3", "http://user:word@victim.example.com/x", cloud.InvalidSpec},
+		{"http://keystone.example.com/v3", "http://", cloud.InvalidSpec},
+		{"http://keystone.example.com/v3", "http://[::1", cloud.InvalidSpec},
+	} {
+		g := NewWithT(t)
+		s := sessions{account: &infrav1.OpenStackAccount{AuthURL: test.auth}}
+		_, _, err := s.endpoint(&tokens.ServiceCatalog{Entries: []tokens.CatalogEntry{
+			{Type: compute, Endpoints: []tokens.Endpoint{{Interface: "public", URL: test.url}}},
+		}}, compute)
+		g.Expect(cloud.CodeOf(err)).To(Equal(test.want), "%+v: %v", test, err)
+		if err != nil {
+			g.Expect(err.Error()).NotTo(ContainSubstring("word"))
+		}
+	}
+}
+
+// TestRedirect: an answer that sends elsewhere is not followed.
+func TestRedirect(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	p.play("ListAvailabilityZones", madeUp(http.StatusTemporaryRedirect, http.Header{"Location": {"http://victim.example.com/"}}, ""))
+	_, err := connected(t, p).Probe(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown))
+	g.Expect(p.ops()).To(Equal([]string{"CreateToken", "ListAvailabilityZones"}))
+}
+
+// TestClassifiedBeforeRedacted: a secret that is part of an answer's words does not change what the answer means.
+func TestClassifiedBeforeRedacted(t *testing.T) {
+	g := NewWithT(t)
+	body := `{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 4, but already used 8 of 10 cores"}}`
+	err := typed(driverkit.NewRedactor("Quota"), "Op", cloud.ClassCreate, gophercloud.ErrUnexpectedResponseCode{Actual: 403, Body: []byte(body)})
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded))
+	g.Expect(err.Error()).To(ContainSubstring("403: [credential] exceeded"))
+}
