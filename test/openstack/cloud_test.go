@@ -202,7 +202,9 @@ func account(project string) *infrav1.CloudAccountSpec {
 	}
 }
 
+// clouds is a Secret's data by which one logs in to this Keystone.
 func clouds(auth map[string]string) map[string][]byte {
+	auth["auth_url"] = keystone
 	file, err := json.Marshal(map[string]any{"clouds": map[string]any{"cloud": map[string]any{"auth": auth}}})
 	if err != nil {
 		panic(err)
@@ -211,7 +213,7 @@ func clouds(auth map[string]string) map[string][]byte {
 }
 
 func password(user, secret string) map[string][]byte {
-	return clouds(map[string]string{"auth_url": keystone, "username": user, "password": secret, "user_domain_id": "default"})
+	return clouds(map[string]string{"username": user, "password": secret, "user_domain_id": "default"})
 }
 
 func machine(change func(*infrav1.OpenStackMachine)) *infrav1.CloudMachineFields {

@@ -5,7 +5,6 @@ package openstack_test
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/gophercloud/gophercloud/v2"
@@ -116,12 +115,10 @@ func TestVolumeQuota(t *testing.T) {
 	req := request(owner, newToken(), machine(func(m *infrav1.OpenStackMachine) { m.RootVolume = &infrav1.OpenStackVolume{SizeGiB: 1} }))
 	_, err := d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
-	var last string
 	until(t, "it fails", func() bool {
 		found, err := d.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
 		g.Expect(err).NotTo(HaveOccurred())
-		last = found[0].Reason
-		return found[0].State == cloud.StateFailed && strings.HasPrefix(last, "QuotaExceeded: ")
+		return found[0].State == cloud.StateFailed && found[0].Code == cloud.QuotaExceeded
 	})
 	g.Expect(who.volumes()).To(BeEmpty())
 }

@@ -78,7 +78,7 @@ func DressOpenStack(object client.Object, door, project string) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
 			o.Data = map[string][]byte{"clouds.yaml": fmt.Appendf(nil,
-				"clouds: {demo: {auth: {username: %s, password: %s, user_domain_id: default}}}", stack.User, stack.Password)}
+				"clouds: {demo: {auth: {auth_url: %s/identity/v3, username: %s, password: %s, user_domain_id: default}}}", door, stack.User, stack.Password)}
 		}
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated, o.Spec.Inventory = nil, infrav1.InventorySpec{}

@@ -8,7 +8,7 @@ package v1alpha1
 // +kubebuilder:validation:XValidation:rule="(has(self.regionalProviderIDs) && self.regionalProviderIDs) == (has(oldSelf.regionalProviderIDs) && oldSelf.regionalProviderIDs)",message="regionalProviderIDs can't be changed, because the account's machines would look gone: make a new CloudAccount"
 // +kubebuilder:validation:XValidation:rule="!has(self.regionalProviderIDs) || !self.regionalProviderIDs || (has(self.region) && self.region.matches('^[A-Za-z0-9._-]+$'))",message="regionalProviderIDs needs a region, of letters, digits and . _ - alone"
 type OpenStackAccount struct {
-	// authURL is Keystone's address, in version 3. A clouds.yaml that names another one is refused. It can't be changed.
+	// authURL is Keystone's address, in version 3. clouds.yaml must name the same one as its auth_url. It can't be changed.
 	// Example: "https://keystone.example.com/v3".
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="authURL can't be changed, because the account's machines would look gone: make a new CloudAccount"
