@@ -266,8 +266,8 @@ func (r *ReachabilityReconciler) thaw(ctx context.Context, infra *infrav1.CloudC
 	return r.tell(ctx, infra, metav1.ConditionTrue, infrav1.ReachableReason, "")
 }
 
-// pause sets or removes this controller's pause on all of a cluster that may replace machines. What is being deleted is not
-// kept from it, and neither is a control plane from being mended: it may be what does not answer.
+// pause sets or removes this controller's pause on all of a cluster that may replace Drover's machines. It does not pause
+// what is being deleted, nor what repairs the control plane, which may be what does not answer, nor other providers' pools.
 func (r *ReachabilityReconciler) pause(ctx context.Context, cluster *clusterv1.Cluster, on bool) error {
 	checks, deployments, sets := &clusterv1.MachineHealthCheckList{}, &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}
 	for _, list := range []client.ObjectList{checks, deployments, sets} {
@@ -275,33 +275,36 @@ func (r *ReachabilityReconciler) pause(ctx context.Context, cluster *clusterv1.C
 			return fmt.Errorf("listing %T: %w", list, err)
 		}
 	}
-	var all []client.Object
+	var errs []error
+	pauseOne := func(o client.Object, on bool) {
+		errs = append(errs, r.pauseOne(ctx, o, on && o.GetDeletionTimestamp().IsZero()))
+	}
 	for i := range checks.Items {
-		c := &checks.Items[i]
-		_, controlPlane := c.Spec.Selector.MatchLabels[clusterv1.MachineControlPlaneLabel]
-		controlPlane = controlPlane || slices.ContainsFunc(c.Spec.Selector.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
-			return e.Key == clusterv1.MachineControlPlaneLabel && e.Operator != metav1.LabelSelectorOpDoesNotExist
-		})
-		if c.Spec.ClusterName == cluster.Name && !controlPlane {
-			all = append(all, c)
+		if c := &checks.Items[i]; c.Spec.ClusterName == cluster.Name && !ofControlPlane(c) {
+			pauseOne(c, on)
 		}
 	}
 	for i := range deployments.Items {
-		if deployments.Items[i].Spec.ClusterName == cluster.Name {
-			all = append(all, &deployments.Items[i])
+		if d := &deployments.Items[i]; d.Spec.ClusterName == cluster.Name {
+			pauseOne(d, on && makesCloudMachines(d.Spec.Template))
 		}
 	}
 	for i := range sets.Items {
-		if sets.Items[i].Spec.ClusterName == cluster.Name {
-			all = append(all, &sets.Items[i])
+		if s := &sets.Items[i]; s.Spec.ClusterName == cluster.Name {
+			pauseOne(s, on && makesCloudMachines(s.Spec.Template))
 		}
 	}
-	for _, o := range all {
-		if err := r.pauseOne(ctx, o, on && o.GetDeletionTimestamp().IsZero()); err != nil {
-			return err
-		}
+	return errors.Join(errs...)
+}
+
+// ofControlPlane tells whether a MachineHealthCheck selects machines of the control plane.
+func ofControlPlane(c *clusterv1.MachineHealthCheck) bool {
+	if _, ok := c.Spec.Selector.MatchLabels[clusterv1.MachineControlPlaneLabel]; ok {
+		return true
 	}
-	return nil
+	return slices.ContainsFunc(c.Spec.Selector.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
+		return e.Key == clusterv1.MachineControlPlaneLabel && e.Operator != metav1.LabelSelectorOpDoesNotExist
+	})
 }
 
 func (r *ReachabilityReconciler) pauseOne(ctx context.Context, o client.Object, on bool) error {
