@@ -68,7 +68,7 @@ func (o *options) registerSafety(ctx context.Context, mgr ctrl.Manager, clouds [
 	connect := o.accountReconciler(mgr, accounts, &controllers.Trigger{}, &controllers.Trigger{})
 	connect.ConnectOnly = true
 	o.webhookPort = 0 // who makes the machines serves them
-	clusterCache, err := o.clusterCache(ctx, mgr) // Nodes are read past it
+	clusterCache, err := o.clusterCache(ctx, mgr)
 	if err != nil {
 		return err
 	}
