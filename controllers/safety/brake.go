@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// tooMany tells whether n of a number are too many to be believed without a person's word: at least least, and more than
-// share percent.
+// tooMany tells whether n of a number are too many to be believed without a person's word: at least
+// least, and more than share percent.
 func tooMany(n, of, least, share int) bool { return n >= least && n*100 > share*of }
 
 // digest names a set, whatever its order, so that a person's confirmation is for exactly that set.

@@ -28,8 +28,8 @@ type shared[T any] struct {
 	err   error
 }
 
-// get returns the answer to a question that was put after asked. Passes that wait while another one's question is answered
-// share the next answer.
+// get returns the answer to a question that was put after asked. Passes that wait while another
+// one's question is answered share the next answer.
 func (s *shared[T]) get(asked time.Time, question func() (T, error)) (T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,14 +56,16 @@ type clusterList struct {
 	confined bool
 }
 
-// tenant is what a namespace has: its CloudMachines; and its Clusters, and whether they are paused, by their CloudCluster's name.
+// tenant is what a namespace has: its CloudMachines; and its Clusters, and whether they are paused,
+// by their CloudCluster's name.
 type tenant struct {
 	claims []claim
 	paused map[string]bool
 }
 
-// facts reads from the API server, past every cache, to whom the resources of a listing may belong. It is asked when the
-// listing is there: a machine that was made in between is known to Kubernetes, so its VM is no orphan.
+// facts reads from the API server, past every cache, to whom the resources of a listing may belong.
+// It is asked when the listing is there: a machine that was made in between is known to Kubernetes,
+// so its VM is no orphan.
 func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAccount, listed time.Time, resources []cloud.Resource) (facts, error) {
 	f := facts{
 		listed: listed, resources: resources, identity: r.Identity,
@@ -141,8 +143,8 @@ func leftBecause(o owner, paused map[string]bool) string {
 	return ""
 }
 
-// readClusters lists the CloudClusters of all namespaces. An ownership ID may be copied, so who sees one namespace alone
-// can't tell whose it is.
+// readClusters lists the CloudClusters of all namespaces. An ownership ID may be copied, so who
+// sees one namespace alone can't tell whose it is.
 func (r *OrphanReconciler) readClusters(ctx context.Context) (all clusterList, err error) {
 	read := func(namespace string) error {
 		return eachItem(ctx, r.APIReader, &infrav1.CloudClusterList{}, func(o runtime.Object) {

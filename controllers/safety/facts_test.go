@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestShared: an answer serves those who have asked before its question was put, and nobody who has asked after.
+// TestShared: an answer serves those who have asked before its question was put, and nobody who has
+// asked after.
 func TestShared(t *testing.T) {
 	t.Parallel()
 	var s shared[int]

@@ -23,7 +23,8 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// driver is a cloud with these resources, which notes what it is asked to delete. The collector calls nothing else of it.
+// driver is a cloud with these resources, which notes what it is asked to delete. The collector
+// calls nothing else of it.
 type driver struct {
 	cloud.Driver
 	resources []cloud.Resource
@@ -79,15 +80,17 @@ func newCluster(namespace, name string) []client.Object {
 	return []client.Object{infra, cluster}
 }
 
-// TestCopiedOwnership: namespace "big" has 24 machines, and "small" 4, which are fewer than the share that is believed.
-// Both have an account of the same cloud with an armed collector, and one CloudCluster's ownership ID. In the cloud there is one VM
-// more, "lost", of no machine. Whatever the collector of "big" may see, it deletes no machine's VM; and "lost" only if it sees
-// all that may own it.
+// TestCopiedOwnership: namespace "big" has 24 machines, and "small" 4, which are fewer than the
+// share that is believed. Both have an account of the same cloud with an armed collector, and one
+// CloudCluster's ownership ID. In the cloud there is one VM more, "lost", of no machine. Whatever
+// the collector of "big" may see, it deletes no machine's VM; and "lost" only if it sees all that
+// may own it.
 func TestCopiedOwnership(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		what string
-		// confinedTo is the manager's --namespace, mayList the only namespace that its role covers; empty: all.
+		// confinedTo is the manager's --namespace, mayList the only namespace that its role covers;
+		// empty: all.
 		confinedTo, mayList string
 		// inBig and inSmall are the CloudClusters there.
 		inBig, inSmall []string
@@ -148,6 +151,10 @@ func TestCopiedOwnership(t *testing.T) {
 		}
 		if got := conditions.GetReason(account, infrav1.AccountNoOrphansCondition); got != c.reason {
 			t.Errorf("%s: the account says %q (%s), want %q", c.what, got, conditions.GetMessage(account, infrav1.AccountNoOrphansCondition), c.reason)
+		}
+		// All CloudMachines are read only where something looks like an orphan.
+		if n := served.asked["*v1alpha1.CloudMachineList "]; c.confinedTo == "" && (n > 0) != (c.deleted != nil) {
+			t.Errorf("%s: the CloudMachines of all namespaces were read %d times", c.what, n)
 		}
 		if served.longest > pageSize {
 			t.Errorf("%s: one answer had %d objects, want %d at most", c.what, served.longest, pageSize)

@@ -28,7 +28,8 @@ type lists struct {
 	only string
 
 	mu sync.Mutex
-	// asked are the lists by kind and namespace, the pages of one list counting as one; longest is the longest answer.
+	// asked are the lists by kind and namespace, the pages of one list counting as one; longest is
+	// the longest answer.
 	asked   map[string]int
 	longest int
 }
@@ -67,8 +68,8 @@ func (l *lists) list(ctx context.Context, c client.WithWatch, list client.Object
 	return meta.SetList(list, items[begin:end])
 }
 
-// TestSilentInPages: after an outage many clusters' Nodes are read at once. A cluster of any size costs the memory of one
-// page, and no page is left out.
+// TestSilentInPages: after an outage many clusters' Nodes are read at once. A cluster of any size
+// costs the memory of one page, and no page is left out.
 func TestSilentInPages(t *testing.T) {
 	t.Parallel()
 	const nodes = 3*pageSize - 7

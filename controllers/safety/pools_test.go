@@ -60,7 +60,8 @@ func newPool(templateKind, machineKind string, machines int) (*clusterv1.Machine
 	return d, s, objects
 }
 
-// TestOtherProvidersPools: other providers' kinds are in the same API group. Their pools are never frozen.
+// TestOtherProvidersPools: other providers' kinds are in the same API group. Their pools are never
+// frozen.
 func TestOtherProvidersPools(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -92,8 +93,8 @@ func TestOtherProvidersPools(t *testing.T) {
 	}
 }
 
-// TestOtherProvidersPoolsInOutage: an outage of a workload cluster's API server pauses Drover's pools alone. What an
-// earlier version has paused is thawed.
+// TestOtherProvidersPoolsInOutage: an outage of a workload cluster's API server pauses Drover's
+// pools alone. What an earlier version has paused is thawed.
 func TestOtherProvidersPoolsInOutage(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -17,7 +17,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// TestWatchLabelComes: a CloudCluster that gets the watch label is looked after from then on. Its own status wakes nobody.
+// TestWatchLabelComes: a CloudCluster that gets the watch label is looked after from then on. Its
+// own status wakes nobody.
 func TestWatchLabelComes(t *testing.T) {
 	t.Parallel()
 	before := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "blue", Generation: 1}}
