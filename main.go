@@ -280,7 +280,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	if o.part == runSafety {
 		return o.registerSafety(ctx, mgr, clouds, identity)
 	}
-	clusterCache, err := o.clusterCache(ctx, mgr)
+	clusterCache, err := o.clusterCache(ctx, mgr, controllers.NodeIndexes()...)
 	if err != nil {
 		return err
 	}

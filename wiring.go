@@ -28,15 +28,15 @@ import (
 )
 
 // clusterCache connects to the workload clusters. It reads their kubeconfig Secrets live, and keeps of a Node only what
-// Drover asks for: thousands of Nodes list their images and conditions in vain.
-func (o *options) clusterCache(ctx context.Context, mgr ctrl.Manager) (clustercache.ClusterCache, error) {
+// Drover asks for: thousands of Nodes list their images and conditions in vain. Without indexes it keeps no Nodes at all.
+func (o *options) clusterCache(ctx context.Context, mgr ctrl.Manager, indexes ...clustercache.CacheOptionsIndex) (clustercache.ClusterCache, error) {
 	clusterCache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
 		SecretClient:     mgr.GetAPIReader(),
 		WatchFilterValue: o.watchFilter,
 		Cache: clustercache.CacheOptions{
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject:         map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: slimNode}},
-			Indexes:          controllers.NodeIndexes(),
+			Indexes:          indexes,
 		},
 		Client: clustercache.ClientOptions{
 			UserAgent: "drover/" + version,

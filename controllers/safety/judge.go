@@ -4,8 +4,6 @@ package safety
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,8 +29,13 @@ type facts struct {
 	clusters map[string]cluster
 	// elsewhere are the ownership IDs of clusters in other namespaces, whose own accounts are looked after there.
 	elsewhere map[string]bool
-	// machines are the namespace's CloudMachines: their recorded provider IDs, or "", by creation token.
+	// machines are the namespace's CloudMachines: their recorded provider IDs, or "", by token.
+	// claimed are the tokens of other namespaces' CloudMachines; they are read only where
+	// something looks like an orphan.
 	machines map[string]string
+	claimed  map[string]bool
+	// confined: the manager may not read all namespaces, so it may not know the owner.
+	confined bool
 	// recorded: one of them is of this account, and has recorded its VM.
 	recorded bool
 }
@@ -90,6 +93,8 @@ type report struct {
 	strangers int
 	// machines are the CloudMachines here.
 	machines int
+	// confined: what was found may have an owner that this manager may not read.
+	confined bool
 	// twins are the tokens with more than one living instance of which none is recorded: a person must choose.
 	twins []string
 	// read is when Kubernetes was asked.
@@ -118,7 +123,7 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 		m.listed, m.since, m.empty = f.listed, nil, nil
 		return report{}, false
 	}
-	r.machines, r.read = len(f.machines), f.read
+	r.machines, r.read, r.confined = len(f.machines), f.read, f.confined
 	since := map[string]time.Time{}
 	fleet, lost, owners := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	living := instances(f)
@@ -134,7 +139,7 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 			continue
 		}
 		fleet[x.Token], owners[x.OwnershipID] = true, true
-		if c.leave != "" || !unowned(x, f.machines, living) {
+		if c.leave != "" || !f.unowned(x, living) {
 			continue
 		}
 		first := m.since[name(x)]
@@ -180,9 +185,21 @@ func instances(f facts) map[string][]cloud.Resource {
 	return living
 }
 
+// suspects tells whether something looks like an orphan of this management cluster's.
+func (f *facts) suspects() bool {
+	living := instances(*f)
+	return slices.ContainsFunc(f.resources, func(x cloud.Resource) bool {
+		c, here := f.clusters[x.OwnershipID]
+		return here && c.leave == "" && strings.HasPrefix(x.Token, f.identity) && f.unowned(x, living)
+	})
+}
+
 // unowned tells whether no CloudMachine has the resource's token; or has it, and has recorded another instance, which lives.
-func unowned(x cloud.Resource, machines map[string]string, living map[string][]cloud.Resource) bool {
-	recorded, known := machines[x.Token]
+func (f *facts) unowned(x cloud.Resource, living map[string][]cloud.Resource) bool {
+	recorded, known := f.machines[x.Token]
+	if f.claimed[x.Token] {
+		return false
+	}
 	if !known {
 		return true
 	}
@@ -234,7 +251,7 @@ type limits struct {
 func (m *memory) doubt(r report, l limits) string {
 	switch {
 	case r.tokens == 0:
-	case r.tokens >= l.least && r.tokens*100 > l.share*r.fleet:
+	case tooMany(r.tokens, r.fleet, l.least, l.share):
 		return fmt.Sprintf("that is more than %d %% of the fleet", l.share)
 	case m.machines > 0 && r.machines*2 <= m.machines:
 		return fmt.Sprintf("there were %d CloudMachines, and now there are %d", m.machines, r.machines)
@@ -246,13 +263,22 @@ func (m *memory) doubt(r report, l limits) string {
 // allow notes a person's word, given by the digest of the set as it is, and tells whether it covers all orphans: then, or
 // in an earlier pass, when they were more.
 func (m *memory) allow(r report, word string) bool {
-	if word != "" && word == digest(r.orphans) {
+	if word != "" && word == r.digest() {
 		m.allowed = map[string]bool{}
 		for _, o := range r.orphans {
 			m.allowed[name(o.Resource)] = true
 		}
 	}
 	return !slices.ContainsFunc(r.orphans, func(o orphan) bool { return !m.allowed[name(o.Resource)] })
+}
+
+// digest names the set of orphans.
+func (r report) digest() string {
+	names := make([]string, 0, len(r.orphans))
+	for _, o := range r.orphans {
+		names = append(names, name(o.Resource)+" "+cmp.Or(o.Token, "-"))
+	}
+	return digest(names)
 }
 
 // due are the machines whose remains may go, by token: of which every orphan is confirmed; those that were begun, and up
@@ -281,15 +307,4 @@ func (m *memory) due(r report, n int, grace time.Duration) map[string][]orphan {
 		}
 	}
 	return of
-}
-
-// digest names a set of orphans, so that a confirmation is for exactly that set.
-func digest(orphans []orphan) string {
-	names := make([]string, 0, len(orphans))
-	for _, o := range orphans {
-		names = append(names, name(o.Resource)+" "+cmp.Or(o.Token, "-"))
-	}
-	slices.Sort(names)
-	sum := sha256.Sum256([]byte(strings.Join(names, "\n")))
-	return hex.EncodeToString(sum[:6])
 }

@@ -210,10 +210,11 @@ func TestDoubt(t *testing.T) {
 // TestAllow: a person's word is for the set that was shown, and for what is left of it; never for one more.
 func TestAllow(t *testing.T) {
 	a, b, c := orphan{Resource: vm("1", "o", "a")}, orphan{Resource: vm("2", "o", "b")}, orphan{Resource: vm("3", "o", "c")}
-	if digest([]orphan{a, b}) != digest([]orphan{b, a}) || digest([]orphan{a, b}) == digest([]orphan{a, b, c}) {
+	ofSet := func(orphans ...orphan) string { return report{orphans: orphans}.digest() }
+	if ofSet(a, b) != ofSet(b, a) || ofSet(a, b) == ofSet(a, b, c) {
 		t.Error("a digest does not name its set")
 	}
-	m, word := &memory{}, digest([]orphan{a, b})
+	m, word := &memory{}, ofSet(a, b)
 	for _, step := range []struct {
 		set  []orphan
 		word string
@@ -224,10 +225,10 @@ func TestAllow(t *testing.T) {
 		{[]orphan{a, b}, word, true},
 		{[]orphan{b}, word, true},
 		{[]orphan{b, c}, word, false},
-		{[]orphan{b, c}, digest([]orphan{b, c}), true},
+		{[]orphan{b, c}, ofSet(b, c), true},
 	} {
 		if got := m.allow(report{orphans: step.set}, step.word); got != step.want {
-			t.Errorf("%v with the word %q: %v, want %v", digest(step.set), step.word, got, step.want)
+			t.Errorf("%v with the word %q: %v, want %v", ofSet(step.set...), step.word, got, step.want)
 		}
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/labels"
@@ -66,7 +65,8 @@ type OrphanReconciler struct {
 	Recorder  events.EventRecorder
 	// Identity is the beginning of each creation token of this management cluster.
 	Identity string
-	// Namespace is the only one that the manager may read; empty: all.
+	// Namespace is the only one whose accounts are looked at; empty: all. Where the manager may not
+	// read the others, nothing is deleted: a CloudCluster there may have the same ownership ID.
 	Namespace string
 
 	// Period is the time between two passes, Grace that between the first and the last listing that confirm an orphan:
@@ -79,6 +79,9 @@ type OrphanReconciler struct {
 	WatchFilterValue       string
 
 	memories sync.Map // client.ObjectKey → *memory
+	owners   shared[clusterList]
+	tenants  sync.Map        // namespace → *shared[tenant]
+	claims   shared[[]claim] // of all namespaces
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts;cloudclusters;cloudmachines,verbs=get;list;watch
@@ -108,6 +111,7 @@ func (r *OrphanReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	if err := r.Client.Get(ctx, req.NamespacedName, account); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.memories.Delete(req.NamespacedName)
+			r.tenants.Delete(req.Namespace) // other accounts of the namespace have it made anew
 			r.Metrics.forget(req.String())
 			return reconcile.Result{}, nil
 		}
@@ -156,11 +160,10 @@ func (m *memory) every(period time.Duration) time.Duration {
 func (r *OrphanReconciler) pass(
 	ctx context.Context, account *infrav1.CloudAccount, live *fleet.Account, m *memory, listed time.Time, resources []cloud.Resource,
 ) (reconcile.Result, error) {
-	f, err := r.facts(ctx, account)
+	f, err := r.facts(ctx, account, listed, resources)
 	if err != nil {
-		return reconcile.Result{}, err // who does not know everything knows nothing
+		return reconcile.Result{}, err // never judge by a part of the facts
 	}
-	f.listed, f.resources = listed, resources
 	found, ok := m.judge(f, r.Grace)
 	m.passed = time.Now()
 	if !ok {
@@ -207,11 +210,14 @@ func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, foun
 	case len(found.orphans) == 0:
 		say(account, infrav1.OrphansReportedReason, fmt.Sprintf("%d resources of clusters here were made by another "+
 			"management cluster and belong to no CloudMachine here: look there whether they are in use, or delete them in the cloud", len(found.foreign)))
+	case found.confined:
+		say(account, infrav1.OrphansReportedReason, fmt.Sprintf("%s; they are only reported, because this manager may read namespace %q alone, "+
+			"and a CloudCluster or CloudMachine elsewhere may own them", counts, r.Namespace))
 	case doubt != "" && !m.allow(found, word):
 		m.doubted = true
 		say(account, infrav1.OrphansDoubtedReason, fmt.Sprintf(
 			"%s: %s, so none is deleted; look at them (status.orphans), and if they may go, annotate this account with %s=%s",
-			counts, doubt, infrav1.ConfirmOrphansAnnotation, digest(found.orphans)))
+			counts, doubt, infrav1.ConfirmOrphansAnnotation, found.digest()))
 		return nil, true
 	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete:
 		say(account, infrav1.OrphansReportedReason, counts+"; they are only reported, because orphanPolicy is not Delete")
@@ -286,64 +292,6 @@ func step(orphans []orphan, read []cloud.Resource) (targets []cloud.Resource) {
 	return targets
 }
 
-// facts reads from the API server, past every cache, to whom the resources of a listing may belong.
-func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAccount) (facts, error) {
-	f := facts{identity: r.Identity, clusters: map[string]cluster{}, elsewhere: map[string]bool{}, machines: map[string]string{}}
-	clusters, owners, machines := &infrav1.CloudClusterList{}, &clusterv1.ClusterList{}, &infrav1.CloudMachineList{}
-	if err := r.APIReader.List(ctx, clusters, client.InNamespace(r.Namespace)); err != nil {
-		return f, fmt.Errorf("listing the CloudClusters: %w", err)
-	}
-	if err := r.APIReader.List(ctx, owners, client.InNamespace(account.Namespace)); err != nil {
-		return f, fmt.Errorf("listing the Clusters: %w", err)
-	}
-	if err := r.APIReader.List(ctx, machines, client.InNamespace(account.Namespace)); err != nil {
-		return f, fmt.Errorf("listing the CloudMachines: %w", err)
-	}
-	for _, o := range account.Status.FormerOwners {
-		f.clusters[o.OwnershipID] = cluster{former: true}
-	}
-	count := map[string]int{}
-	for i := range clusters.Items {
-		c := &clusters.Items[i]
-		id := c.Spec.OwnershipID
-		switch count[id]++; {
-		case id == "":
-		case count[id] > 1:
-			f.clusters[id] = cluster{leave: "more than one CloudCluster has its ownership ID"}
-		case c.Namespace != account.Namespace:
-			delete(f.clusters, id)
-			f.elsewhere[id] = true
-		default:
-			f.clusters[id] = cluster{leave: leftBecause(c, owners.Items)}
-		}
-	}
-	for i := range machines.Items {
-		if token := machines.Items[i].Spec.CreationToken; token != "" {
-			f.machines[token] = machines.Items[i].Spec.ProviderID
-		}
-		f.recorded = f.recorded || machines.Items[i].Spec.ProviderID != "" && machines.Items[i].Spec.AccountRef.Name == account.Name
-	}
-	f.read = time.Now()
-	return f, nil
-}
-
-// leftBecause says why nothing of a cluster is to be judged now; "" when it is.
-func leftBecause(c *infrav1.CloudCluster, owners []clusterv1.Cluster) string {
-	i := slices.IndexFunc(owners, func(o clusterv1.Cluster) bool {
-		ref := o.Spec.InfrastructureRef
-		return ref.GroupKind() == infrav1.CloudClusterKind && ref.Name == c.Name
-	})
-	switch {
-	case i < 0:
-		return "its Cluster is not here"
-	case ptr.Deref(owners[i].Spec.Paused, false) || annotations.HasPaused(c):
-		return "it is paused"
-	case c.Annotations[infrav1.UnreachableAnnotation] != "":
-		return "its API server does not answer"
-	}
-	return ""
-}
-
 // show puts what was found into the status; the number of machines is for the next process.
 func (r *OrphanReconciler) show(account *infrav1.CloudAccount, m *memory, found report) {
 	status := &infrav1.OrphansStatus{Machines: ptr.To(int32(m.machines))}
@@ -355,10 +303,10 @@ func (r *OrphanReconciler) show(account *infrav1.CloudAccount, m *memory, found 
 	}
 	if len(found.orphans) > 0 {
 		status.Found, status.Confirmed = ptr.To(int32(len(found.orphans))), ptr.To(int32(found.confirmed()))
-		status.Digest = digest(found.orphans)
+		status.Digest = found.digest()
 	}
 	for i, o := range slices.Concat(found.orphans, found.foreign) {
-		next := r.next(account, m, o)
+		next := r.next(account, m, o, found.confined)
 		if i >= len(found.orphans) {
 			next = "was made by another management cluster, and is only reported"
 		}
@@ -385,9 +333,9 @@ func shorten(id string) string {
 }
 
 // next says in one line what happens to an orphan, and when.
-func (r *OrphanReconciler) next(account *infrav1.CloudAccount, m *memory, o orphan) string {
+func (r *OrphanReconciler) next(account *infrav1.CloudAccount, m *memory, o orphan, confined bool) string {
 	switch {
-	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete:
+	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete || confined:
 		return "is only reported"
 	case !o.confirmed:
 		return "may be deleted if it is still without a machine after " + o.since.Add(r.Grace).UTC().Format(time.RFC3339)
@@ -432,11 +380,10 @@ func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAcc
 	if err != nil {
 		return fmt.Errorf("waiting for a complete listing: %w", errors.Join(err, live.Inventory().Err))
 	}
-	f, err := r.facts(ctx, account)
+	f, err := r.facts(ctx, account, listed, resources)
 	if err != nil {
 		return err
 	}
-	f.listed, f.resources = listed, resources
 	m := &memory{since: map[string]time.Time{}}
 	if o := account.Status.Orphans; o != nil {
 		m.machines = int(ptr.Deref(o.Machines, 0))

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -331,6 +332,27 @@ const (
 	set        = "MachineSet"
 )
 
+// Drover's kinds. Other providers have theirs in the same API group.
+var (
+	cloudMachineKind         = infrav1.GroupVersion.WithKind("CloudMachine").GroupKind()
+	cloudMachineTemplateKind = infrav1.GroupVersion.WithKind("CloudMachineTemplate").GroupKind()
+)
+
+// makesCloudMachines tells whether a pool's machines are Drover's, and not another provider's.
+func makesCloudMachines(template clusterv1.MachineTemplateSpec) bool {
+	return template.Spec.InfrastructureRef.GroupKind() == cloudMachineTemplateKind
+}
+
+// controllerOf returns the name of the object's controller, if that is of this kind of Cluster API's.
+func controllerOf(o client.Object, kind string) (name string, ok bool) {
+	owner := metav1.GetControllerOf(o)
+	if owner == nil || owner.Kind != kind {
+		return "", false
+	}
+	gv, err := schema.ParseGroupVersion(owner.APIVersion)
+	return owner.Name, err == nil && gv.Group == clusterv1.GroupVersion.Group
+}
+
 // pools are those of a namespace whose machines are Drover's and whose Cluster is not paused, with their machines counted.
 func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*pool, error) {
 	deployments, sets := &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}
@@ -349,8 +371,8 @@ func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*p
 		paused[clusters.Items[i].Name] = ptr.Deref(clusters.Items[i].Spec.Paused, false)
 	}
 	skip := func(o client.Object, cluster string, template clusterv1.MachineTemplateSpec) bool {
-		ref, going := template.Spec.InfrastructureRef, !o.GetDeletionTimestamp().IsZero()
-		return ref.APIGroup != infrav1.GroupVersion.Group || paused[cluster] || (going && o.GetLabels()[infrav1.FreezeLabel] == "") ||
+		going := !o.GetDeletionTimestamp().IsZero()
+		return !makesCloudMachines(template) || paused[cluster] || (going && o.GetLabels()[infrav1.FreezeLabel] == "") ||
 			!watched(o, r.WatchFilterValue)
 	}
 	var all []*pool
@@ -367,12 +389,12 @@ func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*p
 	}
 	for i := range sets.Items {
 		s := &sets.Items[i]
-		owner := metav1.GetControllerOf(s)
+		owner, owned := controllerOf(s, deployment)
 		switch {
 		case skip(s, s.Spec.ClusterName, s.Spec.Template):
 			continue
-		case owner != nil && owner.Kind == deployment:
-			if p := byName[owner.Name]; p != nil {
+		case owned:
+			if p := byName[owner]; p != nil {
 				p.sets, ofSet[s.Name] = append(p.sets, s), p
 				p.unseen = p.unseen || s.Status.ObservedGeneration < s.Generation
 			}
@@ -391,11 +413,11 @@ func (r *OvershootReconciler) count(ofSet map[string]*pool, machines []clusterv1
 	ofMachine := map[string]*pool{}
 	for i := range machines {
 		m := &machines[i]
-		owner := metav1.GetControllerOf(m)
-		if owner == nil || owner.Kind != set || !m.DeletionTimestamp.IsZero() {
+		owner, owned := controllerOf(m, set)
+		if !owned || m.Spec.InfrastructureRef.GroupKind() != cloudMachineKind || !m.DeletionTimestamp.IsZero() {
 			continue
 		}
-		if p := ofSet[owner.Name]; p != nil {
+		if p := ofSet[owner]; p != nil {
 			p.objects++
 			ofMachine[m.Spec.InfrastructureRef.Name] = p
 		}

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -87,12 +88,15 @@ func (r *ReachabilityReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 		return fmt.Errorf("the reachability controller needs 0 < timeout <= period: %s, %s", r.Timeout, r.Period)
 	}
 	return builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudCluster{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&infrav1.CloudCluster{}, builder.WithPredicates(specOrLabelsChanged)).
 		WatchesRawSource(r.ClusterCache.GetClusterSource("reachability", ofCluster)).
 		WithOptions(options).
 		Named("reachability").
 		Complete(r)
 }
+
+// specOrLabelsChanged leaves out the changes of the status, which this controller makes itself. The watch filter is a label.
+var specOrLabelsChanged = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 
 // ofCluster is the CloudCluster of a Cluster.
 func ofCluster(_ context.Context, o client.Object) []reconcile.Request {
@@ -108,12 +112,12 @@ func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	infra := &infrav1.CloudCluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, infra); err != nil {
 		if client.IgnoreNotFound(err) == nil {
-			r.contacts.Delete(req.NamespacedName)
-			r.Metrics.unreachable.DeleteLabelValues(req.Namespace, req.Name)
+			r.forget(req)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if !watched(infra, r.WatchFilterValue) {
+		r.forget(req)
 		return reconcile.Result{}, nil
 	}
 	cluster, err := util.GetOwnerCluster(ctx, r.Client, infra.ObjectMeta)
@@ -128,6 +132,12 @@ func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	after, err := r.look(ctx, infra, cluster, known.(*contact))
 	r.Metrics.reachable(infra, !conditions.IsFalse(infra, infrav1.ClusterReachableCondition))
 	return reconcile.Result{RequeueAfter: wait.Jitter(after, .1)}, err
+}
+
+// forget drops what is kept of a CloudCluster that is gone, or that another manager looks after.
+func (r *ReachabilityReconciler) forget(req reconcile.Request) {
+	r.contacts.Delete(req.NamespacedName)
+	r.Metrics.unreachable.DeleteLabelValues(req.Namespace, req.Name)
 }
 
 // look asks, and does what follows. It returns when to ask again.
@@ -198,23 +208,24 @@ func (r *ReachabilityReconciler) ask(ctx context.Context, cluster *clusterv1.Clu
 func (r *ReachabilityReconciler) silent(ctx context.Context, cluster *clusterv1.Cluster) (names []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
-	machines, nodes := &clusterv1.MachineList{}, &corev1.NodeList{}
-	err = r.Client.List(ctx, machines, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
+	machines := &clusterv1.MachineList{}
+	err = r.Client.List(ctx, machines, client.UnsafeDisableDeepCopy,
+		client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
 	if err != nil {
 		return nil, fmt.Errorf("listing the Machines: %w", err)
 	}
+	reports := map[string]bool{} // by the Node's name
 	live, err := r.ClusterCache.GetUncachedClient(ctx, client.ObjectKeyFromObject(cluster))
 	if err == nil {
-		err = live.List(ctx, nodes)
+		err = eachItem(ctx, live, &corev1.NodeList{}, func(o runtime.Object) {
+			node := o.(*corev1.Node)
+			reports[node.Name] = slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status != corev1.ConditionUnknown
+			})
+		})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing the Nodes of Cluster %q: %w", cluster.Name, err)
-	}
-	reports := map[string]bool{}
-	for i := range nodes.Items {
-		reports[nodes.Items[i].Name] = slices.ContainsFunc(nodes.Items[i].Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeReady && c.Status != corev1.ConditionUnknown
-		})
 	}
 	for i := range machines.Items {
 		m := &machines.Items[i]
@@ -266,8 +277,8 @@ func (r *ReachabilityReconciler) thaw(ctx context.Context, infra *infrav1.CloudC
 	return r.tell(ctx, infra, metav1.ConditionTrue, infrav1.ReachableReason, "")
 }
 
-// pause sets or removes this controller's pause on all of a cluster that may replace machines. What is being deleted is not
-// kept from it, and neither is a control plane from being mended: it may be what does not answer.
+// pause sets or removes this controller's pause on all of a cluster that may replace Drover's machines. It does not pause
+// what is being deleted, nor what repairs the control plane, which may be what does not answer, nor other providers' pools.
 func (r *ReachabilityReconciler) pause(ctx context.Context, cluster *clusterv1.Cluster, on bool) error {
 	checks, deployments, sets := &clusterv1.MachineHealthCheckList{}, &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}
 	for _, list := range []client.ObjectList{checks, deployments, sets} {
@@ -275,33 +286,36 @@ func (r *ReachabilityReconciler) pause(ctx context.Context, cluster *clusterv1.C
 			return fmt.Errorf("listing %T: %w", list, err)
 		}
 	}
-	var all []client.Object
+	var errs []error
+	pauseOne := func(o client.Object, on bool) {
+		errs = append(errs, r.pauseOne(ctx, o, on && o.GetDeletionTimestamp().IsZero()))
+	}
 	for i := range checks.Items {
-		c := &checks.Items[i]
-		_, controlPlane := c.Spec.Selector.MatchLabels[clusterv1.MachineControlPlaneLabel]
-		controlPlane = controlPlane || slices.ContainsFunc(c.Spec.Selector.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
-			return e.Key == clusterv1.MachineControlPlaneLabel && e.Operator != metav1.LabelSelectorOpDoesNotExist
-		})
-		if c.Spec.ClusterName == cluster.Name && !controlPlane {
-			all = append(all, c)
+		if c := &checks.Items[i]; c.Spec.ClusterName == cluster.Name && !ofControlPlane(c) {
+			pauseOne(c, on)
 		}
 	}
 	for i := range deployments.Items {
-		if deployments.Items[i].Spec.ClusterName == cluster.Name {
-			all = append(all, &deployments.Items[i])
+		if d := &deployments.Items[i]; d.Spec.ClusterName == cluster.Name {
+			pauseOne(d, on && makesCloudMachines(d.Spec.Template))
 		}
 	}
 	for i := range sets.Items {
-		if sets.Items[i].Spec.ClusterName == cluster.Name {
-			all = append(all, &sets.Items[i])
+		if s := &sets.Items[i]; s.Spec.ClusterName == cluster.Name {
+			pauseOne(s, on && makesCloudMachines(s.Spec.Template))
 		}
 	}
-	for _, o := range all {
-		if err := r.pauseOne(ctx, o, on && o.GetDeletionTimestamp().IsZero()); err != nil {
-			return err
-		}
+	return errors.Join(errs...)
+}
+
+// ofControlPlane tells whether a MachineHealthCheck selects machines of the control plane.
+func ofControlPlane(c *clusterv1.MachineHealthCheck) bool {
+	if _, ok := c.Spec.Selector.MatchLabels[clusterv1.MachineControlPlaneLabel]; ok {
+		return true
 	}
-	return nil
+	return slices.ContainsFunc(c.Spec.Selector.MatchExpressions, func(e metav1.LabelSelectorRequirement) bool {
+		return e.Key == clusterv1.MachineControlPlaneLabel && e.Operator != metav1.LabelSelectorOpDoesNotExist
+	})
 }
 
 func (r *ReachabilityReconciler) pauseOne(ctx context.Context, o client.Object, on bool) error {

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package safety
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// shared is an answer of the API server that several passes use. The zero value is ready.
+type shared[T any] struct {
+	mu    sync.Mutex
+	begun time.Time
+	value T
+	err   error
+}
+
+// get returns the answer to a question that was put after asked. Passes that wait while another
+// one's question is answered share the next answer.
+func (s *shared[T]) get(asked time.Time, question func() (T, error)) (T, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.begun.After(asked) {
+		s.begun = time.Now()
+		s.value, s.err = question()
+	}
+	return s.value, s.err
+}
+
+// owner is what counts of a CloudCluster, claim what counts of a CloudMachine.
+type (
+	owner struct {
+		namespace, name, ownershipID string
+		paused, unreachable          bool
+	}
+	claim struct{ namespace, account, token, providerID string }
+)
+
+// clusterList are the CloudClusters that may have an ownership ID.
+type clusterList struct {
+	owners []owner
+	// confined: there may be more of them, or CloudMachines, which this manager may not read.
+	confined bool
+}
+
+// tenant is what a namespace has: its CloudMachines; and its Clusters, and whether they are paused,
+// by their CloudCluster's name.
+type tenant struct {
+	claims []claim
+	paused map[string]bool
+}
+
+// facts reads from the API server, past every cache, to whom the resources of a listing may belong.
+// It is asked when the listing is there: a machine that was made in between is known to Kubernetes,
+// so its VM is no orphan.
+func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAccount, listed time.Time, resources []cloud.Resource) (facts, error) {
+	f := facts{
+		listed: listed, resources: resources, identity: r.Identity,
+		clusters: map[string]cluster{}, elsewhere: map[string]bool{}, machines: map[string]string{}, claimed: map[string]bool{},
+	}
+	asked := time.Now()
+	all, err := r.owners.get(asked, func() (clusterList, error) { return r.readClusters(ctx) })
+	if err != nil {
+		return f, fmt.Errorf("listing the CloudClusters: %w", err)
+	}
+	known, _ := r.tenants.LoadOrStore(account.Namespace, &shared[tenant]{})
+	here, err := known.(*shared[tenant]).get(asked, func() (tenant, error) { return r.readTenant(ctx, account.Namespace) })
+	if err != nil {
+		return f, fmt.Errorf("listing the Clusters and CloudMachines: %w", err)
+	}
+	f.confined = all.confined
+	f.own(account, all.owners, here.paused)
+	for _, c := range here.claims {
+		if c.token != "" {
+			f.machines[c.token] = c.providerID
+		}
+		f.recorded = f.recorded || c.providerID != "" && c.account == account.Name
+	}
+	if !f.confined && f.suspects() {
+		claims, err := r.claims.get(asked, func() ([]claim, error) { return r.readClaims(ctx, "") })
+		if err != nil {
+			return f, fmt.Errorf("listing all CloudMachines: %w", err)
+		}
+		for _, c := range claims {
+			if c.namespace != account.Namespace {
+				f.claimed[c.token] = true
+			}
+		}
+	}
+	f.read = time.Now()
+	return f, nil
+}
+
+// own says which ownership IDs are judged in the account's namespace.
+func (f *facts) own(account *infrav1.CloudAccount, owners []owner, paused map[string]bool) {
+	for _, o := range account.Status.FormerOwners {
+		f.clusters[o.OwnershipID] = cluster{former: true}
+	}
+	having := map[string][]owner{}
+	for _, o := range owners {
+		if o.ownershipID != "" {
+			having[o.ownershipID] = append(having[o.ownershipID], o)
+		}
+	}
+	for id, all := range having {
+		i := slices.IndexFunc(all, func(o owner) bool { return o.namespace == account.Namespace })
+		switch {
+		case i < 0:
+			delete(f.clusters, id)
+			f.elsewhere[id] = true
+		case len(all) > 1:
+			f.clusters[id] = cluster{leave: "more than one CloudCluster has its ownership ID"}
+		default:
+			f.clusters[id] = cluster{leave: leftBecause(all[i], paused)}
+		}
+	}
+}
+
+// leftBecause says why nothing of a CloudCluster is to be judged now; "" when it is.
+func leftBecause(o owner, paused map[string]bool) string {
+	clusterPaused, here := paused[o.name]
+	switch {
+	case !here:
+		return "its Cluster is not here"
+	case clusterPaused || o.paused:
+		return "it is paused"
+	case o.unreachable:
+		return "its API server does not answer"
+	}
+	return ""
+}
+
+// readClusters lists the CloudClusters of all namespaces. An ownership ID may be copied, so who
+// sees one namespace alone can't tell whose it is.
+func (r *OrphanReconciler) readClusters(ctx context.Context) (all clusterList, err error) {
+	read := func(namespace string) error {
+		return eachItem(ctx, r.APIReader, &infrav1.CloudClusterList{}, func(o runtime.Object) {
+			c := o.(*infrav1.CloudCluster)
+			all.owners = append(all.owners, owner{
+				namespace: c.Namespace, name: c.Name, ownershipID: c.Spec.OwnershipID,
+				paused: annotations.HasPaused(c), unreachable: c.Annotations[infrav1.UnreachableAnnotation] != "",
+			})
+		}, client.InNamespace(namespace))
+	}
+	if err = read(""); err == nil && r.Namespace != "" {
+		err = r.APIReader.List(ctx, &infrav1.CloudMachineList{}, client.Limit(1))
+	}
+	if r.Namespace != "" && apierrors.IsForbidden(err) {
+		all = clusterList{confined: true}
+		err = read(r.Namespace)
+	}
+	return all, err
+}
+
+// readTenant lists a namespace's Clusters and CloudMachines.
+func (r *OrphanReconciler) readTenant(ctx context.Context, namespace string) (t tenant, err error) {
+	t.paused = map[string]bool{}
+	err = eachItem(ctx, r.APIReader, &clusterv1.ClusterList{}, func(o runtime.Object) {
+		c := o.(*clusterv1.Cluster)
+		if c.Spec.InfrastructureRef.GroupKind() == infrav1.CloudClusterKind {
+			name := c.Spec.InfrastructureRef.Name
+			t.paused[name] = t.paused[name] || ptr.Deref(c.Spec.Paused, false)
+		}
+	}, client.InNamespace(namespace))
+	if err != nil {
+		return t, err
+	}
+	t.claims, err = r.readClaims(ctx, namespace)
+	return t, err
+}
+
+// readClaims lists the CloudMachines of a namespace; "" stands for all namespaces.
+func (r *OrphanReconciler) readClaims(ctx context.Context, namespace string) (claims []claim, err error) {
+	err = eachItem(ctx, r.APIReader, &infrav1.CloudMachineList{}, func(o runtime.Object) {
+		m := o.(*infrav1.CloudMachine)
+		claims = append(claims, claim{m.Namespace, m.Spec.AccountRef.Name, m.Spec.CreationToken, m.Spec.ProviderID})
+	}, client.InNamespace(namespace))
+	return claims, err
+}

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package safety
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
+)
+
+// driver is a cloud with these resources, which notes what it is asked to delete. The collector
+// calls nothing else of it.
+type driver struct {
+	cloud.Driver
+	resources []cloud.Resource
+	deleted   []string
+}
+
+func (d *driver) Identity() string { return "test" }
+
+func (d *driver) Describe(_ context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
+	for _, ref := range refs {
+		for _, x := range d.resources {
+			if x.Token == ref.Token && x.OwnershipID == ref.OwnershipID {
+				found = append(found, x)
+			}
+		}
+	}
+	return found, nil
+}
+
+func (d *driver) Delete(_ context.Context, resources []cloud.Resource) []error {
+	for _, x := range resources {
+		d.deleted = append(d.deleted, x.ID)
+	}
+	return make([]error, len(resources))
+}
+
+// accounts are one account in that cloud, in namespace "big".
+func (d *driver) accounts(t *testing.T) (*fleet.Accounts, *fleet.Account) {
+	t.Helper()
+	limit := cloud.Limit{PerSecond: 1000, Burst: 1000}
+	all := fleet.NewAccounts(fleet.Options{Times: fleet.TimesFor(time.Second), Clouds: []cloud.Cloud{{
+		Name:      "test",
+		InAccount: func(*infrav1.CloudAccountSpec) bool { return true },
+		New:       func(cloud.Config) (cloud.Driver, error) { return d, nil },
+		Limits:    cloud.Limits{Read: limit, Create: limit, Delete: limit},
+		MaxBatch:  100,
+	}}})
+	account, err := all.Set(types.NamespacedName{Namespace: "big", Name: "cloud"}, fleet.AccountConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all, account
+}
+
+// newCluster is a Cluster with its CloudCluster, whose ownership ID is "ours".
+func newCluster(namespace, name string) []client.Object {
+	infra := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	infra.Spec.OwnershipID = "ours"
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
+		APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: name,
+	}
+	return []client.Object{infra, cluster}
+}
+
+// TestCopiedOwnership: namespace "big" has 24 machines, and "small" 4, which are fewer than the
+// share that is believed. Both have an account of the same cloud with an armed collector, and one
+// CloudCluster's ownership ID. In the cloud there is one VM more, "lost", of no machine. Whatever
+// the collector of "big" may see, it deletes no machine's VM; and "lost" only if it sees all that
+// may own it.
+func TestCopiedOwnership(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		what string
+		// confinedTo is the manager's --namespace, mayList the only namespace that its role covers;
+		// empty: all.
+		confinedTo, mayList string
+		// inBig and inSmall are the CloudClusters there.
+		inBig, inSmall []string
+		deleted        []string
+		reason         string
+	}{
+		{what: "two managers, each with a namespace, and a copy", confinedTo: "big", mayList: "big",
+			inBig: []string{"blue"}, inSmall: []string{"blue"}, reason: infrav1.OrphansReportedReason},
+		{what: "two managers, each with a namespace, and the original is lost", confinedTo: "big", mayList: "big",
+			inBig: []string{"blue"}, reason: infrav1.OrphansReportedReason},
+		{what: "a manager with a namespace that may look further, and a copy", confinedTo: "big",
+			inBig: []string{"blue"}, inSmall: []string{"blue"}, reason: infrav1.NoOrphansReason},
+		{what: "a manager with a namespace that may look further, and the original is lost", confinedTo: "big",
+			inBig: []string{"blue"}, deleted: []string{"lost"}, reason: infrav1.OrphansDeletingReason},
+		{what: "one manager, and a copy", inBig: []string{"blue"}, inSmall: []string{"blue"}, reason: infrav1.NoOrphansReason},
+		{what: "one manager, and two copies elsewhere", inSmall: []string{"blue", "green"}},
+		{what: "one manager, and a copy in the same namespace", inBig: []string{"blue", "green"}, reason: infrav1.NoOrphansReason},
+		{what: "one manager, and the original is lost", inBig: []string{"blue"}, deleted: []string{"lost"}, reason: infrav1.OrphansDeletingReason},
+	} {
+		account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "big", Name: "cloud"}}
+		account.Spec.OrphanPolicy = infrav1.OrphanPolicyDelete
+		d := &driver{resources: []cloud.Resource{vm("lost", "ours", self+"lost")}}
+		objects := []client.Object{account}
+		for namespace, n := range map[string]int{"big": 24, "small": 4} {
+			for i := range n {
+				x := vm(fmt.Sprint(namespace, i), "ours", fmt.Sprint(self, namespace, i))
+				m := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: x.ID}}
+				m.Spec.AccountRef.Name, m.Spec.CreationToken, m.Spec.ProviderID = "cloud", x.Token, x.ProviderID
+				objects, d.resources = append(objects, m), append(d.resources, x)
+			}
+		}
+		for _, name := range c.inBig {
+			objects = append(objects, newCluster("big", name)...)
+		}
+		for _, name := range c.inSmall {
+			objects = append(objects, newCluster("small", name)...)
+		}
+		served := &lists{only: c.mayList}
+		api := fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(objects...).WithStatusSubresource(account).
+			WithInterceptorFuncs(served.intercept()).Build()
+		all, live := d.accounts(t)
+		r := &OrphanReconciler{
+			Client: api, APIReader: api, Accounts: all, Recorder: events.NewFakeRecorder(10), Identity: self, Namespace: c.confinedTo,
+			Period: time.Minute, Grace: grace, MaxDeletions: 10, MaxShare: 20, Metrics: NewMetrics(prometheus.NewRegistry()),
+		}
+		m := &memory{begun: map[string]map[string]time.Time{}}
+		for i := range 3 {
+			if err := api.Get(t.Context(), client.ObjectKeyFromObject(account), account); err != nil {
+				t.Fatal(err)
+			}
+			listed := time.Now().Add(time.Duration(i) * (grace + time.Minute))
+			if _, err := r.pass(t.Context(), account, live, m, listed, d.resources); err != nil {
+				t.Fatalf("%s: %v", c.what, err)
+			}
+		}
+		if !slices.Equal(d.deleted, c.deleted) {
+			t.Errorf("%s: %d VMs were deleted, want %v: %v", c.what, len(d.deleted), c.deleted, d.deleted)
+		}
+		if got := conditions.GetReason(account, infrav1.AccountNoOrphansCondition); got != c.reason {
+			t.Errorf("%s: the account says %q (%s), want %q", c.what, got, conditions.GetMessage(account, infrav1.AccountNoOrphansCondition), c.reason)
+		}
+		// All CloudMachines are read only where something looks like an orphan.
+		if n := served.asked["*v1alpha1.CloudMachineList "]; c.confinedTo == "" && (n > 0) != (c.deleted != nil) {
+			t.Errorf("%s: the CloudMachines of all namespaces were read %d times", c.what, n)
+		}
+		if served.longest > pageSize {
+			t.Errorf("%s: one answer had %d objects, want %d at most", c.what, served.longest, pageSize)
+		}
+	}
+}
