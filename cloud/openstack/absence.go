@@ -14,15 +14,16 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Nova leaves servers whose cell does not answer out of its listings, and answers 200: always where a listing has a filter or a limit
-// ("Handling Down Cells" in its API guide). So a listing by tags proves no absence. A server that is asked for by its ID is not found only
-// where it is gone.
+// Nova leaves servers whose cell does not answer out of its listings, and answers 200: always where
+// a listing has a filter or a limit ("Handling Down Cells" in its API guide). So a listing by tags
+// proves no absence. A server that is asked for by its ID is not found only where it is gone.
 
 // unknownStatus is the status of a server whose cell does not answer.
 const unknownStatus = "UNKNOWN"
 
-// unseen decides about the machines of which the listings show no server, before they are called absent: it returns servers that exist all
-// the same, and an error where it is open whether something is there or will be.
+// unseen decides about the machines of which the listings show no server, before they are called
+// absent: it returns servers that exist all the same, and an error where it is open whether
+// something is there or will be.
 func (d *driver) unseen(ctx context.Context, refs []cloud.Reference, found []cloud.Resource) ([]cloud.Resource, error) {
 	hasServer, hasAny := map[string]bool{}, map[string]bool{}
 	for _, r := range found {
@@ -47,19 +48,24 @@ func (d *driver) unseen(ctx context.Context, refs []cloud.Reference, found []clo
 	return d.byID(ctx, recorded)
 }
 
-// settled returns an error as long as a create may take effect that was sent for one of the tokens, or may have been by an earlier process.
+// settled returns an error as long as a create may take effect that was sent for one of the tokens,
+// or may have been by an earlier process.
 func (d *driver) settled(ctx context.Context, tokens []string) error {
-	if len(tokens) == 0 {
-		return nil
-	}
-	left := time.Until(d.inherited)
+	left, inherited := time.Duration(0), false
 	for _, token := range tokens {
 		left = max(left, d.creating.left(token))
+		inherited = inherited || !d.gone.has(token)
 	}
-	if left > 0 {
+	if inherited {
+		left = max(left, time.Until(d.inherited))
+	}
+	switch {
+	case left > 0:
 		return stillOpen(left)
+	case inherited:
+		return d.cellsAnswer(ctx)
 	}
-	return d.cellsAnswer(ctx)
+	return nil
 }
 
 // stillOpen is for a create of which nobody knows yet whether it takes effect.
@@ -68,8 +74,9 @@ func stillOpen(left time.Duration) error {
 		Message: "whether an earlier create makes a server is open: its answer was lost, or went to an earlier manager"}
 }
 
-// cellsAnswer returns an error while the project has a server in a cell that does not answer: the one that is looked for may be in it. The
-// listing has no filter and no limit, which shows such servers as far as Nova's first page has room for them.
+// cellsAnswer returns an error while the project has a server in a cell that does not answer: the
+// one that is looked for may be in it. The listing has no filter and no limit, which shows such
+// servers as far as Nova's first page has room for them.
 func (d *driver) cellsAnswer(ctx context.Context) error {
 	down, err := d.cells.Get(ctx, "", func(ctx context.Context) (bool, error) {
 		op := operation{"ListServerStates", cloud.ClassRead, computeStein, http.MethodGet}
@@ -132,9 +139,9 @@ func (d *driver) recorded(ctx context.Context, ref cloud.Reference) (cloud.Resou
 	case cloud.CodeOf(err) == cloud.NotFound:
 		d.gone.add(id)
 		return cloud.Resource{}, nil
-	case err != nil:
+	case err != nil && !broke(err):
 		return cloud.Resource{}, err
-	case s.Status == unknownStatus: // without metadata
+	case err != nil || s.Status == unknownStatus: // without metadata
 		return cloud.Resource{
 			Kind: cloud.KindInstance, ID: id, ProviderID: ref.ProviderID, Token: ref.Token, OwnershipID: ref.OwnershipID,
 			CreatedAt: s.Created, State: cloud.StateRunning, Notice: "Nova does not know the server's state: its cell does not answer",
@@ -165,6 +172,13 @@ func tooOld(err error) bool {
 	return errors.As(err, &said) && said.status == http.StatusNotAcceptable
 }
 
+// broke reports whether Nova failed to answer for what it was asked, as it does in older
+// microversions where the cell does not answer.
+func broke(err error) bool {
+	var said refusal
+	return errors.As(err, &said) && said.status == http.StatusInternalServerError
+}
+
 // serverID is the ID in a ProviderID of OpenStack's; "" for another.
 func serverID(providerID string) string {
 	rest, ok := strings.CutPrefix(providerID, "openstack://")
@@ -177,20 +191,25 @@ func serverID(providerID string) string {
 // goneKept bounds the servers that are remembered as gone. To forget one costs a call, no more.
 const goneKept = 10_000
 
-// gone are servers that Nova does not find by their IDs, or whose deletion it has accepted: neither does it do for one whose cell does not
-// answer.
+// gone are servers that Nova does not find by their IDs, or whose deletion it has accepted: it does
+// neither for one whose cell does not answer. They are held by ID, and by token where that is
+// known: the create that was sent for it has taken effect.
 type gone struct {
 	mu  sync.Mutex
 	ids map[string]bool
 }
 
-func (g *gone) add(id string) {
+func (g *gone) add(ids ...string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ids == nil || len(g.ids) >= goneKept {
 		g.ids = map[string]bool{}
 	}
-	g.ids[id] = true
+	for _, id := range ids {
+		if id != "" {
+			g.ids[id] = true
+		}
+	}
 }
 
 func (g *gone) has(id string) bool {

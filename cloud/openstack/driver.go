@@ -24,7 +24,8 @@ const (
 	// pageSize is how many servers or ports are asked for in one answer: what Nova gives at most where its operator did not
 	// say otherwise.
 	pageSize = 1000
-	// callsAtOnce has a full batch of deletes, each of which a busy Nova works at for a second, end within one call's time.
+	// callsAtOnce has a full batch of deletes, each of which a busy Nova works at for a second, end
+	// within one call's time.
 	callsAtOnce = 10
 )
 
@@ -89,8 +90,9 @@ func (d *driver) forget() {
 	d.ids.Reset()
 }
 
-// Probe asks for Nova's availability zones. The place is the token's project and the region of Nova's endpoint, both as Keystone says.
-// Project IDs are unique within a Keystone, whose address can't be changed; addresses of endpoints may change.
+// Probe asks for Nova's availability zones. The place is the token's project and the region of
+// Nova's endpoint, both as Keystone says. Project IDs are unique within a Keystone, whose address
+// can't be changed; addresses of endpoints may change.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	op := operation{"ListAvailabilityZones", cloud.ClassRead, compute, http.MethodGet}
 	var answer struct {
@@ -141,8 +143,8 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	return append(servers, rest...), nil
 }
 
-// Describe asks by token: a server that a ProviderID names and that carries the Reference's tags carries its token. What no listing shows is
-// not absent yet, see unseen.
+// Describe asks by token: a server that a ProviderID names and that carries the Reference's tags
+// carries its token. What no listing shows is not absent yet, see unseen.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
 	wanted := map[string]bool{}
 	for _, ref := range refs {
@@ -162,9 +164,10 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []
 	return append(found, more...), nil
 }
 
-// look finds what carries the tokens, and maybe more: for many by a listing of everything where the last one had one page of each kind, others'
-// included. One of more pages may not end within a call's time, where those by tokens do. Neither may one page of a slow cloud, so it has half
-// the time, and if it does not end in that, the others are made until everything is listed again.
+// look finds what carries the tokens, and maybe more: for many by a listing of everything where the
+// last one had one page of each kind, others' included. One of more pages may not end within a
+// call's time, where those by tokens do. Neither may one page of a slow cloud, so it has half the
+// time, and if it does not end in that, the others are made until everything is listed again.
 func (d *driver) look(ctx context.Context, tokens []string) ([]cloud.Resource, error) {
 	if len(tokens) <= maxTokens || !d.onePage.Load() {
 		return d.byTokens(ctx, tokens)
@@ -275,7 +278,7 @@ func (d *driver) delete(ctx context.Context, r cloud.Resource) (err error) {
 		err = nil
 	}
 	if err == nil && r.Kind == cloud.KindInstance {
-		d.gone.add(r.ID)
+		d.gone.add(r.ID, r.Token)
 	}
 	return err
 }
@@ -371,7 +374,8 @@ func whole[T any](op operation, items *[]T, links []link) ([]T, bool, error) {
 	return *items, more && len(*items) > 0, nil
 }
 
-// pages reads to the end. What is moved between two pages comes once. most becomes the number of pages where that is larger; it may be nil.
+// pages reads to the end. What is moved between two pages comes once. most becomes the number of
+// pages where that is larger; it may be nil.
 func pages[T any](ctx context.Context, op operation, most *int, page func(ctx context.Context, marker string) (items []T, more bool, err error), id func(T) string) ([]T, error) {
 	n, seen := 0, map[string]bool{}
 	all, err := driverkit.Pages(ctx, op.name, func(ctx context.Context, marker string) ([]T, string, error) {

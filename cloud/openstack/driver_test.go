@@ -14,7 +14,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/gophercloud/gophercloud/v2/openstack/identity/v3/tokens"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -552,72 +551,6 @@ func TestUserData(t *testing.T) {
 	_, err = d.Ensure(t.Context(), req)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
 	g.Expect(p.count("CreateServer")).To(Equal(1))
-}
-
-// TestToken: a token that is refused is replaced once; then the credentials are what is wrong.
-func TestToken(t *testing.T) {
-	g := NewWithT(t)
-	p := ordinary(t)
-	p.play("ListAvailabilityZones", recorded(t, "zones"), recorded(t, "token-refused"), recorded(t, "zones"), recorded(t, "token-refused"))
-	d := connected(t, p)
-	for range 2 {
-		info, err := d.Probe(t.Context())
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(info.FailureDomains).To(Equal([]string{"az-1", "az-2"}))
-	}
-	g.Expect(p.count("CreateToken")).To(Equal(2))
-	_, err := d.Probe(t.Context())
-	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
-	g.Expect(p.count("CreateToken")).To(Equal(3))
-
-	p.play("CreateToken", recorded(t, "login-refused"))
-	_, err = connected(t, p).Probe(t.Context())
-	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
-	g.Expect(err).NotTo(MatchError(ContainSubstring("very-secret")))
-
-	// A token that nears its end is renewed before.
-	p = ordinary(t)
-	d = connected(t, p)
-	for range 2 {
-		_, err = d.Probe(t.Context())
-		g.Expect(err).NotTo(HaveOccurred())
-		now := *d.sessions.current
-		now.until = time.Now().Add(tokenEarly / 2)
-		d.sessions.current = &now
-	}
-	g.Expect(p.count("CreateToken")).To(Equal(2))
-}
-
-// TestProject: credentials for another project are not used.
-func TestProject(t *testing.T) {
-	g := NewWithT(t)
-	p := ordinary(t)
-	d := connected(t, p)
-	d.account.ProjectID = "another"
-	_, err := d.Probe(t.Context())
-	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
-	g.Expect(p.ops()).To(Equal([]string{"CreateToken"}))
-}
-
-// TestCatalogue: where the catalogue leaves a choice or has nothing, no endpoint is guessed.
-func TestCatalogue(t *testing.T) {
-	endpoint := func(kind, region, url string) tokens.Endpoint {
-		return tokens.Endpoint{Interface: kind, Region: region, URL: url}
-	}
-	catalogue := &tokens.ServiceCatalog{Entries: []tokens.CatalogEntry{
-		{Type: compute, Endpoints: []tokens.Endpoint{endpoint("public", "r1", "https://one"), endpoint("internal", "r1", "https://inner"), endpoint("public", "r2", "https://two")}},
-		{Type: network, Endpoints: []tokens.Endpoint{endpoint("public", "r2", "https://net")}},
-	}}
-	for _, test := range []struct{ service, region, kind, want string }{
-		{compute, "r1", "", "https://one/"}, {compute, "r2", "public", "https://two/"}, {compute, "", "internal", "https://inner/"},
-		{compute, "", "public", ""}, {compute, "r2", "internal", ""}, {network, "r1", "public", ""}, {image, "r1", "public", ""},
-	} {
-		g := NewWithT(t)
-		s := sessions{account: &infrav1.OpenStackAccount{Region: test.region, Interface: test.kind}}
-		url, _, err := s.endpoint(catalogue, test.service)
-		g.Expect(url).To(Equal(test.want), "%+v", test)
-		g.Expect(cloud.CodeOf(err)).To(Equal(map[bool]cloud.Code{true: cloud.InvalidSpec}[test.want == ""]))
-	}
 }
 
 func TestEndedContext(t *testing.T) {

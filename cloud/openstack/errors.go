@@ -101,8 +101,8 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 // maxWords is how many bytes of a service's own words are shown.
 const maxWords = 512
 
-// typed makes every error of gophercloud's one of package cloud. Only a service's own words are repeated: an answer of anybody else may
-// hold anything.
+// typed makes every error of gophercloud's one of package cloud. Only a service's own words are
+// repeated: an answer of anybody else may hold anything.
 func typed(secrets driverkit.Redactor, op string, class cloud.Class, err error) error {
 	var answer gophercloud.ErrUnexpectedResponseCode
 	var broken *json.SyntaxError

@@ -19,8 +19,8 @@ const (
 	// microversion is Nova's that calls are made in: 2.61, of the release Rocky. It has tags in the create (2.52), the
 	// flavor's extra specs (2.61), and is the last that this driver would gain from.
 	microversion = "2.61"
-	// steinMicroversion is of the release Stein. It has the types of volumes in the create (2.67), and shows servers of a cell that does not
-	// answer (2.69). It is used for these alone.
+	// steinMicroversion is of the release Stein. It has the types of volumes in the create (2.67),
+	// and shows servers of a cell that does not answer (2.69). It is used for these alone.
 	steinMicroversion = "2.69"
 	// maxUserData is what fits into the 65,535 bytes that Nova takes, as base64.
 	maxUserData = 65535 / 4 * 3

@@ -73,8 +73,9 @@ func (s *server) state() (state cloud.State, code cloud.Code, reason string) {
 	return cloud.StateRunning, "", ""
 }
 
-// faultCode is what Nova's words for a fault mean. That its scheduler found no host is a lack of capacity, or a request that no host can
-// serve. A fault has a text and no kind; where a volume exceeds a quota of Cinder's, the text names the quota.
+// faultCode is what Nova's words for a fault mean. That its scheduler found no host is a lack of
+// capacity, or a request that no host can serve. A fault has a text and no kind; where a volume
+// exceeds a quota of Cinder's, the text names the quota.
 func faultCode(fault string) cloud.Code {
 	switch {
 	case strings.HasPrefix(fault, "No valid host was found"):

@@ -157,7 +157,8 @@ func (s *sessions) endpoint(catalogue *tokens.ServiceCatalog, service string) (a
 	return gophercloud.NormalizeURL(address), region, nil
 }
 
-// leadsTo reports whether the catalogue may send calls to an address: paths are appended to it, and the token goes there.
+// leadsTo reports whether the catalogue may send calls to an address: paths are appended to it, and
+// the token goes there.
 func (s *sessions) leadsTo(address string) bool {
 	to, err := url.Parse(address)
 	if err != nil || to.Host == "" || to.User != nil || strings.ContainsAny(address, "?#") {

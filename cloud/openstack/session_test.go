@@ -33,7 +33,8 @@ func replaced(t *testing.T, name, from, to string) func() (*http.Response, error
 	}
 }
 
-// TestPlace: the place is what Keystone's token and catalogue say, whether or not the account names a region.
+// TestPlace: the place is what Keystone's token and catalogue say, whether or not the account names
+// a region.
 func TestPlace(t *testing.T) {
 	g := NewWithT(t)
 	for _, region := range []string{"", "RegionOne"} {
@@ -59,7 +60,8 @@ func TestProjectChanges(t *testing.T) {
 	g.Expect(err).To(MatchError(And(ContainSubstring(projectOf(t)), ContainSubstring("another-project"))))
 }
 
-// TestRefusedLogin: credentials that Keystone refuses are tried once a minute, not once for each machine: it may lock the user out.
+// TestRefusedLogin: credentials that Keystone refuses are tried once a minute, not once for each
+// machine: it may lock the user out.
 func TestRefusedLogin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -83,7 +85,8 @@ func TestRefusedLogin(t *testing.T) {
 	})
 }
 
-// TestCatalogueAddresses: a catalogue can't lead to where the account's own address would not: without encryption, or into somebody's query.
+// TestCatalogueAddresses: a catalogue can't lead to where the account's own address would not:
+// without encryption, or into somebody's query.
 func TestCatalogueAddresses(t *testing.T) {
 	for _, test := range []struct {
 		auth, url string
@@ -124,11 +127,78 @@ func TestRedirect(t *testing.T) {
 	g.Expect(p.ops()).To(Equal([]string{"CreateToken", "ListAvailabilityZones"}))
 }
 
-// TestClassifiedBeforeRedacted: a secret that is part of an answer's words does not change what the answer means.
+// TestClassifiedBeforeRedacted: a secret that is part of an answer's words does not change what the
+// answer means.
 func TestClassifiedBeforeRedacted(t *testing.T) {
 	g := NewWithT(t)
 	body := `{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 4, but already used 8 of 10 cores"}}`
 	err := typed(driverkit.NewRedactor("Quota"), "Op", cloud.ClassCreate, gophercloud.ErrUnexpectedResponseCode{Actual: 403, Body: []byte(body)})
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded))
 	g.Expect(err.Error()).To(ContainSubstring("403: [credential] exceeded"))
+}
+
+// TestToken: a token that is refused is replaced once; then the credentials are what is wrong.
+func TestToken(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	p.play("ListAvailabilityZones", recorded(t, "zones"), recorded(t, "token-refused"), recorded(t, "zones"), recorded(t, "token-refused"))
+	d := connected(t, p)
+	for range 2 {
+		info, err := d.Probe(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(info.FailureDomains).To(Equal([]string{"az-1", "az-2"}))
+	}
+	g.Expect(p.count("CreateToken")).To(Equal(2))
+	_, err := d.Probe(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	g.Expect(p.count("CreateToken")).To(Equal(3))
+
+	p.play("CreateToken", recorded(t, "login-refused"))
+	_, err = connected(t, p).Probe(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	g.Expect(err).NotTo(MatchError(ContainSubstring("very-secret")))
+
+	// A token that nears its end is renewed before.
+	p = ordinary(t)
+	d = connected(t, p)
+	for range 2 {
+		_, err = d.Probe(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		now := *d.sessions.current
+		now.until = time.Now().Add(tokenEarly / 2)
+		d.sessions.current = &now
+	}
+	g.Expect(p.count("CreateToken")).To(Equal(2))
+}
+
+// TestProject: credentials for another project are not used.
+func TestProject(t *testing.T) {
+	g := NewWithT(t)
+	p := ordinary(t)
+	d := connected(t, p)
+	d.account.ProjectID = "another"
+	_, err := d.Probe(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
+	g.Expect(p.ops()).To(Equal([]string{"CreateToken"}))
+}
+
+// TestCatalogue: where the catalogue leaves a choice or has nothing, no endpoint is guessed.
+func TestCatalogue(t *testing.T) {
+	endpoint := func(kind, region, url string) tokens.Endpoint {
+		return tokens.Endpoint{Interface: kind, Region: region, URL: url}
+	}
+	catalogue := &tokens.ServiceCatalog{Entries: []tokens.CatalogEntry{
+		{Type: compute, Endpoints: []tokens.Endpoint{endpoint("public", "r1", "https://one"), endpoint("internal", "r1", "https://inner"), endpoint("public", "r2", "https://two")}},
+		{Type: network, Endpoints: []tokens.Endpoint{endpoint("public", "r2", "https://net")}},
+	}}
+	for _, test := range []struct{ service, region, kind, want string }{
+		{compute, "r1", "", "https://one/"}, {compute, "r2", "public", "https://two/"}, {compute, "", "internal", "https://inner/"},
+		{compute, "", "public", ""}, {compute, "r2", "internal", ""}, {network, "r1", "public", ""}, {image, "r1", "public", ""},
+	} {
+		g := NewWithT(t)
+		s := sessions{account: &infrav1.OpenStackAccount{Region: test.region, Interface: test.kind}}
+		url, _, err := s.endpoint(catalogue, test.service)
+		g.Expect(url).To(Equal(test.want), "%+v", test)
+		g.Expect(cloud.CodeOf(err)).To(Equal(map[bool]cloud.Code{true: cloud.InvalidSpec}[test.want == ""]))
+	}
 }

@@ -126,7 +126,8 @@ func (c *creation) note(err error) {
 	}
 }
 
-// left is how long a look may still miss what a create for the token has made, or will make. One that is under way may be sent or not.
+// left is how long a look may still miss what a create for the token has made, or will make. One
+// that is under way may be sent or not.
 func (c *creations) left(token string) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()

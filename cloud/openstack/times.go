@@ -20,8 +20,9 @@ const (
 	// was asked for 300 servers at once, on two processors, took up to 160 s for one; a call ends after 30 s by default.
 	openTimes = 5
 
-	// inheritedTTL is how long a create may take effect, counted from when it was sent, whoever sent it: the longest call by default, 30 s,
-	// and openTimes as long after it. The 160 s above are within it.
+	// inheritedTTL is how long a create may take effect, counted from when it was sent, whoever
+	// sent it: the longest call by default, 30 s, and openTimes as long after it. The 160 s above
+	// are within it.
 	inheritedTTL = 3 * time.Minute
 
 	// restMost is the most that the next look waits because of how long the last one took (cloud.RestTimes), of the half minute that a call has.
