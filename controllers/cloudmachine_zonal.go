@@ -115,31 +115,61 @@ func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bo
 	return true, nil
 }
 
-// notMade goes on after a create that brought no VM: to the next failure domain, where the cloud had no capacity in this one; else to the
-// next attempt.
+// notMade goes on after a create that brought no VM. A sure refusal ends the attempt, unless an earlier process may have sent
+// something that still takes effect: then the attempt is left once live reads have proved that nothing was made.
 func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, before fate, err error) (reconcile.Result, error) {
+	zonal := s.account.Cloud().Traits.ZonalIdempotency
 	var queued *cloud.Queued
-	code := cloud.CodeOf(err)
-	surely := code != cloud.Unavailable && code != cloud.Unknown // refused, so that nothing is left behind
-	if errors.As(err, &queued) || (surely && !s.account.Cloud().Traits.ZonalIdempotency) {
-		r.fates.set(s.CloudMachine, before) // what an earlier process may have sent is as open as it was
+	switch code := cloud.CodeOf(err); {
+	case errors.As(err, &queued), code == cloud.Throttled, code == cloud.Unauthorized:
+		r.fates.set(s.CloudMachine, before) // nothing came of this create, and what was sent before is as open as it was
 		return r.createFailed(s, err), nil
-	}
-	if code != cloud.NoCapacity {
+	case code == cloud.Unavailable, code == cloud.Unknown, before == unknown && !zonal:
 		return r.createFailed(s, err), nil
+	case before == unknown && !s.account.Settled(s.reference()):
+		return r.createFailed(s, stillOpen(s, err)), nil // the account wakes the machine when it is settled
 	}
 	r.fates.set(s.CloudMachine, refused)
-	moved, nowhere := r.moves(ctx, s)
+	if !zonal {
+		return r.createFailed(s, err), nil
+	}
+	return r.leaveAttempt(ctx, s, err)
+}
+
+// stillOpen adds to a refusal why the machine stays where it is refused.
+func stillOpen(s *machineScope, err error) error {
+	return &cloud.Error{Code: cloud.CodeOf(err), RetryAfter: retryAfter(err), Err: err, Message: fmt.Sprintf(
+		"%v; whether an earlier create made a VM in %s is being looked up before the machine is tried again", err, s.Spec.CreationDomain)}
+}
+
+func retryAfter(err error) time.Duration {
+	var e *cloud.Error
+	if errors.As(err, &e) {
+		return e.RetryAfter
+	}
+	return 0
+}
+
+// leaveAttempt goes to another failure domain at once if there is one to try. Otherwise the attempt is counted when the next one
+// comes.
+func (r *CloudMachineReconciler) leaveAttempt(ctx context.Context, s *machineScope, err error) (reconcile.Result, error) {
+	domain, nowhere := r.chooseDomain(ctx, s)
 	var said, told *cloud.Error
-	if errors.As(err, &said) && errors.As(nowhere, &told) {
-		again := *said
-		again.RetryAfter = told.RetryAfter // when the first of all may have capacity again
-		return r.createFailed(s, &again), nil
-	}
-	if moved || nowhere != nil {
+	switch {
+	case errors.As(nowhere, &told):
+		if cloud.CodeOf(err) == cloud.NoCapacity && errors.As(err, &said) {
+			again := *said
+			again.RetryAfter = told.RetryAfter // when the first of all may have capacity again
+			err = &again
+		}
+		return r.createFailed(s, err), nil
+	case nowhere != nil:
 		return reconcile.Result{}, nowhere
+	case domain == s.Spec.CreationDomain:
+		return r.createFailed(s, err), nil
 	}
-	return r.createFailed(s, err), nil
+	_, err = r.moves(ctx, s)
+	return reconcile.Result{}, err
 }
 
 // noDomain tells why there is none to ask, if it is the cloud's doing.
