@@ -156,7 +156,9 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 	r.retries.forget(key)
 	account.Status.FailureDomains = info.FailureDomains
 	setReady(account)
+	confirmMissing(account, live)
 	setInventory(account, live.Inventory())
+	setMachinesFound(account, live.Inventory())
 	return reconcile.Result{}, nil
 }
 

@@ -73,6 +73,9 @@ func (r *CloudMachineReconciler) newToken() string {
 
 // create asks the account for the VM and records what it got, before anything else can fail.
 func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (reconcile.Result, error) {
+	if r.waitsToSettle(s) {
+		return reconcile.Result{RequeueAfter: jitter(settledCheck)}, nil
+	}
 	withToken, err := r.withToken(ctx, r.APIReader, s.Spec.CreationToken)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -98,7 +101,7 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	ctx = context.WithoutCancel(ctx)
 	known := r.fates.of(s.CloudMachine)
 	r.fates.set(s.CloudMachine, unknown) // from here on something may be made
-	instance, err := r.ensure(ctx, s, userData, known == unknown)
+	instance, err := r.ensure(ctx, s, userData, known == unknown || known == unsettled)
 	if err != nil {
 		return r.notMade(ctx, s, known, err)
 	}

@@ -66,6 +66,10 @@ func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *m
 	return 0, nil
 }
 
+// imminent tells whether an instance ends within minutes, whatever is done: a spot instance's interruption, and not a
+// recommendation to leave it. No driver can say so yet.
+func imminent(*cloud.Resource) bool { return false }
+
 // machineSetOf returns the owner that makes a successor of a Machine that is deleted, or nil.
 func machineSetOf(machine *clusterv1.Machine) *metav1.OwnerReference {
 	return controllerOfKind(machine, "MachineSet")

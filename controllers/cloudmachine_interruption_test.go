@@ -12,6 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // poolOf puts the Machines of a fleet into a MachineSet of a MachineDeployment. All are available.
@@ -33,7 +35,7 @@ func poolOf(objects []client.Object, change func(*clusterv1.MachineSet, *cluster
 	return append(objects, set, deployment)
 }
 
-func ending() observation {
+func ending() fleet.Observation {
 	o := running()
 	o.Instance.Interruptible, o.Instance.Ending, o.Instance.Notice = true, true, "the cloud recommends to leave it"
 	return o

@@ -30,7 +30,7 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 		}
 		return reconcile.Result{}, nil
 	}
-	seen := s.account.Observe(s.reference())
+	seen := s.account.Observe(s.reference(), s.Status.InstanceState != "")
 	switch {
 	case len(seen.Duplicates) > 1:
 		setNotReady(s.CloudMachine, infrav1.DuplicateInstancesReason, fmt.Sprintf(

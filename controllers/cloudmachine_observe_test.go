@@ -16,11 +16,11 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-func running() observation {
-	return observation{Observation: fleet.Observation{Instance: &cloud.Resource{Kind: cloud.KindInstance, ID: "vm-1", ProviderID: testVM, State: cloud.StateRunning}}}
+func running() fleet.Observation {
+	return fleet.Observation{Instance: &cloud.Resource{Kind: cloud.KindInstance, ID: "vm-1", ProviderID: testVM, State: cloud.StateRunning}}
 }
 
-func gone() observation { return observation{Observation: fleet.Observation{Gone: true}} }
+func gone() fleet.Observation { return fleet.Observation{Gone: true} }
 
 // TestGoneIsUndone: that a VM was called gone is not the last word on it.
 func TestGoneIsUndone(t *testing.T) {
@@ -31,7 +31,7 @@ func TestGoneIsUndone(t *testing.T) {
 	b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.InstanceGoneReason))
 	b.Expect(b.machine("m").Status.InstanceState).To(Equal(stateGone))
 
-	b.account.seen = observation{} // a new process, which does not know yet
+	b.account.seen = fleet.Observation{} // a new process, which does not know yet
 	b.createNode("m", testVM)
 	b.reconcile("m")
 	b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.InstanceGoneReason), "as it was last known")
@@ -93,7 +93,7 @@ func TestNeverSeen(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, fleetOf("m")...)
 	b.createNode("m", testVM)
-	b.account.seen = observation{NeverSeen: true}
+	b.account.seen = fleet.Observation{NeverSeen: true}
 	b.reconcile("m")
 	m := b.machine("m")
 	b.Expect(readyReason(m)).To(Equal(infrav1.NeverSeenReason))

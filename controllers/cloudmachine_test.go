@@ -35,7 +35,7 @@ type fakeAccount struct {
 	answers  []error
 	made     cloud.Resource
 	settled  bool
-	seen     observation
+	seen     fleet.Observation
 	deletion fleet.Deletion
 
 	requests []cloud.Request
@@ -56,6 +56,7 @@ func (a *fakeAccount) Domain(_ *infrav1.CloudMachineFields, domains []string) (s
 }
 
 func (a *fakeAccount) Ensure(_ context.Context, req cloud.Request, domains []string) (cloud.Resource, error) {
+	a.settled = false // as an Account has it: what it proved was of the creates before this one
 	a.requests, a.domains = append(a.requests, req), append(a.domains, domains)
 	if len(a.answers) == 0 {
 		return a.made, nil
@@ -67,11 +68,11 @@ func (a *fakeAccount) Ensure(_ context.Context, req cloud.Request, domains []str
 	return a.made, err
 }
 
-func (a *fakeAccount) Settled(cloud.Reference) bool        { return a.settled }
-func (a *fakeAccount) Observe(cloud.Reference) observation { return a.seen }
-func (a *fakeAccount) Joined(string)                       {}
-func (a *fakeAccount) Recorded(string, *cloud.Resource)    { a.recorded++ }
-func (a *fakeAccount) Forget(token string)                 { a.forgot = append(a.forgot, token) }
+func (a *fakeAccount) Settled(cloud.Reference) bool                    { return a.settled }
+func (a *fakeAccount) Observe(cloud.Reference, bool) fleet.Observation { return a.seen }
+func (a *fakeAccount) Joined(string)                                   {}
+func (a *fakeAccount) Recorded(string, *cloud.Resource)                { a.recorded++ }
+func (a *fakeAccount) Forget(token string)                             { a.forgot = append(a.forgot, token) }
 
 func (a *fakeAccount) Console(context.Context, cloud.Reference) ([]byte, error) { return nil, nil }
 

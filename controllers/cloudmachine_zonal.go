@@ -32,6 +32,8 @@ const (
 	unsent
 	// refused: the cloud has said that it makes nothing of it.
 	refused
+	// unsettled: the cloud refuses it now, and what an earlier process may have sent could still take effect.
+	unsettled
 )
 
 // fates remembers what is known of each machine's attempt. The zero value is ready for use.
@@ -94,7 +96,7 @@ func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bo
 		return false, nil
 	}
 	known := r.fates.of(s.CloudMachine)
-	if s.Spec.CreationDomain != "" && known == unknown {
+	if s.Spec.CreationDomain != "" && (known == unknown || known == unsettled) {
 		return false, nil
 	}
 	domain, err := r.chooseDomain(ctx, s)
@@ -124,10 +126,13 @@ func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, b
 	case errors.As(err, &queued), code == cloud.Throttled, code == cloud.Unauthorized:
 		r.fates.set(s.CloudMachine, before) // nothing came of this create, and what was sent before is as open as it was
 		return r.createFailed(s, err), nil
-	case code == cloud.Unavailable, code == cloud.Unknown, before == unknown && !zonal:
+	case code == cloud.Unavailable, code == cloud.Unknown, before == unknown && !zonal: // it is open
 		return r.createFailed(s, err), nil
-	case before == unknown && !s.account.Settled(s.reference()):
-		return r.createFailed(s, stillOpen(s, err)), nil // the account wakes the machine when it is settled
+	case before == unknown, before == unsettled:
+		r.fates.set(s.CloudMachine, unsettled)
+		s.account.Settled(s.reference()) // has the account look, and wake the machine when it knows
+		r.createFailed(s, stillOpen(s, err))
+		return reconcile.Result{RequeueAfter: jitter(settledCheck)}, nil
 	}
 	r.fates.set(s.CloudMachine, refused)
 	if !zonal {
@@ -136,18 +141,27 @@ func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, b
 	return r.leaveAttempt(ctx, s, err)
 }
 
-// stillOpen adds to a refusal why the machine stays where it is refused.
-func stillOpen(s *machineScope, err error) error {
-	return &cloud.Error{Code: cloud.CodeOf(err), RetryAfter: retryAfter(err), Err: err, Message: fmt.Sprintf(
-		"%v; whether an earlier create made a VM in %s is being looked up before the machine is tried again", err, s.Spec.CreationDomain)}
+// settledCheck is how often an attempt that is not settled is looked at although its end comes as an event. It makes no call.
+const settledCheck = time.Minute
+
+// waitsToSettle reports whether the attempt on record is still open although the cloud refuses it: asked again now, it would be open for
+// longer. It ends when live reads have proved that nothing was made, or have found what was.
+func (r *CloudMachineReconciler) waitsToSettle(s *machineScope) bool {
+	if r.fates.of(s.CloudMachine) != unsettled {
+		return false
+	}
+	if s.account.Settled(s.reference()) {
+		r.fates.set(s.CloudMachine, refused)
+		return false
+	}
+	seen := s.account.Observe(s.reference(), false)
+	return seen.Instance == nil && len(seen.Duplicates) == 0
 }
 
-func retryAfter(err error) time.Duration {
-	var e *cloud.Error
-	if errors.As(err, &e) {
-		return e.RetryAfter
-	}
-	return 0
+// stillOpen adds to a refusal why the machine stays where it is refused.
+func stillOpen(s *machineScope, err error) error {
+	return &cloud.Error{Code: cloud.CodeOf(err), Err: err, Message: fmt.Sprintf(
+		"%v; whether an earlier create made a VM in %s is being looked up before the machine is tried again", err, s.Spec.CreationDomain)}
 }
 
 // leaveAttempt goes to another failure domain at once if there is one to try. Otherwise the attempt is counted when the next one

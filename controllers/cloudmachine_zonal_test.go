@@ -40,6 +40,9 @@ func TestOpenAttemptIsSettled(t *testing.T) {
 			b.Expect(m.Spec.CreationAttempt).To(BeZero())
 			b.Expect(readyReason(m)).To(Equal(string(code)))
 
+			b.reconcile("m")
+			b.Expect(b.account.requests).To(HaveLen(1), "asked again, it would be open for longer")
+
 			b.account.settled = true
 			b.reconcile("m")
 			m = b.machine("m")
@@ -52,6 +55,21 @@ func TestOpenAttemptIsSettled(t *testing.T) {
 			b.Expect(b.machine("m").Spec.ProviderID).To(Equal(testVM))
 		})
 	}
+}
+
+// TestOpenAttemptIsFound: what an earlier process has sent was made after all, and the machine takes it.
+func TestOpenAttemptIsFound(t *testing.T) {
+	t.Parallel()
+	b := zonalBench(t, cloud.Errorf(cloud.NotFound, "it can't be there"))
+	b.reconcile("m")
+	b.account.seen = running()
+	b.account.answers = nil
+	b.reconcile("m")
+	b.Expect(b.account.requests).To(HaveLen(2))
+	b.Expect(b.account.requests[1].MaybeSent).To(BeTrue())
+	m := b.machine("m")
+	b.Expect(m.Spec.ProviderID).To(Equal(testVM))
+	b.Expect(m.Spec.CreationDomain).To(Equal("zone-d"))
 }
 
 // TestOpenAttemptIsAskedAgain: without a sure answer nothing is concluded.

@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,6 +25,8 @@ var (
 		"Time since the account's last complete listing began; absent before the first.", []string{"cloud", "account"}, nil)
 	inventoryInstances = prometheus.NewDesc("drover_inventory_instances",
 		"Instances with Drover's tags in the account's last complete listing, terminated ones apart.", []string{"cloud", "account"}, nil)
+	machinesMissing = prometheus.NewDesc("drover_machines_missing",
+		"Machines that are missing from the account, so many at once that none of them is believed to be gone until a person confirms it; 0 as a rule.", []string{"cloud", "account"}, nil)
 	limiterQueue = prometheus.NewDesc("drover_cloud_limiter_queue",
 		"Calls that wait for their turn in the account's rate limit, by class: create, delete or read. Accounts that the cloud throttles together share a limit, and each shows it.",
 		[]string{"cloud", "account", "class"}, nil)
@@ -59,25 +62,40 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.calls, m.errors, m.seconds, m.wait}
 }
 
-// forget removes an account's series.
-func (m *metrics) forget(account string) {
-	m.calls.DeletePartialMatch(prometheus.Labels{"account": account})
-	m.errors.DeletePartialMatch(prometheus.Labels{"account": account})
-}
-
 // meter is metrics for one account.
 type meter struct {
 	*metrics
 	cloud, account string
+
+	mu    sync.Mutex
+	ended bool
+}
+
+// end removes the account's series. What is still under way is counted no more.
+func (m *meter) end() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ended = true
+	m.calls.DeletePartialMatch(prometheus.Labels{"account": m.account})
+	m.errors.DeletePartialMatch(prometheus.Labels{"account": m.account})
+}
+
+// count adds one to a series of the account's.
+func (m *meter) count(of *prometheus.CounterVec, labels ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ended {
+		of.WithLabelValues(append([]string{m.cloud, m.account}, labels...)...).Inc()
+	}
 }
 
 func (m *meter) call(operation, code string, took time.Duration) {
-	m.calls.WithLabelValues(m.cloud, m.account, operation, code).Inc()
+	m.count(m.calls, operation, code)
 	m.seconds.WithLabelValues(m.cloud, operation).Observe(took.Seconds())
 }
 
 func (m *meter) failed(method string, code cloud.Code) {
-	m.errors.WithLabelValues(m.cloud, m.account, method, string(code)).Inc()
+	m.count(m.errors, method, string(code))
 }
 
 func (m *meter) waited(class cloud.Class, d time.Duration) {
@@ -88,6 +106,7 @@ func (m *meter) waited(class cloud.Class, d time.Duration) {
 func (s *Accounts) Describe(ch chan<- *prometheus.Desc) {
 	ch <- inventoryAge
 	ch <- inventoryInstances
+	ch <- machinesMissing
 	ch <- limiterQueue
 	ch <- limiterRate
 }
@@ -96,7 +115,7 @@ func (s *Accounts) Describe(ch chan<- *prometheus.Desc) {
 func (s *Accounts) Collect(ch chan<- prometheus.Metric) {
 	for _, a := range s.all() {
 		for _, class := range []cloud.Class{cloud.ClassCreate, cloud.ClassDelete, cloud.ClassRead} {
-			queue, share := a.limiter.of(class).load()
+			queue, share := a.limiter.Load().of(class).load()
 			ch <- prometheus.MustNewConstMetric(limiterQueue, prometheus.GaugeValue, float64(queue), a.cloud.Name, a.key.String(), string(class))
 			ch <- prometheus.MustNewConstMetric(limiterRate, prometheus.GaugeValue, share, a.cloud.Name, a.key.String(), string(class))
 		}
@@ -105,6 +124,11 @@ func (s *Accounts) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		ch <- prometheus.MustNewConstMetric(inventoryAge, prometheus.GaugeValue, time.Since(state.LastComplete).Seconds(), a.cloud.Name, a.key.String())
+		missing := 0
+		if state.Doubt != nil {
+			missing = state.Doubt.Missing
+		}
+		ch <- prometheus.MustNewConstMetric(machinesMissing, prometheus.GaugeValue, float64(missing), a.cloud.Name, a.key.String())
 		ch <- prometheus.MustNewConstMetric(inventoryInstances, prometheus.GaugeValue, float64(state.Instances), a.cloud.Name, a.key.String())
 	}
 }

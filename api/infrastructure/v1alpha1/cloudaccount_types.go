@@ -257,6 +257,20 @@ const (
 // ConfirmOrphansAnnotation on a CloudAccount lets exactly the set of orphans be deleted that its value names.
 const ConfirmOrphansAnnotation = "infrastructure.cluster.x-k8s.io/confirm-orphans"
 
+// ConfirmMissingAnnotation on a CloudAccount lets exactly the set of missing machines be called gone that its value names.
+const ConfirmMissingAnnotation = "infrastructure.cluster.x-k8s.io/confirm-missing"
+
+// AccountMachinesFoundCondition is False while so many of the account's machines are missing at once that none of them is
+// believed to be gone. It is True otherwise, once the account was listed.
+const AccountMachinesFoundCondition = "MachinesFound"
+
+const (
+	// MachinesFoundReason: no machine's absence is in doubt.
+	MachinesFoundReason = "Found"
+	// MassAbsenceReason: so many machines are missing at once that a person must say whether they are gone.
+	MassAbsenceReason = "MassAbsence"
+)
+
 // AccountInventoryFreshCondition is True while complete listings come as often as they should.
 const AccountInventoryFreshCondition = "InventoryFresh"
 

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/fleet"
+)
+
+// confirmMissing passes on a person's word that the missing machines are gone.
+func confirmMissing(account *infrav1.CloudAccount, live *fleet.Account) {
+	if digest := account.Annotations[infrav1.ConfirmMissingAnnotation]; digest != "" {
+		live.Confirm(digest)
+	}
+}
+
+// setMachinesFound says whether so many machines are missing at once that none of them is believed to be gone.
+func setMachinesFound(account *infrav1.CloudAccount, state fleet.InventoryState) {
+	switch {
+	case state.Doubt != nil:
+		setCondition(account, infrav1.AccountMachinesFoundCondition, metav1.ConditionFalse, infrav1.MassAbsenceReason, fmt.Sprintf(
+			"%d of %d machines are missing from the cloud at the same time, without a record of their end, and none of them is called gone: "+
+				"check that the credentials may see them; if they are gone indeed, annotate the CloudAccount with %s=%s",
+			state.Doubt.Missing, state.Doubt.Of, infrav1.ConfirmMissingAnnotation, state.Doubt.Digest))
+	case !state.LastComplete.IsZero():
+		setCondition(account, infrav1.AccountMachinesFoundCondition, metav1.ConditionTrue, infrav1.MachinesFoundReason, "")
+	}
+}
