@@ -287,8 +287,9 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	machinesChanged, accountsChanged := &controllers.Trigger{}, &controllers.Trigger{}
 	machines := &controllers.CloudMachineReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: clusterCache,
-		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Identity: identity, Changed: machinesChanged, WatchFilterValue: o.watchFilter,
-		LateAfter: o.nodeLate,
+		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Identity: identity, Namespace: o.namespace, Changed: machinesChanged,
+		WatchFilterValue: o.watchFilter,
+		LateAfter:        o.nodeLate,
 	}
 	configs := &bootstrap.ConfigReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: clusterCache,

@@ -79,7 +79,7 @@ func (o *options) webhooks(mgr ctrl.Manager, clouds []cloud.Cloud) error {
 		return nil
 	}
 	return errors.Join(
-		(&controllers.Webhooks{Clouds: clouds}).SetupWithManager(mgr),
+		(&controllers.Webhooks{Clouds: clouds, Reader: mgr.GetAPIReader(), Namespace: o.namespace}).SetupWithManager(mgr),
 		bootstrap.ConfigWebhook{}.SetupWebhookWithManager(mgr),
 		bootstrap.TemplateWebhook{}.SetupWebhookWithManager(mgr),
 	)

@@ -43,6 +43,8 @@ type CloudMachineReconciler struct {
 	Recorder     events.EventRecorder
 	// Identity is the beginning of each creation token: 8 hexadecimal digits that tell which management cluster made a VM.
 	Identity string
+	// Namespace is the one that this manager works in; empty for all.
+	Namespace string
 	// Changed brings the machines whose instance or account changed.
 	Changed *Trigger
 	// LateAfter is how long a VM may run before NodeLinked says why it is not a ready Node.
@@ -52,18 +54,20 @@ type CloudMachineReconciler struct {
 	Progress         func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (reason, message string, err error)
 	WatchFilterValue string
 
-	controller controller.Controller
-	retries    retries
-	fates      fates
-	consoles   consoles
-	beginning  sync.Once
-	began      time.Time // when this process first looked at a machine
+	controller   controller.Controller
+	retries      retries
+	fates        fates
+	consoles     consoles
+	removals     nodeRemovals
+	replacements replacements
+	beginning    sync.Once
+	began        time.Time // when this process first looked at a machine
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters;cloudaccounts,verbs=get;list;watch
-// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;clusters/status;machines;machines/status,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=delete
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -79,7 +83,8 @@ func (r *CloudMachineReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToMachines),
 			builder.WithPredicates(onUpdate(clusterMatters))).
 		Watches(&infrav1.CloudCluster{}, handler.EnqueueRequestsFromMapFunc(r.cloudClusterToUnmade),
-			builder.WithPredicates(onUpdate(reachabilityChanged))).
+			builder.WithPredicates(onUpdate(unmadeWaitFor))).
+		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineDeleted), builder.WithPredicates(onlyDeleted())).
 		WatchesRawSource(r.Changed.Source()).
 		WatchesRawSource(r.ClusterCache.GetClusterSource("cloudmachine", r.clusterToUnlinked)).
 		WithOptions(options).
@@ -100,7 +105,7 @@ type machineScope struct {
 	// unreachable is since when the workload cluster's API server does not answer; empty when it does.
 	unreachable string
 	// account is nil while the CloudAccount is missing or refused.
-	account *fleet.Account
+	account machineAccount
 	// later says that the status is a later step's to write, which saves a write: because this step wrote the spec, and that
 	// comes back as an event; or because there is nothing to say yet.
 	later bool
@@ -121,6 +126,11 @@ func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if scope == nil || err != nil {
 		return reconcile.Result{}, err
 	}
+	return r.advance(ctx, scope)
+}
+
+// advance takes the next step, and writes the status once at its end.
+func (r *CloudMachineReconciler) advance(ctx context.Context, scope *machineScope) (reconcile.Result, error) {
 	before := scope.DeepCopy()
 	result, err := r.step(ctx, scope)
 	if scope.later {
@@ -150,7 +160,7 @@ func (r *CloudMachineReconciler) read(ctx context.Context, req reconcile.Request
 		return nil, nil
 	}
 	scope := &machineScope{CloudMachine: machine}
-	scope.account = r.Accounts.Get(client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.AccountRef.Name})
+	scope.account = r.account(client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.AccountRef.Name})
 
 	var err error
 	if scope.owner, err = util.GetOwnerMachine(ctx, r.Client, machine.ObjectMeta); client.IgnoreNotFound(err) != nil {
@@ -276,7 +286,7 @@ func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachi
 	switch is {
 	case infrav1.ReadyReason:
 		r.Recorder.Eventf(after, nil, corev1.EventTypeNormal, "InstanceRunning", "Observe", "VM %s runs", after.Spec.ProviderID)
-	case infrav1.InstanceGoneReason, infrav1.InstanceStoppedReason, infrav1.DuplicateInstancesReason,
+	case infrav1.InstanceGoneReason, infrav1.NeverSeenReason, infrav1.DuplicateTokenReason, infrav1.InstanceStoppedReason, infrav1.DuplicateInstancesReason,
 		infrav1.QuotaExceededReason, infrav1.NoCapacityReason, infrav1.UnauthorizedReason, infrav1.InvalidSpecReason,
 		infrav1.NotFoundReason, infrav1.ConflictReason, infrav1.UnknownReason, infrav1.SecretInvalidReason:
 		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, is, "Reconcile", "%s", readyMessage(after))

@@ -73,8 +73,18 @@ func (r *CloudMachineReconciler) newToken() string {
 
 // create asks the account for the VM and records what it got, before anything else can fail.
 func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (reconcile.Result, error) {
-	if ok, err := r.stillWanted(ctx, s); err != nil || !ok {
+	if r.waitsToSettle(s) {
+		return reconcile.Result{RequeueAfter: jitter(settledCheck)}, nil
+	}
+	withToken, err := r.withToken(ctx, r.APIReader, s.Spec.CreationToken)
+	if err != nil {
 		return reconcile.Result{}, err
+	}
+	if stopDuplicate(s, withToken) {
+		return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil
+	}
+	if !stillWanted(s, withToken) {
+		return reconcile.Result{}, nil // the cache is behind, and its next event brings the machine back
 	}
 	if moved, err := r.moves(ctx, s); moved || err != nil {
 		return r.noDomain(s, err)
@@ -91,7 +101,7 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	ctx = context.WithoutCancel(ctx)
 	known := r.fates.of(s.CloudMachine)
 	r.fates.set(s.CloudMachine, unknown) // from here on something may be made
-	instance, err := r.ensure(ctx, s, userData, known == unknown)
+	instance, err := r.ensure(ctx, s, userData, known == unknown || known == unsettled)
 	if err != nil {
 		return r.notMade(ctx, s, known, err)
 	}
@@ -102,20 +112,13 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	return reconcile.Result{}, nil // the record comes back as an event, and then the VM is observed
 }
 
-// stillWanted reads past the cache, so that no VM is made for a machine that was deleted, paused or claimed anew.
-func (r *CloudMachineReconciler) stillWanted(ctx context.Context, s *machineScope) (bool, error) {
-	live := &infrav1.CloudMachine{}
-	err := r.APIReader.Get(ctx, s.key(), live)
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("reading the CloudMachine before its creation: %w", err)
-	}
-	same := live.UID == s.UID && live.DeletionTimestamp.IsZero() && live.Spec.ProviderID == "" &&
-		live.Spec.CreationToken == s.Spec.CreationToken && live.Spec.CreationDomain == s.Spec.CreationDomain &&
-		live.Spec.CreationAttempt == s.Spec.CreationAttempt && controllerutil.ContainsFinalizer(live, infrav1.MachineFinalizer)
-	return same, nil // if not, the cache is behind, and its next event brings the machine back
+// stillWanted looks for the machine among what was read past the cache, so that no VM is made for one that was deleted, made
+// already or claimed anew.
+func stillWanted(s *machineScope, live []infrav1.CloudMachine) bool {
+	return slices.ContainsFunc(live, func(m infrav1.CloudMachine) bool {
+		return m.UID == s.UID && m.DeletionTimestamp.IsZero() && m.Spec.ProviderID == "" && m.Spec.CreationDomain == s.Spec.CreationDomain &&
+			m.Spec.CreationAttempt == s.Spec.CreationAttempt && controllerutil.ContainsFinalizer(&m, infrav1.MachineFinalizer)
+	})
 }
 
 // userData reads the bootstrap data; reason says what is wrong with the Secret.

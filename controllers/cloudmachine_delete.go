@@ -36,8 +36,8 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	if !controllerutil.ContainsFinalizer(s, infrav1.MachineFinalizer) {
 		return reconcile.Result{}, nil
 	}
-	if s.Spec.CreationToken == "" && s.Spec.ProviderID == "" {
-		return reconcile.Result{}, r.release(ctx, s) // never claimed, so nothing was ever sent
+	if s.Spec.ProviderID == "" && (s.Spec.CreationToken == "" || r.fates.of(s.CloudMachine) == unsent) {
+		return reconcile.Result{}, r.release(ctx, s) // nothing was ever sent
 	}
 	if s.Annotations[infrav1.AbandonAnnotation] == s.Name {
 		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
@@ -50,7 +50,11 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 			s.Spec.AccountRef.Name, infrav1.AbandonAnnotation, s.Name))
 		return reconcile.Result{}, nil // the account's return comes as an event
 	}
-	if s.Spec.ProviderID != "" && readyReason(s.CloudMachine) != infrav1.DeletingReason { // nothing was deleted yet
+	begun := readyReason(s.CloudMachine) == infrav1.DeletingReason
+	if stopped, err := r.duplicateStops(ctx, s, begun); stopped || err != nil {
+		return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, err
+	}
+	if s.Spec.ProviderID != "" && !begun {
 		if again := r.claimNode(ctx, s, s.Spec.ProviderID, s.Status.Addresses); again > 0 {
 			return reconcile.Result{RequeueAfter: again}, nil
 		}
@@ -79,6 +83,19 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil
 }
 
+// duplicateStops reports whether another object has the machine's token. Before the deletion begins it reads past the cache.
+func (r *CloudMachineReconciler) duplicateStops(ctx context.Context, s *machineScope, begun bool) (bool, error) {
+	if s.Spec.CreationToken == "" {
+		return false, nil
+	}
+	reader := r.APIReader
+	if begun {
+		reader = r.Client
+	}
+	withToken, err := r.withToken(ctx, reader, s.Spec.CreationToken)
+	return err == nil && stopDuplicate(s, withToken), err
+}
+
 // tidyNode removes the Node, for Cluster API may not: it leaves Nodes alone while the whole Cluster is deleted, though an
 // adopted cluster lives on; it does not know the Node of a Machine that was deleted as soon as it had joined; and it gives
 // up after ten seconds without a connection, because its nodeDeletionTimeoutSeconds has run out while the VM was deleted.
@@ -87,8 +104,11 @@ func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope) 
 	if s.cluster == nil || s.Spec.ProviderID == "" {
 		return 0
 	}
-	result, err := r.removeNode(ctx, s)
-	if err == nil && result.RequeueAfter == 0 {
+	own, nodes, err := r.ownNodes(ctx, s)
+	if err == nil {
+		err = r.deleteNodes(ctx, s, nodes, own)
+	}
+	if err == nil {
 		return 0
 	}
 	return r.nodeAgain(ctx, s, s.Spec.ProviderID, err)
@@ -104,7 +124,7 @@ func (r *CloudMachineReconciler) nodeAgain(ctx context.Context, s *machineScope,
 	return 0
 }
 
-// release removes the finalizer, and forgets the machine. A cache that is behind does not hold it up: what was sent under a
+// release removes the finalizer. A cache that is behind does not hold it up: what was sent under a
 // token is settled once and for all. Only a machine without a token must be as it was read, for it may have been claimed.
 func (r *CloudMachineReconciler) release(ctx context.Context, s *machineScope) error {
 	s.later = true // who goes needs no status
@@ -124,9 +144,6 @@ func (r *CloudMachineReconciler) release(ctx context.Context, s *machineScope) e
 	}
 	if err := r.Client.Patch(ctx, s.DeepCopy(), client.RawPatch(types.JSONPatchType, data)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing the finalizer: %w", err)
-	}
-	if s.account != nil && s.Spec.CreationToken != "" {
-		s.account.Forget(s.Spec.CreationToken)
 	}
 	r.retries.forget(s.key())
 	return nil

@@ -219,36 +219,51 @@ func sharedIP(node *corev1.Node, machine *infrav1.CloudMachine) string {
 }
 
 // removeNode deletes the Node of a VM that is gone for good, as a cloud controller manager does: its pods are moved at
-// once, and Cluster API sees that the Machine has lost its Node, which lets a MachineHealthCheck replace it.
-func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope) (reconcile.Result, error) {
+// once, and Cluster API sees that the Machine has lost its Node, which lets a MachineHealthCheck replace it. held says that the
+// rate of such removals keeps the Node for now.
+func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope) (held bool, again time.Duration, err error) {
 	if s.cluster == nil {
-		return reconcile.Result{}, nil
+		return false, 0, nil
 	}
-	nodes, err := r.nodes(ctx, s)
+	own, nodes, err := r.ownNodes(ctx, s)
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
-		return reconcile.Result{RequeueAfter: jitter(time.Minute)}, nil
+		return false, jitter(time.Minute), nil
 	}
+	if err != nil || len(own) == 0 {
+		return false, 0, err
+	}
+	cluster := client.ObjectKeyFromObject(s.cluster)
+	machines := r.list(ctx, nil, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name})
+	if wait := r.removals.after(cluster, len(machines)); wait > 0 {
+		return true, jitter(wait), nil
+	}
+	return false, 0, r.deleteNodes(ctx, s, nodes, own)
+}
+
+// ownNodes are the Nodes that carry the machine's provider ID, and the one that has its name and no provider ID.
+func (r *CloudMachineReconciler) ownNodes(ctx context.Context, s *machineScope) ([]corev1.Node, client.Client, error) {
+	nodes, err := r.nodes(ctx, s)
 	if err != nil {
-		return reconcile.Result{}, err
+		return nil, nil, err
 	}
 	own, err := linkedNodes(ctx, s, nodes)
 	if err != nil {
-		return reconcile.Result{}, err
+		return nil, nil, err
 	}
 	named, err := namesake(ctx, s, nodes)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
-	own = append(own, named...)
+	return append(own, named...), nodes, err
+}
+
+func (r *CloudMachineReconciler) deleteNodes(ctx context.Context, s *machineScope, nodes client.Client, own []corev1.Node) error {
 	for i := range own {
 		node := &own[i]
 		err := nodes.Delete(ctx, node, client.Preconditions{UID: &node.UID})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return reconcile.Result{}, fmt.Errorf("deleting Node %q of a VM that is gone: %w", node.Name, err)
+			return fmt.Errorf("deleting Node %q of a VM that is gone: %w", node.Name, err)
 		}
 		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeNormal, "NodeDeleted", "Observe", "Node %q was deleted: its VM is gone", node.Name)
 	}
-	return reconcile.Result{}, nil
+	return nil
 }
 
 // namesake is the Node without provider ID that has the machine's own name, if there is one: it registered when nobody asked for the VM's

@@ -30,9 +30,6 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 		}
 		return reconcile.Result{}, nil
 	}
-	if s.Status.InstanceState == stateGone {
-		return r.removeNode(ctx, s) // it can't come back: a VM is never made again under the same Machine
-	}
 	seen := s.account.Observe(s.reference(), s.Status.InstanceState != "")
 	switch {
 	case len(seen.Duplicates) > 1:
@@ -40,25 +37,44 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 			"more than one VM carries this machine's token: %s; nothing is changed until all but one are removed", strings.Join(seen.Duplicates, ", ")))
 		return reconcile.Result{}, nil
 	case seen.Gone:
-		s.Status.InstanceState = stateGone
-		why := ""
-		if seen.Instance != nil && seen.Instance.Reason != "" {
-			why = " (" + seen.Instance.Reason + ")"
-		}
-		setNotReady(s.CloudMachine, infrav1.InstanceGoneReason, fmt.Sprintf(
-			"VM %s is gone from the cloud%s; delete the Machine, or let a MachineHealthCheck replace it", s.Spec.ProviderID, why))
-		return r.removeNode(ctx, s)
+		return r.reportGone(ctx, s, seen.Instance)
+	case seen.NeverSeen:
+		setNotReady(s.CloudMachine, infrav1.NeverSeenReason, fmt.Sprintf(
+			"CloudAccount %q has never shown VM %s with the tags %s=%s and %s=%s; if the VM is there, give it these tags; if not, delete the Machine",
+			s.Spec.AccountRef.Name, s.Spec.ProviderID, cloud.TagOwnership, s.ownershipID, cloud.TagToken, s.Spec.CreationToken))
+		return reconcile.Result{}, nil
 	case seen.Instance == nil:
-		if !isProvisioned(s.CloudMachine) {
+		if !isProvisioned(s.CloudMachine) && s.Status.InstanceState != stateGone {
 			setNotReady(s.CloudMachine, infrav1.StartingReason, "waits for the VM to show up in the account's listing")
 		}
 		return reconcile.Result{}, nil
 	}
 	report(s.CloudMachine, seen.Instance)
-	if err := r.heed(ctx, s, seen.Instance); err != nil {
+	again, err := r.reconcileInterruption(ctx, s, seen.Instance)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	return r.link(ctx, s)
+	result, err := r.link(ctx, s)
+	if again > 0 && (result.RequeueAfter == 0 || again < result.RequeueAfter) {
+		result.RequeueAfter = again
+	}
+	return result, err
+}
+
+// reportGone writes that the VM is gone, and removes its Node. It is undone when the account sees the VM again.
+func (r *CloudMachineReconciler) reportGone(ctx context.Context, s *machineScope, last *cloud.Resource) (reconcile.Result, error) {
+	s.Status.InstanceState = stateGone
+	message := fmt.Sprintf("VM %s is gone from the cloud", s.Spec.ProviderID)
+	if last != nil && last.Reason != "" {
+		message += " (" + last.Reason + ")"
+	}
+	message += "; delete the Machine, or let a MachineHealthCheck replace it"
+	held, again, err := r.removeNode(ctx, s)
+	if held {
+		message += "; its Node stays for now, because the Nodes of many VMs that are gone are removed one after the other"
+	}
+	setNotReady(s.CloudMachine, infrav1.InstanceGoneReason, message)
+	return reconcile.Result{RequeueAfter: again}, err
 }
 
 // report puts an instance into the status.
@@ -75,6 +91,7 @@ func report(machine *infrav1.CloudMachine, instance *cloud.Resource) {
 		status.Interruptible = ptr.To(true)
 	}
 	if len(instance.Addresses) > 0 {
+		status.GuestReportedAddresses = instance.GuestReported
 		status.Addresses = append([]clusterv1.MachineAddress{{Type: clusterv1.MachineHostName, Address: machine.Name}}, instance.Addresses...)
 	}
 	if instance.Notice != "" {

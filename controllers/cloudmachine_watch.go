@@ -38,9 +38,11 @@ func clusterMatters(before, after *clusterv1.Cluster) bool {
 		ptr.Deref(before.Status.Initialization.InfrastructureProvisioned, false) != ptr.Deref(after.Status.Initialization.InfrastructureProvisioned, false)
 }
 
-// reachabilityChanged passes the beginning and the end of a workload cluster's silence.
-func reachabilityChanged(before, after *infrav1.CloudCluster) bool {
-	return before.Annotations[infrav1.UnreachableAnnotation] != after.Annotations[infrav1.UnreachableAnnotation]
+// unmadeWaitFor passes the changes of a CloudCluster that machines without a VM wait for: its ownership ID, and the beginning and
+// the end of an outage of the workload cluster's API server.
+func unmadeWaitFor(before, after *infrav1.CloudCluster) bool {
+	return before.Annotations[infrav1.UnreachableAnnotation] != after.Annotations[infrav1.UnreachableAnnotation] ||
+		before.Spec.OwnershipID != after.Spec.OwnershipID
 }
 
 // cloudClusterToUnmade brings the machines of a cluster that have no VM yet.

@@ -32,6 +32,8 @@ const (
 	unsent
 	// refused: the cloud has said that it makes nothing of it.
 	refused
+	// unsettled: the cloud refuses it now, and what an earlier process may have sent could still take effect.
+	unsettled
 )
 
 // fates remembers what is known of each machine's attempt. The zero value is ready for use.
@@ -94,7 +96,7 @@ func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bo
 		return false, nil
 	}
 	known := r.fates.of(s.CloudMachine)
-	if s.Spec.CreationDomain != "" && known == unknown {
+	if s.Spec.CreationDomain != "" && (known == unknown || known == unsettled) {
 		return false, nil
 	}
 	domain, err := r.chooseDomain(ctx, s)
@@ -115,31 +117,73 @@ func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bo
 	return true, nil
 }
 
-// notMade goes on after a create that brought no VM: to the next failure domain, where the cloud had no capacity in this one; else to the
-// next attempt.
+// notMade goes on after a create that brought no VM. A sure refusal ends the attempt, unless an earlier process may have sent
+// something that still takes effect: then the attempt is left once live reads have proved that nothing was made.
 func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, before fate, err error) (reconcile.Result, error) {
+	zonal := s.account.Cloud().Traits.ZonalIdempotency
 	var queued *cloud.Queued
-	code := cloud.CodeOf(err)
-	surely := code != cloud.Unavailable && code != cloud.Unknown // refused, so that nothing is left behind
-	if errors.As(err, &queued) || (surely && !s.account.Cloud().Traits.ZonalIdempotency) {
-		r.fates.set(s.CloudMachine, before) // what an earlier process may have sent is as open as it was
+	switch code := cloud.CodeOf(err); {
+	case errors.As(err, &queued), code == cloud.Throttled, code == cloud.Unauthorized:
+		r.fates.set(s.CloudMachine, before) // nothing came of this create, and what was sent before is as open as it was
 		return r.createFailed(s, err), nil
-	}
-	if code != cloud.NoCapacity {
+	case code == cloud.Unavailable, code == cloud.Unknown, before == unknown && !zonal: // it is open
 		return r.createFailed(s, err), nil
+	case before == unknown, before == unsettled:
+		r.fates.set(s.CloudMachine, unsettled)
+		s.account.Settled(s.reference()) // has the account look, and wake the machine when it knows
+		r.createFailed(s, stillOpen(s, err))
+		return reconcile.Result{RequeueAfter: jitter(settledCheck)}, nil
 	}
 	r.fates.set(s.CloudMachine, refused)
-	moved, nowhere := r.moves(ctx, s)
+	if !zonal {
+		return r.createFailed(s, err), nil
+	}
+	return r.leaveAttempt(ctx, s, err)
+}
+
+// settledCheck is how often an attempt that is not settled is looked at although its end comes as an event. It makes no call.
+const settledCheck = time.Minute
+
+// waitsToSettle reports whether the attempt on record is still open although the cloud refuses it: asked again now, it would be open for
+// longer. It ends when live reads have proved that nothing was made, or have found what was.
+func (r *CloudMachineReconciler) waitsToSettle(s *machineScope) bool {
+	if r.fates.of(s.CloudMachine) != unsettled {
+		return false
+	}
+	if s.account.Settled(s.reference()) {
+		r.fates.set(s.CloudMachine, refused)
+		return false
+	}
+	seen := s.account.Observe(s.reference(), false)
+	return seen.Instance == nil && len(seen.Duplicates) == 0
+}
+
+// stillOpen adds to a refusal why the machine stays where it is refused.
+func stillOpen(s *machineScope, err error) error {
+	return &cloud.Error{Code: cloud.CodeOf(err), Err: err, Message: fmt.Sprintf(
+		"%v; whether an earlier create made a VM in %s is being looked up before the machine is tried again", err, s.Spec.CreationDomain)}
+}
+
+// leaveAttempt goes to another failure domain at once if there is one to try. Otherwise the attempt is counted when the next one
+// comes.
+func (r *CloudMachineReconciler) leaveAttempt(ctx context.Context, s *machineScope, err error) (reconcile.Result, error) {
+	domain, nowhere := r.chooseDomain(ctx, s)
 	var said, told *cloud.Error
-	if errors.As(err, &said) && errors.As(nowhere, &told) {
-		again := *said
-		again.RetryAfter = told.RetryAfter // when the first of all may have capacity again
-		return r.createFailed(s, &again), nil
-	}
-	if moved || nowhere != nil {
+	switch {
+	case errors.As(nowhere, &told):
+		if cloud.CodeOf(err) == cloud.NoCapacity && errors.As(err, &said) {
+			again := *said
+			again.RetryAfter = told.RetryAfter // when the first of all may have capacity again
+			err = &again
+		}
+		return r.createFailed(s, err), nil
+	case nowhere != nil:
 		return reconcile.Result{}, nowhere
+	case domain == s.Spec.CreationDomain:
+		return r.createFailed(s, err), nil
 	}
-	return r.createFailed(s, err), nil
+	_, err = r.moves(ctx, s)
+	return reconcile.Result{}, err
 }
 
 // noDomain tells why there is none to ask, if it is the cloud's doing.

@@ -30,6 +30,10 @@ import (
 type Webhooks struct {
 	// Clouds are the registry's rows.
 	Clouds []cloud.Cloud
+	// Reader reads past the cache, which may be behind.
+	Reader client.Reader
+	// Namespace is the one that this manager works in; empty for all.
+	Namespace string
 }
 
 // +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudaccount,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,versions=v1alpha1,name=validation.cloudaccount.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
@@ -65,6 +69,7 @@ func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 			check: func(o *infrav1.CloudMachine) field.ErrorList {
 				return w.checkMachine(&o.Spec.CloudMachineFields, field.NewPath("spec"))
 			},
+			create: w.checkUnique,
 		}),
 		register(mgr, &infrav1.CloudMachineTemplate{}, rules[*infrav1.CloudMachineTemplate]{
 			spec: func(o *infrav1.CloudMachineTemplate) any { return o.Spec },
@@ -112,6 +117,48 @@ func (w Webhooks) checkMachine(fields *infrav1.CloudMachineFields, path *field.P
 	return field.ErrorList{field.Required(path, "no cloud that this manager knows is set; it knows "+w.names())}
 }
 
+// checkUnique refuses a copy of a CloudMachine: it would claim the original's VM. What comes by a move or from a backup has a token too,
+// and no other object has it. An object of the same name is the original itself, and the API server's to judge.
+func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (field.ErrorList, error) {
+	path := field.NewPath("spec")
+	if m.Spec.CreationToken != "" {
+		other, err := w.other(ctx, m, client.InNamespace(w.Namespace), client.MatchingFields{machineByToken: m.Spec.CreationToken})
+		if err != nil || other != nil {
+			return duplicateOf(path.Child("creationToken"), other), err
+		}
+	}
+	if m.Spec.ProviderID != "" && (w.Namespace == "" || w.Namespace == m.Namespace) {
+		// Provider IDs are unique within an account.
+		other, err := w.other(ctx, m, client.InNamespace(m.Namespace), client.MatchingFields{machineByProviderID: m.Spec.ProviderID})
+		if err != nil || other != nil && other.Spec.AccountRef == m.Spec.AccountRef {
+			return duplicateOf(path.Child("providerID"), other), err
+		}
+	}
+	return nil, nil
+}
+
+// other finds a CloudMachine of another name.
+func (w Webhooks) other(ctx context.Context, m *infrav1.CloudMachine, options ...client.ListOption) (*infrav1.CloudMachine, error) {
+	list := &infrav1.CloudMachineList{}
+	if err := w.Reader.List(ctx, list, options...); err != nil {
+		return nil, fmt.Errorf("looking for copies of the CloudMachine: %w", err)
+	}
+	for i := range list.Items {
+		if other := &list.Items[i]; other.Name != m.Name || other.Namespace != m.Namespace {
+			return other, nil
+		}
+	}
+	return nil, nil
+}
+
+func duplicateOf(path *field.Path, other *infrav1.CloudMachine) field.ErrorList {
+	if other == nil {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
+		"CloudMachine %s has the same: a copy would claim the original's VM; leave providerID and creationToken out", client.ObjectKeyFromObject(other)))}
+}
+
 func (w Webhooks) names() string {
 	var names []string
 	for _, row := range w.Clouds {
@@ -143,6 +190,8 @@ type rules[T client.Object] struct {
 	spec func(T) any
 	// check judges an object by itself.
 	check func(T) field.ErrorList
+	// create judges a new object by those that there are. nil: by itself alone.
+	create func(context.Context, T) (field.ErrorList, error)
 	// change judges what became of it. nil: any change that check accepts.
 	change func(before, after T) field.ErrorList
 	// template forbids every change of spec, but for Cluster API's dry runs: it patches a copy of the template that way to
@@ -168,8 +217,16 @@ type validator[T client.Object] struct {
 	kind  schema.GroupKind
 }
 
-func (v *validator[T]) ValidateCreate(_ context.Context, o T) (admission.Warnings, error) {
-	return nil, v.refuse(o, v.rules.check(o))
+func (v *validator[T]) ValidateCreate(ctx context.Context, o T) (admission.Warnings, error) {
+	errs := v.rules.check(o)
+	if v.rules.create != nil {
+		more, err := v.rules.create(ctx, o)
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		errs = append(errs, more...)
+	}
+	return nil, v.refuse(o, errs)
 }
 
 func (v *validator[T]) ValidateUpdate(ctx context.Context, before, after T) (admission.Warnings, error) {

@@ -154,3 +154,23 @@ func TestMachineIsImmutable(t *testing.T) {
 	update(s, machine, func(m *infrav1.CloudMachine) { m.Spec.ProviderID = "simulated:///sim-1a/i-1" })
 	s.refusesChange(machine, func() { machine.Spec.ProviderID = "simulated:///sim-1a/i-2" }, "providerID is set once")
 }
+
+// TestCopyIsRefused: a copy of a CloudMachine would claim the original's VM. The API server itself selects by creation token.
+func TestCopyIsRefused(t *testing.T) {
+	s := newTenant(t)
+	machine := func(name string, change func(*infrav1.CloudMachineSpec)) *infrav1.CloudMachine {
+		m := &infrav1.CloudMachine{ObjectMeta: s.meta(name), Spec: infrav1.CloudMachineSpec{CloudMachineFields: infrav1.CloudMachineFields{
+			AccountRef: infrav1.LocalReference{Name: "prod"}, Simulated: &infrav1.SimulatedMachine{},
+		}}}
+		change(&m.Spec)
+		return m
+	}
+	s.create(machine("original", func(spec *infrav1.CloudMachineSpec) {
+		spec.CreationToken, spec.ProviderID = "0123456789abcdef01234567", "simulated:///sim-1a/i-1"
+	}))
+	err := env.client.Create(s.ctx, machine("copy", func(spec *infrav1.CloudMachineSpec) { spec.CreationToken = "0123456789abcdef01234567" }))
+	s.Expect(err).To(MatchError(ContainSubstring("spec.creationToken")))
+	err = env.client.Create(s.ctx, machine("copy", func(spec *infrav1.CloudMachineSpec) { spec.ProviderID = "simulated:///sim-1a/i-1" }))
+	s.Expect(err).To(MatchError(ContainSubstring("spec.providerID")))
+	s.create(machine("other", func(spec *infrav1.CloudMachineSpec) { spec.CreationToken = "0123456789abcdef01234568" }))
+}

@@ -110,6 +110,15 @@ type CloudMachineStatus struct {
 	// +kubebuilder:validation:MaxItems=128
 	Addresses []clusterv1.MachineAddress `json:"addresses,omitempty"`
 
+	// guestReportedAddresses are those of addresses for which only the guest vouches: what it says of itself is a claim, and
+	// opens nothing.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=256
+	GuestReportedAddresses []string `json:"guestReportedAddresses,omitempty"`
+
 	// failureDomain is the zone that the VM is in. Example: "sim-1a".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -145,6 +154,8 @@ const MachineUntroubledCondition = "Untroubled"
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=cloudmachines,scope=Namespaced,categories=cluster-api
+// +kubebuilder:selectablefield:JSONPath=`.spec.creationToken`
+// +kubebuilder:selectablefield:JSONPath=`.spec.providerID`
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to"
 // +kubebuilder:printcolumn:name="Account",type="string",JSONPath=".spec.accountRef.name",description="The CloudAccount that makes it"

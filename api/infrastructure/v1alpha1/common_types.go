@@ -63,6 +63,12 @@ const (
 	// DuplicateInstancesReason says that more than one VM carries this machine's token. Nothing is changed until
 	// a person has decided.
 	DuplicateInstancesReason = "DuplicateInstances"
+	// DuplicateTokenReason says that another CloudMachine has this one's creationToken: one of the two is a copy. Nothing is made or
+	// deleted for either of them.
+	DuplicateTokenReason = "DuplicateToken"
+	// NeverSeenReason says that the account shows no VM with this machine's tags, and has never shown one. That is not taken for the
+	// VM's end.
+	NeverSeenReason = "NeverSeen"
 	// DuplicateNodesReason says that more than one Node carries this machine's provider ID or address, or that another
 	// machine has the same address.
 	DuplicateNodesReason = "DuplicateNodes"

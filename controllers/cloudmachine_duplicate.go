@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+)
+
+// A token belongs to one object. A copy of a CloudMachine, as "kubectl apply" of an export or a restore into another namespace makes
+// it, has the original's token and would delete or adopt the original's VM. So both stop until one of them is abandoned.
+
+// withToken lists the CloudMachines that have a creation token, in all namespaces that this manager works in. The API server selects by
+// that field (CloudMachine's selectableFields), and the cache has it as an index.
+func (r *CloudMachineReconciler) withToken(ctx context.Context, reader client.Reader, token string) ([]infrav1.CloudMachine, error) {
+	list := &infrav1.CloudMachineList{}
+	if err := reader.List(ctx, list, client.InNamespace(r.Namespace), client.MatchingFields{machineByToken: token}); err != nil {
+		return nil, fmt.Errorf("listing the CloudMachines with this machine's creation token: %w", err)
+	}
+	return list.Items, nil
+}
+
+// stopDuplicate reports whether another object has the machine's token, and says so in Ready.
+func stopDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
+	for i := range withToken {
+		if other := &withToken[i]; other.UID != s.UID {
+			setNotReady(s.CloudMachine, infrav1.DuplicateTokenReason, fmt.Sprintf(
+				"CloudMachine %s has the same creation token: one of the two is a copy, and nothing is made or deleted for either; "+
+					"delete the copy, annotated with %s=<its name> so that the VM stays",
+				client.ObjectKeyFromObject(other), infrav1.AbandonAnnotation))
+			return true
+		}
+	}
+	return false
+}
+
+// machineDeleted ends what the account does for a machine that is no more, and wakes those with the same token: they may go on. It is
+// the only place that forgets, because a finalizer that a person has removed ends a machine too.
+func (r *CloudMachineReconciler) machineDeleted(ctx context.Context, o client.Object) []reconcile.Request {
+	m, ok := o.(*infrav1.CloudMachine)
+	if !ok || m.Spec.CreationToken == "" || !watched(m, r.WatchFilterValue) {
+		return nil
+	}
+	sameAccount := func(other *infrav1.CloudMachine) bool {
+		return other.Namespace == m.Namespace && other.Spec.AccountRef == m.Spec.AccountRef
+	}
+	sameToken := client.MatchingFields{machineByToken: m.Spec.CreationToken}
+	account := r.account(client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.AccountRef.Name})
+	if account != nil && len(r.list(ctx, sameAccount, sameToken)) == 0 {
+		account.Forget(m.Spec.CreationToken)
+	}
+	return r.list(ctx, nil, sameToken)
+}

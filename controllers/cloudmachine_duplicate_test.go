@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/fleet"
+)
+
+// copyOf is what "kubectl apply" of an export makes of a machine, in another namespace.
+func copyOf(objects []client.Object, name, namespace, as string) *infrav1.CloudMachine {
+	for _, o := range objects {
+		if m, ok := o.(*infrav1.CloudMachine); ok && m.Name == name {
+			c := m.DeepCopy()
+			c.ObjectMeta = metav1.ObjectMeta{Namespace: namespace, Name: as, UID: uid("copy", as), Finalizers: m.Finalizers, Labels: m.Labels}
+			return c
+		}
+	}
+	return nil
+}
+
+// TestCopyDeletesNothing: a copy of a CloudMachine has the original's token. Neither of them has the VM deleted, until one is
+// abandoned.
+func TestCopyDeletesNothing(t *testing.T) {
+	t.Parallel()
+	for name, namespace := range map[string]string{"in the same namespace": "team-a", "in another namespace": "team-b"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			objects := fleetOf("original")
+			duplicate := copyOf(objects, "original", namespace, "copy")
+			b := newBench(t, append(objects, duplicate)...)
+			b.account.deletion = fleet.Deletion{Gone: true}
+
+			b.remove(b.machine("original"))
+			b.reconcile("original")
+			b.Expect(b.account.deleted).To(BeEmpty(), "the account was asked to delete a VM that two objects claim")
+			m := b.machine("original")
+			b.Expect(readyReason(m)).To(Equal(infrav1.DuplicateTokenReason))
+			b.Expect(readyMessage(m)).To(And(ContainSubstring(namespace+"/copy"), ContainSubstring(infrav1.AbandonAnnotation)))
+
+			if namespace != "team-a" {
+				return
+			}
+			b.remove(b.machine("copy"))
+			b.reconcile("copy")
+			b.Expect(b.account.deleted).To(BeEmpty())
+			b.Expect(readyReason(b.machine("copy"))).To(Equal(infrav1.DuplicateTokenReason))
+
+			abandoned := b.machine("copy")
+			abandoned.Annotations = map[string]string{infrav1.AbandonAnnotation: "copy"}
+			b.Expect(b.r.Client.Update(t.Context(), abandoned)).To(Succeed())
+			b.reconcile("copy")
+			b.Expect(b.account.forgot).To(BeEmpty(), "the original, which has the same token, is still watched over")
+			b.reconcile("original")
+			b.Expect(b.account.deleted).To(HaveLen(1), "the original goes once it is alone")
+		})
+	}
+}
+
+// TestCopyMakesNothing: nor does a copy adopt the original's VM, or have one made.
+func TestCopyMakesNothing(t *testing.T) {
+	t.Parallel()
+	objects := edit(fleetOf("original"), "original", unmade)
+	b := newBench(t, append(objects, copyOf(objects, "original", "team-b", "copy"))...)
+	b.reconcile("original")
+	b.Expect(b.account.requests).To(BeEmpty(), "a VM was asked for by one of two objects with the same token")
+	m := b.machine("original")
+	b.Expect(readyReason(m)).To(Equal(infrav1.DuplicateTokenReason))
+	b.Expect(m.Spec.ProviderID).To(BeEmpty())
+}
+
+// TestWakesWithSameToken: the end of a copy is what the original waits for.
+func TestWakesWithSameToken(t *testing.T) {
+	t.Parallel()
+	objects := fleetOf("original")
+	duplicate := copyOf(objects, "original", "team-b", "copy")
+	b := newBench(t, objects...)
+	b.Expect(b.r.machineDeleted(t.Context(), duplicate)).To(HaveLen(1))
+}
+
+// TestWebhookRefusesCopy: the API server refuses to create a copy in the first place; what a move or a restore brings passes,
+// because the original is not there.
+func TestWebhookRefusesCopy(t *testing.T) {
+	t.Parallel()
+	objects := fleetOf("original")
+	for name, c := range map[string]struct {
+		change func(*infrav1.CloudMachine)
+		words  string
+	}{
+		"same token":                         {func(*infrav1.CloudMachine) {}, "spec.creationToken"},
+		"same token, elsewhere":              {func(m *infrav1.CloudMachine) { m.Namespace = "team-b" }, "spec.creationToken"},
+		"same provider ID":                   {func(m *infrav1.CloudMachine) { m.Spec.CreationToken = "" }, "spec.providerID"},
+		"same provider ID, another account":  {func(m *infrav1.CloudMachine) { m.Spec.CreationToken, m.Spec.AccountRef.Name = "", "other" }, ""},
+		"same provider ID, elsewhere":        {func(m *infrav1.CloudMachine) { m.Spec.CreationToken, m.Namespace = "", "team-b" }, ""},
+		"its own":                            {func(m *infrav1.CloudMachine) { m.Spec.CreationToken, m.Spec.ProviderID = "", "" }, ""},
+		"restored while the old one lingers": {func(m *infrav1.CloudMachine) { m.Name = "original" }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, objects...)
+			duplicate := copyOf(objects, "original", "team-a", "copy")
+			c.change(duplicate)
+			errs, err := Webhooks{Reader: b.r.APIReader}.checkUnique(t.Context(), duplicate)
+			b.Expect(err).NotTo(HaveOccurred())
+			if c.words == "" {
+				b.Expect(errs).To(BeEmpty())
+				return
+			}
+			b.Expect(errs).To(HaveLen(1))
+			b.Expect(errs[0].Error()).To(And(ContainSubstring(c.words), ContainSubstring("team-a/original")))
+			b.Expect(strings.Contains(errs[0].Error(), testToken)).To(BeFalse(), "who sends a token learns no more than who has it")
+		})
+	}
+}

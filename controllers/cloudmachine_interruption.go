@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// interruptionCheck is how soon a machine that waits to be replaced is looked at again. It reads the cache alone.
+const interruptionCheck = 15 * time.Second
+
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinesets;machinedeployments,verbs=get;list;watch
+
+// reconcileInterruption records what the cloud has announced of a VM. If the VM is about to be taken back, it deletes the Machine, so
+// that Cluster API drains the Node and makes a successor while the VM still runs. The cloud repeats what is not recorded. It
+// returns when to look again, 0 for never.
+//
+// It deletes only a Machine whose MachineSet makes a successor. As for all deletions that no user asked for, nothing is deleted
+// while the workload cluster's API server does not answer, or what is paused. An announcement that leaves time, such as a rebalance
+// recommendation or the drain of a KubeVirt node, comes for many VMs at once: it replaces no more of a pool at the same time than
+// the pool's own limits allow.
+func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *machineScope, instance *cloud.Resource) (time.Duration, error) {
+	switch {
+	case instance.Notice == "" && !instance.Ending:
+		return 0, nil
+	case !instance.Ending, s.owner == nil, !s.owner.DeletionTimestamp.IsZero(), machineSetOf(s.owner) == nil:
+		s.heeded = instance
+		return 0, nil
+	case s.unreachable != "", s.cluster == nil, annotations.IsPaused(s.cluster, s.owner):
+		return 0, nil
+	}
+	p, err := r.pool(ctx, s.owner)
+	if err != nil {
+		return 0, err
+	}
+	if p == nil || !p.makesSuccessors() || !r.replacements.begin(p, s.owner, imminent(instance)) {
+		return jitter(interruptionCheck), nil
+	}
+	// As it was judged, and not as it has become since: someone may just have paused it.
+	err = r.Client.Delete(ctx, s.owner, client.Preconditions{UID: &s.owner.UID, ResourceVersion: &s.owner.ResourceVersion})
+	if err != nil {
+		r.replacements.cancel(p, s.owner)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return 0, fmt.Errorf("deleting the Machine, whose VM the cloud takes back: %w", err)
+	}
+	s.heeded = instance
+	r.Recorder.Eventf(s.CloudMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "the Machine is deleted, to be drained and replaced: %s", instance.Notice)
+	return 0, nil
+}
+
+// imminent tells whether an instance ends within minutes, whatever is done: a spot instance's interruption, and not a
+// recommendation to leave it. No driver can say so yet.
+func imminent(*cloud.Resource) bool { return false }
+
+// machineSetOf returns the owner that makes a successor of a Machine that is deleted, or nil.
+func machineSetOf(machine *clusterv1.Machine) *metav1.OwnerReference {
+	return controllerOfKind(machine, "MachineSet")
+}
+
+// controllerOfKind returns the controlling owner if it is of that kind of Cluster API's.
+func controllerOfKind(o metav1.Object, kind string) *metav1.OwnerReference {
+	owner := metav1.GetControllerOf(o)
+	if owner == nil || schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind() != clusterv1.GroupVersion.WithKind(kind).GroupKind() {
+		return nil
+	}
+	return owner
+}
+
+// pool is a MachineSet with its Machines.
+type pool struct {
+	set *clusterv1.MachineSet
+	// deployment is nil where the MachineSet stands alone.
+	deployment *clusterv1.MachineDeployment
+	machines   []clusterv1.Machine
+}
+
+// pool reads the pool of a Machine from the cache; nil where the MachineSet is no more.
+func (r *CloudMachineReconciler) pool(ctx context.Context, machine *clusterv1.Machine) (*pool, error) {
+	p := &pool{set: &clusterv1.MachineSet{}}
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machineSetOf(machine).Name}, p.set); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if owner := controllerOfKind(p.set, "MachineDeployment"); owner != nil {
+		p.deployment = &clusterv1.MachineDeployment{}
+		if err := r.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: owner.Name}, p.deployment); err != nil {
+			return nil, client.IgnoreNotFound(err)
+		}
+	}
+	list := &clusterv1.MachineList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(machine.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: machine.Spec.ClusterName}); err != nil {
+		return nil, fmt.Errorf("listing the Machines of MachineSet %q: %w", p.set.Name, err)
+	}
+	for i := range list.Items {
+		if metav1.IsControlledBy(&list.Items[i], p.set) {
+			p.machines = append(p.machines, list.Items[i])
+		}
+	}
+	return p, nil
+}
+
+// makesSuccessors is false while the pool is frozen, paused or deleted: what is deleted then is not replaced.
+func (p *pool) makesSuccessors() bool {
+	_, disabled := p.set.Annotations[clusterv1.DisableMachineCreateAnnotation]
+	if disabled || annotations.HasPaused(p.set) || !p.set.DeletionTimestamp.IsZero() {
+		return false
+	}
+	d := p.deployment
+	return d == nil || !ptr.Deref(d.Spec.Paused, false) && !annotations.HasPaused(d) && d.DeletionTimestamp.IsZero()
+}
+
+// maxUnavailable is how many Machines of the pool may be missing at once: as many as its remediation, or else its rollout, allows;
+// one where neither says more.
+func (p *pool) maxUnavailable() int {
+	if p.deployment == nil {
+		return 1
+	}
+	replicas := int(ptr.Deref(p.set.Spec.Replicas, 1))
+	if limit := p.deployment.Spec.Remediation.MaxInFlight; limit != nil {
+		if n, err := intstr.GetScaledValueFromIntOrPercent(limit, replicas, true); err == nil {
+			return n
+		}
+	}
+	if limit := p.deployment.Spec.Rollout.Strategy.RollingUpdate.MaxUnavailable; limit != nil {
+		if n, err := intstr.GetScaledValueFromIntOrPercent(limit, replicas, false); err == nil {
+			return max(n, 1)
+		}
+	}
+	return 1
+}
+
+// replacements are the Machines that this process has begun to replace, by MachineSet: the cache shows their deletion a moment
+// later, and another worker must not count them as available until then. The zero value is ready for use.
+type replacements struct {
+	mu    sync.Mutex
+	begun map[types.UID]sets.Set[types.UID]
+}
+
+// begin reports whether a Machine may be replaced now, and if so counts it as missing.
+func (r *replacements) begin(p *pool, machine *clusterv1.Machine, imminent bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	begun := sets.New[types.UID]()
+	others := 0 // that are available
+	for i := range p.machines {
+		m := &p.machines[i]
+		switch {
+		case !m.DeletionTimestamp.IsZero():
+		case r.begun[p.set.UID].Has(m.UID):
+			begun.Insert(m.UID)
+		case m.UID != machine.UID && conditions.IsTrue(m, clusterv1.MachineAvailableCondition):
+			others++
+		}
+	}
+	missing := int(ptr.Deref(p.set.Spec.Replicas, 1)) - 1 - others
+	allowed := imminent || missing < p.maxUnavailable()
+	if allowed {
+		begun.Insert(machine.UID)
+	}
+	if r.begun == nil {
+		r.begun = map[types.UID]sets.Set[types.UID]{}
+	}
+	if r.begun[p.set.UID] = begun; len(begun) == 0 {
+		delete(r.begun, p.set.UID)
+	}
+	return allowed
+}
+
+// cancel undoes begin: the Machine was not deleted.
+func (r *replacements) cancel(p *pool, machine *clusterv1.Machine) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.begun[p.set.UID].Delete(machine.UID)
+}

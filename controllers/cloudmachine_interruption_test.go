@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-io/drover/cloud/fleet"
+)
+
+// poolOf puts the Machines of a fleet into a MachineSet of a MachineDeployment. All are available.
+func poolOf(objects []client.Object, change func(*clusterv1.MachineSet, *clusterv1.MachineDeployment)) []client.Object {
+	set := &clusterv1.MachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "pool-1", UID: "set"}}
+	deployment := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "pool", UID: "deployment"}}
+	set.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(deployment, clusterv1.GroupVersion.WithKind("MachineDeployment"))}
+	replicas := int32(0)
+	for _, o := range objects {
+		if m, ok := o.(*clusterv1.Machine); ok {
+			m.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, clusterv1.GroupVersion.WithKind("MachineSet"))}
+			m.Finalizers = []string{clusterv1.MachineFinalizer} // it is drained
+			m.Status.Conditions = []metav1.Condition{{Type: clusterv1.MachineAvailableCondition, Status: metav1.ConditionTrue}}
+			replicas++
+		}
+	}
+	set.Spec.Replicas = ptr.To(replicas)
+	change(set, deployment)
+	return append(objects, set, deployment)
+}
+
+func ending() fleet.Observation {
+	o := running()
+	o.Instance.Interruptible, o.Instance.Ending, o.Instance.Notice = true, true, "the cloud recommends to leave it"
+	return o
+}
+
+func (b *bench) deletedMachines() (n int) {
+	b.t.Helper()
+	list := &clusterv1.MachineList{}
+	b.Expect(b.r.Client.List(b.t.Context(), list)).To(Succeed())
+	for _, m := range list.Items {
+		if !m.DeletionTimestamp.IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
+// TestInterruptionWave: the cloud recommends to leave all VMs of a pool at once. As many Machines are replaced at a time as the pool's
+// own limits allow, and none that would get no successor.
+func TestInterruptionWave(t *testing.T) {
+	t.Parallel()
+	type md = clusterv1.MachineDeployment
+	for name, c := range map[string]struct {
+		change  func(*clusterv1.MachineSet, *md)
+		deleted int
+	}{
+		"nothing says otherwise": {func(*clusterv1.MachineSet, *md) {}, 1},
+		"a MachineSet by itself": {func(s *clusterv1.MachineSet, _ *md) { s.OwnerReferences = nil }, 1},
+		"maxUnavailable": {func(_ *clusterv1.MachineSet, d *md) {
+			d.Spec.Rollout.Strategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromString("50%"))
+		}, 3},
+		"maxUnavailable 0": {func(_ *clusterv1.MachineSet, d *md) {
+			d.Spec.Rollout.Strategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(0))
+		}, 1},
+		"maxInFlight comes first": {func(_ *clusterv1.MachineSet, d *md) {
+			d.Spec.Rollout.Strategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(4))
+			d.Spec.Remediation.MaxInFlight = ptr.To(intstr.FromInt32(2))
+		}, 2},
+		"frozen": {func(s *clusterv1.MachineSet, _ *md) {
+			s.Annotations = map[string]string{clusterv1.DisableMachineCreateAnnotation: "true"}
+		}, 0},
+		"MachineSet paused": {func(s *clusterv1.MachineSet, _ *md) {
+			s.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+		}, 0},
+		"paused":                     {func(_ *clusterv1.MachineSet, d *md) { d.Spec.Paused = ptr.To(true) }, 0},
+		"another group's MachineSet": {func(*clusterv1.MachineSet, *md) {}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			names := []string{"m1", "m2", "m3", "m4", "m5", "m6"}
+			objects := poolOf(fleetOf(names...), c.change)
+			if name == "another group's MachineSet" {
+				for _, o := range objects {
+					if m, ok := o.(*clusterv1.Machine); ok {
+						m.OwnerReferences[0].APIVersion = "example.com/v1"
+					}
+				}
+			}
+			b := newBench(t, objects...)
+			b.account.seen = ending()
+			for _, name := range names {
+				again := b.reconcile(name).RequeueAfter
+				if b.account.recorded == 0 {
+					b.Expect(again).NotTo(BeZero(), "what is not on record is looked at again")
+				}
+			}
+			b.Expect(b.deletedMachines()).To(Equal(c.deleted))
+		})
+	}
+}
+
+// TestReplacementEnds: the next Machine goes when the first one's successor is available, and not before.
+func TestReplacementEnds(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, poolOf(fleetOf("m1", "m2", "m3"), func(*clusterv1.MachineSet, *clusterv1.MachineDeployment) {})...)
+	b.account.seen = ending()
+	b.reconcile("m1")
+	b.reconcile("m2")
+	b.Expect(b.deletedMachines()).To(Equal(1))
+
+	first := &clusterv1.Machine{}
+	b.Expect(b.r.Client.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "m1"}, first)).To(Succeed())
+	next := first.DeepCopy()
+	first.Finalizers = nil
+	b.Expect(b.r.Client.Update(t.Context(), first)).To(Succeed())
+	b.reconcile("m2")
+	b.Expect(b.deletedMachines()).To(BeZero(), "the successor is not there yet")
+
+	next.ObjectMeta = metav1.ObjectMeta{Namespace: "team-a", Name: "m4", UID: "m4", Labels: next.Labels, OwnerReferences: next.OwnerReferences}
+	next.Status.Conditions[0].Status = metav1.ConditionFalse
+	b.Expect(b.r.Client.Create(t.Context(), next)).To(Succeed())
+	b.reconcile("m2")
+	b.Expect(b.deletedMachines()).To(BeZero(), "the successor is not available yet")
+
+	next.Status.Conditions[0].Status = metav1.ConditionTrue
+	b.Expect(b.r.Client.Update(t.Context(), next)).To(Succeed())
+	b.reconcile("m2")
+	b.Expect(b.deletedMachines()).To(Equal(1))
+}
+
+// TestReplacementsOfStaleCache: a Machine that was just deleted counts although the cache does not show it yet; what is imminent is
+// not held up.
+func TestReplacementsOfStaleCache(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	p := &pool{set: &clusterv1.MachineSet{ObjectMeta: metav1.ObjectMeta{UID: "set"}, Spec: clusterv1.MachineSetSpec{Replicas: ptr.To[int32](3)}}}
+	for _, uid := range []string{"a", "b", "c"} {
+		m := clusterv1.Machine{}
+		m.SetUID(types.UID(uid))
+		m.Status.Conditions = []metav1.Condition{{Type: clusterv1.MachineAvailableCondition, Status: metav1.ConditionTrue}}
+		p.machines = append(p.machines, m)
+	}
+	var r replacements
+	g.Expect(r.begin(p, &p.machines[0], false)).To(BeTrue())
+	g.Expect(r.begin(p, &p.machines[1], false)).To(BeFalse())
+	g.Expect(r.begin(p, &p.machines[1], true)).To(BeTrue(), "it ends in any case")
+	r.cancel(p, &p.machines[0])
+	r.cancel(p, &p.machines[1])
+	g.Expect(r.begin(p, &p.machines[2], false)).To(BeTrue())
+	p.machines = nil
+	g.Expect(r.begin(p, &clusterv1.Machine{}, false)).To(BeFalse())
+	g.Expect(r.begun).To(BeEmpty(), "nothing is remembered for ever")
+}
