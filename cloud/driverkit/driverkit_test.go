@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driverkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+func TestRedactor(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	r := NewRedactor("", "pa$$word", "key")
+	g.Expect(r.Clean("the key is pa$$word", 100)).To(Equal("the [credential] is [credential]"))
+	g.Expect(r.Clean("a pa$$word at the end", 8)).NotTo(ContainSubstring("pa$"), "it is looked for before the text is cut")
+	g.Expect(r.Clean("\xff\xfea", 10)).To(Equal("a"))
+	g.Expect(NewRedactor("").Clean("abc", 10)).To(Equal("abc"), "an empty secret is between all letters")
+}
+
+func TestNoAnswer(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	r := NewRedactor("secret")
+	own, queued := cloud.Errorf(cloud.Conflict, "own"), &cloud.Queued{After: time.Second}
+	g.Expect(r.NoAnswer("Op", nil)).To(Succeed())
+	g.Expect(r.NoAnswer("Op", fmt.Errorf("wrapped: %w", own))).To(BeIdenticalTo(own))
+	g.Expect(r.NoAnswer("Op", fmt.Errorf("wrapped: %w", queued))).To(BeIdenticalTo(queued))
+	for _, err := range []error{context.Canceled, context.DeadlineExceeded, io.ErrUnexpectedEOF, errors.New("dial secret: refused")} {
+		typed := r.NoAnswer("Op", err)
+		g.Expect(cloud.CodeOf(typed)).To(Equal(cloud.Unavailable))
+		g.Expect(typed.Error()).To(ContainSubstring("Op: "))
+		g.Expect(typed.Error()).NotTo(ContainSubstring("secret"))
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{
+		"": 0, "0": 0, "-1": 0, "NaN": 0, "x": 0, "1.5": 1500 * time.Millisecond, "30": 30 * time.Second,
+		"9999999999999": 24 * time.Hour, "+Inf": 24 * time.Hour, "Mon, 02 Jan 2006 15:04:05 GMT": 0,
+	} {
+		if got := RetryAfter(cloud.Throttled, http.Header{"Retry-After": {text}}); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+	if got := RetryAfter(cloud.InvalidSpec, http.Header{"Retry-After": {"30"}}); got != 0 {
+		t.Errorf("a refusal for good is not retried: %s", got)
+	}
+}
+
+func TestForeignStatus(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]cloud.Code{200: cloud.Unknown, 302: cloud.Unknown, 401: cloud.Unauthorized, 403: cloud.Unauthorized,
+		404: cloud.Unknown, 429: cloud.Throttled, 500: cloud.Unavailable, 503: cloud.Unavailable} {
+		if got := ForeignStatus(status); got != want {
+			t.Errorf("%d: %s, want %s", status, got, want)
+		}
+	}
+}
+
+// TestClient: no redirect is followed, and a body is bounded.
+func TestClient(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/elsewhere", http.StatusFound)
+	}))
+	t.Cleanup(server.Close)
+	resp, err := Client(http.DefaultTransport).Get(server.URL)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(resp.StatusCode).To(Equal(http.StatusFound))
+	_, err = NewRedactor().ReadBody("Op", resp.Body, 3)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown), "%v", err)
+	text, err := NewRedactor().ReadBody("Op", io.NopCloser(strings.NewReader("abc")), 3)
+	g.Expect(string(text), err).To(Equal("abc"))
+}
+
+func TestPages(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	following := map[string]string{"": "a", "a": "b", "b": ""}
+	all, err := Pages(t.Context(), "List", func(_ context.Context, mark string) ([]string, string, error) {
+		return []string{mark}, following[mark], nil
+	})
+	g.Expect(all, err).To(Equal([]string{"", "a", "b"}))
+	_, err = Pages(t.Context(), "List", func(context.Context, string) ([]int, string, error) { return nil, "again", nil })
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown), "%v", err)
+	_, err = Pages(t.Context(), "List", func(context.Context, string) ([]int, string, error) { return nil, "", io.EOF })
+	g.Expect(err).To(MatchError(io.EOF))
+}
+
+// TestLoginGuard: refused credentials rest for a minute; nothing else does.
+func TestLoginGuard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		var guard LoginGuard
+		guard.Done(cloud.Errorf(cloud.Unavailable, "no answer"))
+		g.Expect(guard.Allow()).To(Succeed())
+		guard.Done(cloud.Errorf(cloud.Unauthorized, "no"))
+		g.Expect(guard.Allow()).To(MatchError(ContainSubstring("no")))
+		time.Sleep(loginPause)
+		g.Expect(guard.Allow()).To(Succeed())
+		guard.Done(nil)
+		g.Expect(guard.Allow()).To(Succeed())
+	})
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driverkit
+
+import (
+	"context"
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// Redactor takes an account's secrets out of texts: an endpoint may repeat what it was sent. Classify an answer by its
+// own text, and redact only what is shown: a short secret may be part of an error code.
+type Redactor struct{ secrets []string }
+
+// NewRedactor makes a Redactor of what must not be shown. Empty secrets are left out.
+func NewRedactor(secrets ...string) Redactor {
+	var r Redactor
+	for _, secret := range secrets {
+		if secret != "" {
+			r.secrets = append(r.secrets, secret)
+		}
+	}
+	return r
+}
+
+// Clean returns at most n bytes of a text, without the secrets. They are looked for before anything is cut off: half of
+// one would not be found, and is half a secret.
+func (r Redactor) Clean(text string, n int) string {
+	for _, secret := range r.secrets {
+		text = strings.ReplaceAll(text, secret, "[credential]")
+	}
+	return cloud.Clip(strings.ToValidUTF8(text, ""), n)
+}
+
+// maxCause is how many bytes of a network's error are shown.
+const maxCause = 256
+
+// NoAnswer types the error of a call that has no answer of the cloud's: what the carrier says itself (*cloud.Error,
+// *cloud.Queued) passes unchanged, and everything else is Unavailable, because whether the call had an effect is open.
+func (r Redactor) NoAnswer(operation string, err error) error {
+	var own *cloud.Error
+	var queued *cloud.Queued
+	unavailable := func(what string, cause error) error {
+		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": " + what, Err: cause}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &queued):
+		return queued
+	case errors.As(err, &own):
+		return own
+	case errors.Is(err, context.DeadlineExceeded):
+		return unavailable("no answer in time", context.DeadlineExceeded)
+	case errors.Is(err, context.Canceled):
+		return unavailable("canceled before its answer", context.Canceled)
+	}
+	return unavailable("no answer: "+r.Clean(cloud.Plain(err), maxCause), nil)
+}
+
+// ForeignStatus is the code of an answer that the cloud has not written, such as a proxy's page. Its text is never shown:
+// it may be anybody's, and hold anything.
+func ForeignStatus(status int) cloud.Code {
+	switch {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return cloud.Unauthorized
+	case status == http.StatusTooManyRequests:
+		return cloud.Throttled
+	case status >= http.StatusInternalServerError:
+		return cloud.Unavailable
+	}
+	return cloud.Unknown
+}
+
+// RetryAfter reads the header of that name, in seconds or as a date; 0 where it says nothing that can be read, or where
+// the code is none to which it belongs. The engine caps it.
+func RetryAfter(code cloud.Code, header http.Header) time.Duration {
+	text := header.Get("Retry-After")
+	if text == "" || (code != cloud.Throttled && code != cloud.Unavailable) {
+		return 0
+	}
+	if seconds, err := strconv.ParseFloat(text, 64); err == nil {
+		if math.IsNaN(seconds) || seconds <= 0 {
+			return 0
+		}
+		return time.Duration(min(seconds, 24*time.Hour.Seconds()) * float64(time.Second))
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(time.Until(at), 0)
+	}
+	return 0
+}

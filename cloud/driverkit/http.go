@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driverkit
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// Client makes an HTTP client of what Config.Connect returns. It follows no redirect: one would carry the credentials
+// elsewhere.
+func Client(carrier http.RoundTripper) *http.Client {
+	return &http.Client{
+		Transport:     carrier,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// ReadBody reads and closes an answer's body of at most limit bytes. A longer one is Unknown, and one that breaks off
+// Unavailable.
+func (r Redactor) ReadBody(operation string, body io.ReadCloser, limit int) ([]byte, error) {
+	defer func() { _ = body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(body, int64(limit)+1))
+	switch {
+	case err != nil:
+		return nil, r.NoAnswer(operation, err)
+	case len(text) > limit:
+		return nil, cloud.Errorf(cloud.Unknown, "%s: the answer is larger than %d bytes", operation, limit)
+	}
+	return text, nil
+}
+
+// maxPages ends a listing that repeats itself.
+const maxPages = 10_000
+
+// Pages reads a listing to its end. page returns what follows a mark, and the next mark; "" ends the listing. The first
+// mark is "". A listing that does not end is Unknown.
+func Pages[T any](ctx context.Context, operation string, page func(ctx context.Context, mark string) (items []T, next string, err error)) ([]T, error) {
+	var all []T
+	mark := ""
+	for range maxPages {
+		items, next, err := page(ctx, mark)
+		if err != nil {
+			return nil, err
+		}
+		if all = append(all, items...); next == "" {
+			return all, nil
+		}
+		if next == mark {
+			break
+		}
+		mark = next
+	}
+	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", operation)
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driverkit
+
+import (
+	"sync"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// loginPause is how long refused credentials are not tried again. Identity services lock a user out who fails a few
+// times within minutes (vCenter: 5 within 3 minutes by default). Changed credentials make a new driver, which tries at
+// once.
+const loginPause = time.Minute
+
+// LoginGuard remembers that credentials were refused, so that a fleet does not try them once for each machine. The zero
+// value is ready for use.
+type LoginGuard struct {
+	mu      sync.Mutex
+	refused error
+	at      time.Time
+}
+
+// Allow returns the last refusal as long as it is fresh; nil: log in.
+func (g *LoginGuard) Allow() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.refused != nil && time.Since(g.at) < loginPause {
+		return g.refused
+	}
+	return nil
+}
+
+// Done notes what came of a login.
+func (g *LoginGuard) Done(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.refused = nil; cloud.CodeOf(err) == cloud.Unauthorized {
+		g.refused, g.at = err, time.Now()
+	}
+}
