@@ -37,6 +37,7 @@ import (
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/controllers"
@@ -257,9 +258,12 @@ func (o *options) webhookServer(tlsOptions []func(*tls.Config)) webhook.Server {
 }
 
 // accountReconciler connects the accounts, for whichever part runs.
-func (o *options) accountReconciler(mgr ctrl.Manager, accounts *fleet.Accounts, changed, machines *controllers.Trigger) *controllers.CloudAccountReconciler {
+func (o *options) accountReconciler(
+	mgr ctrl.Manager, clouds []cloud.Cloud, accounts *fleet.Accounts, changed, machines *controllers.Trigger,
+) *controllers.CloudAccountReconciler {
 	return &controllers.CloudAccountReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts, Changed: changed, Machines: machines,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts, Clouds: clouds, Changed: changed, Machines: machines,
+		Recorder: mgr.GetEventRecorder("drover-cloudaccount"),
 		AmbientNamespaces: o.ambient, WatchFilterValue: o.watchFilter,
 	}
 }
@@ -318,7 +322,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	return errors.Join(
 		machines.SetupWithManager(mgr, many),
 		controllers.NewMachineTimes(mgr.GetClient(), clouds, o.watchFilter, metrics.Registry).SetupWithManager(mgr),
-		o.accountReconciler(mgr, accounts, accountsChanged, machinesChanged).SetupWithManager(mgr, few),
+		o.accountReconciler(mgr, clouds, accounts, accountsChanged, machinesChanged).SetupWithManager(mgr, few),
 		(&controllers.CloudClusterReconciler{
 			Client: mgr.GetClient(), WatchFilterValue: o.watchFilter,
 		}).SetupWithManager(mgr, few),

@@ -64,7 +64,7 @@ func (o *safetyOptions) addOrphanFlags(f *pflag.FlagSet) {
 // registerSafety adds the safety controllers alone, with accounts of their own.
 func (o *options) registerSafety(ctx context.Context, mgr ctrl.Manager, clouds []cloud.Cloud, identity string) error {
 	accounts := fleet.NewAccounts(fleet.Options{Clouds: clouds, Times: fleet.TimesFor(o.cloudCall), Metrics: metrics.Registry})
-	connect := o.accountReconciler(mgr, accounts, &controllers.Trigger{}, &controllers.Trigger{})
+	connect := o.accountReconciler(mgr, clouds, accounts, &controllers.Trigger{}, &controllers.Trigger{})
 	connect.ConnectOnly = true
 	o.webhookPort = 0 // who makes the machines serves them
 	clusterCache, err := o.clusterCache(ctx, mgr)
@@ -156,10 +156,11 @@ func (o *options) dryRun(ctx context.Context, out io.Writer) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	accounts := fleet.NewAccounts(fleet.Options{Clouds: o.clouds(), Times: fleet.TimesFor(o.cloudCall)})
+	clouds := o.clouds()
+	accounts := fleet.NewAccounts(fleet.Options{Clouds: clouds, Times: fleet.TimesFor(o.cloudCall)})
 	go func() { _ = accounts.Start(ctx) }()
 	connect := &controllers.CloudAccountReconciler{
-		Client: c, APIReader: c, Accounts: accounts, AmbientNamespaces: o.ambient, ConnectOnly: true,
+		Client: c, APIReader: c, Accounts: accounts, Clouds: clouds, AmbientNamespaces: o.ambient, ConnectOnly: true,
 	}
 	collector := &safety.OrphanReconciler{
 		Client: c, APIReader: c, Accounts: accounts, Identity: identity, Namespace: o.namespace,

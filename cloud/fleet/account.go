@@ -33,6 +33,8 @@ type AccountConfig struct {
 	Spec infrav1.CloudAccountSpec
 	// Credentials is the Secret's data; nil means ambient credentials, which the caller has permitted.
 	Credentials map[string][]byte
+	// Place is what the credentials must lead to; "" while nobody has proved a place.
+	Place string
 }
 
 // Account is one place where machines are made: a driver, with what it shares between all its machines. Its methods may
@@ -125,6 +127,10 @@ func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	})
 	if err != nil {
 		return cloud.Info{}, err
+	}
+	if pinned := a.config.Place; pinned != "" && info.Place != pinned {
+		return cloud.Info{}, cloud.Errorf(cloud.Conflict, "the credentials lead to %s, and the account's machines are in %s: "+
+			"put the right credentials back, or make a new CloudAccount for the other place", info.Place, pinned)
 	}
 	info.FailureDomains, err = zones(info.FailureDomains)
 	return info, err

@@ -282,7 +282,7 @@ func copyOf(cfg AccountConfig) AccountConfig {
 // equal tells whether two configs are the same. That there are no credentials and that they are empty differ: the
 // first means ambient ones.
 func equal(a, b AccountConfig) bool {
-	return (a.Credentials == nil) == (b.Credentials == nil) &&
+	return a.Place == b.Place && (a.Credentials == nil) == (b.Credentials == nil) &&
 		maps.EqualFunc(a.Credentials, b.Credentials, bytes.Equal) &&
 		equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
