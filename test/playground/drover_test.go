@@ -33,7 +33,8 @@ func TestDrover(t *testing.T) {
 	admin, err := client.New(m.AdminConfig(), client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(admin.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "token"}, Data: map[string][]byte{"token": []byte(cloud.Token)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "token", Labels: map[string]string{infrav1.CredentialsLabel: "simulated"}},
+		Data:       map[string][]byte{"token": []byte(cloud.Token)},
 	})).To(Succeed())
 
 	options := DroverOptions{Binary: binary, Args: []string{"--simulated-endpoint=" + cloud.URL, "--leader-elect=false"}}
