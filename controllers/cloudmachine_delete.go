@@ -55,7 +55,7 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 			return reconcile.Result{RequeueAfter: again}, nil
 		}
 	}
-	deletion := s.account.Delete(s.reference())
+	deletion := s.account.Delete(s.reference(), s.DeletionTimestamp.Time)
 	switch {
 	case s.Spec.ProviderID == "" && deletion.Instance != nil:
 		if again := r.claimNode(ctx, s, deletion.Instance.ProviderID, deletion.Instance.Addresses); again > 0 {

@@ -33,7 +33,7 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 	if s.Status.InstanceState == stateGone {
 		return r.removeNode(ctx, s) // it can't come back: a VM is never made again under the same Machine
 	}
-	seen := s.account.Observe(s.reference())
+	seen := s.account.Observe(s.reference(), s.Status.InstanceState != "")
 	switch {
 	case len(seen.Duplicates) > 1:
 		setNotReady(s.CloudMachine, infrav1.DuplicateInstancesReason, fmt.Sprintf(

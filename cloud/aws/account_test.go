@@ -34,7 +34,13 @@ func TestAccountFindsTheZone(t *testing.T) {
 				stub.SetCapacity(test.full, 0)
 			}
 			accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{Cloud()}, Times: fleet.TimesFor(fleet.DefaultCall)})
-			account, err := accounts.Set(types.NamespacedName{Name: "a"}, fleet.AccountConfig{Spec: *testAccount(stub.URL), Credentials: testCredentials()})
+			key, config := types.NamespacedName{Name: "a"}, fleet.AccountConfig{Spec: *testAccount(stub.URL), Credentials: testCredentials()}
+			account, err := accounts.Set(key, config)
+			g.Expect(err).NotTo(HaveOccurred())
+			info, err := account.Probe(t.Context()) // as the controller does, which pins the place
+			g.Expect(err).NotTo(HaveOccurred())
+			config.Place = info.Place
+			account, err = accounts.Set(key, config)
 			g.Expect(err).NotTo(HaveOccurred())
 			var made cloud.Resource
 			for range 2 { // as the controller does: it asks in one zone, and in the next where there was no capacity

@@ -39,7 +39,13 @@ func TestDeletionOfAFleet(t *testing.T) {
 	spec := testAccount(stub.URL)
 	fast := &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}
 	spec.RateLimits = &infrav1.RateLimits{Create: fast}
-	account, err := accounts.Set(types.NamespacedName{Name: "a"}, fleet.AccountConfig{Spec: *spec, Credentials: testCredentials()})
+	key, config := types.NamespacedName{Name: "a"}, fleet.AccountConfig{Spec: *spec, Credentials: testCredentials()}
+	account, err := accounts.Set(key, config)
+	g.Expect(err).NotTo(HaveOccurred())
+	info, err := account.Probe(t.Context()) // as the controller does, which pins the place
+	g.Expect(err).NotTo(HaveOccurred())
+	config.Place = info.Place
+	account, err = accounts.Set(key, config)
 	g.Expect(err).NotTo(HaveOccurred())
 	var refs []cloud.Reference
 	for i := range machines {
@@ -47,7 +53,7 @@ func TestDeletionOfAFleet(t *testing.T) {
 		made, err := account.Ensure(ctx, req, []string{req.FailureDomain})
 		g.Expect(err).NotTo(HaveOccurred())
 		ref := cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID, ProviderID: made.ProviderID}
-		account.Observe(ref)
+		account.Observe(ref, true)
 		refs = append(refs, ref)
 	}
 	calls := func() (all int) {
@@ -61,12 +67,12 @@ func TestDeletionOfAFleet(t *testing.T) {
 	turn := time.NewTicker(span / machines)
 	defer turn.Stop()
 	for _, ref := range refs {
-		account.Delete(ref)
+		account.Delete(ref, time.Now())
 		<-turn.C
 	}
 	g.Eventually(func() (left int) {
 		for _, ref := range refs {
-			if !account.Delete(ref).Gone {
+			if !account.Delete(ref, time.Now()).Gone {
 				left++
 			}
 		}

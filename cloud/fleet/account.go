@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -33,7 +34,7 @@ type AccountConfig struct {
 	Spec infrav1.CloudAccountSpec
 	// Credentials is the Secret's data; nil means ambient credentials, which the caller has permitted.
 	Credentials map[string][]byte
-	// Place is what the credentials must lead to; "" while nobody has proved a place.
+	// Place is the place that is on record for the account; empty when none is yet. See cloud.Info.
 	Place string
 }
 
@@ -45,12 +46,15 @@ type Account struct {
 	config  AccountConfig
 	driver  cloud.Driver
 	limits  cloud.Limits
-	limiter *limiter
+	limiter atomic.Pointer[limiter]
 	times   Times
 	meter   *meter
 	*ledger
-	silence silence
-	console sync.Mutex // held while one is read
+	place place
+	// admitted is called when the credentials were proved to lead to the account's place.
+	admitted func(*Account)
+	creates  creates
+	console  sync.Mutex // held while one is read
 
 	offeringsMu sync.Mutex
 	offerings   map[[sha256.Size]byte]offering
@@ -68,6 +72,7 @@ type ledger struct {
 	current   atomic.Pointer[Account] // whose driver the loops use
 	inventory *inventory
 	deleter   *deleter
+	absences  *absences
 	herald    *herald
 	follower  *follower
 	capacity  *capacity
@@ -88,14 +93,20 @@ type InventoryState struct {
 	// Deaf is why what the cloud tells by itself can't be had: the news that the account names a place for (Herald), or the changes
 	// (Follower). nil when it can, or the cloud tells nothing.
 	Deaf error
+	// Doubt is what is not believed although the cloud says so; nil for nothing.
+	Doubt *Doubt
 }
 
 // Observation is what is known of one machine, without a call to the cloud.
 type Observation struct {
 	// Instance is the machine's, as last seen; nil when none was seen yet. It may be Terminated: that alone is not Gone.
 	Instance *cloud.Resource
-	// Gone is true when a live read confirmed that the recorded instance exists no more. It stays true until Forget.
+	// Gone is true when live reads confirmed that the recorded instance exists no more. It becomes false again when the
+	// instance is seen again after all.
 	Gone bool
+	// NeverSeen is true when live reads found nothing, and nothing of the machine was ever seen: perhaps its instance lacks
+	// the tags.
+	NeverSeen bool
 	// Duplicates are the IDs of the machine's instances when there is more than one that lives, or one that lives
 	// and is not the recorded one.
 	Duplicates []string
@@ -118,22 +129,24 @@ type Deletion struct {
 // Cloud returns the account's row of the registry.
 func (a *Account) Cloud() cloud.Cloud { return a.cloud }
 
-// Probe proves the credentials by the cheapest call there is. The failure domains that it returns are a set, in order.
+// Probe proves the credentials, and that they lead to the account's place. Until it has, the account makes no other call.
+// Credentials that lead elsewhere are Conflict. The failure domains that it returns are a set, in order.
 func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	var info cloud.Info
-	err := a.step(ctx, "Probe", a.times.Call, &step{}, func(ctx context.Context) (err error) {
+	err := a.do(ctx, "Probe", a.times.Call, &step{}, func(ctx context.Context) (err error) {
 		info, err = a.driver.Probe(ctx)
 		return err
 	})
 	if err != nil {
 		return cloud.Info{}, err
 	}
-	if pinned := a.config.Place; pinned != "" && info.Place != pinned {
-		return cloud.Info{}, cloud.Errorf(cloud.Conflict, "the credentials lead to %s, and the account's machines are in %s: "+
-			"put the right credentials back, or make a new CloudAccount for the other place", info.Place, pinned)
+	if !fits(info.Place, maxPlace) {
+		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "the cloud does not say where the credentials lead: check the account's endpoint")
 	}
-	info.FailureDomains, err = zones(info.FailureDomains)
-	return info, err
+	if info.FailureDomains, err = zones(info.FailureDomains); err != nil {
+		return cloud.Info{}, err
+	}
+	return info, a.proved(info.Place)
 }
 
 // Offering says what a machine of this kind will be. It is asked for once in the account's life; that there is no such
@@ -180,7 +193,9 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 //   - *Queued when its turn in the rate limit has not come; the turn is kept for whoever comes back with the token,
 //   - NoCapacity with RetryAfter: very short while another allowed failure domain is left to try, else when the first
 //     of them will be asked again,
-//   - Unavailable, without a call, while another create waits for a cloud that has left an earlier one without an answer,
+//   - *Queued, without a call, when as many creates are under way as the account may hold workers for,
+//   - Unavailable, without a call, until the credentials have proved the account's place, and while another create waits for
+//     a cloud that has left an earlier one without an answer,
 //   - Conflict when more than one instance has the token, or an instance of another cluster has it, or the machine was
 //     gone or under deletion already.
 func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []string) (cloud.Resource, error) {
@@ -191,7 +206,7 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "create machine %s/%s: it is being deleted", req.Namespace, req.Name)
 	}
 	if found, err := a.inventory.adopt(req); found != nil || err != nil {
-		a.limiter.create.drop(req.Token)
+		a.limiter.Load().create.drop(req.Token)
 		if err != nil {
 			return cloud.Resource{}, err
 		}
@@ -204,20 +219,23 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 	if a.cloud.Traits.ZonalIdempotency && len(domains) != 1 {
 		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: it has no failure domain on record", req.Namespace, req.Name)
 	}
-	if err := a.silence.enter(); err != nil {
+	if err := a.place.admits(); err != nil {
 		return cloud.Resource{}, err
 	}
-	defer a.silence.leave()
+	if err := a.creates.enter(); err != nil {
+		return cloud.Resource{}, err
+	}
+	defer a.creates.leave()
 	if len(domains) == 0 {
 		domains = []string{req.FailureDomain}
 	}
 	if a.cloud.Traits.ZonalIdempotency { // what others were told there says nothing of this machine, which may have been made
 		req.FailureDomain = domains[0]
 	} else if req.FailureDomain, err = a.capacity.choose(shape, domains); err != nil {
-		a.limiter.create.drop(req.Token)
+		a.limiter.Load().create.drop(req.Token)
 		return cloud.Resource{}, err
 	}
-	after, waited := a.limiter.create.turn(req.Token)
+	after, waited := a.limiter.Load().create.turn(req.Token)
 	if after > 0 {
 		return cloud.Resource{}, &cloud.Queued{After: after}
 	}
@@ -244,9 +262,9 @@ func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.S
 		made, err = a.driver.Ensure(ctx, req)
 		return err
 	})
-	a.silence.heard(err == nil || time.Since(asked) < a.times.Call)
+	a.creates.answered(err == nil || time.Since(asked) < a.times.Call)
 	if s.unused() {
-		a.limiter.create.giveBack()
+		a.limiter.Load().create.giveBack()
 	}
 	if err != nil {
 		if cloud.CodeOf(err) == cloud.NoCapacity {
@@ -266,9 +284,9 @@ func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.S
 }
 
 // Observe returns what is known of the machine, and registers interest in it until Forget: OnMachines tells of changes.
-// It never calls the cloud.
-func (a *Account) Observe(ref cloud.Reference) Observation {
-	o := a.inventory.observe(ref, a.deleter.has(ref.Token))
+// seen says that the machine's object records that its instance was seen before. It never calls the cloud.
+func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
+	o := a.inventory.observe(ref, seen, a.deleter.has(ref.Token))
 	a.herald.wake()
 	a.follower.wake()
 	return o
@@ -285,20 +303,44 @@ func (a *Account) Recorded(token string, seen *cloud.Resource) { a.inventory.rec
 // Delete asks for the deletion of the machine and all that belongs to it, and returns how far it is. It never calls the
 // cloud and never blocks: the deletion goes on by itself, together with those of other machines, until Forget, and
 // OnMachines tells when it is done.
-func (a *Account) Delete(ref cloud.Reference) Deletion {
-	a.limiter.create.drop(ref.Token)
-	known := a.inventory.leave(ref.Token)
+//
+// asked is when the deletion was asked for, as the machine's object records. What was asked for before this process began
+// is not collected any longer.
+func (a *Account) Delete(ref cloud.Reference, asked time.Time) Deletion {
+	a.limiter.Load().create.drop(ref.Token)
+	known, gone := a.inventory.leave(ref.Token)
 	a.follower.wake() // this may have been the last that is followed
-	return a.deleter.ask(ref, known)
+	return a.deleter.ask(ref, asked, known, gone)
 }
 
 // Forget ends the interest in a machine, and its deletion if one is under way.
 func (a *Account) Forget(token string) {
-	a.limiter.create.drop(token)
+	a.limiter.Load().create.drop(token)
 	a.inventory.forget(token)
 	a.follower.wake()
 	a.deleter.forget(token)
+	a.absences.forget(token)
 }
+
+// Confirm believes that the machines are gone whose absence is in doubt, if they are still those of the digest. It is a
+// person's word, see Doubt.
+func (a *Account) Confirm(digest string) bool {
+	if !a.absences.confirm(digest) {
+		return false
+	}
+	a.inventory.retry()
+	a.deleter.retry()
+	return true
+}
+
+// createHorizon is how long a create of which no answer came may still take effect.
+func (a *Account) createHorizon() time.Duration {
+	return cmp.Or(a.cloud.Traits.CreateHorizon, a.times.Settle)
+}
+
+// Settled tells whether live reads have proved that a create which an earlier process may have sent has made nothing, and
+// will not. It has the account look, and OnMachines tells when it is so. It never calls the cloud itself.
+func (a *Account) Settled(ref cloud.Reference) bool { return a.inventory.settle(ref) }
 
 // Listing returns everything in the account that carries Drover's tags, of any cluster, as the last complete listing had
 // it, and when that began; zero before the first. It never calls the cloud, but has it listed at least so often from
@@ -314,16 +356,17 @@ func (a *Account) Living(token string) int { return len(living(a.inventory.resou
 // Inventory says how much the inventory is worth.
 func (a *Account) Inventory() InventoryState {
 	s := a.inventory.state()
+	s.Doubt = a.absences.doubt(time.Now())
 	if s.Deaf = a.herald.deaf(); s.Deaf == nil {
 		s.Deaf = a.follower.deaf()
 	}
 	return s
 }
 
-// list is a complete listing.
-func (a *Account) list(ctx context.Context) ([]cloud.Resource, error) {
+// list is a complete listing within a time limit.
+func (a *Account) list(ctx context.Context, limit time.Duration) ([]cloud.Resource, error) {
 	var all []cloud.Resource
-	err := a.step(ctx, "List", a.times.List, &step{}, func(ctx context.Context) (err error) {
+	err := a.step(ctx, "List", limit, &step{}, func(ctx context.Context) (err error) {
 		all, err = a.driver.List(ctx)
 		return err
 	})
@@ -359,6 +402,12 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 		for _, r := range tameAll(read) {
 			found[r.Token] = append(found[r.Token], r)
 		}
+		if cloud.CodeOf(err) == cloud.Unavailable { // nor would it answer the others
+			for _, ref := range slices.Concat(batches...) {
+				failed[ref.Token] = err
+			}
+			break
+		}
 	}
 	return found, failed
 }
@@ -383,6 +432,12 @@ func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []erro
 				all = append(all, cloud.Errorf(cloud.Unknown, "Delete: the driver answered for %d of %d resources", len(errs), len(batch)))
 			}
 		}
+		if cloud.CodeOf(err) == cloud.Unavailable && len(all) < len(resources) { // nor would it answer the others
+			for range len(resources) - len(all) {
+				all = append(all, err)
+			}
+			break
+		}
 	}
 	return all
 }
@@ -398,21 +453,38 @@ func worst(errs []error) error {
 	return nil
 }
 
-// step is one call of a driver's method: bounded in time, its error typed and counted, and heeded by the rate limit.
-func (a *Account) step(ctx context.Context, method string, limit time.Duration, s *step, do func(context.Context) error) error {
+// step is do, provided that the credentials lead to the account's place.
+func (a *Account) step(ctx context.Context, method string, limit time.Duration, s *step, call func(context.Context) error) error {
+	if err := a.place.admits(); err != nil {
+		return err
+	}
+	return a.do(ctx, method, limit, s, call)
+}
+
+// maxRetryAfter bounds how long a cloud's wish to be left alone is respected: a maintenance page that asks for a day may be
+// gone in a minute, and need not be the cloud's own.
+const maxRetryAfter = 5 * time.Minute
+
+// do is one call of a driver's method: bounded in time, its error typed and counted, and respected by the rate limit.
+func (a *Account) do(ctx context.Context, method string, limit time.Duration, s *step, call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return typed(method, err)
 	}
 	ctx, cancel := context.WithTimeout(withStep(ctx, s), limit)
 	defer cancel()
-	err := typed(method, do(ctx))
+	err := typed(method, call(ctx))
 	var e *cloud.Error
 	if !errors.As(err, &e) {
 		return err
 	}
+	if e.RetryAfter > maxRetryAfter {
+		capped := *e
+		capped.RetryAfter = maxRetryAfter
+		e, err = &capped, &capped
+	}
 	a.meter.failed(method, e.Code)
 	if e.Code == cloud.Throttled {
-		a.limiter.of(s.lastClass()).throttled(e.RetryAfter)
+		a.limiter.Load().of(s.lastClass()).throttled(e.RetryAfter)
 	}
 	return err
 }
@@ -470,42 +542,6 @@ func shapeOf(spec *infrav1.CloudMachineFields) ([sha256.Size]byte, error) {
 		return [sha256.Size]byte{}, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be read", Err: err}
 	}
 	return sha256.Sum256(text), nil
-}
-
-// silence keeps an account whose cloud does not answer from holding every worker of the manager until its calls time
-// out: from a create without an answer until one that has one, one at a time is tried. The zero value is ready for use.
-type silence struct {
-	mu     sync.Mutex
-	since  time.Time // of the first create without an answer; zero: the cloud answers
-	asking int       // creates under way
-}
-
-func (s *silence) enter() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.since.IsZero() && s.asking > 0 {
-		return cloud.Errorf(cloud.Unavailable, "the cloud has left creates without an answer since %s; they are tried one at a time", s.since.UTC().Format(time.RFC3339))
-	}
-	s.asking++
-	return nil
-}
-
-func (s *silence) leave() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.asking--
-}
-
-// heard notes whether a create was answered.
-func (s *silence) heard(answered bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case answered:
-		s.since = time.Time{}
-	case s.since.IsZero():
-		s.since = time.Now()
-	}
 }
 
 // capacity remembers which failure domains had no capacity for which kind of machine.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,7 +46,7 @@ func TestEnsureOnce(t *testing.T) {
 
 		s = c.begin(t)
 		a = s.account(t)
-		a.Observe(cloud.Reference{Token: "m", OwnershipID: "own"})
+		a.Observe(cloud.Reference{Token: "m", OwnershipID: "own"}, true)
 		until(t, time.Second, "listed", func() bool { return !a.Inventory().LastComplete.IsZero() })
 		if again := ensure(t, a, "m"); again != ref || c.count("run") != 2 {
 			t.Errorf("after a restart: %v, %d creates", again, c.count("run"))
@@ -105,19 +106,19 @@ func TestEnsureConflicts(t *testing.T) {
 			c.make("theirs", "foreign", "a")
 		})
 		two := cloud.Reference{Token: "two", OwnershipID: "own"}
-		a.Observe(two)
+		a.Observe(two, true)
 		until(t, time.Second, "listed", func() bool { return !a.Inventory().LastComplete.IsZero() })
 		_, err := a.Ensure(t.Context(), request("two"), nil)
 		if cloud.CodeOf(err) != cloud.Conflict || !strings.Contains(err.Error(), "i-0001, i-0002") {
 			t.Errorf("two with one token: %v", err)
 		}
-		if o := a.Observe(two); !slices.Equal(o.Duplicates, []string{"i-0001", "i-0002"}) || o.Instance == nil {
+		if o := a.Observe(two, true); !slices.Equal(o.Duplicates, []string{"i-0001", "i-0002"}) || o.Instance == nil {
 			t.Errorf("observed: %+v", o)
 		}
 		if _, err := a.Ensure(t.Context(), request("theirs"), nil); cloud.CodeOf(err) != cloud.Conflict {
 			t.Errorf("another cluster's: %v", err)
 		}
-		if o := a.Observe(cloud.Reference{Token: "theirs", OwnershipID: "own"}); o.Instance != nil || o.Gone {
+		if o := a.Observe(cloud.Reference{Token: "theirs", OwnershipID: "own"}, true); o.Instance != nil || o.Gone {
 			t.Errorf("another cluster's is observed as ours: %+v", o)
 		}
 		nobodys := request("nobodys")
@@ -128,7 +129,7 @@ func TestEnsureConflicts(t *testing.T) {
 		if n := c.count("run"); n != 0 {
 			t.Errorf("%d creates", n)
 		}
-		a.Delete(two)
+		a.Delete(two, time.Now())
 		if _, err := a.Ensure(t.Context(), request("two"), nil); cloud.CodeOf(err) != cloud.Conflict {
 			t.Errorf("one under deletion: %v", err)
 		}
@@ -219,10 +220,10 @@ func TestSilentCloud(t *testing.T) {
 		a := c.begin(t).account(t, func(cfg *AccountConfig) {
 			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "100", Burst: 100}}
 		})
-		// ask sends twenty creates at once, and returns how many of them waited for their answer in vain.
+		// ask sends as many creates at once as there may be, and returns how many of them waited for their answer in vain.
 		ask := func(round string, want cloud.Code) (held int) {
 			var wg sync.WaitGroup
-			took := make([]time.Duration, 20)
+			took := make([]time.Duration, createsUnderWay)
 			for i := range took {
 				wg.Go(func() {
 					begin := time.Now()
@@ -241,8 +242,8 @@ func TestSilentCloud(t *testing.T) {
 			return held
 		}
 		c.with(func() { c.latency = time.Hour })
-		if n := ask("first", cloud.Unavailable); n != 20 {
-			t.Errorf("%d creates waited for a cloud that nobody knew to be silent, want 20", n)
+		if n := ask("first", cloud.Unavailable); n != createsUnderWay {
+			t.Errorf("%d creates waited for a cloud that nobody knew to be silent, want %d", n, createsUnderWay)
 		}
 		if n := ask("second", cloud.Unavailable); n != 1 {
 			t.Errorf("%d creates waited for a cloud that is known to be silent, want 1", n)
@@ -300,14 +301,14 @@ func TestStartEnds(t *testing.T) {
 		s := c.begin(t)
 		a := s.account(t)
 		ref := ensure(t, a, "m")
-		a.Observe(ref)
+		a.Observe(ref, true)
 		other := testKey
 		other.Name = "removed"
 		if _, err := s.Set(other, a.config); err != nil {
 			t.Fatal(err)
 		}
 		s.Remove(other)
-		a.Delete(ref)
+		a.Delete(ref, time.Now())
 		time.Sleep(1020 * time.Millisecond) // into the delete's call
 		s.end()
 		c.transport.CloseIdleConnections()
@@ -368,10 +369,10 @@ func TestSet(t *testing.T) {
 		s.account(t, func(cfg *AccountConfig) {
 			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "7", Burst: 9}}
 		})
-		if got := b.limiter.create.limit; got != below(cloud.Limit{PerSecond: 7, Burst: 9}) {
+		if got := b.limiter.Load().create.limit; got != below(cloud.Limit{PerSecond: 7, Burst: 9}) {
 			t.Errorf("a lone account's new limits: %v", got)
 		}
-		if n := s.limiters[b.driver.Identity()].users; n != 1 {
+		if n := len(s.limiters.all["test|"+testPlace].users); n != 1 {
 			t.Errorf("%d users of the limiter", n)
 		}
 	})
@@ -415,7 +416,7 @@ func TestMetrics(t *testing.T) {
 		s := c.begin(t, func(o *Options) { o.Metrics = registry })
 		a := s.account(t)
 		ref := ensure(t, a, "m")
-		a.Observe(ref)
+		a.Observe(ref, true)
 		time.Sleep(10 * time.Second)
 		c.setFault(func(string) fault { return fault{code: string(cloud.QuotaExceeded)} })
 		if _, err := a.Ensure(t.Context(), request("n"), nil); cloud.CodeOf(err) != cloud.QuotaExceeded {
@@ -457,7 +458,9 @@ func TestRedirectElsewhere(t *testing.T) {
 		return &http.Response{StatusCode: http.StatusTemporaryRedirect, Header: http.Header{"Location": {to}}, Body: http.NoBody, Request: req}, nil
 	})
 	m := &meter{metrics: newMetrics()}
-	client := http.Client{Transport: &transport{base: base, limiter: newLimiter(cloud.Limits{Read: cloud.Limit{PerSecond: 10, Burst: 10}}), times: TimesFor(DefaultCall), meter: m}}
+	var limits atomic.Pointer[limiter]
+	limits.Store(newLimiter(cloud.Limits{Read: cloud.Limit{PerSecond: 10, Burst: 10}}))
+	client := http.Client{Transport: &transport{base: base, limiter: &limits, times: TimesFor(DefaultCall), meter: m}}
 	_, err := client.Get("http://here/")
 	if cloud.CodeOf(err) != cloud.Unavailable || asked["here"] != 2 || asked["elsewhere"] != 0 {
 		t.Errorf("got %v, asked %v", err, asked)

@@ -51,22 +51,17 @@ type Accounts struct {
 
 	mu       sync.Mutex
 	accounts map[types.NamespacedName]*Account
-	limiters map[string]*sharedLimiter // by Driver.Identity
-	running  context.Context           // what the loops run under; nil before Start
+	running  context.Context // what the loops run under; nil before Start
 	ended    bool
 	loops    sync.WaitGroup
-}
 
-// sharedLimiter is the limiter of all accounts with one identity: what the cloud throttles together.
-type sharedLimiter struct {
-	*limiter
-	users int
+	limiters sharedLimiters
 }
 
 // NewAccounts makes the empty set. It panics when its metrics are registered already.
 func NewAccounts(o Options) *Accounts {
 	if o.Transport == nil {
-		o.Transport = newHTTPTransport()
+		o.Transport = NewTransport(nil)
 	}
 	if o.OnMachines == nil {
 		o.OnMachines = func(types.NamespacedName, []string) {}
@@ -81,7 +76,6 @@ func NewAccounts(o Options) *Accounts {
 		options:  o,
 		metrics:  newMetrics(),
 		accounts: map[types.NamespacedName]*Account{},
-		limiters: map[string]*sharedLimiter{},
 	}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(append(s.metrics.collectors(), s)...)
@@ -129,18 +123,21 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.accounts[key]
-	if old != nil && equal(old.config, cfg) {
+	if old != nil && equal(old.config, cfg) && (old.config.Place == "" || old.config.Place == cfg.Place) {
+		if old.config.Place != cfg.Place {
+			old.config.Place = cfg.Place
+			old.pin(cfg.Place)
+		}
 		return old, nil
 	}
 	a, err := s.connect(key, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if old != nil && old.cloud.Name != a.cloud.Name {
-		s.remove(old)
+	if old != nil && (old.cloud.Name != a.cloud.Name || old.config.Place != "" && old.config.Place != cfg.Place) {
+		s.remove(old) // what is known of its machines is not true of this one's
 		old = nil
 	}
-	s.limit(a, old)
 	if old == nil {
 		a.ledger = s.newLedger(a)
 	} else {
@@ -151,8 +148,6 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 	if old == nil {
 		s.run(a.ledger)
 	} else {
-		a.inventory.retry()
-		a.deleter.retry()
 		a.herald.wake()
 		a.follower.wake()
 	}
@@ -173,8 +168,8 @@ func (s *Accounts) remove(a *Account) {
 	if a.stop != nil {
 		a.stop()
 	}
-	s.release(a)
-	s.metrics.forget(a.key.String())
+	s.limiters.leave(a.key)
+	a.meter.end()
 }
 
 // connect makes the account's driver. It makes no call.
@@ -194,8 +189,11 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		times:     s.options.Times,
 		meter:     &meter{metrics: s.metrics, cloud: c.Name, account: key.String()},
 		offerings: map[[sha256.Size]byte]offering{},
+		place:     place{pinned: cfg.Place},
+		admitted:  s.admitted,
 	}
-	carrier := &transport{times: a.times, meter: a.meter}
+	a.limiter.Store(newLimiter(limits)) // its own, until it has proved which one it shares
+	carrier := &transport{times: a.times, meter: a.meter, limiter: &a.limiter}
 	a.driver, err = c.New(cloud.Config{Account: &a.config.Spec, Credentials: a.config.Credentials,
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
 			carrier.base, err = cloud.Connect(s.options.Transport, trust)
@@ -204,36 +202,19 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 	if err != nil {
 		return nil, typed("connect", err)
 	}
-	// The identity is known only now. The driver makes no call before it is asked to.
-	shared := s.limiters[a.driver.Identity()]
-	if shared == nil {
-		shared = &sharedLimiter{limiter: newLimiter(limits)}
-		s.limiters[a.driver.Identity()] = shared
-	}
-	a.limiter, carrier.limiter = shared.limiter, shared.limiter
 	return a, nil
 }
 
-// limit counts a as a user of its limiter, instead of old. The limits of the user that was first hold; a lone user's
-// own change.
-func (s *Accounts) limit(a, old *Account) {
-	shared := s.limiters[a.driver.Identity()]
-	shared.users++
-	if old != nil {
-		s.release(old)
+// admitted has an account go on whose credentials were proved to lead to its place.
+func (s *Accounts) admitted(a *Account) {
+	s.limiters.join(a)
+	if a.ledger == nil {
+		return // it is being made
 	}
-	if shared.users == 1 {
-		shared.configure(a.limits)
-	}
-}
-
-func (s *Accounts) release(a *Account) {
-	id := a.driver.Identity()
-	if shared := s.limiters[id]; shared != nil {
-		if shared.users--; shared.users <= 0 {
-			delete(s.limiters, id)
-		}
-	}
+	a.inventory.retry()
+	a.deleter.retry()
+	a.herald.wake()
+	a.follower.wake()
 }
 
 func (s *Accounts) newLedger(a *Account) *ledger {
@@ -243,8 +224,9 @@ func (s *Accounts) newLedger(a *Account) *ledger {
 			s.options.OnMachines(a.key, tokens)
 		}
 	}
-	l.inventory = newInventory(l.current.Load, changed, func() { s.options.OnAccount(a.key) }, s.options.random)
-	l.deleter = newDeleter(l.current.Load, l.inventory, changed, s.options.random)
+	l.absences = newAbsences()
+	l.inventory = newInventory(l.current.Load, l.absences, changed, func() { s.options.OnAccount(a.key) }, s.options.random)
+	l.deleter = newDeleter(l.current.Load, l.inventory, l.absences, changed, s.options.random)
 	l.herald = newHerald(l.current.Load, l.inventory, func() { s.options.OnAccount(a.key) }, s.options.random)
 	l.follower = newFollower(l.current.Load, l.inventory, func() { s.options.OnAccount(a.key) }, s.options.random)
 	return l
@@ -279,10 +261,10 @@ func copyOf(cfg AccountConfig) AccountConfig {
 	return cfg
 }
 
-// equal tells whether two configs are the same. That there are no credentials and that they are empty differ: the
+// equal tells whether two configs make the same driver; a place makes none. That there are no credentials and that they are empty differ: the
 // first means ambient ones.
 func equal(a, b AccountConfig) bool {
-	return a.Place == b.Place && (a.Credentials == nil) == (b.Credentials == nil) &&
+	return (a.Credentials == nil) == (b.Credentials == nil) &&
 		maps.EqualFunc(a.Credentials, b.Credentials, bytes.Equal) &&
 		equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }

@@ -41,7 +41,10 @@ func TestConsole(t *testing.T) {
 		}
 		asked, goOn := make(chan cloud.Resource, 10), make(chan struct{}, 10)
 		with := func(console func(context.Context, cloud.Resource) ([]byte, error)) *Account { // whose loops are the silent one's
-			return &Account{cloud: silent.cloud, driver: talking{silent.driver, console}, times: silent.times, meter: silent.meter, limiter: silent.limiter, ledger: silent.ledger}
+			talks := &Account{cloud: silent.cloud, driver: talking{silent.driver, console}, times: silent.times, meter: silent.meter, ledger: silent.ledger,
+				place: place{pinned: testPlace, proved: testPlace}}
+			talks.limiter.Store(silent.limiter.Load())
+			return talks
 		}
 		a = with(func(ctx context.Context, instance cloud.Resource) ([]byte, error) {
 			asked <- instance

@@ -29,9 +29,11 @@ const (
 type deleter struct {
 	account   func() *Account
 	inventory *inventory
+	absences  *absences
 	changed   func(tokens []string) // called without the lock, must not block
 	random    func() float64
 	wakeup    chan struct{}
+	began     time.Time // when this process began to delete
 	ended     time.Time // when an instance was last seen to have gone; the steps' alone
 
 	mu       sync.Mutex
@@ -42,7 +44,11 @@ type deleter struct {
 // removal is the deletion of one machine.
 type removal struct {
 	ref   cloud.Reference
-	asked time.Time
+	asked time.Time // this process
+	// before says that the deletion was asked for before this process began: it may have been sent already.
+	before bool
+	// lost says that the instance is known to be gone without a deletion.
+	lost bool
 	// known is when the creation had surely ended, if it was recorded.
 	known time.Time
 	begun bool      // a step was made
@@ -66,20 +72,20 @@ type acceptance struct {
 	from cloud.State // as the resource was seen before
 }
 
-func newDeleter(account func() *Account, inventory *inventory, changed func([]string), random func() float64) *deleter {
+func newDeleter(account func() *Account, inventory *inventory, absences *absences, changed func([]string), random func() float64) *deleter {
 	return &deleter{
-		account: account, inventory: inventory, changed: changed, random: random,
+		account: account, inventory: inventory, absences: absences, began: time.Now(), changed: changed, random: random,
 		wakeup: make(chan struct{}, 1), removals: map[string]*removal{},
 	}
 }
 
 // ask starts the deletion, or tells how far it is.
-func (d *deleter) ask(ref cloud.Reference, known time.Time) Deletion {
+func (d *deleter) ask(ref cloud.Reference, asked, known time.Time, lost bool) Deletion {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.removals[ref.Token]
 	if r == nil {
-		r = &removal{asked: time.Now(), accepted: map[string]acceptance{}}
+		r = &removal{asked: time.Now(), before: asked.Before(d.began), lost: lost, accepted: map[string]acceptance{}}
 		d.removals[ref.Token] = r
 		d.wake()
 	}
@@ -88,6 +94,9 @@ func (d *deleter) ask(ref cloud.Reference, known time.Time) Deletion {
 		d.wake()
 	}
 	r.ref = ref
+	if ref.ProviderID != "" {
+		d.absences.record(ref.Token)
+	}
 	if r.known.IsZero() {
 		if r.known = known; known.IsZero() && ref.ProviderID != "" {
 			r.known = time.Now()
@@ -160,12 +169,17 @@ func share(pending int, whole time.Duration) time.Duration {
 func (d *deleter) next() (at time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.account().place.admits() != nil {
+		return time.Time{}
+	}
 	var first, last, read time.Time
 	pending := 0
 	for _, r := range d.removals {
 		switch {
 		case r.gone:
 			continue
+		case !r.begun && r.before:
+			read = earlier(read, r.asked) // it was collected once
 		case !r.begun:
 			first, last = earlier(first, r.asked), later(last, r.asked)
 		default:
@@ -313,7 +327,18 @@ func (d *deleter) conclude(j *job, began time.Time, found []cloud.Resource) {
 		j.nothing = began
 	}
 	j.proven = d.provenAt(j, own)
-	j.gone = !began.Before(j.proven)
+	if !began.Before(j.proven) {
+		j.gone = !d.silent(j, own) || d.absences.believe(j.ref.Token, time.Now())
+	}
+	if !j.gone && !began.Before(j.proven) {
+		j.err = cloud.Errorf(cloud.Conflict, "nothing of the machine is found, and too many others are missing at the same time for that to be believed: see the CloudAccount")
+	}
+}
+
+// silent tells whether nothing but silence says that a machine is gone: its instance was recorded, the cloud shows no end of
+// it, and nobody has asked for one.
+func (d *deleter) silent(j *job, own []cloud.Resource) bool {
+	return j.ref.ProviderID != "" && !recorded(own, j.ref) && !j.before && !j.lost && len(j.accepted) == 0
 }
 
 // provenAt is the earliest beginning of a live read that proves by finding nothing that nothing is there.
@@ -333,7 +358,7 @@ func (d *deleter) provenAt(j *job, own []cloud.Resource) time.Time {
 		return later(made, j.nothing).Add(a.cloud.Traits.ReadLag)
 	default:
 		// A create of which no one knows may take effect until Settle after now, when none is sent any more.
-		return later(j.asked.Add(a.times.Settle), j.nothing).Add(a.cloud.Traits.ReadLag)
+		return later(j.asked.Add(a.createHorizon()), j.nothing).Add(a.cloud.Traits.ReadLag)
 	}
 }
 

@@ -14,10 +14,10 @@ import (
 
 // gone asks for the deletion as a controller does, which writes down the provider ID that it learns.
 func gone(a *Account, ref *cloud.Reference) bool {
-	d := a.Delete(*ref)
+	d := a.Delete(*ref, time.Now())
 	if ref.ProviderID == "" && d.Instance != nil {
 		ref.ProviderID = d.Instance.ProviderID
-		d = a.Delete(*ref)
+		d = a.Delete(*ref, time.Now())
 	}
 	return d.Gone
 }
@@ -56,7 +56,7 @@ func TestDeleteOne(t *testing.T) {
 				if s.count("m") != told+1 {
 					t.Errorf("told %d times", s.count("m")-told)
 				}
-				if d := a.Delete(ref); !d.Gone || d.Left != nil || d.Err != nil {
+				if d := a.Delete(ref, time.Now()); !d.Gone || d.Left != nil || d.Err != nil {
 					t.Errorf("asked again: %+v", d)
 				}
 				if n := c.count("terminate", "describe"); n > 6+dependants {
@@ -80,7 +80,7 @@ func (c *testCloud) observed(a *Account, n int) (refs []cloud.Reference) {
 		}
 	})
 	for _, ref := range refs {
-		a.Observe(ref)
+		a.Observe(ref, true)
 	}
 	return refs
 }
@@ -95,7 +95,7 @@ func TestDeleteMany(t *testing.T) {
 		listed := c.count("list")
 		start := time.Now()
 		for _, ref := range refs {
-			a.Delete(ref)
+			a.Delete(ref, time.Now())
 			time.Sleep(35 * time.Second / 300)
 		}
 		for _, ref := range refs {
@@ -131,7 +131,7 @@ func TestDeleteManySlowly(t *testing.T) {
 				const span = 35 * time.Second
 				start := time.Now()
 				for _, ref := range refs[:300] {
-					a.Delete(ref)
+					a.Delete(ref, time.Now())
 					time.Sleep(span / 300)
 				}
 				for _, ref := range refs[:300] {
@@ -179,7 +179,7 @@ func TestDeleteInSteps(t *testing.T) {
 					c.with(func() { c.change(c.made["m"], cloud.StateStopped) })
 				}
 				time.Sleep(time.Minute)
-				a.Delete(ref)
+				a.Delete(ref, time.Now())
 				until(t, test.atMost, "removed", func() bool { return len(c.alive("m")) == 0 })
 				remove(t, a, ref, 10*time.Second)
 				if n := c.count("terminate"); n != test.steps {
@@ -222,7 +222,7 @@ func TestDeleteHesitantly(t *testing.T) {
 		refs := c.observed(a, 301)
 		time.Sleep(30 * time.Second)
 		for i, ref := range refs[:300] {
-			a.Delete(ref)
+			a.Delete(ref, time.Now())
 			if i%6 == 5 {
 				time.Sleep(1800 * time.Millisecond)
 			}
@@ -238,7 +238,7 @@ func TestDeleteHesitantly(t *testing.T) {
 			t.Errorf("%d live reads", n)
 		}
 		before := c.count("terminate")
-		a.Delete(refs[300])
+		a.Delete(refs[300], time.Now())
 		until(t, 1500*time.Millisecond, "it is asked to go", func() bool { return c.count("terminate") > before })
 	})
 }
@@ -257,7 +257,7 @@ func TestDeleteAtOnce(t *testing.T) {
 			}
 		})
 		for _, ref := range refs {
-			a.Delete(ref) // by a process that has listed nothing yet
+			a.Delete(ref, time.Now()) // by a process that has listed nothing yet
 		}
 		for _, ref := range refs {
 			remove(t, a, ref, time.Minute)
@@ -294,7 +294,7 @@ func TestSettle(t *testing.T) {
 		if _, err := a.Ensure(t.Context(), request("late"), nil); cloud.CodeOf(err) != cloud.Unavailable {
 			t.Fatal(err)
 		}
-		a.Delete(late)
+		a.Delete(late, time.Now())
 		if took := remove(t, a, never, 2*time.Minute); took < a.times.Settle || took > a.times.Settle+10*time.Second {
 			t.Errorf("never made: gone after %s", took)
 		}
@@ -322,17 +322,17 @@ func TestRecordedBeforeGone(t *testing.T) {
 			c.with(func() { id = "test:///" + c.make("m", "own", "a").ID })
 			ref := cloud.Reference{Token: "m", OwnershipID: "own"}
 			if listed {
-				a.Observe(ref)
+				a.Observe(ref, true)
 				time.Sleep(time.Minute)
 			}
 			told := s.count("m")
-			until(t, 10*time.Second, "seen", func() bool { return seen(a.Delete(ref)) == id })
+			until(t, 10*time.Second, "seen", func() bool { return seen(a.Delete(ref, time.Now())) == id })
 			reads := c.count("describe")
 			time.Sleep(time.Minute)
 			if n := c.count("describe") - reads; n > 3 {
 				t.Errorf("%d live reads while it waited", n)
 			}
-			if d := a.Delete(ref); d.Gone || seen(d) != id || len(c.alive("m")) != 2 || s.count("m") != told+1 {
+			if d := a.Delete(ref, time.Now()); d.Gone || seen(d) != id || len(c.alive("m")) != 2 || s.count("m") != told+1 {
 				t.Errorf("%+v, alive: %v, told %d times", d, c.alive("m"), s.count("m")-told)
 			}
 			if took := remove(t, a, ref, time.Minute); took > 10*time.Second {
@@ -390,9 +390,9 @@ func TestForeignIsNeverDeleted(t *testing.T) {
 			c.make("m", "own", "a")
 		})
 		ref := cloud.Reference{Token: "m", OwnershipID: "own", ProviderID: "test:///i-0002"}
-		a.Delete(ref)
+		a.Delete(ref, time.Now())
 		time.Sleep(10 * time.Minute)
-		d := a.Delete(ref)
+		d := a.Delete(ref, time.Now())
 		if d.Gone || cloud.CodeOf(d.Err) != cloud.Conflict || len(d.Left) != 2 || s.count("m") != 1 {
 			t.Errorf("%+v, told %d times", d, s.count("m"))
 		}
@@ -445,23 +445,23 @@ func TestNewCredentials(t *testing.T) {
 		a := s.account(t)
 		ref, kept := running(t, a, "m"), running(t, a, "kept")
 		c.with(func() { c.credential = "new" })
-		a.Delete(ref)
+		a.Delete(ref, time.Now())
 		time.Sleep(20 * time.Minute)
-		if d := a.Delete(ref); d.Gone || cloud.CodeOf(d.Err) != cloud.Unauthorized {
+		if d := a.Delete(ref, time.Now()); d.Gone || cloud.CodeOf(d.Err) != cloud.Unauthorized {
 			t.Errorf("%+v", d)
 		}
-		if o := a.Observe(kept); o.Gone || o.Instance == nil || a.Inventory().Fresh {
+		if o := a.Observe(kept, true); o.Gone || o.Instance == nil || a.Inventory().Fresh {
 			t.Errorf("%+v, fresh %t", o, a.Inventory().Fresh)
 		}
 		if n := len(c.log()); n > 100 {
 			t.Errorf("%d calls in 20 minutes", n)
 		}
 		b := s.account(t, func(cfg *AccountConfig) { cfg.Credentials = map[string][]byte{"token": []byte("new")} })
-		took := until(t, time.Minute, "gone", func() bool { return b.Delete(ref).Gone })
+		took := until(t, time.Minute, "gone", func() bool { return b.Delete(ref, time.Now()).Gone })
 		if took > 6*time.Second {
 			t.Errorf("gone %s after the new credentials came", took)
 		}
-		if !b.Inventory().Fresh || b.Observe(kept).Instance == nil {
+		if !b.Inventory().Fresh || b.Observe(kept, true).Instance == nil {
 			t.Errorf("%+v", b.Inventory())
 		}
 	})
@@ -479,7 +479,7 @@ func TestOneFailureAmongMany(t *testing.T) {
 		}
 		c.with(func() { c.protected = "i-0004" })
 		for _, ref := range refs {
-			a.Delete(ref)
+			a.Delete(ref, time.Now())
 		}
 		for i, ref := range refs {
 			if i != 3 {
@@ -487,7 +487,7 @@ func TestOneFailureAmongMany(t *testing.T) {
 			}
 		}
 		time.Sleep(5 * time.Minute)
-		if d := a.Delete(refs[3]); d.Gone || cloud.CodeOf(d.Err) != cloud.InvalidSpec || len(d.Left) != 1 {
+		if d := a.Delete(refs[3], time.Now()); d.Gone || cloud.CodeOf(d.Err) != cloud.InvalidSpec || len(d.Left) != 1 {
 			t.Errorf("%+v", d)
 		}
 		if n := c.count("terminate"); n > 20 {
@@ -521,7 +521,7 @@ func TestBusyStop(t *testing.T) {
 		refs := c.observed(a, 100)
 		time.Sleep(time.Minute)
 		for _, ref := range refs {
-			a.Delete(ref)
+			a.Delete(ref, time.Now())
 		}
 		time.Sleep(30 * time.Second)
 		c.with(func() {
@@ -563,7 +563,7 @@ func TestSlowLooks(t *testing.T) {
 			c.with(func() { c.latency = took })
 			start := time.Now()
 			for _, ref := range refs { // 1 every 6 s, so that some look is always due
-				a.Delete(ref)
+				a.Delete(ref, time.Now())
 				time.Sleep(10 * time.Minute / 100)
 			}
 			if n := c.count("describe"); n > most {
@@ -587,7 +587,7 @@ func TestDeletedAreNotListed(t *testing.T) {
 		refs := c.observed(a, 10)
 		time.Sleep(time.Minute)
 		for _, ref := range refs {
-			a.Delete(ref)
+			a.Delete(ref, time.Now())
 		}
 		time.Sleep(time.Minute)
 		listed, heard := c.count("list"), p.count()
@@ -601,7 +601,7 @@ func TestDeletedAreNotListed(t *testing.T) {
 		if state := a.Inventory(); !state.Fresh || s.flips() != 0 {
 			t.Errorf("%+v, told %d times", state, s.flips())
 		}
-		a.Observe(ensure(t, a, "m"))
+		a.Observe(ensure(t, a, "m"), true)
 		time.Sleep(10 * time.Second)
 		if c.count("list") == listed || p.count() == heard || s.flips() != 0 {
 			t.Errorf("another machine: %d listings, %d questions, told %d times", c.count("list")-listed, p.count()-heard, s.flips())
@@ -620,7 +620,7 @@ func TestForgetWhileDeleting(t *testing.T) {
 		a := s.account(t)
 		ref := running(t, a, "m")
 		told := s.count("m")
-		a.Delete(ref)
+		a.Delete(ref, time.Now())
 		time.Sleep(2 * time.Second)
 		a.Forget("m")
 		n := len(c.log())

@@ -48,7 +48,7 @@ func (f *follower) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		a := f.account()
 		driver, able := a.driver.(cloud.Follower)
-		if !able || !f.inventory.wanted() {
+		if !able || !f.inventory.wanted() || a.place.admits() != nil {
 			failures = 0
 			f.hearing.tell(nil)
 			sleepUntil(ctx, time.Time{}, f.wakeup)
@@ -159,13 +159,37 @@ func (v *inventory) follow(c cloud.Change) {
 		}
 		at := c.At.Add(-streamLag)
 		v.complete = later(v.complete, at)
-		changed = v.take(at, v.listed)
+		changed = v.age(at)
 	default:
 		changed = v.hear(c)
 	}
 	v.wake()
 	v.mu.Unlock()
 	v.changed(changed)
+}
+
+// age drops what was seen before a time as of which everything has been told. Only machines of which something was seen
+// otherwise, or that are new, are looked at: a sign of life is no reason to look at all of them.
+func (v *inventory) age(at time.Time) (changed []string) {
+	lag := v.account().cloud.Traits.ReadLag
+	for token, sightings := range v.seen {
+		kept := slices.DeleteFunc(sightings, func(s sighting) bool { return !s.at.Add(lag).After(at) })
+		if v.seen[token] = kept; len(kept) == 0 {
+			delete(v.seen, token)
+		}
+		v.unjudged[token] = struct{}{}
+	}
+	for token := range v.unjudged {
+		w := v.watches[token]
+		if w == nil {
+			continue
+		}
+		if v.judge(w, time.Now()); v.update(w) {
+			changed = append(changed, token)
+		}
+	}
+	clear(v.unjudged)
+	return changed
 }
 
 // hear takes what a machine has now. It is newer than what was seen before of the same resources: where it is not, what is will follow.

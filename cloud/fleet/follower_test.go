@@ -141,7 +141,7 @@ func TestFollowedIsNotListed(t *testing.T) {
 		refs := c.observed(a, 40)
 		time.Sleep(15 * time.Second)
 		for _, ref := range refs {
-			if o := a.Observe(ref); o.Instance == nil || o.Instance.State != cloud.StateRunning || s.count(ref.Token) != 2 { // that it is there, and that it runs
+			if o := a.Observe(ref, true); o.Instance == nil || o.Instance.State != cloud.StateRunning || s.count(ref.Token) != 2 { // that it is there, and that it runs
 				t.Errorf("%+v, told %d times", o, s.count(ref.Token))
 			}
 		}
@@ -157,7 +157,7 @@ func TestFollowedIsNotListed(t *testing.T) {
 			t.Errorf("%d live reads", n)
 		}
 		for _, ref := range refs { // which leaves them to who looks for himself
-			a.Delete(ref)
+			a.Delete(ref, time.Now())
 		}
 		time.Sleep(time.Second)
 		if _, open := p.count(); open != 0 {
@@ -181,14 +181,14 @@ func TestFollowedVanishes(t *testing.T) {
 		refs := c.observed(a, 10)
 		time.Sleep(80 * time.Second) // 20 after a sign of life
 		c.vanish(refs[0].Token, true)
-		until(t, 2*time.Second, "gone", func() bool { return a.Observe(refs[0]).Gone })
+		until(t, 2*time.Second, "gone", func() bool { return a.Observe(refs[0], true).Gone })
 		if l, d := c.count("list"), c.count("describe"); l != 1 || d != 1 {
 			t.Errorf("%d listings, %d live reads", l, d)
 		}
 		// Nobody tells of what was never there: the next sign of life does.
 		lost := cloud.Reference{Token: "lost", OwnershipID: "own", ProviderID: "test:///i-9999"}
-		a.Observe(lost)
-		until(t, 2*time.Minute, "gone", func() bool { return a.Observe(lost).Gone })
+		a.Observe(lost, true)
+		until(t, 2*time.Minute, "gone", func() bool { return a.Observe(lost, true).Gone })
 		if l := c.count("list"); l != 1 {
 			t.Errorf("%d listings", l)
 		}
@@ -206,7 +206,7 @@ func TestSilenceIsNotHealth(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		p.set(func() { p.mute = true })
 		c.vanish(refs[0].Token, false)
-		until(t, streamSilence+time.Minute, "gone", func() bool { return a.Observe(refs[0]).Gone })
+		until(t, streamSilence+time.Minute, "gone", func() bool { return a.Observe(refs[0], true).Gone })
 		time.Sleep(10 * time.Minute)
 		n := c.count("list")
 		if n < 9 || n > 12 || !a.Inventory().Fresh || s.flips() != 0 {
@@ -237,7 +237,7 @@ func TestBrokenStream(t *testing.T) {
 				time.Sleep(time.Minute)
 				p.set(func() { breaks(p) })
 				c.vanish(refs[0].Token, false)
-				until(t, time.Minute, "gone", func() bool { return a.Observe(refs[0]).Gone })
+				until(t, time.Minute, "gone", func() bool { return a.Observe(refs[0], true).Gone })
 				time.Sleep(time.Hour)
 				if n := c.count("list"); n < 55 || n > 80 {
 					t.Errorf("%d listings in an hour", n)
@@ -288,7 +288,7 @@ func TestStreamBehindACreate(t *testing.T) {
 		for i := range 100 {
 			ref := ensure(t, a, fmt.Sprint("m-", i))
 			for range 10 {
-				if o := a.Observe(ref); o.Instance == nil || o.Gone {
+				if o := a.Observe(ref, true); o.Instance == nil || o.Gone {
 					t.Fatalf("%+v", o)
 				}
 				time.Sleep(300 * time.Millisecond)

@@ -51,8 +51,9 @@ func (h *herald) wake() {
 func (h *herald) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
-		driver, able := h.account().driver.(cloud.Herald)
-		if !able || !h.inventory.observed() {
+		a := h.account()
+		driver, able := a.driver.(cloud.Herald)
+		if !able || !h.inventory.observed() || a.place.admits() != nil {
 			failures = 0
 			h.tell(nil)
 			sleepUntil(ctx, time.Time{}, h.wakeup)
@@ -162,7 +163,7 @@ func (v *inventory) heed(news []cloud.News) (settled []cloud.News) {
 func (v *inventory) put(w *watch, n cloud.News) (told, done bool) {
 	switch {
 	case w == nil:
-		return false, false // it may be a machine that is not known yet
+		return false, !n.Ending // it may be a machine that is not known yet, and what concerns nobody is not kept
 	case w.deleting || w.gone:
 		return false, true
 	case n.Changed:

@@ -162,7 +162,7 @@ func TestNewsComeUntilRecorded(t *testing.T) {
 		if s.count("m") != before+1 {
 			t.Errorf("told %d times", s.count("m")-before)
 		}
-		if o := a.Observe(ref); !o.Instance.Ending || o.Instance.Notice != "taken back" {
+		if o := a.Observe(ref, true); !o.Instance.Ending || o.Instance.Notice != "taken back" {
 			t.Errorf("%+v", o.Instance)
 		}
 		time.Sleep(100 * time.Second)
@@ -173,17 +173,17 @@ func TestNewsComeUntilRecorded(t *testing.T) {
 		s.end() // as a crash would
 		s = c.listenAt(t, p)
 		a = s.account(t)
-		a.Observe(ref)
-		until(t, time.Minute, "the next process knows", func() bool { o := a.Observe(ref); return o.Instance != nil && o.Instance.Ending })
+		a.Observe(ref, true)
+		until(t, time.Minute, "the next process knows", func() bool { o := a.Observe(ref, true); return o.Instance != nil && o.Instance.Ending })
 
 		a.Recorded(ref.Token, &cloud.Resource{Notice: "something else"})
 		time.Sleep(time.Minute)
 		if p.left() != 1 {
 			t.Error("dismissed although what is on record is older")
 		}
-		a.Recorded(ref.Token, a.Observe(ref).Instance)
+		a.Recorded(ref.Token, a.Observe(ref, true).Instance)
 		until(t, time.Minute, "it is dismissed", func() bool { return p.left() == 0 })
-		if !a.Observe(ref).Instance.Ending {
+		if !a.Observe(ref, true).Instance.Ending {
 			t.Error("and forgotten")
 		}
 	})
@@ -210,7 +210,7 @@ func TestNewsOfNobody(t *testing.T) {
 			t.Error("the foreign one went early")
 		}
 		until(t, time.Minute, "the foreign one goes", func() bool { return p.left() == 0 })
-		if o := a.Observe(ref); o.Instance.Ending || s.count("m") != before {
+		if o := a.Observe(ref, true); o.Instance.Ending || s.count("m") != before {
 			t.Errorf("%+v, told %d times", o.Instance, s.count("m")-before)
 		}
 	})
@@ -226,7 +226,7 @@ func TestEndingIsBelievedOfSpotAlone(t *testing.T) {
 		ref := running(t, a, "m")
 		p.send(cloud.News{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
 		time.Sleep(2 * time.Second)
-		if o := a.Observe(ref); o.Instance.Ending || o.Instance.Notice != "taken back" {
+		if o := a.Observe(ref, true); o.Instance.Ending || o.Instance.Notice != "taken back" {
 			t.Errorf("%+v", o.Instance)
 		}
 	})
@@ -243,15 +243,15 @@ func TestChangeIsReadAtOnce(t *testing.T) {
 		time.Sleep(time.Minute)
 		p.send(cloud.News{InstanceID: "i-0001", Changed: true, Receipt: "for nothing"})
 		time.Sleep(2 * time.Second)
-		if o := a.Observe(ref); o.Gone || o.Instance.State != cloud.StateRunning || c.count("describe") != 1 {
+		if o := a.Observe(ref, true); o.Gone || o.Instance.State != cloud.StateRunning || c.count("describe") != 1 {
 			t.Errorf("%+v after %d reads", o, c.count("describe"))
 		}
 		c.vanish("m", false)
 		p.send(cloud.News{InstanceID: "i-0001", Changed: true, Receipt: "1"})
-		a.Delete(other)
+		a.Delete(other, time.Now())
 		p.send(cloud.News{InstanceID: "i-0002", Changed: true, Receipt: "2"})
 		time.Sleep(2 * time.Second)
-		if !a.Observe(ref).Gone {
+		if !a.Observe(ref, true).Gone {
 			t.Error("it is not known to be gone")
 		}
 		if p.left() != 0 {
@@ -280,7 +280,7 @@ func TestDeaf(t *testing.T) {
 		if n := p.count() - asked; n > 25 {
 			t.Errorf("%d questions in vain", n)
 		}
-		if o := a.Observe(ref); o.Gone || !a.Inventory().Fresh {
+		if o := a.Observe(ref, true); o.Gone || !a.Inventory().Fresh {
 			t.Errorf("%+v", o)
 		}
 		p.fail(nil)

@@ -4,6 +4,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,31 +17,34 @@ import (
 // inventory is what is known of an account's machines: one complete listing serves all of them. What a listing misses
 // is not gone; that is concluded from live reads alone.
 type inventory struct {
-	account func() *Account
-	changed func(tokens []string) // called without the lock, must not block
-	flipped func()                // the same
-	random  func() float64
-	wakeup  chan struct{}
+	account  func() *Account
+	absences *absences
+	changed  func(tokens []string) // called without the lock, must not block
+	flipped  func()                // the same
+	random   func() float64
+	wakeup   chan struct{}
 
-	mu      sync.Mutex
-	listed  map[string][]cloud.Resource // the last complete listing, by token
-	atLeast time.Duration               // how often to list although no machine is observed; 0: not at all
-	seen    map[string][]sighting       // what is newer than that listing, by token
-	watches map[string]*watch           // the machines that someone is interested in, by token
+	mu       sync.Mutex
+	listed   map[string][]cloud.Resource // the last complete listing, by token
+	atLeast  time.Duration               // how often to list although no machine is observed; 0: not at all
+	seen     map[string][]sighting       // what is newer than that listing, by token
+	watches  map[string]*watch           // the machines that someone is interested in, by token
+	unjudged map[string]struct{}         // those that no listing or sign of life has been held against yet
 
-	began    time.Time     // of the latest listing, complete or not; zero: none yet, or one is wanted at once
-	complete time.Time     // when the last complete one began
-	took     time.Duration // from then on, until it was complete
-	urgent   time.Time     // since when the listings are frequent; zero: they are not
-	failures int           // since the last complete one
-	retryAt  time.Time     // not before, after a failure
-	err      error
-	asked    time.Time // since when a Follower is expected to tell; zero: it is not
-	heard    time.Time // when it last did
-	unheard  bool      // it has failed
-	jitter   float64   // of the interval to the next listing, drawn once for each
-	fresh    bool      // as last told
-	refused  bool      // as last told: the credentials do not work
+	began            time.Time     // of the latest listing, complete or not; zero: none yet, or one is wanted at once
+	complete         time.Time     // when the last complete one began
+	took             time.Duration // from then on, until it was complete
+	urgent           time.Time     // since when the listings are frequent; zero: they are not
+	limit, lastLimit time.Duration // of the next listing, and of the last one
+	failures         int           // since the last complete one
+	retryAt          time.Time     // not before, after a failure
+	err              error
+	asked            time.Time // since when a Follower is expected to tell; zero: it is not
+	heard            time.Time // when it last did
+	unheard          bool      // it has failed
+	jitter           float64   // of the interval to the next listing, drawn once for each
+	fresh            bool      // as last told
+	refused          bool      // as last told: the credentials do not work
 }
 
 // sighting is a resource seen otherwise than in a listing: when it was made, or in a live read.
@@ -65,22 +69,30 @@ type watch struct {
 	absent         bool
 	missed, readAt time.Time
 	gone           bool
-	last           *cloud.Resource // the instance as last seen
-	reported       Observation
+	silently       bool // gone because nothing was found, and not because the cloud has recorded its end
+	seen           bool // something of the machine was seen, by this process or one before it
+	neverSeen      bool // live reads found nothing, and nothing was ever seen
+	// settling is since when looks are to prove that an open create has made nothing; zero: they are not. settled: they have.
+	settling time.Time
+	settled  bool
+	told     bool            // the same, as last told
+	last     *cloud.Resource // the instance as last seen
+	reported Observation
 	// news is what the cloud told of the instance, and recorded that the machine's controller has it on record.
 	news     *cloud.News
 	recorded bool
 }
 
-func newInventory(account func() *Account, changed func([]string), flipped func(), random func() float64) *inventory {
+func newInventory(account func() *Account, absences *absences, changed func([]string), flipped func(), random func() float64) *inventory {
 	return &inventory{
-		account: account, changed: changed, flipped: flipped, random: random,
-		wakeup:  make(chan struct{}, 1),
-		listed:  map[string][]cloud.Resource{},
-		seen:    map[string][]sighting{},
-		watches: map[string]*watch{},
-		fresh:   true,
-		jitter:  1,
+		account: account, absences: absences, changed: changed, flipped: flipped, random: random,
+		wakeup:   make(chan struct{}, 1),
+		listed:   map[string][]cloud.Resource{},
+		seen:     map[string][]sighting{},
+		watches:  map[string]*watch{},
+		unjudged: map[string]struct{}{},
+		fresh:    true,
+		jitter:   1,
 	}
 }
 
@@ -123,7 +135,7 @@ func (v *inventory) isRefused() bool { return cloud.CodeOf(v.err) == cloud.Unaut
 func (v *inventory) tellFreshness() {
 	v.mu.Lock()
 	fresh, refused := v.isFresh(time.Now()), v.isRefused()
-	flip := fresh != v.fresh || refused != v.refused
+	flip := v.absences.flipped(time.Now()) || fresh != v.fresh || refused != v.refused
 	v.fresh, v.refused = fresh, refused
 	v.mu.Unlock()
 	if flip {
@@ -156,14 +168,37 @@ func (v *inventory) state() InventoryState {
 	return s
 }
 
+// longestListing is how much time one complete listing may have at most.
+const longestListing = 30 * time.Minute
+
+// listLimit is how much time the next listing has: as much as a fleet of this size takes, and more after one that was cut off.
+func (v *inventory) listLimit() time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.lastLimit = max(v.limit, v.account().times.List)
+	return v.lastLimit
+}
+
 // list makes one complete listing, or notes why there is none.
 func (v *inventory) list(ctx context.Context) {
 	began := time.Now()
-	resources, err := v.account().list(ctx)
+	resources, err := v.account().list(ctx, v.listLimit())
 	if ctx.Err() != nil {
 		return
 	}
 	v.mu.Lock()
+	v.limit = v.account().times.List
+	if took := time.Since(began); err == nil {
+		v.limit = max(v.limit, 3*took)
+	} else if took >= v.lastLimit {
+		v.limit = min(2*v.lastLimit, longestListing)
+	}
+	var queued *cloud.Queued
+	if errors.As(err, &queued) { // its turn has not come: nothing has failed
+		v.retryAt = time.Now().Add(queued.After)
+		v.mu.Unlock()
+		return
+	}
 	v.began, v.err, v.retryAt = began, err, time.Time{}
 	v.jitter = 0.9 + 0.2*v.random()
 	if err != nil {
@@ -195,6 +230,7 @@ func (v *inventory) take(began time.Time, listed map[string][]cloud.Resource) (c
 			delete(v.seen, token)
 		}
 	}
+	clear(v.unjudged)
 	for token, w := range v.watches {
 		w.joined = false
 		v.judge(w, time.Now())
@@ -215,16 +251,29 @@ func byToken(resources []cloud.Resource) map[string][]cloud.Resource {
 
 // judge decides, after a complete listing, whether a recorded instance must be looked for.
 func (v *inventory) judge(w *watch, now time.Time) {
-	if w.gone || w.deleting || w.ref.ProviderID == "" {
+	if w.deleting || w.ref.ProviderID == "" {
 		return
 	}
-	absent := len(living(v.own(w.ref))) == 0
+	own := v.own(w.ref)
+	absent := len(living(own)) == 0
+	w.seen = w.seen || len(own) > 0
+	if w.gone && (absent || !w.silently) {
+		return // the end that a cloud has recorded is not taken back by a listing that is older
+	}
 	if absent && !w.absent {
 		w.readAt = now
 	}
 	if w.absent = absent; !absent {
-		w.missed = time.Time{}
+		v.isThere(w)
+	} else if w.seen && !recorded(own, w.ref) {
+		v.absences.miss(w.ref.Token)
 	}
+}
+
+// isThere takes back all that was concluded from a machine's absence.
+func (v *inventory) isThere(w *watch) {
+	w.absent, w.missed, w.seen, w.gone, w.silently, w.neverSeen = false, time.Time{}, true, false, false, false
+	v.absences.found(w.ref.Token)
 }
 
 // confirm looks, in one live read, for the instances that the listing lacks.
@@ -259,12 +308,17 @@ func (v *inventory) confirm(ctx context.Context) {
 	v.changed(changed)
 }
 
+// suspect tells whether live reads are to say what became of the machine.
+func (w *watch) suspect() bool {
+	return !w.deleting && !w.gone && (w.absent || !w.settling.IsZero() && !w.settled)
+}
+
 func (v *inventory) suspects() (refs []cloud.Reference) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
 	for _, w := range v.watches {
-		if w.absent && !w.deleting && !w.gone && !now.Before(w.readAt) {
+		if w.suspect() && !now.Before(w.readAt) {
 			refs = append(refs, w.ref)
 		}
 	}
@@ -275,24 +329,63 @@ func (v *inventory) suspects() (refs []cloud.Reference) {
 // conclude draws what a live read says of one machine. Only an answer that the instance is terminated, or two that it is
 // not there with the time between them in which the cloud may contradict itself, mean that it is gone.
 func (v *inventory) conclude(w *watch, began time.Time, found []cloud.Resource) {
-	consistency := v.account().cloud.Traits.ReadLag
+	lag := v.account().cloud.Traits.ReadLag
 	own := ownedBy(found, w.ref.OwnershipID)
+	known := later(w.known, w.settling)
 	switch {
 	case len(living(own)) > 0:
-		w.absent, w.missed = false, time.Time{}
+		v.isThere(w)
+		w.settling = time.Time{}
+		v.sight(w.ref.Token, own, began)
+	case !w.settling.IsZero() && len(own) > 0:
+		w.settling = time.Time{} // it was made, and has ended: the next create says so
 		v.sight(w.ref.Token, own, began)
 	case recorded(own, w.ref):
+		v.absences.found(w.ref.Token)
 		w.gone = true
 		v.sight(w.ref.Token, own, began)
-	case w.missed.IsZero() && consistency > 0:
+	case w.missed.IsZero() && lag > 0:
 		w.missed = began
-		w.readAt = later(began, w.known).Add(consistency)
-	case began.Sub(w.missed) >= consistency && began.Sub(w.known) >= consistency:
-		w.gone = true
+		w.readAt = later(began, known).Add(lag)
+	case (w.missed.IsZero() || began.Sub(w.missed) >= lag) && began.Sub(known) >= lag:
+		v.isNotThere(w)
+	default:
+		w.readAt = later(w.missed, known).Add(lag)
+	}
+}
+
+// isNotThere draws the conclusion from live reads that found nothing, as often as they must.
+func (v *inventory) isNotThere(w *watch) {
+	idle, _ := v.intervals()
+	switch {
+	case !w.settling.IsZero():
+		w.settled = true
+	case !w.seen:
+		w.neverSeen = true
+		w.readAt = time.Now().Add(idle)
+	case v.absences.believe(w.ref.Token, time.Now()):
+		w.gone, w.silently = true, true
 		v.drop(w.ref.Token)
 	default:
-		w.readAt = later(w.missed, w.known).Add(consistency)
+		w.readAt = time.Now().Add(idle)
 	}
+}
+
+// settle tells whether looks have proved that an open create has made nothing, and has them made.
+func (v *inventory) settle(ref cloud.Reference) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := v.watches[ref.Token]
+	if w == nil {
+		w = &watch{ref: ref}
+		v.watches[ref.Token] = w
+	}
+	if w.settling.IsZero() && !w.settled && len(v.of(ref.Token)) == 0 {
+		w.settling = time.Now().Add(v.account().createHorizon())
+		w.readAt = w.settling
+		v.wake()
+	}
+	return w.settled
 }
 
 func later(a, b time.Time) time.Time {
@@ -306,9 +399,10 @@ func later(a, b time.Time) time.Time {
 func (v *inventory) update(w *watch) bool {
 	now := v.look(w)
 	v.expect(w, now)
-	if w.deleting || (now.Gone && w.reported.Gone) || reflect.DeepEqual(now, w.reported) {
+	if w.deleting || (now.Gone && w.reported.Gone) || (reflect.DeepEqual(now, w.reported) && w.settled == w.told) {
 		return false
 	}
+	w.told = w.settled
 	w.reported = now
 	return true
 }
@@ -368,7 +462,11 @@ func (v *inventory) drop(token string) {
 func (v *inventory) adopt(req cloud.Request) (*cloud.Resource, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if w := v.watches[req.Token]; w != nil && w.gone {
+	w := v.watches[req.Token]
+	if w != nil { // a create settles more than a look
+		w.settling, w.settled, w.told = time.Time{}, false, false
+	}
+	if w != nil && w.gone {
 		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: its instance is gone, and is not made again", req.Namespace, req.Name)
 	}
 	all := v.of(req.Token)
@@ -417,7 +515,7 @@ func (v *inventory) interest(req cloud.Request, r cloud.Resource) {
 }
 
 // observe reports a machine and watches it.
-func (v *inventory) observe(ref cloud.Reference, deleting bool) Observation {
+func (v *inventory) observe(ref cloud.Reference, seen, deleting bool) Observation {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	w := v.watches[ref.Token]
@@ -426,9 +524,14 @@ func (v *inventory) observe(ref cloud.Reference, deleting bool) Observation {
 		v.watches[ref.Token] = w
 		v.wake()
 	}
-	w.ref, w.deleting = ref, deleting
+	w.ref, w.deleting, w.seen = ref, deleting, w.seen || seen
+	if ref.ProviderID != "" {
+		v.absences.record(ref.Token)
+		w.settling = time.Time{}
+	}
 	if ref.ProviderID != "" && w.known.IsZero() {
 		w.known = time.Now()
+		v.unjudged[ref.Token] = struct{}{}
 	}
 	wasStarting := !w.starting.IsZero()
 	v.update(w)
@@ -449,15 +552,16 @@ func (v *inventory) joined(token string) {
 	}
 }
 
-// leave hands the machine to the deleter, and returns since when its creation is known to have ended.
-func (v *inventory) leave(token string) (known time.Time) {
+// leave hands the machine to the deleter, and returns since when its creation is known to have ended, and whether its
+// instance is known to be gone.
+func (v *inventory) leave(token string) (known time.Time, gone bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if w := v.watches[token]; w != nil {
 		w.deleting = true
-		return w.known
+		return w.known, w.gone
 	}
-	return time.Time{}
+	return time.Time{}, false
 }
 
 // resources are those with the token, as far as they are known.
@@ -478,6 +582,7 @@ func (v *inventory) forget(token string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.watches, token)
+	delete(v.unjudged, token)
 	delete(v.seen, token)
 	v.wake()
 }

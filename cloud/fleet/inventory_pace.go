@@ -24,10 +24,13 @@ const (
 func (v *inventory) next() time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	at := v.listAt(time.Now())
-	for _, w := range v.watches {
-		if w.absent && !w.deleting && !w.gone {
-			at = earlier(at, w.readAt)
+	var at time.Time
+	if v.account().place.admits() == nil {
+		at = v.listAt(time.Now())
+		for _, w := range v.watches {
+			if w.suspect() {
+				at = earlier(at, w.readAt)
+			}
 		}
 	}
 	if v.fresh != v.isFresh(time.Now()) || v.refused != v.isRefused() {
@@ -49,7 +52,7 @@ func (v *inventory) listingDue() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	at := v.listAt(time.Now())
-	return !at.IsZero() && !time.Now().Before(at)
+	return v.account().place.admits() == nil && !at.IsZero() && !time.Now().Before(at)
 }
 
 // listAt is when the next listing is due; zero: never, because no one is interested.
@@ -147,7 +150,7 @@ func (v *inventory) isFresh(now time.Time) bool {
 	switch {
 	case v.unobserved():
 		return true
-	case v.awaiting(now):
+	case v.awaiting(now), v.complete.IsZero() && v.account().place.admits() != nil:
 		return v.fresh
 	}
 	return !v.complete.IsZero() && now.Before(v.staleAt())

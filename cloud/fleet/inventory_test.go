@@ -16,7 +16,7 @@ func running(t *testing.T, a *Account, token string) cloud.Reference {
 	t.Helper()
 	ref := ensure(t, a, token)
 	until(t, time.Minute, token+" runs", func() bool {
-		o := a.Observe(ref)
+		o := a.Observe(ref, true)
 		return o.Instance != nil && o.Instance.State == cloud.StateRunning
 	})
 	return ref
@@ -38,11 +38,11 @@ func TestListingsAreShared(t *testing.T) {
 			refs = append(refs, ensure(t, a, fmt.Sprint(i)))
 		}
 		for _, ref := range refs {
-			a.Observe(ref)
+			a.Observe(ref, true)
 		}
 		time.Sleep(15 * time.Second)
 		for _, ref := range refs {
-			if o := a.Observe(ref); o.Instance == nil || o.Instance.State != cloud.StateRunning || s.count(ref.Token) != 1 {
+			if o := a.Observe(ref, true); o.Instance == nil || o.Instance.State != cloud.StateRunning || s.count(ref.Token) != 1 {
 				t.Errorf("%+v, told %d times", o, s.count(ref.Token))
 			}
 		}
@@ -86,7 +86,7 @@ func TestJoinedAreListed(t *testing.T) {
 		a := c.begin(t).account(t)
 		refs := []cloud.Reference{ensure(t, a, "one"), ensure(t, a, "two")}
 		for _, ref := range refs {
-			a.Observe(ref)
+			a.Observe(ref, true)
 		}
 		listings := func(within time.Duration) int {
 			before := c.count("list")
@@ -104,13 +104,13 @@ func TestJoinedAreListed(t *testing.T) {
 			t.Errorf("%d listings when all have joined", n)
 		}
 		for _, ref := range refs {
-			if o := a.Observe(ref); o.Instance == nil || o.Instance.State != cloud.StateRunning {
+			if o := a.Observe(ref, true); o.Instance == nil || o.Instance.State != cloud.StateRunning {
 				t.Errorf("%+v", o)
 			}
 		}
 
 		c.with(func() { c.start = time.Hour })
-		a.Observe(ensure(t, a, "three"))
+		a.Observe(ensure(t, a, "three"), true)
 		listings(5500 * time.Millisecond)
 		a.Joined("three")
 		if n := listings(3 * time.Second); n != 1 {
@@ -125,7 +125,7 @@ func TestStartingPatience(t *testing.T) {
 		c := newTestCloud(t)
 		c.start = 24 * time.Hour
 		a := c.begin(t).account(t)
-		a.Observe(ensure(t, a, "m"))
+		a.Observe(ensure(t, a, "m"), true)
 		time.Sleep(startingPatience)
 		before := c.count("list")
 		if before < 150 {
@@ -145,7 +145,7 @@ func TestSlowListings(t *testing.T) {
 			c := newTestCloud(t)
 			c.start = time.Hour
 			a := c.begin(t).account(t)
-			a.Observe(ensure(t, a, "m"))
+			a.Observe(ensure(t, a, "m"), true)
 			c.with(func() { c.latency = took })
 			time.Sleep(2 * time.Minute) // until it is known
 			before := c.count("list")
@@ -183,7 +183,7 @@ func TestFailedListingIsNotAbsence(t *testing.T) {
 				})
 				time.Sleep(10 * time.Minute)
 				for _, ref := range refs {
-					if o := a.Observe(ref); o.Gone || o.Instance == nil || o.Instance.State != cloud.StateRunning {
+					if o := a.Observe(ref, true); o.Gone || o.Instance == nil || o.Instance.State != cloud.StateRunning {
 						t.Fatalf("%s: %+v", ref.Token, o)
 					}
 				}
@@ -223,12 +223,12 @@ func TestVanished(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				told := s.count("0")
-				for i := range 5 {
+				for i := range 3 {
 					c.vanish(fmt.Sprint(i), forgotten)
 				}
-				until(t, 67*time.Second, "gone", func() bool { return a.Observe(refs[0]).Gone })
+				until(t, 67*time.Second, "gone", func() bool { return a.Observe(refs[0], true).Gone })
 				for i, ref := range refs {
-					if o := a.Observe(ref); o.Gone != (i < 5) || (o.Instance != nil) != (i >= 5 || !forgotten) {
+					if o := a.Observe(ref, true); o.Gone != (i < 3) || (o.Instance != nil) != (i >= 3 || !forgotten) {
 						t.Errorf("%d: %+v", i, o)
 					}
 				}
@@ -240,8 +240,8 @@ func TestVanished(t *testing.T) {
 				}
 				n := s.count("0")
 				time.Sleep(10 * time.Minute)
-				if !a.Observe(refs[0]).Gone || s.count("0") != n || c.count("describe") != 1 {
-					t.Errorf("later: %+v, told %d more times, %d live reads", a.Observe(refs[0]), s.count("0")-n, c.count("describe"))
+				if !a.Observe(refs[0], true).Gone || s.count("0") != n || c.count("describe") != 1 {
+					t.Errorf("later: %+v, told %d more times, %d live reads", a.Observe(refs[0], true), s.count("0")-n, c.count("describe"))
 				}
 				if _, err := a.Ensure(t.Context(), request("0"), nil); cloud.CodeOf(err) != cloud.Conflict {
 					t.Errorf("made again: %v", err)
@@ -259,7 +259,7 @@ func TestGoneNeedsALiveRead(t *testing.T) {
 		a := c.begin(t).account(t)
 		ref := running(t, a, "m")
 		unrecorded := cloud.Reference{Token: "n", OwnershipID: "own"}
-		a.Observe(unrecorded)
+		a.Observe(unrecorded, true)
 		c.setFault(func(op string) fault {
 			if op == "describe" {
 				return fault{code: string(cloud.Unavailable)}
@@ -268,12 +268,12 @@ func TestGoneNeedsALiveRead(t *testing.T) {
 		})
 		c.vanish("m", true)
 		time.Sleep(time.Hour)
-		if a.Observe(ref).Gone {
+		if a.Observe(ref, true).Gone {
 			t.Error("gone without a live read")
 		}
 		c.setFault(nil)
-		until(t, time.Minute, "gone", func() bool { return a.Observe(ref).Gone })
-		if a.Observe(unrecorded).Gone {
+		until(t, time.Minute, "gone", func() bool { return a.Observe(ref, true).Gone })
+		if a.Observe(unrecorded, true).Gone {
 			t.Error("gone, and was never there")
 		}
 	})
@@ -291,19 +291,19 @@ func TestEventualConsistency(t *testing.T) {
 		for i := range 20 {
 			refs = append(refs, ensure(t, a, fmt.Sprint(i)))
 			for _, ref := range refs {
-				a.Observe(ref)
+				a.Observe(ref, true)
 			}
 		}
 		for range 1200 {
 			for _, ref := range refs {
-				if o := a.Observe(ref); o.Gone || o.Instance == nil {
+				if o := a.Observe(ref, true); o.Gone || o.Instance == nil {
 					t.Fatalf("%s: %+v", ref.Token, o)
 				}
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
 		c.vanish("0", true)
-		took := until(t, 2*time.Minute, "gone", func() bool { return a.Observe(refs[0]).Gone })
+		took := until(t, 2*time.Minute, "gone", func() bool { return a.Observe(refs[0], true).Gone })
 		if took < c.lag {
 			t.Errorf("gone after %s", took)
 		}
@@ -328,7 +328,7 @@ func TestHiddenIsNotGone(t *testing.T) {
 		until(t, 2*time.Minute, "a live read missed it", func() bool { return c.count("describe") == 1 })
 		c.with(func() { c.resources[hidden.ID] = &hidden })
 		time.Sleep(10 * time.Minute)
-		if o := a.Observe(ref); o.Gone || o.Instance == nil {
+		if o := a.Observe(ref, true); o.Gone || o.Instance == nil {
 			t.Errorf("%+v", o)
 		}
 	})

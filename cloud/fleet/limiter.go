@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 )
@@ -62,6 +64,66 @@ func (l *limiter) configure(limits cloud.Limits) {
 	l.create.configure(below(limits.Create))
 	l.delete.configure(below(limits.Delete))
 	l.read.configure(below(limits.Read))
+}
+
+// sharedLimiters holds the limiter of all accounts that have proved the same place: what the cloud throttles together. The
+// largest limits that any of them asks for are in force, so that none of them slows another. Its zero value is ready for use.
+type sharedLimiters struct {
+	mu  sync.Mutex
+	all map[string]*sharedLimiter // by cloud and place
+}
+
+type sharedLimiter struct {
+	*limiter
+	users map[types.NamespacedName]cloud.Limits
+}
+
+// join has an account share the limiter of its place.
+func (s *sharedLimiters) join(a *Account) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[string]*sharedLimiter{}
+	}
+	key := a.cloud.Name + "|" + a.place.where()
+	shared := s.all[key]
+	if shared == nil {
+		shared = &sharedLimiter{limiter: newLimiter(a.limits), users: map[types.NamespacedName]cloud.Limits{}}
+		s.all[key] = shared
+	}
+	shared.users[a.key] = a.limits
+	shared.agree()
+	a.limiter.Store(shared.limiter)
+}
+
+// leave ends that.
+func (s *sharedLimiters) leave(account types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, shared := range s.all {
+		if _, ok := shared.users[account]; !ok {
+			continue
+		}
+		if delete(shared.users, account); len(shared.users) == 0 {
+			delete(s.all, key)
+		} else {
+			shared.agree()
+		}
+	}
+}
+
+// agree puts the largest of the users' limits in force.
+func (s *sharedLimiter) agree() {
+	var most cloud.Limits
+	larger := func(a *cloud.Limit, b cloud.Limit) {
+		a.PerSecond, a.Burst = max(a.PerSecond, b.PerSecond), max(a.Burst, b.Burst)
+	}
+	for _, l := range s.users {
+		larger(&most.Create, l.Create)
+		larger(&most.Delete, l.Delete)
+		larger(&most.Read, l.Read)
+	}
+	s.configure(most)
 }
 
 // bucket is a token bucket with a queue in front. Whoever finds no token gets a place in the queue and is told when its

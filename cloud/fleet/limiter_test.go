@@ -254,6 +254,9 @@ func TestSharedBucket(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if err := two.proved(testPlace); err != nil {
+			t.Fatal(err)
+		}
 		start := time.Now()
 		var wg sync.WaitGroup
 		var mu sync.Mutex
@@ -277,12 +280,12 @@ func TestSharedBucket(t *testing.T) {
 		if total := max(done[one], done[two]); total < 47*time.Second || total > 49*time.Second {
 			t.Errorf("100 machines at 2/s took %s", total)
 		}
-		if n := len(s.limiters); n != 1 {
+		if n := len(s.limiters.all); n != 1 {
 			t.Errorf("%d limiters", n)
 		}
 		s.Remove(testKey)
 		s.Remove(other)
-		if n := len(s.limiters); n != 0 {
+		if n := len(s.limiters.all); n != 0 {
 			t.Errorf("%d limiters are left", n)
 		}
 	})
@@ -300,9 +303,9 @@ func TestCreatesDoNotStarveDeletes(t *testing.T) {
 		for i := range 200 {
 			wg.Go(func() { ensure(t, a, fmt.Sprint(i)) })
 		}
-		a.Observe(ref)
-		a.Delete(ref)
-		took := until(t, time.Minute, "gone", func() bool { return a.Delete(ref).Gone })
+		a.Observe(ref, true)
+		a.Delete(ref, time.Now())
+		took := until(t, time.Minute, "gone", func() bool { return a.Delete(ref, time.Now()).Gone })
 		if took > 6*time.Second {
 			t.Errorf("deleting took %s", took)
 		}

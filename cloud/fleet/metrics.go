@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,25 +60,40 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.calls, m.errors, m.seconds, m.wait}
 }
 
-// forget removes an account's series.
-func (m *metrics) forget(account string) {
-	m.calls.DeletePartialMatch(prometheus.Labels{"account": account})
-	m.errors.DeletePartialMatch(prometheus.Labels{"account": account})
-}
-
 // meter is metrics for one account.
 type meter struct {
 	*metrics
 	cloud, account string
+
+	mu    sync.Mutex
+	ended bool
+}
+
+// end removes the account's series. What is still under way is counted no more.
+func (m *meter) end() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ended = true
+	m.calls.DeletePartialMatch(prometheus.Labels{"account": m.account})
+	m.errors.DeletePartialMatch(prometheus.Labels{"account": m.account})
+}
+
+// count adds one to a series of the account's.
+func (m *meter) count(of *prometheus.CounterVec, labels ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ended {
+		of.WithLabelValues(append([]string{m.cloud, m.account}, labels...)...).Inc()
+	}
 }
 
 func (m *meter) call(operation, code string, took time.Duration) {
-	m.calls.WithLabelValues(m.cloud, m.account, operation, code).Inc()
+	m.count(m.calls, operation, code)
 	m.seconds.WithLabelValues(m.cloud, operation).Observe(took.Seconds())
 }
 
 func (m *meter) failed(method string, code cloud.Code) {
-	m.errors.WithLabelValues(m.cloud, m.account, method, string(code)).Inc()
+	m.count(m.errors, method, string(code))
 }
 
 func (m *meter) waited(class cloud.Class, d time.Duration) {
@@ -96,7 +112,7 @@ func (s *Accounts) Describe(ch chan<- *prometheus.Desc) {
 func (s *Accounts) Collect(ch chan<- prometheus.Metric) {
 	for _, a := range s.all() {
 		for _, class := range []cloud.Class{cloud.ClassCreate, cloud.ClassDelete, cloud.ClassRead} {
-			queue, share := a.limiter.of(class).load()
+			queue, share := a.limiter.Load().of(class).load()
 			ch <- prometheus.MustNewConstMetric(limiterQueue, prometheus.GaugeValue, float64(queue), a.cloud.Name, a.key.String(), string(class))
 			ch <- prometheus.MustNewConstMetric(limiterRate, prometheus.GaugeValue, share, a.cloud.Name, a.key.String(), string(class))
 		}

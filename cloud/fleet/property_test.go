@@ -142,6 +142,11 @@ func (h *history) play() {
 			}
 		}
 		h.work.Wait()
+		if a := h.session.Get(testKey); a != nil { // a person looks after what is in doubt
+			if doubt := a.Inventory().Doubt; doubt != nil {
+				a.Confirm(doubt.Digest)
+			}
+		}
 		return left == 0
 	})
 	h.reconcile(h.machines[0])
@@ -210,7 +215,7 @@ func (h *history) reconcile(m *machine) {
 				m.ref.ProviderID = made.ProviderID
 			}
 		default:
-			if a.Observe(m.ref).Gone {
+			if a.Observe(m.ref, true).Gone {
 				h.cloud.with(func() {
 					for _, r := range h.cloud.resources {
 						if r.Token == m.ref.Token && r.OwnershipID == "own" && r.Kind == cloud.KindInstance && r.State != cloud.StateTerminated {

@@ -77,7 +77,7 @@ func find(resources []cloud.Resource, r cloud.Resource) int {
 
 // look is the machine as the resources tell it.
 func (v *inventory) look(w *watch) Observation {
-	o := Observation{Gone: w.gone}
+	o := Observation{Gone: w.gone, NeverSeen: w.neverSeen}
 	instances := slices.DeleteFunc(v.own(w.ref), func(r cloud.Resource) bool { return r.Kind != cloud.KindInstance })
 	if w.gone {
 		instances = slices.DeleteFunc(instances, func(r cloud.Resource) bool { return r.State != cloud.StateTerminated })

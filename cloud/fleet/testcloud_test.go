@@ -41,9 +41,11 @@ type testCloud struct {
 	zonal        bool          // a token is good for one zone alone
 	doubt        time.Duration // Consistency, where it is more than lag
 	ending       time.Duration // Ending
+	horizon      time.Duration // CreateHorizon
 	whole        bool          // a machine leaves nothing behind
 	inSteps      bool          // a machine is switched off by one call, and removed by the next
 	credential   string        // the only one that is accepted
+	place        string        // what a probe answers
 	buckets      map[cloud.Class]*plainBucket
 	fault        func(op string) fault // nil: none
 	poison       string                // a token that makes a describe invalid
@@ -95,6 +97,7 @@ func newTestCloud(t *testing.T) *testCloud {
 		stop:       3 * time.Second,
 		latency:    100 * time.Millisecond,
 		credential: "right",
+		place:      testPlace,
 	}
 	c.server = &http.Server{Handler: http.HandlerFunc(c.serve)}
 	go c.server.Serve(c.listener) //nolint:errcheck // it ends with the test
@@ -158,6 +161,7 @@ type wireAnswer struct {
 	Resources     []testResource
 	Codes         []string // of a batch
 	More          bool
+	Place         string
 }
 
 var opClasses = map[string]cloud.Class{"run": cloud.ClassCreate, "terminate": cloud.ClassDelete, "list": cloud.ClassRead, "describe": cloud.ClassRead, "probe": cloud.ClassRead, "offering": cloud.ClassRead}
@@ -247,7 +251,7 @@ func (c *testCloud) do(op string, in wireRequest) wireAnswer {
 		}
 		return a
 	default:
-		return wireAnswer{}
+		return wireAnswer{Place: c.place}
 	}
 }
 

@@ -64,8 +64,8 @@ func (d *testDriver) call(ctx context.Context, op string, in wireRequest) (wireA
 }
 
 func (d *testDriver) Probe(ctx context.Context) (cloud.Info, error) {
-	_, err := d.call(ctx, "probe", wireRequest{})
-	return cloud.Info{FailureDomains: []string{"a", "b"}}, err
+	out, err := d.call(ctx, "probe", wireRequest{})
+	return cloud.Info{Place: out.Place, FailureDomains: []string{"a", "b"}}, err
 }
 
 func (d *testDriver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
@@ -145,7 +145,7 @@ func (c *testCloud) row() cloud.Cloud {
 		Name:   "test",
 		Union:  cloud.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
 		Limits: cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}},
-		Traits: cloud.Traits{ReadLag: max(c.lag, c.doubt), TerminationTime: c.ending, CascadesDelete: c.whole, ZonalIdempotency: c.zonal},
+		Traits: cloud.Traits{CreateHorizon: c.horizon, ReadLag: max(c.lag, c.doubt), TerminationTime: c.ending, CascadesDelete: c.whole, ZonalIdempotency: c.zonal},
 		Batch:  cloud.Batch{Read: 100, Delete: 100},
 		New: func(cfg cloud.Config) (cloud.Driver, error) {
 			if len(cfg.Credentials["token"]) == 0 {
@@ -159,6 +159,9 @@ func (c *testCloud) row() cloud.Cloud {
 		},
 	}
 }
+
+// testPlace is where the accounts of these tests are, unless a test says otherwise.
+const testPlace = "test:here"
 
 var testKey = types.NamespacedName{Namespace: "team", Name: "account"}
 
@@ -242,6 +245,7 @@ func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account
 			Inventory: infrav1.InventorySpec{IdleSeconds: 60, ActiveSeconds: 5},
 		},
 		Credentials: map[string][]byte{"token": []byte("right")},
+		Place:       testPlace,
 	}
 	for _, f := range change {
 		f(&cfg)
@@ -249,6 +253,9 @@ func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account
 	a, err := s.Set(testKey, cfg)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if cfg.Place == testPlace {
+		a.proved(testPlace) // as a probe has it, without a call
 	}
 	return a
 }

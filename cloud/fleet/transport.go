@@ -6,28 +6,36 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/drover-io/drover/cloud"
 )
 
-// newHTTPTransport carries the calls of all accounts where none is given. Connections are few, because the rate
-// limits are low.
-func newHTTPTransport() *http.Transport {
+// NewTransport carries the calls of all accounts. Connections are few, because the rate limits are low. dial makes them;
+// nil: as net/http does.
+func NewTransport(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone() // proxy from the environment, HTTP/2, handshake timeouts
 	t.MaxIdleConns = 64
 	t.MaxIdleConnsPerHost = 8
 	t.IdleConnTimeout = 90 * time.Second
+	// A connection over which packets are lost silently would take one call after the other until the kernel gives it up,
+	// after 15 minutes or so (kubernetes/kubernetes#95981).
+	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second}
+	if dial != nil {
+		t.DialContext = dial
+	}
 	return t
 }
 
 // transport carries one account's calls: it makes them wait for their turn, bounds them in time and counts them.
 type transport struct {
 	base    http.RoundTripper
-	limiter *limiter
+	limiter *atomic.Pointer[limiter]
 	times   Times
 	meter   *meter
 }
@@ -109,7 +117,7 @@ func (t *transport) admit(req *http.Request, op cloud.Operation) error {
 	if s, ok := ctx.Value(stepKey{}).(*step); ok && s.enter(op.Class) {
 		return nil
 	}
-	waited, err := t.limiter.of(op.Class).wait(ctx)
+	waited, err := t.limiter.Load().of(op.Class).wait(ctx)
 	t.meter.waited(op.Class, waited)
 	return err
 }

@@ -24,7 +24,17 @@ func (v *vcsim) connected(t testing.TB) *fleet.Account {
 	row := Cloud()
 	row.New = v.unpinned // trust is in the transport already
 	accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(5 * time.Minute), Transport: v})
-	a, err := accounts.Set(apitypes.NamespacedName{Namespace: "team", Name: "vcenter"}, fleet.AccountConfig{Spec: *v.account, Credentials: credentials()})
+	key, config := apitypes.NamespacedName{Namespace: "team", Name: "vcenter"}, fleet.AccountConfig{Spec: *v.account, Credentials: credentials()}
+	a, err := accounts.Set(key, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := a.Probe(t.Context()) // as the controller does, which pins the place
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Place = info.Place
+	a, err = accounts.Set(key, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +148,7 @@ func TestFollowedFleet(t *testing.T) {
 	var all sync.Map
 	running := func() (n int) {
 		for ref := range all.Range {
-			if o := a.Observe(ref.(cloud.Reference)); o.Instance != nil && o.Instance.State == cloud.StateRunning {
+			if o := a.Observe(ref.(cloud.Reference), true); o.Instance != nil && o.Instance.State == cloud.StateRunning {
 				n++
 			}
 		}
@@ -148,7 +158,7 @@ func TestFollowedFleet(t *testing.T) {
 	calls := v.counted(func() {
 		manage(t, a, machines, func(ref cloud.Reference) {
 			all.Store(ref, true)
-			a.Observe(ref)
+			a.Observe(ref, true)
 		})
 		g.Eventually(running, "5m", "100ms").Should(Equal(machines))
 	})

@@ -56,7 +56,13 @@ func followAccount(t testing.TB) followed {
 	t.Cleanup(func() { cancel(); running.Wait() })
 	spec := account()
 	spec.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
-	a, err := accounts.Set(types.NamespacedName{Namespace: "team-a", Name: "kubevirt"}, fleet.AccountConfig{Spec: *spec, Credentials: secret})
+	key, config := types.NamespacedName{Namespace: "team-a", Name: "kubevirt"}, fleet.AccountConfig{Spec: *spec, Credentials: secret}
+	a, err := accounts.Set(key, config)
+	g.Expect(err).NotTo(HaveOccurred())
+	info, err := a.Probe(t.Context()) // as the controller does, which pins the place
+	g.Expect(err).NotTo(HaveOccurred())
+	config.Place = info.Place
+	a, err = accounts.Set(key, config)
 	g.Expect(err).NotTo(HaveOccurred())
 	return followed{a, proxy}
 }
@@ -79,7 +85,7 @@ func (a followed) make(t testing.TB, owner string) cloud.Reference {
 }
 
 func (a followed) state(ref cloud.Reference) cloud.State {
-	if seen := a.Observe(ref); seen.Instance != nil && !seen.Gone {
+	if seen := a.Observe(ref, true); seen.Instance != nil && !seen.Gone {
 		return seen.Instance.State
 	}
 	return ""
@@ -147,10 +153,10 @@ func TestPool(t *testing.T) {
 	g.Expect(a.Inventory().Instances).To(BeNumerically(">=", machines))
 
 	for _, ref := range refs {
-		a.Delete(ref)
+		a.Delete(ref, time.Now())
 	}
 	until(t, "all are gone", func() bool {
-		return !slices.ContainsFunc(refs, func(r cloud.Reference) bool { return !a.Delete(r).Gone })
+		return !slices.ContainsFunc(refs, func(r cloud.Reference) bool { return !a.Delete(r, time.Now()).Gone })
 	})
 	g.Expect(infra.left(t, owner)).To(BeEmpty())
 	t.Logf("calls to delete them: %v", a.calls())
@@ -171,7 +177,7 @@ func TestFollowed(t *testing.T) {
 		vm := &kubevirtv1.VirtualMachine{}
 		vm.Namespace, vm.Name = namespace, ref.Token
 		NewWithT(t).Expect(infra.Admin.Delete(t.Context(), vm)).To(Succeed())
-		until(t, "the VM is gone", func() bool { return a.Observe(ref).Gone })
+		until(t, "the VM is gone", func() bool { return a.Observe(ref, true).Gone })
 		NewWithT(t).Expect(a.calls()["list"]).To(Equal(4), "one live read: all that a listing misses is looked for")
 	})
 	t.Run("cut", func(t *testing.T) {

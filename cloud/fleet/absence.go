@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// fewMissing and shareMissing are how many of an account's recorded machines may be missing at once, without a record of
+	// their end, and still be believed to be gone: the larger of the two. More is more likely a lie than an end.
+	fewMissing   = 3
+	shareMissing = 0.2
+	// missingWindow is how long a machine that was believed to be gone still counts among those that are missing at once.
+	missingWindow = 5 * time.Minute
+)
+
+// Doubt is what an account does not believe of its cloud: that many machines are gone at once.
+type Doubt struct {
+	// Missing machines Of so many that were recorded, without a record of their end.
+	Missing, Of int
+	// Digest identifies the set of missing machines, for Account.Confirm.
+	Digest string
+}
+
+// absences is the account's only place that believes a machine to be gone because nothing of it is found. Inventory and
+// deleter ask it. It has its own lock, and calls nobody.
+type absences struct {
+	mu        sync.Mutex
+	recorded  map[string]struct{}  // tokens of all machines that are known to have been made
+	missing   map[string]struct{}  // those that are not found, and whose end nothing records
+	believed  map[string]time.Time // those that were believed to be gone, and when
+	confirmed map[string]struct{}  // those that a person has confirmed
+	doubting  bool                 // as of the last question
+}
+
+func newAbsences() *absences {
+	return &absences{recorded: map[string]struct{}{}, missing: map[string]struct{}{}, believed: map[string]time.Time{}, confirmed: map[string]struct{}{}}
+}
+
+// record notes a machine that was made.
+func (a *absences) record(token string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.recorded[token] = struct{}{}
+}
+
+// miss notes that nothing of the machine is found.
+func (a *absences) miss(token string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.missing[token] = struct{}{}
+}
+
+// found takes back what was noted of a machine that is there, or whose end the cloud records.
+func (a *absences) found(token string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.missing, token)
+	delete(a.believed, token)
+	delete(a.confirmed, token)
+}
+
+func (a *absences) forget(token string) {
+	a.found(token)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.recorded, token)
+}
+
+// believe decides whether a machine that live reads do not find is gone.
+func (a *absences) believe(token string, now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.missing[token] = struct{}{}
+	if _, ok := a.confirmed[token]; !ok && a.tooMany(now) {
+		return false
+	}
+	delete(a.missing, token)
+	a.believed[token] = now
+	return true
+}
+
+// tooMany tells whether more are missing than is believed at once.
+func (a *absences) tooMany(now time.Time) bool {
+	n := 0
+	for token := range a.missing {
+		if _, ok := a.confirmed[token]; !ok {
+			n++
+		}
+	}
+	for token, at := range a.believed {
+		if _, ok := a.confirmed[token]; !ok && now.Sub(at) < missingWindow {
+			n++
+		}
+	}
+	return float64(n) > max(fewMissing, shareMissing*float64(len(a.recorded)))
+}
+
+// doubt is what is not believed now; nil for nothing.
+func (a *absences) doubt(now time.Time) *Doubt {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	open := a.open()
+	if len(open) == 0 || !a.tooMany(now) {
+		return nil
+	}
+	return &Doubt{Missing: len(open), Of: max(len(a.recorded), len(open)), Digest: digest(open)}
+}
+
+// open are the missing machines that nobody has confirmed, in order.
+func (a *absences) open() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(a.missing)), func(token string) bool {
+		_, ok := a.confirmed[token]
+		return ok
+	})
+}
+
+// flipped tells whether there is doubt, and whether that has changed since it was last asked.
+func (a *absences) flipped(now time.Time) bool {
+	doubting := a.doubt(now) != nil
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	was := a.doubting
+	a.doubting = doubting
+	return was != doubting
+}
+
+// confirm believes of the machines with this digest that they are gone, and of no others.
+func (a *absences) confirm(of string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	open := a.open()
+	if len(open) == 0 || digest(open) != of {
+		return false
+	}
+	for _, token := range open {
+		a.confirmed[token] = struct{}{}
+	}
+	return true
+}
+
+func digest(tokens []string) string {
+	sum := sha256.Sum256([]byte(strings.Join(tokens, "\n")))
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"sync"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// maxPlace is how long a place may be, in characters.
+const maxPlace = 512
+
+// place is where an account's machines are, and where its credentials were proved to lead. Only while the two are the same
+// does the account call its cloud: an answer from another place proves nothing, and what is made there is lost.
+type place struct {
+	mu     sync.Mutex
+	pinned string // on record for the account
+	proved string // by a Probe with these credentials
+}
+
+// admits returns nil when the credentials are proved to lead to the account's place.
+func (p *place) admits() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.proved == "":
+		return &cloud.Error{Code: cloud.Unavailable, Message: "waiting for the proof of where the credentials lead", RetryAfter: time.Second}
+	case p.pinned == "":
+		return &cloud.Error{Code: cloud.Unavailable, Message: "waiting for the account's place to be recorded", RetryAfter: time.Second}
+	}
+	return p.conflict()
+}
+
+// conflict is the error for credentials that lead elsewhere; nil when they don't. The lock is held.
+func (p *place) conflict() error {
+	if p.pinned == "" || p.proved == p.pinned {
+		return nil
+	}
+	return cloud.Errorf(cloud.Conflict, "the credentials lead to %q, and the account's machines are in %q: nothing is listed, made or deleted with them; "+
+		"restore the credentials of %q, or make another CloudAccount for %q", p.proved, p.pinned, p.pinned, p.proved)
+}
+
+// proved notes where a Probe has led, and has the account go on if that is its place.
+func (a *Account) proved(to string) error {
+	a.place.mu.Lock()
+	news := a.place.proved != to
+	a.place.proved = to
+	err, pinned := a.place.conflict(), a.place.pinned != ""
+	a.place.mu.Unlock()
+	if err != nil || !pinned {
+		return err
+	}
+	if news {
+		a.admitted(a)
+	}
+	return nil
+}
+
+// pin records the account's place, which may have been proved before.
+func (a *Account) pin(to string) {
+	a.place.mu.Lock()
+	a.place.pinned = to
+	a.place.mu.Unlock()
+	if a.place.admits() == nil {
+		a.admitted(a)
+	}
+}
+
+// where is the place that was proved.
+func (p *place) where() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.proved
+}
