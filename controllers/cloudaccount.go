@@ -217,8 +217,8 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 // pin has a proved place recorded, unless the user has stated another one. Nothing happens in an account before that.
 func (r *CloudAccountReconciler) pin(account *infrav1.CloudAccount, place string) reconcile.Result {
 	if aws := account.Spec.AWS; aws != nil && aws.AccountID != "" && !strings.Contains(place, ":"+aws.AccountID+":") {
-		err := cloud.Errorf(cloud.Conflict, "the credentials lead to %s, and spec.aws.accountID says %s: "+
-			"put the right credentials into the Secret, or make a new CloudAccount for the other place", place, aws.AccountID)
+		err := cloud.Errorf(cloud.Conflict, "the credentials lead to %q, and spec.aws.accountID says %q: nothing is listed, made or deleted with them; "+
+			"restore the credentials of that account, or make another CloudAccount", place, aws.AccountID)
 		setNotReady(account, infrav1.PlaceMismatchReason, err.Error())
 		return r.retry(client.ObjectKeyFromObject(account), err)
 	}
@@ -266,6 +266,7 @@ type refusal struct{ reason, message string }
 // config gathers what the live account is made from, or why it may not be made.
 func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.CloudAccount) (fleet.AccountConfig, *refusal, error) {
 	config := fleet.AccountConfig{Spec: account.Spec, Place: account.Spec.Place}
+	config.Spec.Place = "" // else the driver would be made anew when it is recorded
 	if account.Spec.CredentialsRef == nil {
 		return config, r.refuseAmbient(account), nil
 	}
