@@ -50,6 +50,10 @@ func TestDrover(t *testing.T) {
 	drover.Kill()
 	g.Expect(drover.Wait()).To(MatchError(ContainSubstring("signal: killed")))
 	g.Expect(admin.Create(t.Context(), account("two"))).To(MatchError(ContainSubstring("failed calling webhook")))
+	g.Expect(admin.Delete(t.Context(), one)).To(Succeed())
+	g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(one), one)).To(Succeed())
+	one.Finalizers = nil
+	g.Expect(admin.Update(t.Context(), one)).To(Succeed(), "an object under deletion can be let go while nobody serves webhooks")
 
 	drover, err = m.StartDrover(t.Context(), options)
 	g.Expect(err).NotTo(HaveOccurred())
