@@ -29,6 +29,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -37,6 +38,7 @@ import (
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/controllers"
@@ -66,6 +68,10 @@ type options struct {
 	remoteBurst     int
 	concurrency     int
 	machines        int
+	accounts        int
+	controlPlanes   int
+	clusters        int
+	endpoints       endpointOptions
 	ambient         []string
 	simulated       string
 	simulatedCloud  bool
@@ -124,6 +130,9 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.Float32Var(&o.remoteQPS, "clustercache-client-qps", 100, "Calls per second to each workload cluster's API server, at most.")
 	f.IntVar(&o.remoteBurst, "clustercache-client-burst", 200, "Calls to each workload cluster's API server that may come at once.")
 	f.IntVar(&o.machines, "machine-concurrency", 50, "Machines and bootstrap configs worked on at a time.")
+	f.IntVar(&o.accounts, "account-concurrency", 100, "CloudAccounts worked on at a time. An endpoint that hangs holds one for as long as a call may take.")
+	f.IntVar(&o.controlPlanes, "control-plane-concurrency", 100, "Adopted control planes worked on at a time. An API server that hangs holds one for 10 seconds.")
+	f.IntVar(&o.clusters, "clustercache-concurrency", 100, "Workload clusters connected to at a time.")
 	f.IntVar(&o.concurrency, "concurrency", 10, "Objects of each other kind worked on at a time.")
 	f.StringSliceVar(&o.ambient, "ambient-credentials-namespaces", nil, "Namespaces whose CloudAccounts may use the manager's own credentials. Default: none.")
 	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Turns --simulated-cloud on. Default: none.")
@@ -133,6 +142,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.DurationVar(&o.probeInterval, "control-plane-probe-interval", time.Minute, "Time between two probes of an adopted control plane.")
 	f.DurationVar(&o.shutdownTimeout, "shutdown-timeout", 45*time.Second, "How long calls in flight may take to end when the manager is asked to stop.")
 	f.StringVar(&o.part, "run", runAll, "What this process does: all; machines, without what watches over them; or safety, which is that alone, and lists each account by itself.")
+	o.endpoints.addFlags(f)
 	o.safety.addFlags(f)
 	capiflags.AddManagerOptions(f, &o.diagnostics)
 	logsv1.AddFlags(o.logs, f)
@@ -216,6 +226,7 @@ func (o *options) manager(config *rest.Config, election string) (ctrl.Manager, e
 		HealthProbeBindAddress:        o.healthAddress,
 		PprofBindAddress:              o.profilerAddress,
 		Metrics:                       *metricsOptions,
+		Controller:                    ctrlconfig.Controller{ReconciliationTimeout: o.reconcileTimeout()},
 		Cache:                         o.cacheOptions(),
 		Client: client.Options{Cache: &client.CacheOptions{
 			DisableFor:   []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}, // read live: they hold what must not be stale, or secret
@@ -257,9 +268,12 @@ func (o *options) webhookServer(tlsOptions []func(*tls.Config)) webhook.Server {
 }
 
 // accountReconciler connects the accounts, for whichever part runs.
-func (o *options) accountReconciler(mgr ctrl.Manager, accounts *fleet.Accounts, changed, machines *controllers.Trigger) *controllers.CloudAccountReconciler {
+func (o *options) accountReconciler(
+	mgr ctrl.Manager, clouds []cloud.Cloud, accounts *fleet.Accounts, changed, machines *controllers.Trigger,
+) *controllers.CloudAccountReconciler {
 	return &controllers.CloudAccountReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts, Changed: changed, Machines: machines,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts, Clouds: clouds, Changed: changed, Machines: machines,
+		Recorder:          mgr.GetEventRecorder("drover-cloudaccount"),
 		AmbientNamespaces: o.ambient, WatchFilterValue: o.watchFilter,
 	}
 }
@@ -276,9 +290,13 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
+	dialer, err := o.endpoints.dialer()
+	if err != nil {
+		return err
+	}
 	clouds := o.clouds()
 	if o.part == runSafety {
-		return o.registerSafety(ctx, mgr, clouds, identity)
+		return o.registerSafety(ctx, mgr, clouds, dialer, identity)
 	}
 	clusterCache, err := o.clusterCache(ctx, mgr, controllers.NodeIndexes()...)
 	if err != nil {
@@ -302,9 +320,10 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	}
 	machines.Progress = bootstrap.Joining{Configs: configs, Requests: requests}.Progress // neither room knows the other
 	accounts := fleet.NewAccounts(fleet.Options{
-		Clouds:  clouds,
-		Times:   fleet.TimesFor(o.cloudCall),
-		Metrics: metrics.Registry,
+		Clouds:    clouds,
+		Times:     fleet.TimesFor(o.cloudCall),
+		Metrics:   metrics.Registry,
+		Transport: fleet.NewTransport(dialer.DialContext),
 		OnMachines: func(account types.NamespacedName, tokens []string) {
 			machines.InstancesChanged(ctx, account.Namespace, tokens)
 		},
@@ -319,7 +338,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	return errors.Join(
 		machines.SetupWithManager(mgr, many),
 		controllers.NewMachineTimes(mgr.GetClient(), clouds, o.watchFilter, metrics.Registry).SetupWithManager(mgr),
-		o.accountReconciler(mgr, accounts, accountsChanged, machinesChanged).SetupWithManager(mgr, few),
+		o.accountReconciler(mgr, clouds, accounts, accountsChanged, machinesChanged).SetupWithManager(mgr, controllerOptions[reconcile.Request](o.accounts)),
 		(&controllers.CloudClusterReconciler{
 			Client: mgr.GetClient(), WatchFilterValue: o.watchFilter,
 		}).SetupWithManager(mgr, few),
@@ -327,8 +346,9 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 			Client: mgr.GetClient(), Accounts: accounts, WatchFilterValue: o.watchFilter,
 		}).SetupWithManager(mgr, few),
 		(&controllers.AdoptedControlPlaneReconciler{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ProbeInterval: o.probeInterval, WatchFilterValue: o.watchFilter,
-		}).SetupWithManager(mgr, few),
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ProbeInterval: o.probeInterval, Dial: dialer.DialContext,
+			WatchFilterValue: o.watchFilter,
+		}).SetupWithManager(mgr, controllerOptions[reconcile.Request](o.controlPlanes)),
 		configs.SetupWithManager(ctx, mgr, many),
 		requests.SetupWithManager(ctx, mgr, controllerOptions[bootstrap.CSRRequest](o.machines)),
 		o.watchOver(mgr, accounts, clusterCache, identity),

@@ -25,6 +25,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 	"github.com/drover-io/drover/controllers"
 	"github.com/drover-io/drover/controllers/safety"
+	"github.com/drover-io/drover/internal/egress"
 )
 
 // The parts of --run.
@@ -62,9 +63,11 @@ func (o *safetyOptions) addOrphanFlags(f *pflag.FlagSet) {
 }
 
 // registerSafety adds the safety controllers alone, with accounts of their own.
-func (o *options) registerSafety(ctx context.Context, mgr ctrl.Manager, clouds []cloud.Cloud, identity string) error {
-	accounts := fleet.NewAccounts(fleet.Options{Clouds: clouds, Times: fleet.TimesFor(o.cloudCall), Metrics: metrics.Registry})
-	connect := o.accountReconciler(mgr, accounts, &controllers.Trigger{}, &controllers.Trigger{})
+func (o *options) registerSafety(ctx context.Context, mgr ctrl.Manager, clouds []cloud.Cloud, dialer *egress.Dialer, identity string) error {
+	accounts := fleet.NewAccounts(fleet.Options{
+		Clouds: clouds, Times: fleet.TimesFor(o.cloudCall), Metrics: metrics.Registry, Transport: fleet.NewTransport(dialer.DialContext),
+	})
+	connect := o.accountReconciler(mgr, clouds, accounts, &controllers.Trigger{}, &controllers.Trigger{})
 	connect.ConnectOnly = true
 	o.webhookPort = 0 // who makes the machines serves them
 	clusterCache, err := o.clusterCache(ctx, mgr)
@@ -73,7 +76,7 @@ func (o *options) registerSafety(ctx context.Context, mgr ctrl.Manager, clouds [
 	}
 	return errors.Join(
 		mgr.Add(accounts),
-		connect.SetupWithManager(mgr, controllerOptions[reconcile.Request](o.concurrency)),
+		connect.SetupWithManager(mgr, controllerOptions[reconcile.Request](o.accounts)),
 		o.watchOver(mgr, accounts, clusterCache, identity),
 		o.checks(mgr),
 	)
@@ -129,6 +132,7 @@ without a machine is known from the status that the manager has written.`,
 	f.StringVar(&o.simulated, "simulated-endpoint", "", "The operator's simulated cloud, for CloudAccounts that name no endpoint. Turns --simulated-cloud on. Default: none.")
 	f.BoolVar(&o.simulatedCloud, "simulated-cloud", false, "Offer the simulated cloud to CloudAccounts. For trying Drover out: an account of it may send a Secret of its namespace to any endpoint.")
 	f.DurationVar(&o.cloudCall, "cloud-call-timeout", fleet.DefaultCall, "How long one call to a cloud may take.")
+	o.endpoints.addFlags(f)
 	o.safety.addOrphanFlags(f)
 	return cmd
 }
@@ -156,10 +160,17 @@ func (o *options) dryRun(ctx context.Context, out io.Writer) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	accounts := fleet.NewAccounts(fleet.Options{Clouds: o.clouds(), Times: fleet.TimesFor(o.cloudCall)})
+	dialer, err := o.endpoints.dialer()
+	if err != nil {
+		return err
+	}
+	clouds := o.clouds()
+	accounts := fleet.NewAccounts(fleet.Options{
+		Clouds: clouds, Times: fleet.TimesFor(o.cloudCall), Transport: fleet.NewTransport(dialer.DialContext),
+	})
 	go func() { _ = accounts.Start(ctx) }()
 	connect := &controllers.CloudAccountReconciler{
-		Client: c, APIReader: c, Accounts: accounts, AmbientNamespaces: o.ambient, ConnectOnly: true,
+		Client: c, APIReader: c, Accounts: accounts, Clouds: clouds, AmbientNamespaces: o.ambient, ConnectOnly: true,
 	}
 	collector := &safety.OrphanReconciler{
 		Client: c, APIReader: c, Accounts: accounts, Identity: identity, Namespace: o.namespace,

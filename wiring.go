@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
@@ -25,6 +26,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/registry"
 	"github.com/drover-io/drover/controllers"
+	"github.com/drover-io/drover/internal/egress"
 )
 
 // clusterCache connects to the workload clusters. It reads their kubeconfig Secrets live, and keeps of a Node only what
@@ -44,7 +46,7 @@ func (o *options) clusterCache(ctx context.Context, mgr ctrl.Manager, indexes ..
 			Burst:     o.remoteBurst,
 			Cache:     clustercache.ClientCacheOptions{DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}},
 		},
-	}, controllerOptions[reconcile.Request](o.concurrency))
+	}, controllerOptions[reconcile.Request](o.clusters))
 	if err != nil {
 		return nil, fmt.Errorf("making the cluster cache: %w", err)
 	}
@@ -72,6 +74,26 @@ func controllerOptions[request comparable](concurrency int) controller.TypedOpti
 		RecoverPanic:            ptr.To(true),
 	}
 }
+
+// endpointOptions are the flags that say where tenants' endpoints may lead.
+type endpointOptions struct{ allow, deny []string }
+
+func (o *endpointOptions) addFlags(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.allow, "allow-endpoints", nil, "CIDRs in which endpoints that users name may be although they are denied: by --deny-endpoints, or because they are loopback, link-local or a cloud's metadata service. Default: none.")
+	f.StringSliceVar(&o.deny, "deny-endpoints", nil, "CIDRs in which endpoints that users name may not be, beside loopback, link-local and multicast addresses and the clouds' metadata services. Default: none.")
+}
+
+func (o *endpointOptions) dialer() (*egress.Dialer, error) {
+	dialer, err := egress.New(o.allow, o.deny)
+	if err != nil {
+		return nil, fmt.Errorf("--allow-endpoints, --deny-endpoints: %w", err)
+	}
+	return dialer, nil
+}
+
+// reconcileTimeout bounds every reconcile of every controller: a minute, as Cluster API's own have, or two of the longest
+// calls to a cloud.
+func (o *options) reconcileTimeout() time.Duration { return max(time.Minute, 2*o.cloudCall) }
 
 // webhooks serves admission, unless it is switched off, and makes the manager ready only once it can.
 func (o *options) webhooks(mgr ctrl.Manager, clouds []cloud.Cloud) error {

@@ -33,7 +33,7 @@ import (
 const (
 	// DefaultProbeInterval is how often an adopted API server is asked, unless the operator says otherwise.
 	DefaultProbeInterval = time.Minute
-	// firstProbeInterval is how often while it is not available: someone is waiting for it.
+	// firstProbeInterval is after how long it is asked again when it does not answer: someone is waiting for it.
 	firstProbeInterval      = 10 * time.Second
 	adoptedControlPlaneKind = "AdoptedControlPlane"
 )
@@ -48,6 +48,10 @@ type AdoptedControlPlaneReconciler struct {
 	WatchFilterValue string
 	// ProbeInterval is the time between two probes. 0: DefaultProbeInterval.
 	ProbeInterval time.Duration
+	// Dial connects to the API servers. nil: as net/http does.
+	Dial Dial
+
+	retries retries
 }
 
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanes,verbs=get;list;watch;patch
@@ -72,6 +76,9 @@ func (r *AdoptedControlPlaneReconciler) SetupWithManager(mgr ctrl.Manager, optio
 func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	adopted := &controlplanev1.AdoptedControlPlane{}
 	if err := r.Client.Get(ctx, req.NamespacedName, adopted); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.retries.forget(req.NamespacedName)
+		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if !watched(adopted, r.WatchFilterValue) || !adopted.DeletionTimestamp.IsZero() {
@@ -109,7 +116,7 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 	if err := r.ensureEndpoint(ctx, adopted, cluster, config); err != nil {
 		return reconcile.Result{}, err
 	}
-	version, failure := server{config}.probe(ctx, probeTimeout)
+	version, failure := server{config, r.Dial}.probe(ctx, probeTimeout)
 	if failure != nil {
 		setUnavailable(adopted, failure.reason, failure.message)
 		return r.nextProbe(adopted), nil
@@ -133,14 +140,18 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 	return r.nextProbe(adopted), nil
 }
 
-// nextProbe is when to ask again, spread out so that many control planes are not asked at once.
+// nextProbe is when to ask again, spread out so that many control planes are not asked at once. One that does not answer
+// takes a worker for as long as a probe may last: it is asked less and less often.
 func (r *AdoptedControlPlaneReconciler) nextProbe(adopted *controlplanev1.AdoptedControlPlane) reconcile.Result {
 	interval := r.ProbeInterval
 	if interval == 0 {
 		interval = DefaultProbeInterval
 	}
-	if !conditions.IsTrue(adopted, clusterv1.AvailableCondition) {
-		interval = min(interval, firstProbeInterval)
+	key := client.ObjectKeyFromObject(adopted)
+	if conditions.IsTrue(adopted, clusterv1.AvailableCondition) {
+		r.retries.forget(key)
+	} else {
+		interval = min(interval, firstProbeInterval<<min(r.retries.fail(key), 16))
 	}
 	return reconcile.Result{RequeueAfter: jitter(interval)}
 }

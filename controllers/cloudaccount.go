@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -32,6 +35,9 @@ type CloudAccountReconciler struct {
 	Client    client.Client
 	APIReader client.Reader
 	Accounts  *fleet.Accounts
+	// Clouds are the registry's rows.
+	Clouds   []cloud.Cloud
+	Recorder events.EventRecorder
 	// Changed brings the accounts whose inventory went fresh or stale.
 	Changed *Trigger
 	// Machines is told of all machines of an account that was connected anew: they may have waited for it, or for other
@@ -44,16 +50,23 @@ type CloudAccountReconciler struct {
 	ConnectOnly bool
 
 	retries retries
-	// connected holds the live account that the machines were told of.
-	connected sync.Map // client.ObjectKey → *fleet.Account
+	// told is of which live account the machines were told last.
+	told sync.Map // client.ObjectKey → told
 	// missing is since when a live account's Secret is gone.
 	missing sync.Map // client.ObjectKey → time.Time
+}
+
+// told is what the machines know of their account: which one it is, and whether its place is proved.
+type told struct {
+	live   *fleet.Account
+	proved bool
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager registers the reconciler.
 func (r *CloudAccountReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
@@ -82,10 +95,10 @@ func (r *CloudAccountReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return reconcile.Result{}, nil
 	}
 	if r.ConnectOnly {
-		return reconcile.Result{}, r.Connect(ctx, account)
+		return r.connectOnly(ctx, account)
 	}
 	if !account.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, r.reconcileDelete(ctx, account)
+		return r.reconcileDelete(ctx, account)
 	}
 	if controllerutil.AddFinalizer(account, infrav1.AccountFinalizer) {
 		before := account.DeepCopy()
@@ -100,27 +113,58 @@ func (r *CloudAccountReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	before := account.DeepCopy()
 	result, err := r.connect(ctx, account)
 	account.Status.ObservedGeneration = account.Generation
-	return result, errors.Join(err, patchSharedStatus(ctx, r.Client, before, account))
+	return result, errors.Join(err, r.write(ctx, before, account))
 }
 
-// Connect makes the live account, if it may be made, and writes nothing.
+// write patches what connect has found. A place that was proved is recorded before anything else is said or done: the
+// write comes back as an event.
+func (r *CloudAccountReconciler) write(ctx context.Context, before, account *infrav1.CloudAccount) error {
+	if account.Spec.Place != before.Spec.Place {
+		recorded := before.DeepCopy()
+		recorded.Spec.Place = account.Spec.Place
+		if err := r.Client.Patch(ctx, recorded, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("recording the place: %w", err)
+		}
+		return nil
+	}
+	is := conditions.GetReason(account, clusterv1.ReadyCondition)
+	if is == infrav1.PlaceMismatchReason && is != conditions.GetReason(before, clusterv1.ReadyCondition) {
+		r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, is, "Connect", "%s",
+			cloud.Clip(conditions.GetMessage(account, clusterv1.ReadyCondition), maxNote))
+	}
+	return patchSharedStatus(ctx, r.Client, before, account)
+}
+
+// Connect makes the live account, if it may be made, proves its place, and writes nothing.
 func (r *CloudAccountReconciler) Connect(ctx context.Context, account *infrav1.CloudAccount) error {
+	_, err := r.connectOnly(ctx, account)
+	return err
+}
+
+// connectOnly is Connect, and says when to try again. The process that writes says why an account is refused.
+func (r *CloudAccountReconciler) connectOnly(ctx context.Context, account *infrav1.CloudAccount) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(account)
 	config, refusal, err := r.config(ctx, account)
 	if err != nil {
-		return err
+		return reconcile.Result{}, err
 	}
-	if refusal == nil {
-		if _, err = r.Accounts.Set(key, config); err == nil {
-			return nil
-		}
+	if refusal != nil {
+		r.disconnect(key)
+		return reconcile.Result{}, nil
 	}
-	r.disconnect(key) // the process that writes says why
-	return nil
+	live, err := r.Accounts.Set(key, config)
+	if err != nil {
+		return reconcile.Result{}, nil // the account there was stays
+	}
+	if _, err := live.Probe(ctx); err != nil {
+		return r.retry(key, err), nil
+	}
+	r.retries.forget(key)
+	return reconcile.Result{}, nil
 }
 
-// connect makes the live account, proves its credentials by one call, and reports on its inventory. It runs when
-// something changed, never by time alone: the listings prove the credentials from then on.
+// connect makes the live account, proves by one call where its credentials lead, and reports on its inventory. It runs
+// when something changed, never by time alone: the listings prove the credentials from then on.
 func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.CloudAccount) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(account)
 	config, refusal, err := r.config(ctx, account)
@@ -129,7 +173,7 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 	}
 	if refusal != nil {
 		if left := r.bears(key, refusal); left > 0 {
-			return reconcile.Result{RequeueAfter: left}, nil // it is said when it is so: others heed the condition
+			return reconcile.Result{RequeueAfter: left}, nil // it is said when it is so: others act on the condition
 		}
 		r.disconnect(key) // what is not permitted any more must not go on
 		setNotReady(account, refusal.reason, refusal.message)
@@ -138,19 +182,29 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 	r.missing.Delete(key)
 	live, err := r.Accounts.Set(key, config)
 	if err != nil {
-		r.disconnect(key)
-		setCloudError(account, err)
+		message := err.Error()
+		if r.Accounts.Get(key) != nil {
+			message += "; the account goes on with what it had"
+		}
+		setNotReady(account, string(cloud.CodeOf(err)), message)
 		return reconcile.Result{}, nil
 	}
-	if known, _ := r.connected.Swap(key, live); known != live {
+	info, err := live.Probe(ctx)
+	if err == nil && account.Spec.Place == "" && info.Place != "" {
+		return r.pin(account, info.Place), nil
+	}
+	if known, _ := r.told.Swap(key, told{live, err == nil}); known != (told{live, err == nil}) {
 		if err := r.tellMachines(ctx, account); err != nil {
-			r.connected.Delete(key)
+			r.told.Delete(key)
 			return reconcile.Result{}, err
 		}
 	}
-	info, err := live.Probe(ctx)
 	if err != nil {
-		setCloudError(account, err)
+		reason := string(cloud.CodeOf(err))
+		if cloud.CodeOf(err) == cloud.Conflict && account.Spec.Place != "" {
+			reason = infrav1.PlaceMismatchReason
+		}
+		setNotReady(account, reason, err.Error())
 		return r.retry(key, err), nil
 	}
 	r.retries.forget(key)
@@ -160,6 +214,18 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 	setInventory(account, live.Inventory())
 	setMachinesFound(account, live.Inventory())
 	return reconcile.Result{}, nil
+}
+
+// pin has a proved place recorded, unless the user has stated another one. Nothing happens in an account before that.
+func (r *CloudAccountReconciler) pin(account *infrav1.CloudAccount, place string) reconcile.Result {
+	if aws := account.Spec.AWS; aws != nil && aws.AccountID != "" && !strings.Contains(place, ":"+aws.AccountID+":") {
+		err := cloud.Errorf(cloud.Conflict, "the credentials lead to %q, and spec.aws.accountID says %q: nothing is listed, made or deleted with them; "+
+			"restore the credentials of that account, or make another CloudAccount", place, aws.AccountID)
+		setNotReady(account, infrav1.PlaceMismatchReason, err.Error())
+		return r.retry(client.ObjectKeyFromObject(account), err)
+	}
+	account.Spec.Place = place
+	return reconcile.Result{}
 }
 
 // secretPatience is how long a live account goes on when its Secret is gone.
@@ -180,7 +246,7 @@ func (r *CloudAccountReconciler) bears(key client.ObjectKey, why *refusal) time.
 func (r *CloudAccountReconciler) disconnect(key client.ObjectKey) {
 	r.missing.Delete(key)
 	r.Accounts.Remove(key)
-	r.connected.Delete(key)
+	r.told.Delete(key)
 }
 
 // tellMachines brings back every machine of the account.
@@ -201,7 +267,8 @@ type refusal struct{ reason, message string }
 
 // config gathers what the live account is made from, or why it may not be made.
 func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.CloudAccount) (fleet.AccountConfig, *refusal, error) {
-	config := fleet.AccountConfig{Spec: account.Spec}
+	config := fleet.AccountConfig{Spec: account.Spec, Place: account.Spec.Place}
+	config.Spec.Place = "" // else the driver would be made anew when it is recorded
 	if account.Spec.CredentialsRef == nil {
 		return config, r.refuseAmbient(account), nil
 	}
@@ -215,6 +282,9 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 	if err != nil {
 		return config, nil, fmt.Errorf("reading the credentials: %w", err)
 	}
+	if refusal := r.refuseSecret(account, secret); refusal != nil {
+		return config, refusal, nil
+	}
 	if !r.ConnectOnly {
 		if err := moveAlong(ctx, r.Client, secret); err != nil {
 			return config, nil, err
@@ -225,6 +295,28 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 		config.Credentials = map[string][]byte{} // an empty Secret is not "no Secret": it must not become ambient
 	}
 	return config, nil, nil
+}
+
+// refuseSecret says why a Secret may not serve as the account's credentials, or nil. Who may write a CloudAccount could
+// otherwise have any Secret of the namespace sent to an endpoint of his.
+func (r *CloudAccountReconciler) refuseSecret(account *infrav1.CloudAccount, secret *corev1.Secret) *refusal {
+	for _, row := range r.Clouds {
+		if !row.Union.InAccount(&account.Spec) {
+			continue
+		}
+		is, labelled := secret.Labels[infrav1.CredentialsLabel]
+		if is == row.Name {
+			return nil
+		}
+		overwrite := ""
+		if labelled {
+			overwrite = "--overwrite "
+		}
+		return &refusal{infrav1.SecretInvalidReason, fmt.Sprintf("Secret %q does not say that it holds credentials of this cloud: "+
+			"if it does, and may be sent to the account's endpoint, run `kubectl -n %s label %ssecret %s %s=%s`",
+			secret.Name, secret.Namespace, overwrite, secret.Name, infrav1.CredentialsLabel, row.Name)}
+	}
+	return nil // no driver is made for a cloud that is not offered
 }
 
 // refuseAmbient says why an account may not use the manager's own credentials, or nil.
@@ -279,35 +371,38 @@ func (r *CloudAccountReconciler) retry(key client.ObjectKey, err error) reconcil
 }
 
 // reconcileDelete lets the account go once no machine needs it to be deleted.
-func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *infrav1.CloudAccount) error {
+func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *infrav1.CloudAccount) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(account, infrav1.AccountFinalizer) {
-		return nil
+		return reconcile.Result{}, nil
 	}
+	key := client.ObjectKeyFromObject(account)
 	machines := &infrav1.CloudMachineList{}
 	if err := r.Client.List(ctx, machines, client.InNamespace(account.Namespace),
 		client.MatchingFields{machineByAccount: account.Name}); err != nil {
-		return fmt.Errorf("listing the machines of the account: %w", err)
+		return reconcile.Result{}, fmt.Errorf("listing the machines of the account: %w", err)
 	}
 	before := account.DeepCopy()
 	if n := len(machines.Items); n > 0 {
-		if r.Accounts.Get(client.ObjectKeyFromObject(account)) == nil { // the manager has restarted
-			if _, err := r.connect(ctx, account); err != nil {
-				return err
+		var result reconcile.Result
+		if known, _ := r.told.Load(key); known != (told{r.Accounts.Get(key), true}) { // the manager has restarted
+			var err error
+			if result, err = r.connect(ctx, account); err != nil {
+				return result, err
 			}
 		}
-		if r.Accounts.Get(client.ObjectKeyFromObject(account)) == nil {
-			return patchSharedStatus(ctx, r.Client, before, account) // it says what is missing
+		if known, _ := r.told.Load(key); known != (told{r.Accounts.Get(key), true}) {
+			return result, r.write(ctx, before, account) // it says what is missing
 		}
 		setNotReady(account, infrav1.InUseReason, fmt.Sprintf(
 			"waits for %d CloudMachines that refer to it, such as %q: their VMs can't be deleted without it", n, machines.Items[0].Name))
-		return patchSharedStatus(ctx, r.Client, before, account)
+		return result, r.write(ctx, before, account)
 	}
-	r.disconnect(client.ObjectKeyFromObject(account))
+	r.disconnect(key)
 	controllerutil.RemoveFinalizer(account, infrav1.AccountFinalizer)
 	if err := r.Client.Patch(ctx, account, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("removing the finalizer: %w", err)
+		return reconcile.Result{}, fmt.Errorf("removing the finalizer: %w", err)
 	}
-	return nil
+	return reconcile.Result{}, nil
 }
 
 func (r *CloudAccountReconciler) secretToAccounts(ctx context.Context, secret client.Object) []reconcile.Request {

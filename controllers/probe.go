@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"mime"
 	"net"
 	"net/http"
@@ -41,7 +42,13 @@ func unreachable(format string, args ...any) *probeFailure {
 }
 
 // server is an API server, as a kubeconfig describes it.
-type server struct{ *kubeconfig.Config }
+type server struct {
+	*kubeconfig.Config
+	dial Dial
+}
+
+// Dial makes connections to endpoints that tenants name.
+type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // probe asks the API server for its version, with the kubeconfig's credentials.
 func (k server) probe(ctx context.Context, timeout time.Duration) (string, *probeFailure) {
@@ -83,6 +90,7 @@ func (k server) client() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			Proxy:                  http.ProxyFromEnvironment, // the operator's, as Cluster API itself does
+			DialContext:            k.dial,
 			TLSClientConfig:        k.TLS(),
 			DisableKeepAlives:      true,
 			MaxResponseHeaderBytes: maxProbeAnswer,
@@ -150,6 +158,8 @@ func (k server) connectionFailure(err error) *probeFailure {
 		return k.unauthorized("the API server refuses the connection: " + operation.Err.Error())
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
 		return unreachable("answers without TLS")
+	case errors.Is(err, fs.ErrPermission):
+		return unreachable("is at an address that the operator does not allow")
 	case errors.As(err, &lookup):
 		return unreachable("can't be found: the name %q has no address", k.Server.Hostname())
 	case isTimeout(err):

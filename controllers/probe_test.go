@@ -3,9 +3,11 @@
 package controllers
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
+	"io/fs"
 	"log"
 	"net"
 	"net/http"
@@ -15,8 +17,10 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	"github.com/drover-io/drover/kubeconfig"
@@ -68,7 +72,7 @@ func configFor(t *testing.T, url string, ca *authority.Authority, edit ...func(*
 	if err != nil {
 		t.Fatal(err)
 	}
-	return server{config}
+	return server{Config: config}
 }
 
 func answer(status int, kind, body string) http.HandlerFunc {
@@ -257,4 +261,34 @@ func TestProbeFailuresAreSteady(t *testing.T) {
 			t.Errorf("%+v, then %+v", first, second)
 		}
 	}
+}
+
+// TestProbeOfDeniedAddress: the message does not tell which address it was.
+func TestProbeOfDeniedAddress(t *testing.T) {
+	ca := authority.New(t)
+	k := configFor(t, "https://api.example.com", ca)
+	k.dial = func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(169, 254, 169, 254), Port: 443}, Err: fs.ErrPermission}
+	}
+	version, failure := k.probe(t.Context(), patience)
+	want(t, version, failure, "", controlplanev1.UnreachableReason, "the API server is at an address that the operator does not allow")
+}
+
+// TestNextProbe: an API server that does not answer is asked less and less often, a minute apart in the end.
+func TestNextProbe(t *testing.T) {
+	r := &AdoptedControlPlaneReconciler{}
+	adopted := &controlplanev1.AdoptedControlPlane{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "blue"}}
+	between := func(least time.Duration) {
+		t.Helper()
+		if got := r.nextProbe(adopted).RequeueAfter; got < least || got > least+least/4 {
+			t.Errorf("the next probe comes after %s, want %s and up to a quarter more", got, least)
+		}
+	}
+	for _, seconds := range []time.Duration{10, 20, 40, 60, 60} {
+		between(seconds * time.Second)
+	}
+	setCondition(adopted, clusterv1.AvailableCondition, metav1.ConditionTrue, controlplanev1.AvailableReason, "")
+	between(time.Minute)
+	setUnavailable(adopted, controlplanev1.UnreachableReason, "")
+	between(10 * time.Second)
 }

@@ -309,8 +309,8 @@ func TestBadAccounts(t *testing.T) {
 	expired := ec2stub.New(t, ec2stub.Options{})
 	expired.Expire()
 	foreign := &infrav1.AWSAssumeRole{ARN: "arn:aws:iam::210987654321:role/foreign", ExternalID: "another"}
-	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "other"},
-		Data: map[string][]byte{"aws_access_key_id": []byte(rig.AWSKey), "aws_secret_access_key": []byte("of-another-key")}}
+	other := scenario.Credentials(metav1.ObjectMeta{Namespace: s.Namespace, Name: "other"}, "aws",
+		map[string][]byte{"aws_access_key_id": []byte(rig.AWSKey), "aws_secret_access_key": []byte("of-another-key")})
 	s.Do(s.Rig.Client.Create(s.Ctx, other))
 	for _, c := range []struct {
 		name   string

@@ -205,6 +205,6 @@ func (s *stage) secrets(proxy framework.ClusterProxy, namespace string) {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
 	Expect(scenario.Create(context.Background(), proxy.GetClient(),
 		&corev1.Secret{ObjectMeta: meta("adopted-kubeconfig"), Data: map[string][]byte{"value": s.kubeconfig}},
-		&corev1.Secret{ObjectMeta: meta("simulated-credentials"), Data: map[string][]byte{"token": []byte(s.token)}},
+		scenario.Credentials(meta("simulated-credentials"), "simulated", map[string][]byte{"token": []byte(s.token)}),
 	)).To(Succeed())
 }

@@ -150,7 +150,7 @@ func (s *tenant) kubeconfigSecret(data []byte) *corev1.Secret {
 }
 
 func (s *tenant) credentials() *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: s.meta("prod-credentials"), Data: map[string][]byte{"token": []byte(s.Token)}}
+	return scenario.Credentials(s.meta("prod-credentials"), "simulated", map[string][]byte{"token": []byte(s.Token)})
 }
 
 // read fetches an object anew.

@@ -116,7 +116,7 @@ func onKubeVirt(objects []client.Object) []client.Object {
 		switch o := o.(type) {
 		case *corev1.Secret:
 			if _, ok := o.Data["token"]; ok {
-				o.Data = credentials()
+				scenario.FillCredentials(o, "kubevirt", credentials())
 			}
 		case *infrav1.CloudAccount:
 			o.Spec.Simulated, o.Spec.KubeVirt = nil, account().KubeVirt

@@ -220,7 +220,7 @@ func TestAddressOfTwoMachines(t *testing.T) {
 	other := s.Adopted
 	other.Name += "-2"
 	other.Endpoint = second.URL
-	s.create(other.Account(), &corev1.Secret{ObjectMeta: s.meta(other.Name + "-credentials"), Data: map[string][]byte{"token": []byte(second.Token)}})
+	s.create(other.Account(), scenario.Credentials(s.meta(other.Name+"-credentials"), "simulated", map[string][]byte{"token": []byte(second.Token)}))
 	node := "ip-of-" + strings.ToLower(s.Name)
 	s.create(s.foreignData("data", node), &corev1.Secret{ObjectMeta: s.meta("nothing"), Data: map[string][]byte{"value": []byte("#cloud-config\n")}})
 	_, machine := s.byHand("joins", "data")

@@ -102,7 +102,9 @@ func (s *stage) dryRun(args ...string) string {
 	if err := os.WriteFile(path, raw, 0o600); err != nil {
 		s.Fatal(err)
 	}
-	out, err := exec.CommandContext(s.ctx, env.binary, append([]string{"orphans", "--kubeconfig=" + path, "--namespace=" + s.Namespace}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(s.ctx, env.binary, append([]string{
+		"orphans", "--kubeconfig=" + path, "--namespace=" + s.Namespace, "--simulated-cloud", "--allow-endpoints=127.0.0.0/8,::1/128",
+	}, args...)...).CombinedOutput()
 	if err != nil {
 		s.Errorf("drover orphans: %v", err)
 	}

@@ -238,7 +238,7 @@ func TestAmbientCredentials(t *testing.T) {
 	if err := s.change(own, func() { own.Spec.CredentialsRef = nil }); err == nil || !strings.Contains(err.Error(), "set credentialsRef") {
 		t.Errorf("the credentials were taken off an account with an endpoint of its own: %v", err)
 	}
-	s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: "own"}})
+	s.create(scenario.Credentials(metav1.ObjectMeta{Namespace: "operator", Name: "own"}, "simulated", nil))
 	s.soon("the empty Secret is refused", says(own, clusterv1.ReadyCondition, infrav1.UnauthorizedReason, `"token"`, "missing or empty"))
 	if n := calls.Load(); n != 0 {
 		t.Errorf("%d calls with the operator's credentials reached a tenant's endpoint", n)

@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -299,7 +298,7 @@ func (s *stage) trouble() {
 	}
 	refused := s.blue.Account()
 	refused.Name, refused.Spec.CredentialsRef.Name = "refused", "refused"
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.blue.Namespace, Name: "refused"}, Data: map[string][]byte{"token": []byte("wrong")}}
+	secret := scenario.Credentials(metav1.ObjectMeta{Namespace: s.blue.Namespace, Name: "refused"}, "simulated", map[string][]byte{"token": []byte("wrong")})
 	s.must(scenario.Create(s.Context(), s.client, slices.Concat(good.Objects(), none.Objects(), []client.Object{secret, refused})...))
 	s.until("there is a machine", good.Ready(s.client, 1))
 

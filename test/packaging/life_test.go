@@ -79,7 +79,7 @@ func (l *life) begin(t *testing.T) {
 	if err := scenario.Create(t.Context(), l.admin, append(scenario.Rights("drover"),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: team}},
 		l.kubeconfig,
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "simulated-credentials"}, Data: map[string][]byte{"token": []byte(l.cloud.Token)}},
+		scenario.Credentials(metav1.ObjectMeta{Namespace: team, Name: "simulated-credentials"}, "simulated", map[string][]byte{"token": []byte(l.cloud.Token)}),
 	)...); err != nil {
 		t.Fatal(err)
 	}

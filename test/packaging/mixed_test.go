@@ -28,14 +28,15 @@ func (l *life) mixed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret := func(name, key string, value []byte) client.Object {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{key: value}}
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
+	credentials := func(name, token string) client.Object {
+		return scenario.Credentials(meta(name), "simulated", map[string][]byte{"token": []byte(token)})
 	}
 	if err := scenario.Create(t.Context(), l.admin,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		secret("adopted-kubeconfig", "value", kubeconfig),
-		secret("simulated-a-credentials", "token", []byte(l.cloud.Token)),
-		secret("simulated-b-credentials", "token", []byte(other.Token)),
+		&corev1.Secret{ObjectMeta: meta("adopted-kubeconfig"), Data: map[string][]byte{"value": kubeconfig}},
+		credentials("simulated-a-credentials", l.cloud.Token),
+		credentials("simulated-b-credentials", other.Token),
 	); err != nil {
 		t.Fatal(err)
 	}

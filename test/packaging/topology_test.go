@@ -40,7 +40,7 @@ func (l *life) topology(t *testing.T) {
 	if err := scenario.Create(t.Context(), l.admin,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}},
 		&corev1.Secret{ObjectMeta: meta("adopted-kubeconfig"), Data: map[string][]byte{"value": kubeconfig}},
-		&corev1.Secret{ObjectMeta: meta("simulated-credentials"), Data: map[string][]byte{"token": []byte(l.cloud.Token)}},
+		scenario.Credentials(meta("simulated-credentials"), "simulated", map[string][]byte{"token": []byte(l.cloud.Token)}),
 	); err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,8 @@ func TestDrover(t *testing.T) {
 	admin, err := client.New(m.AdminConfig(), client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(admin.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "token"}, Data: map[string][]byte{"token": []byte(cloud.Token)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "token", Labels: map[string]string{infrav1.CredentialsLabel: "simulated"}},
+		Data:       map[string][]byte{"token": []byte(cloud.Token)},
 	})).To(Succeed())
 
 	options := DroverOptions{Binary: binary, Args: []string{"--simulated-endpoint=" + cloud.URL, "--leader-elect=false"}}
@@ -49,6 +50,10 @@ func TestDrover(t *testing.T) {
 	drover.Kill()
 	g.Expect(drover.Wait()).To(MatchError(ContainSubstring("signal: killed")))
 	g.Expect(admin.Create(t.Context(), account("two"))).To(MatchError(ContainSubstring("failed calling webhook")))
+	g.Expect(admin.Delete(t.Context(), one)).To(Succeed())
+	g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(one), one)).To(Succeed())
+	one.Finalizers = nil
+	g.Expect(admin.Update(t.Context(), one)).To(Succeed(), "an object under deletion can be let go while nobody serves webhooks")
 
 	drover, err = m.StartDrover(t.Context(), options)
 	g.Expect(err).NotTo(HaveOccurred())

@@ -16,6 +16,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/scenario"
 )
 
 // AWSKey is the access key of every tenant on AWS; its secret is the tenant's token.
@@ -71,7 +72,7 @@ func DressAWS(o client.Object, endpoint, secret string) {
 	switch o := o.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
-			o.Data = map[string][]byte{"aws_access_key_id": []byte(AWSKey), "aws_secret_access_key": []byte(secret)}
+			scenario.FillCredentials(o, "aws", map[string][]byte{"aws_access_key_id": []byte(AWSKey), "aws_secret_access_key": []byte(secret)})
 		}
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated, o.Spec.AWS = nil, &infrav1.AWSAccount{Region: "us-east-1", Endpoint: endpoint}

@@ -22,6 +22,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/virt"
 )
 
@@ -74,7 +75,7 @@ func dressKubeVirt(object client.Object, t *Tenant, kubeconfig []byte) {
 			if err != nil {
 				behind = []byte(err.Error()) // which the account's condition will say it can't read
 			}
-			o.Data = map[string][]byte{"kubeconfig": behind}
+			scenario.FillCredentials(o, "kubevirt", map[string][]byte{"kubeconfig": behind})
 		}
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated, o.Spec.KubeVirt = nil, &infrav1.KubeVirtAccount{Namespace: t.Name}

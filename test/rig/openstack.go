@@ -17,6 +17,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/stack"
 )
 
@@ -77,8 +78,8 @@ func DressOpenStack(object client.Object, door, project string) {
 	switch o := object.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
-			o.Data = map[string][]byte{"clouds.yaml": fmt.Appendf(nil,
-				"clouds: {demo: {auth: {auth_url: %s/identity/v3, username: %s, password: %s, user_domain_id: default}}}", door, stack.User, stack.Password)}
+			scenario.FillCredentials(o, "openstack", map[string][]byte{"clouds.yaml": fmt.Appendf(nil,
+				"clouds: {demo: {auth: {auth_url: %s/identity/v3, username: %s, password: %s, user_domain_id: default}}}", door, stack.User, stack.Password)})
 		}
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated, o.Spec.Inventory = nil, infrav1.InventorySpec{}

@@ -22,6 +22,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/faultproxy"
+	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/vcenter"
 )
 
@@ -111,7 +112,7 @@ func DressVSphere(o client.Object, endpoint string, ca []byte, password string) 
 	switch o := o.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
-			o.Data = map[string][]byte{"username": []byte(VSphereUser), "password": []byte(password)}
+			scenario.FillCredentials(o, "vsphere", map[string][]byte{"username": []byte(VSphereUser), "password": []byte(password)})
 		}
 	case *infrav1.CloudAccount:
 		server := strings.TrimPrefix(endpoint, "https://")

@@ -55,12 +55,25 @@ func (a Adopted) Objects() []client.Object {
 	return a.dress(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.Namespace}},
 		&corev1.Secret{ObjectMeta: a.meta(a.kubeconfigSecret()), Data: map[string][]byte{"value": a.Kubeconfig}},
-		&corev1.Secret{ObjectMeta: a.meta(a.credentialsSecret()), Data: map[string][]byte{"token": []byte(a.Token)}},
+		Credentials(a.meta(a.credentialsSecret()), "simulated", map[string][]byte{"token": []byte(a.Token)}),
 		a.Account(),
 		a.CloudCluster(),
 		a.ControlPlane(),
 		a.Cluster(),
 	)
+}
+
+// Credentials is a Secret that may serve as the credentials of accounts of this cloud.
+func Credentials(meta metav1.ObjectMeta, cloud string, data map[string][]byte) *corev1.Secret {
+	s := &corev1.Secret{ObjectMeta: meta}
+	FillCredentials(s, cloud, data)
+	return s
+}
+
+// FillCredentials makes a Secret the credentials of this cloud, and of no other one.
+func FillCredentials(s *corev1.Secret, cloud string, data map[string][]byte) {
+	metav1.SetMetaDataLabel(&s.ObjectMeta, infrav1.CredentialsLabel, cloud)
+	s.Data = data
 }
 
 // Account is the CloudAccount that makes the machines.

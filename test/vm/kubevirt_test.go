@@ -22,6 +22,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
+	"github.com/drover-io/drover/test/scenario"
 	"github.com/drover-io/drover/test/virt"
 )
 
@@ -77,7 +78,7 @@ func dressKubeVirt(object client.Object, kubeconfig []byte) {
 	switch o := object.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
-			o.Data = map[string][]byte{"kubeconfig": kubeconfig}
+			scenario.FillCredentials(o, "kubevirt", map[string][]byte{"kubeconfig": kubeconfig})
 		}
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated, o.Spec.KubeVirt = nil, &infrav1.KubeVirtAccount{Namespace: kubeVirtTenant}

@@ -6,6 +6,7 @@ package v1alpha1
 // and "aws_session_token" where they are temporary; or "aws_role_arn" and "aws_web_identity_token".
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint can't be changed, because the account's machines would look gone: make a new CloudAccount"
 // +kubebuilder:validation:XValidation:rule="!has(self.endpoint) || ((!has(self.fips) || !self.fips) && (!has(self.dualStack) || !self.dualStack))",message="fips and dualStack choose among AWS's own endpoints: leave them out, or endpoint"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.accountID) || (has(self.accountID) && self.accountID == oldSelf.accountID)",message="accountID can't be changed: make a new CloudAccount"
 type AWSAccount struct {
 	// region in which machines are made, of any partition. It can't be changed: to a listing of another region, every
 	// machine of this account is gone. Example: "eu-central-1", "us-gov-west-1", "cn-north-1".
@@ -15,6 +16,12 @@ type AWSAccount struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}$`
 	Region string `json:"region"`
+
+	// accountID is the AWS account that the credentials, or the role that they assume, must lead to. Default: the one that they
+	// lead to when they are first used. Example: "123456789012".
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9]{12}$`
+	AccountID string `json:"accountID,omitempty"`
 
 	// endpoint takes the place of AWS's own for EC2, SSM, STS and SQS alike, for a cloud that speaks their protocols. It needs
 	// credentials of one's own. Default: the region's. Example: "https://ec2.cloud.example:8443".

@@ -20,9 +20,12 @@ const (
 // CloudAccountSpec describes one place where machines can be made, and how to talk to it.
 // Exactly one cloud must be set.
 // +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, kubevirt, openstack, simulated or vsphere"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.place) || (has(self.place) && self.place == oldSelf.place)",message="place is set once: make a new CloudAccount for another place"
+// +kubebuilder:validation:XValidation:rule="!has(self.place) || !has(self.aws) || !has(self.aws.accountID) || self.place.contains(':' + self.aws.accountID + ':')",message="aws.accountID is not the AWS account that the place names: make a new CloudAccount for another one"
 type CloudAccountSpec struct {
-	// credentialsRef names the Secret with the credentials, in this namespace. Each cloud says which keys it reads.
-	// A change of the Secret is picked up at once. Without it the manager's own (ambient) credentials are used,
+	// credentialsRef names the Secret with the credentials, in this namespace. The Secret must have the label
+	// infrastructure.cluster.x-k8s.io/cloud-credentials, whose value is the cloud's name here, such as "aws". Each cloud says
+	// which keys it reads. A change of the Secret is picked up at once. Without it the manager's own (ambient) credentials are used,
 	// which is permitted only in namespaces that the operator listed with --ambient-credentials-namespaces,
 	// and never together with an endpoint of one's own.
 	// +optional
@@ -47,6 +50,13 @@ type CloudAccountSpec struct {
 	// vsphere is a datacenter of a vCenter Server.
 	// +optional
 	VSphere *VSphereAccount `json:"vsphere,omitempty"`
+
+	// place is managed by Drover: what the credentials were proved to lead to. It is immutable once set. Credentials that lead
+	// to another place are refused. Example: "aws:123456789012:eu-central-1".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Place string `json:"place,omitempty"`
 
 	// rateLimits bounds the calls to the cloud. The limits belong to the account, region and endpoint, because
 	// that is what clouds throttle: CloudAccounts that share these share the limits of the one seen first.
@@ -254,6 +264,10 @@ const (
 	OrphansDoubtedReason = "Doubted"
 )
 
+// CredentialsLabel on a Secret says that it may be used as the credentials of a CloudAccount. Its value is the name of the
+// account's cloud, as the field of the CloudAccount has it: a Secret is never sent to an endpoint of another cloud.
+const CredentialsLabel = "infrastructure.cluster.x-k8s.io/cloud-credentials"
+
 // ConfirmOrphansAnnotation on a CloudAccount lets exactly the set of orphans be deleted that its value names.
 const ConfirmOrphansAnnotation = "infrastructure.cluster.x-k8s.io/confirm-orphans"
 
@@ -287,6 +301,7 @@ const AccountNewsHeardCondition = "NewsHeard"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status",description="Whether the credentials work"
 // +kubebuilder:printcolumn:name="Fresh",type="string",JSONPath=".status.conditions[?(@.type=='InventoryFresh')].status",description="Whether the listing of machines is recent"
 // +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready"
+// +kubebuilder:printcolumn:name="Place",type="string",JSONPath=".spec.place",description="Where the credentials lead",priority=1
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
 type CloudAccount struct {
 	metav1.TypeMeta `json:",inline"`

@@ -82,7 +82,9 @@ const (
 	NodeNotReadyReason = "NodeNotReady"
 	// NotPermittedReason says that the operator has not allowed what is asked for.
 	NotPermittedReason = "NotPermitted"
-	// SecretInvalidReason says that a referenced Secret is missing or lacks a key.
+	// PlaceMismatchReason says that the account's credentials lead to another place than the one its machines are in.
+	PlaceMismatchReason = "PlaceMismatch"
+	// SecretInvalidReason says that a referenced Secret is missing, lacks a key, or does not say that it may be used.
 	SecretInvalidReason = "SecretInvalid"
 	// InventoryStaleReason says that the last complete listing of the account is older than it should be.
 	InventoryStaleReason = "InventoryStale"

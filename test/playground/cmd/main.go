@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/test/playground"
 )
 
@@ -142,15 +143,13 @@ func handOver(ctx context.Context, m *playground.Management, cloud *playground.S
 	if err != nil {
 		return err
 	}
-	for name, data := range map[string]map[string][]byte{
-		"adopted-kubeconfig":    {"value": kubeconfig},
-		"simulated-credentials": {"token": []byte(cloud.Token)},
+	for _, secret := range []*corev1.Secret{
+		{ObjectMeta: metav1.ObjectMeta{Name: "adopted-kubeconfig"}, Data: map[string][]byte{"value": kubeconfig}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "simulated-credentials", Labels: map[string]string{infrav1.CredentialsLabel: "simulated"}},
+			Data: map[string][]byte{"token": []byte(cloud.Token)}},
 	} {
-		_, err := client.CoreV1().Secrets(metav1.NamespaceDefault).Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data,
-		}, metav1.CreateOptions{})
-		if err != nil {
-			return fmt.Errorf("create the Secret %s: %w", name, err)
+		if _, err := client.CoreV1().Secrets(metav1.NamespaceDefault).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("create the Secret %s: %w", secret.Name, err)
 		}
 	}
 	return nil

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
+)
+
+// placed is a driver that can do nothing but say where its credentials lead.
+type placed struct {
+	cloud.Driver
+	place string
+}
+
+func (d placed) Identity() string { return d.place }
+
+func (d placed) Probe(context.Context) (cloud.Info, error) { return cloud.Info{Place: d.place}, nil }
+
+// accountTest is one AWS account whose Secret says where it leads.
+type accountTest struct {
+	*WithT
+	*CloudAccountReconciler
+	events  *events.FakeRecorder
+	account *infrav1.CloudAccount
+	secret  *corev1.Secret
+}
+
+func newAccountTest(t *testing.T, spec infrav1.CloudAccountSpec) *accountTest {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	g := NewWithT(t)
+	g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
+	g.Expect(infrav1.AddToScheme(scheme)).To(Succeed())
+	spec.CredentialsRef = &infrav1.LocalReference{Name: "keys"}
+	x := &accountTest{
+		WithT:  g,
+		events: events.NewFakeRecorder(10),
+		account: &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "team", Name: "prod", Finalizers: []string{infrav1.AccountFinalizer}}, Spec: spec},
+		secret: &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "keys", Labels: map[string]string{infrav1.CredentialsLabel: "aws"}},
+			Data:       map[string][]byte{"leads-to": []byte("aws:111111111111:eu-central-1")},
+		},
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(x.account, x.secret).WithStatusSubresource(x.account).
+		WithIndex(&infrav1.CloudMachine{}, machineByAccount, func(o client.Object) []string {
+			return []string{o.(*infrav1.CloudMachine).Spec.AccountRef.Name}
+		}).Build()
+	clouds := []cloud.Cloud{{
+		Name: "aws",
+		Union: cloud.Fields[infrav1.AWSAccount, infrav1.AWSMachine]{
+			Account: func(s *infrav1.CloudAccountSpec) *infrav1.AWSAccount { return s.AWS },
+			Machine: func(f *infrav1.CloudMachineFields) *infrav1.AWSMachine { return f.AWS },
+		},
+		New: func(c cloud.Config) (cloud.Driver, error) {
+			place, ok := c.Credentials["leads-to"]
+			if !ok {
+				return nil, cloud.Errorf(cloud.Unauthorized, "the Secret lacks the key leads-to")
+			}
+			return placed{place: string(place)}, nil
+		},
+		Limits: cloud.Limits{Read: cloud.Limit{PerSecond: 1000, Burst: 1000}, Create: cloud.Limit{PerSecond: 1000, Burst: 1000},
+			Delete: cloud.Limit{PerSecond: 1000, Burst: 1000}},
+		Batch: cloud.Batch{Read: 1, Delete: 1},
+	}}
+	x.CloudAccountReconciler = &CloudAccountReconciler{
+		Client: c, APIReader: c, Clouds: clouds, Recorder: x.events,
+		Accounts: fleet.NewAccounts(fleet.Options{Clouds: clouds, Times: fleet.TimesFor(fleet.DefaultCall)}),
+		Changed:  &Trigger{}, Machines: &Trigger{},
+	}
+	return x
+}
+
+// reconcile runs the reconciler once, and reads the account anew.
+func (x *accountTest) reconcile() {
+	_, err := x.Reconcile(context.Background(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(x.account)})
+	x.Expect(err).NotTo(HaveOccurred())
+	x.Expect(x.Client.Get(context.Background(), client.ObjectKeyFromObject(x.account), x.account)).To(Succeed())
+}
+
+// ready returns the reason and the message of Ready.
+func (x *accountTest) ready() (reason, message string) {
+	return conditions.GetReason(x.account, clusterv1.ReadyCondition), conditions.GetMessage(x.account, clusterv1.ReadyCondition)
+}
+
+// fill replaces what is in the Secret.
+func (x *accountTest) fill(key, value string) {
+	x.Expect(x.Client.Get(context.Background(), client.ObjectKeyFromObject(x.secret), x.secret)).To(Succeed())
+	x.secret.Data = map[string][]byte{key: []byte(value)}
+	x.Expect(x.Client.Update(context.Background(), x.secret)).To(Succeed())
+}
+
+func (x *accountTest) live() *fleet.Account {
+	return x.Accounts.Get(client.ObjectKeyFromObject(x.account))
+}
+
+// TestPlaceIsRecorded: where the credentials lead is written before anything else, and only then the account is ready.
+func TestPlaceIsRecorded(t *testing.T) {
+	t.Parallel()
+	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	x.reconcile()
+	x.Expect(x.account.Spec.Place).To(Equal("aws:111111111111:eu-central-1"))
+	x.Expect(x.account.Status.Conditions).To(BeEmpty(), "the place comes first")
+	live := x.live()
+	x.reconcile()
+	x.Expect(x.live()).To(BeIdenticalTo(live), "the driver is kept")
+	reason, _ := x.ready()
+	x.Expect(reason).To(Equal(infrav1.ReadyReason))
+}
+
+// TestPlaceMismatch: credentials of another place are refused, with both places and the remedy, until the right ones are back.
+func TestPlaceMismatch(t *testing.T) {
+	t.Parallel()
+	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+	x.reconcile()
+	x.reconcile()
+	x.fill("leads-to", "aws:222222222222:eu-central-1")
+	x.reconcile()
+	x.reconcile()
+	reason, message := x.ready()
+	x.Expect(reason).To(Equal(infrav1.PlaceMismatchReason))
+	x.Expect(message).To(And(ContainSubstring("aws:111111111111:eu-central-1"), ContainSubstring("aws:222222222222:eu-central-1"),
+		ContainSubstring("restore the credentials"), ContainSubstring("make another CloudAccount")))
+	x.Expect(x.account.Spec.Place).To(Equal("aws:111111111111:eu-central-1"))
+	x.Expect(x.events.Events).To(HaveLen(1), "one Event, however often it is tried")
+	x.Expect(<-x.events.Events).To(And(HavePrefix("Warning PlaceMismatch"), ContainSubstring("aws:222222222222:eu-central-1")))
+
+	x.fill("leads-to", "aws:111111111111:eu-central-1")
+	x.reconcile()
+	reason, _ = x.ready()
+	x.Expect(reason).To(Equal(infrav1.ReadyReason))
+}
+
+// TestStatedAccountID: an AWS account that was stated beforehand is compared before a place is recorded.
+func TestStatedAccountID(t *testing.T) {
+	t.Parallel()
+	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1", AccountID: "222222222222"}})
+	x.reconcile()
+	reason, message := x.ready()
+	x.Expect(reason).To(Equal(infrav1.PlaceMismatchReason))
+	x.Expect(message).To(And(ContainSubstring("222222222222"), ContainSubstring("aws:111111111111:eu-central-1")))
+	x.Expect(x.account.Spec.Place).To(BeEmpty())
+	x.Expect(x.events.Events).To(HaveLen(1))
+
+	x.fill("leads-to", "aws-cn:222222222222:eu-central-1")
+	x.reconcile()
+	x.Expect(x.account.Spec.Place).To(Equal("aws-cn:222222222222:eu-central-1"))
+}
+
+// TestSecretMustServe: a Secret that does not say that it is this cloud's credentials is neither used nor changed.
+func TestSecretMustServe(t *testing.T) {
+	t.Parallel()
+	for value, command := range map[string]string{
+		"":        "kubectl -n team label secret keys infrastructure.cluster.x-k8s.io/cloud-credentials=aws",
+		"vsphere": "kubectl -n team label --overwrite secret keys infrastructure.cluster.x-k8s.io/cloud-credentials=aws",
+	} {
+		x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+		x.secret.Labels = nil
+		if value != "" {
+			x.secret.Labels = map[string]string{infrav1.CredentialsLabel: value}
+		}
+		x.Expect(x.Client.Update(t.Context(), x.secret)).To(Succeed())
+		x.reconcile()
+		reason, message := x.ready()
+		x.Expect(reason).To(Equal(infrav1.SecretInvalidReason), value)
+		x.Expect(message).To(ContainSubstring("`"+command+"`"), value)
+		x.Expect(x.live()).To(BeNil(), "no driver is made from it")
+		x.Expect(x.Client.Get(t.Context(), client.ObjectKeyFromObject(x.secret), x.secret)).To(Succeed())
+		x.Expect(x.secret.Labels).NotTo(HaveKey(moveLabel), "a Secret that does not serve is left alone")
+	}
+}
+
+// TestErrorKeepsTheLiveAccount: what can't be made from an account's new state does not end the account that works.
+func TestErrorKeepsTheLiveAccount(t *testing.T) {
+	t.Parallel()
+	for _, connectOnly := range []bool{false, true} {
+		x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+		x.reconcile()
+		x.reconcile()
+		live := x.live()
+		x.Expect(live).NotTo(BeNil())
+		x.ConnectOnly = connectOnly
+		x.fill("half", "written")
+		x.reconcile()
+		x.Expect(x.live()).To(BeIdenticalTo(live))
+		if connectOnly {
+			continue
+		}
+		reason, message := x.ready()
+		x.Expect(reason).To(Equal(string(cloud.Unauthorized)))
+		x.Expect(message).To(And(ContainSubstring("leads-to"), ContainSubstring("goes on with what it had")))
+	}
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package egress makes the connections to endpoints that tenants name. The manager reaches what tenants don't: its own
+// node, its cloud's metadata, the operator's network. So each address is judged after its name was resolved.
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+)
+
+// metadata are services of clouds that hand out a machine's own credentials, at addresses that are not link-local.
+var metadata = []netip.Prefix{
+	netip.MustParsePrefix("fd00:ec2::/32"),      // Amazon EC2
+	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
+	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba Cloud
+}
+
+// nat64 is the prefix under which a gateway translates to IPv4 (RFC 6052).
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// errDenied says no address: a tenant must not learn what a name leads to inside the operator's network.
+var errDenied = fmt.Errorf("the endpoint leads to an address that the operator does not allow: %w", fs.ErrPermission)
+
+// Dialer connects to permitted addresses alone. Its errors for others are fs.ErrPermission.
+type Dialer struct {
+	allow, deny []netip.Prefix
+	proxies     []string // as net/http dials them
+	guarded     net.Dialer
+	free        net.Dialer
+}
+
+// New makes a Dialer from CIDRs. Those to allow win over those to deny, and over what is always denied: loopback,
+// link-local, multicast and unspecified addresses, and the clouds' metadata services.
+func New(allow, deny []string) (*Dialer, error) {
+	d := &Dialer{proxies: proxies(httpproxy.FromEnvironment())}
+	var err, err2 error
+	d.allow, err = prefixes(allow)
+	d.deny, err2 = prefixes(deny)
+	if err := errors.Join(err, err2); err != nil {
+		return nil, err
+	}
+	d.free = net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second} // as http.DefaultTransport
+	d.guarded = d.free
+	d.guarded.ControlContext = d.control
+	return d, nil
+}
+
+// DialContext connects to an address as net.Dialer does. The operator's own proxy is not judged: it is dialed in the
+// place of endpoints, and judges them itself.
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	if slices.Contains(d.proxies, strings.ToLower(address)) {
+		return d.free.DialContext(ctx, network, address)
+	}
+	return d.guarded.DialContext(ctx, network, address)
+}
+
+// control judges an address that a name was resolved to, before a packet is sent there.
+func (d *Dialer) control(_ context.Context, _, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil || !d.allowed(to.Addr()) {
+		return errDenied
+	}
+	return nil
+}
+
+func (d *Dialer) allowed(to netip.Addr) bool {
+	to = to.WithZone("").Unmap()
+	if nat64.Contains(to) {
+		raw := to.As16()
+		to = netip.AddrFrom4([4]byte(raw[12:]))
+	}
+	holds := func(p netip.Prefix) bool { return p.Contains(to) }
+	switch {
+	case slices.ContainsFunc(d.allow, holds):
+		return true
+	case slices.ContainsFunc(d.deny, holds), slices.ContainsFunc(metadata, holds):
+		return false
+	default:
+		return !to.IsLoopback() && !to.IsLinkLocalUnicast() && !to.IsMulticast() && !to.IsUnspecified()
+	}
+}
+
+func prefixes(texts []string) ([]netip.Prefix, error) {
+	var all []netip.Prefix
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a CIDR, such as 10.0.0.0/8: %w", text, err)
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
+}
+
+// proxies are the addresses that net/http dials for the environment's proxies.
+func proxies(env *httpproxy.Config) []string {
+	ports := map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
+	var all []string
+	for _, text := range []string{env.HTTPProxy, env.HTTPSProxy} {
+		if text == "" {
+			continue
+		}
+		u, err := url.Parse(text)
+		if err != nil || ports[u.Scheme] == "" {
+			u, err = url.Parse("http://" + text) // as net/http takes it
+		}
+		if err != nil || u.Hostname() == "" {
+			continue
+		}
+		port := u.Port()
+		if port == "" {
+			port = ports[u.Scheme]
+		}
+		all = append(all, strings.ToLower(net.JoinHostPort(u.Hostname(), port)))
+	}
+	return all
+}
