@@ -14,8 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
@@ -30,6 +32,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/token"
 )
 
 const (
@@ -59,7 +62,7 @@ type ConfigReconciler struct {
 	// Host tells what the infrastructure provider says of a machine. An API server's NotFound is waited for. nil: it says nothing.
 	Host func(context.Context, *clusterv1.Machine) (Host, error)
 
-	tokens tokenMemory
+	tokens token.Memory
 }
 
 // Host is what user data must go by.
@@ -84,6 +87,9 @@ func (r *ConfigReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manage
 		For(&bootstrapv1.CloudInitConfig{}, builder.WithPredicates(beyondStatus())).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(configOfMachine), builder.WithPredicates(machineMoved())).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.configsOfCluster), builder.WithPredicates(clusterMoved())).
+		Watches(&clusterv1.Cluster{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
+			r.tokens.ForgetCluster(e.Object.GetUID())
+		}}).
 		WatchesRawSource(r.ClusterCache.GetClusterSource("cloudinitconfig", r.configsOfCluster)).
 		WithOptions(options).
 		Complete(r)
@@ -117,7 +123,7 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	if err := r.Client.Get(ctx, req.NamespacedName, s.config); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if r.WatchFilterValue != "" && s.config.Labels[clusterv1.WatchLabel] != r.WatchFilterValue {
+	if !r.watches(s.config) {
 		return ctrl.Result{}, nil
 	}
 	if err := r.read(ctx, s); err != nil {
@@ -157,6 +163,13 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	return result, err
 }
 
+// watches tells whether the config is this manager's. One under deletion that nobody's label is on is anyone's: it may have
+// the finalizer and could not go.
+func (r *ConfigReconciler) watches(config *bootstrapv1.CloudInitConfig) bool {
+	label, ok := config.Labels[clusterv1.WatchLabel]
+	return r.WatchFilterValue == "" || label == r.WatchFilterValue || (!ok && !config.DeletionTimestamp.IsZero())
+}
+
 // read fetches what the config hangs on. That one of them is gone is not an error.
 func (r *ConfigReconciler) read(ctx context.Context, s *scope) error {
 	machine, err := util.GetOwnerMachine(ctx, r.Client, s.config.ObjectMeta)
@@ -181,12 +194,10 @@ func (r *ConfigReconciler) read(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// movedAnnotation is set by "clusterctl move" on what it is about to delete at the old place. It pauses the Cluster before, but
-// that comes by another watch, which may be behind.
-const movedAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
-
+// paused tells whether nothing may be done. "clusterctl move" marks what it is about to delete at the old place; it pauses the
+// Cluster before, but that comes by another watch, which may be behind.
 func (r *ConfigReconciler) paused(s *scope) bool {
-	_, moved := s.config.Annotations[movedAnnotation]
+	_, moved := s.config.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	return annotations.HasPaused(s.config) || (s.cluster != nil && ptr.Deref(s.cluster.Spec.Paused, false)) ||
 		(moved && !s.config.DeletionTimestamp.IsZero())
 }
@@ -223,12 +234,12 @@ func (r *ConfigReconciler) step(ctx context.Context, s *scope) (ctrl.Result, err
 	if err := r.ensureRights(ctx, s.config, s.cluster, workload); err != nil {
 		return ctrl.Result{}, err
 	}
-	name, token, err := r.ensureData(ctx, s)
+	name, text, err := r.ensureData(ctx, s)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	refresh, err := r.ensureToken(ctx, s, workload, token)
-	if errors.Is(err, errTokenTaken) {
+	refresh, err := r.ensureToken(ctx, s, workload, text)
+	if errors.Is(err, token.ErrTaken) {
 		return ctrl.Result{}, r.replaceData(ctx, s)
 	}
 	if err != nil {
@@ -298,7 +309,7 @@ func (r *ConfigReconciler) delete(ctx context.Context, s *scope) (ctrl.Result, e
 		controllerutil.AddFinalizer(s.config, bootstrapv1.ConfigFinalizer)
 		return ctrl.Result{}, fmt.Errorf("removing the finalizer: %w", err)
 	}
-	r.tokens.forget(s.config.UID)
+	r.tokens.Forget(s.config.UID)
 	return ctrl.Result{}, nil
 }
 

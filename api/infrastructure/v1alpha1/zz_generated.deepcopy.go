@@ -860,6 +860,11 @@ func (in *CloudMachineStatus) DeepCopyInto(out *CloudMachineStatus) {
 		*out = make([]v1beta2.MachineAddress, len(*in))
 		copy(*out, *in)
 	}
+	if in.GuestReportedAddresses != nil {
+		in, out := &in.GuestReportedAddresses, &out.GuestReportedAddresses
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Interruptible != nil {
 		in, out := &in.Interruptible, &out.Interruptible
 		*out = new(bool)

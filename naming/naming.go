@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package render
+// Package naming has the names that more than one room must know. It imports nothing of ours.
+package naming
 
 import (
 	"crypto/sha256"
