@@ -363,7 +363,7 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 	node, pinned := found.Annotations[token.NodeAnnotation]
 	if !pinned {
 		node = csr.NodeIn(request)
-		if !slices.Contains(known(machine, cloud).HostNames(), node) {
+		if !slices.Contains(machineFacts(machine, cloud).HostNames(), node) {
 			return wait(machine, "it is for none of the host names that the cloud tells of the machine"), nil
 		}
 	}
@@ -446,7 +446,7 @@ func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Clu
 	if object == nil || !ours {
 		return wait(machine, fmt.Sprintf("the Node %q is not there, or not known to be this Machine's", node)), nil
 	}
-	asker := known(machine, cloud)
+	asker := machineFacts(machine, cloud)
 	asker.Node = node
 	if len(asker.Addresses) == 0 {
 		return wait(machine, "the machine's addresses are not known yet"), nil

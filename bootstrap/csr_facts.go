@@ -6,13 +6,13 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -48,9 +48,9 @@ func onCloudMachine(machine *clusterv1.Machine) bool {
 	return ref.Kind == "CloudMachine" && ref.APIGroup == infrav1.GroupVersion.Group
 }
 
-// known is what the machine's infrastructure provider says of its addresses. The Machine's copy of a CloudMachine's is left
+// machineFacts are what the machine's infrastructure provider says of its addresses. The Machine's copy of a CloudMachine's is left
 // out: it is older, and does not say which of them only the guest vouches for. Other providers do not say it at all.
-func known(machine *clusterv1.Machine, cloud *infrav1.CloudMachine) csr.Machine {
+func machineFacts(machine *clusterv1.Machine, cloud *infrav1.CloudMachine) csr.Machine {
 	if onCloudMachine(machine) {
 		return csr.Machine{Addresses: cloud.Status.Addresses, GuestReported: cloud.Status.GuestReportedAddresses}
 	}
@@ -74,7 +74,7 @@ func (r *CSRReconciler) clusterFacts(
 		return facts, err
 	}
 	if config != nil { // a kubeconfig may name another address than the Cluster
-		if server, err := url.Parse(config.Host); err == nil {
+		if server, _, err := rest.DefaultServerUrlFor(config); err == nil {
 			facts.APIServers = append(facts.APIServers, server.Hostname())
 		}
 	}

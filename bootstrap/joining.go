@@ -80,7 +80,7 @@ func (r *CSRReconciler) latest(ctx context.Context, cluster *clusterv1.Cluster, 
 	if err != nil {
 		return nil, "", err
 	}
-	names := append(known(machine, cloud).HostNames(), naming.NodeName(machine.Name))
+	names := append(machineFacts(machine, cloud).HostNames(), naming.NodeName(machine.Name))
 	var found *certificatesv1.CertificateSigningRequest
 	var why string
 	for i := range list.Items {

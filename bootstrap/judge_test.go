@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 	. "github.com/onsi/gomega"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -153,40 +155,118 @@ func TestDeletionWithoutFilterLabel(t *testing.T) {
 	}
 }
 
-// TestServingJudgedByTheCluster: what the judge is told of the cluster is what is there.
+// TestServingJudgedByTheCluster: the judge is told what there is in both clusters. blue-1 asks for one address, which both its
+// infrastructure and its Node report unless the test says otherwise.
 func TestServingJudgedByTheCluster(t *testing.T) {
-	cloudMachine := func(name string, addresses ...string) *infrav1.CloudMachine {
-		out := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}}}
-		out.Spec.ProviderID = "simulated:///" + name
-		for _, a := range addresses {
-			out.Status.Addresses = append(out.Status.Addresses, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: a})
-		}
-		return out
+	type objects struct {
+		cluster *clusterv1.Cluster
+		machine *clusterv1.Machine
+		cloud   *infrav1.CloudMachine
+		node    *corev1.Node
 	}
-	node := func(name string, addresses ...string) *corev1.Node {
-		out := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: "simulated:///" + name}}
-		for _, a := range addresses {
-			out.Status.Addresses = append(out.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
-		}
-		return out
+	guest := func(o *objects) {
+		o.cloud.Status.GuestReportedAddresses = []string{o.cloud.Status.Addresses[0].Address}
 	}
-	cluster := testCluster()
-	cluster.Spec.ClusterNetwork.Services.CIDRBlocks = []string{"10.96.0.0/12"}
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}, Spec: corev1.ServiceSpec{ClusterIPs: []string{"10.43.0.1"}}}
-	for asked, approved := range map[string]bool{
-		"10.0.0.7": true, "192.0.2.100": false, "10.96.0.1": false, "10.97.1.1": false, "10.43.0.1": false, "10.0.0.8": false, "10.0.0.9": false,
-		"127.0.0.1": false, "169.254.169.254": false, "0.0.0.0": false, "224.0.0.1": false,
+	foreign := func(o *objects) {
+		o.machine.Spec.InfrastructureRef.Kind, o.machine.Status.Addresses = "AWSMachine", o.cloud.Status.Addresses
+		o.cloud.Name, o.cloud.Labels = "elsewhere", nil
+	}
+	nodeSilent := func(o *objects) { o.node.Status.Addresses = nil }
+	for name, c := range map[string]struct {
+		asked    string
+		change   []func(*objects)
+		approved bool
+	}{
+		"its own":                               {"10.0.0.7", nil, true},
+		"its own, and its Node has none yet":    {"10.0.0.7", []func(*objects){nodeSilent}, true},
+		"control plane endpoint":                {"192.0.2.100", nil, false},
+		"first Service":                         {"10.96.0.1", nil, false},
+		"another Service":                       {"10.97.1.1", nil, false},
+		"Service kubernetes, outside of ranges": {"10.43.0.1", nil, false},
+		"another CloudMachine's":                {"10.0.0.8", nil, false},
+		"another Node's":                        {"10.0.0.9", nil, false},
+		"of a VM that is gone":                  {"10.0.0.10", nil, true},
+		"of a machine of another cluster":       {"10.0.0.11", nil, true},
+		"loopback":                              {"127.0.0.1", nil, false},
+		"the guest and the Node report it":      {"10.0.0.7", []func(*objects){guest}, true},
+		"the guest alone reports it":            {"10.0.0.7", []func(*objects){guest, nodeSilent}, false},
+		"the Machine has an old copy": {"10.0.0.7", []func(*objects){func(o *objects) {
+			o.machine.Status.Addresses, o.cloud.Status.Addresses[0].Address = o.cloud.DeepCopy().Status.Addresses, "10.0.0.70"
+		}}, false},
+		"another provider and the Node": {"10.0.0.7", []func(*objects){foreign}, true},
+		"another provider alone":        {"10.0.0.7", []func(*objects){foreign, nodeSilent}, false},
 	} {
-		g := NewWithT(t)
-		c := fakeClient(t, interceptor.Funcs{}, cluster.DeepCopy(), service.DeepCopy(), testMachine("blue-1", "machine-1"),
-			cloudMachine("blue-1", asked), cloudMachine("blue-2", "10.0.0.8"), node("blue-1", asked), node("other", "10.0.0.9"))
-		r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster))}
-		v, err := r.judge(t.Context(), cluster, c, &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
-			SignerName: certificatesv1.KubeletServingSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
-			Username: "system:node:blue-1", Groups: []string{"system:nodes"},
-			Request: request(t, net.ParseIP(asked)),
-		}})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(v.approve).To(Equal(approved), "%s: %s", asked, v.why)
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			o := &objects{testCluster(), testMachine("blue-1", "machine-1"), cloudMachine("blue-1", c.asked), testNode("blue-1", c.asked)}
+			o.cluster.Spec.ClusterNetwork.Services.CIDRBlocks = []string{"10.96.0.0/12"}
+			for _, change := range c.change {
+				change(o)
+			}
+			gone, elsewhere := cloudMachine("blue-3", "10.0.0.10"), cloudMachine("red-1", "10.0.0.11")
+			gone.Status.InstanceState = "Gone"
+			elsewhere.Labels[clusterv1.ClusterNameLabel] = "red"
+			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}, Spec: corev1.ServiceSpec{ClusterIPs: []string{"10.43.0.1"}}}
+			all := fakeClient(t, interceptor.Funcs{}, o.cluster, o.machine, o.cloud, o.node, service, gone, elsewhere,
+				cloudMachine("blue-2", "10.0.0.8"), testNode("other", "10.0.0.9"))
+			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(o.cluster))}
+			v, err := r.judge(t.Context(), o.cluster, all, servingRequest(t, c.asked))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(v.approve).To(Equal(c.approved), v.why)
+		})
 	}
+}
+
+// TestServiceMayNotBeRead: a kubeconfig without the right to read the Service is asked once, and certificates are approved.
+func TestServiceMayNotBeRead(t *testing.T) {
+	g := NewWithT(t)
+	asked := 0
+	cluster := testCluster()
+	c := fakeClient(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if _, ok := o.(*corev1.Service); ok {
+			asked++
+			return apierrors.NewForbidden(corev1.Resource("services"), key.Name, nil)
+		}
+		return c.Get(ctx, key, o, opts...)
+	}}, cluster, testMachine("blue-1", "machine-1"), cloudMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
+	r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster))}
+	for range 2 {
+		v, err := r.judge(t.Context(), cluster, c, servingRequest(t, "10.0.0.7"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(v.approve).To(BeTrue(), v.why)
+	}
+	g.Expect(asked).To(Equal(1))
+
+	// What is known of a Cluster ends with it.
+	r.reported.Store(CSRRequest{Cluster: client.ObjectKeyFromObject(cluster), Name: "csr-1"}, report{})
+	g.Expect(c.Delete(t.Context(), cluster)).To(Succeed())
+	_, err := r.watch(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, m := range []*sync.Map{&r.services, &r.reported, &r.caches} {
+		m.Range(func(key, _ any) bool {
+			t.Errorf("%v is still known", key)
+			return true
+		})
+	}
+}
+
+func servingRequest(t *testing.T, ip string) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	return &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
+		SignerName: certificatesv1.KubeletServingSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+		Username: "system:node:blue-1", Groups: []string{"system:nodes"}, Request: request(t, net.ParseIP(ip)),
+	}}
+}
+
+func cloudMachine(name, address string) *infrav1.CloudMachine {
+	out := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}}}
+	out.Spec.ProviderID = "simulated:///" + name
+	out.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: address}}
+	return out
+}
+
+func testNode(name, address string) *corev1.Node {
+	out := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: "simulated:///" + name}}
+	out.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+	return out
 }
