@@ -18,8 +18,8 @@ import (
 	"github.com/drover-io/drover/naming"
 )
 
-// What Drover writes into workload clusters for each joining machine: a token Secret, in kube-system, and what config_files.go has.
-// config_rights.go has what it writes for all.
+// What Drover writes into workload clusters for each joining machine: a token Secret, in
+// kube-system, and what config_files.go has. config_rights.go has what it writes for all.
 
 func ttl(config *bootstrapv1.CloudInitConfig) time.Duration {
 	if config.Spec.TokenTTLSeconds <= 0 {
@@ -28,9 +28,10 @@ func ttl(config *bootstrapv1.CloudInitConfig) time.Duration {
 	return time.Duration(config.Spec.TokenTTLSeconds) * time.Second
 }
 
-// hasNode asks the workload cluster itself whether the machine has joined, where its status may have been lost, as in
-// "clusterctl move": a token that was used is not to be made good again, not even until Cluster API has found the Node anew.
-// While this process keeps a token for the machine, nothing is asked.
+// hasNode asks the workload cluster itself whether the machine has joined, where its status may
+// have been lost, as in "clusterctl move": a token that was used is not to be made good again, not
+// even until Cluster API has found the Node anew. While this process keeps a token for the machine,
+// nothing is asked.
 func (r *ConfigReconciler) hasNode(ctx context.Context, s *scope, workload client.Client) (bool, error) {
 	known, ok := r.tokens.Get(s.config.UID)
 	if (ok && !known.Gone) || s.machine.Spec.ProviderID == "" {
@@ -51,8 +52,9 @@ func (r *ConfigReconciler) hasNode(ctx context.Context, s *scope, workload clien
 	return node.Spec.ProviderID == s.machine.Spec.ProviderID, nil
 }
 
-// likelyNode returns the name of the machine's Node if it has one. What the cloud named may not be known any more: it is the name
-// of the Node with the machine's provider ID in the cache then, and "" where there is none.
+// likelyNode returns the name of the machine's Node if it has one. What the cloud named may not be
+// known any more: it is the name of the Node with the machine's provider ID in the cache then, and
+// "" where there is none.
 func (r *ConfigReconciler) likelyNode(ctx context.Context, s *scope) (string, error) {
 	if s.config.Spec.NodeName != bootstrapv1.NodeNameHostname {
 		return naming.NodeName(s.machine.Name), nil
@@ -86,8 +88,8 @@ func holder(s *scope) token.Holder {
 	return h
 }
 
-// ensureToken makes the token good for at least half its time to live, and returns when that has to be done again.
-// It returns token.ErrTaken when the token's ID belongs to another.
+// ensureToken makes the token good for at least half its time to live, and returns when that has to
+// be done again. It returns token.ErrTaken when the token's ID belongs to another.
 func (r *ConfigReconciler) ensureToken(ctx context.Context, s *scope, workload client.Client, text string) (time.Duration, error) {
 	if text == "" { // user data that someone else made and handed to the Machine
 		return 0, nil
@@ -113,8 +115,8 @@ func (r *ConfigReconciler) ensureToken(ctx context.Context, s *scope, workload c
 	return max(time.Until(expires)-half, time.Second), nil
 }
 
-// removeToken deletes the config's token from the workload cluster, if there is one. Nothing is asked of the workload
-// cluster when this process has seen it gone already.
+// removeToken deletes the config's token from the workload cluster, if there is one. Nothing is
+// asked of the workload cluster when this process has seen it gone already.
 func (r *ConfigReconciler) removeToken(ctx context.Context, s *scope) error {
 	known, ok := r.tokens.Get(s.config.UID)
 	if ok && known.Gone {

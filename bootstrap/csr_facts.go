@@ -29,8 +29,8 @@ type apiService struct {
 	addresses []string
 }
 
-// cloudMachine returns the machine's CloudMachine, which knows its provider ID and addresses sooner than the Machine
-// does; an empty one where there is none.
+// cloudMachine returns the machine's CloudMachine, which knows its provider ID and addresses sooner
+// than the Machine does; an empty one where there is none.
 func (r *CSRReconciler) cloudMachine(ctx context.Context, machine *clusterv1.Machine) (*infrav1.CloudMachine, error) {
 	cloud := &infrav1.CloudMachine{}
 	if !onCloudMachine(machine) {
@@ -48,8 +48,9 @@ func onCloudMachine(machine *clusterv1.Machine) bool {
 	return ref.Kind == "CloudMachine" && ref.APIGroup == infrav1.GroupVersion.Group
 }
 
-// machineFacts are what the machine's infrastructure provider says of its addresses. The Machine's copy of a CloudMachine's is left
-// out: it is older, and does not say which of them only the guest vouches for. Other providers do not say it at all.
+// machineFacts are what the machine's infrastructure provider says of its addresses. The Machine's
+// copy of a CloudMachine's is left out: it is older, and does not say which of them only the guest
+// vouches for. Other providers do not say it at all.
 func machineFacts(machine *clusterv1.Machine, cloud *infrav1.CloudMachine) csr.Machine {
 	if onCloudMachine(machine) {
 		return csr.Machine{Addresses: cloud.Status.Addresses, GuestReported: cloud.Status.GuestReportedAddresses}
@@ -63,8 +64,8 @@ func machineFacts(machine *clusterv1.Machine, cloud *infrav1.CloudMachine) csr.M
 	return out
 }
 
-// clusterFacts gathers what none of the cluster's kubelets may serve as, and who else has the addresses that are asked for
-// by the Node and its CloudMachine.
+// clusterFacts gathers what none of the cluster's kubelets may serve as, and who else has the
+// addresses that are asked for by the Node and its CloudMachine.
 func (r *CSRReconciler) clusterFacts(
 	ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, asked []string, node string, cloud *infrav1.CloudMachine,
 ) (csr.Cluster, error) {
@@ -133,8 +134,8 @@ func (r *CSRReconciler) others(
 	return out, nil
 }
 
-// serviceAddresses are those of the Service by which Pods reach the API server. They are not known where the Cluster's
-// kubeconfig does not permit to read it.
+// serviceAddresses are those of the Service by which Pods reach the API server. They are not known
+// where the Cluster's kubeconfig does not permit to read it.
 func (r *CSRReconciler) serviceAddresses(ctx context.Context, cluster *clusterv1.Cluster) ([]string, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	if value, ok := r.services.Load(key); ok {

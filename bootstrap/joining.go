@@ -31,16 +31,17 @@ import (
 // errNotListed says that the certificate requests of a workload cluster have not been listed.
 var errNotListed = errors.New("the certificate requests have not been listed")
 
-// Joining tells how far a machine came on its way to being a Node, for those who wonder why there is none. It writes
-// nothing, and asks only when it is asked.
+// Joining tells how far a machine came on its way to being a Node, for those who wonder why there
+// is none. It writes nothing, and asks only when it is asked.
 type Joining struct {
 	Configs  *ConfigReconciler
 	Requests *CSRReconciler
 }
 
-// Progress returns a reason (one of infrav1's) and the end of a sentence that began with the VM. Both are empty for a machine
-// whose bootstrap config is not a CloudInitConfig: how it joins is not known here. It returns
-// clustercache.ErrClusterNotConnected while the workload cluster can't be asked.
+// Progress returns a reason (one of infrav1's) and the end of a sentence that began with the VM.
+// Both are empty for a machine whose bootstrap config is not a CloudInitConfig: how it joins is not
+// known here. It returns clustercache.ErrClusterNotConnected while the workload cluster can't be
+// asked.
 func (j Joining) Progress(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (reason, message string, err error) {
 	if len(configOfMachine(ctx, machine)) == 0 {
 		return "", "", nil
@@ -61,8 +62,8 @@ func (j Joining) Progress(ctx context.Context, cluster *clusterv1.Cluster, machi
 	return reason, message, nil
 }
 
-// latest returns the newest request for a first certificate that the machine is known to have sent, or that is for its
-// Node, and why it is left alone.
+// latest returns the newest request for a first certificate that the machine is known to have sent,
+// or that is for its Node, and why it is left alone.
 func (r *CSRReconciler) latest(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (*certificatesv1.CertificateSigningRequest, string, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	cached, err := r.ClusterCache.GetReader(ctx, key)
@@ -101,8 +102,8 @@ func (r *CSRReconciler) latest(ctx context.Context, cluster *clusterv1.Cluster, 
 	return found, why, nil
 }
 
-// synced tells whether the certificate requests of a workload cluster have been listed. Where that is not permitted they never
-// are, and a read would wait for them.
+// synced tells whether the certificate requests of a workload cluster have been listed. Where that
+// is not permitted they never are, and a read would wait for them.
 func (r *CSRReconciler) synced(ctx context.Context, cluster client.ObjectKey) bool {
 	value, _ := r.caches.Load(cluster)
 	watched, ok := value.(cache.Cache)
@@ -133,7 +134,8 @@ func describeRequest(request *certificatesv1.CertificateSigningRequest, why stri
 	return infrav1.CertificateNotApprovedReason, asked + "waits to be approved"
 }
 
-// unasked says why a kubelet may not have asked for a certificate, as far as that can be seen from outside of the machine.
+// unasked says why a kubelet may not have asked for a certificate, as far as that can be seen from
+// outside of the machine.
 func (r *ConfigReconciler) unasked(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (string, error) {
 	message := fmt.Sprintf("no kubelet on it has asked https://%s for a certificate: ", cluster.Spec.ControlPlaneEndpoint.String())
 	config := &bootstrapv1.CloudInitConfig{}
@@ -155,8 +157,9 @@ func (r *ConfigReconciler) unasked(ctx context.Context, cluster *clusterv1.Clust
 	return message + "look at " + render.LogPath + " on it", nil
 }
 
-// tokenIsGood asks the workload cluster itself whether the token in the machine's user data can still be used. User data that
-// someone else made have no token that is known here: it counts as good.
+// tokenIsGood asks the workload cluster itself whether the token in the machine's user data can
+// still be used. User data that someone else made have no token that is known here: it counts as
+// good.
 func (r *ConfigReconciler) tokenIsGood(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (bool, error) {
 	data := &corev1.Secret{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ptr.Deref(machine.Spec.Bootstrap.DataSecretName, "")}, data)

@@ -36,7 +36,8 @@ import (
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// fakeClient is a client of both clusters: the management cluster's objects and the workload cluster's lie in one.
+// fakeClient is a client of both clusters: the management cluster's objects and the workload
+// cluster's lie in one.
 func fakeClient(t *testing.T, hooks interceptor.Funcs, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -83,7 +84,8 @@ func testMachine(name string, uid types.UID) *clusterv1.Machine {
 	}
 }
 
-// TestTokenOfAnEarlierMachine: a Machine that was made anew under the name of another one is not joined by that one's VM.
+// TestTokenOfAnEarlierMachine: a Machine that was made anew under the name of another one is not
+// joined by that one's VM.
 func TestTokenOfAnEarlierMachine(t *testing.T) {
 	g := NewWithT(t)
 	cluster, earlier := testCluster(), testMachine("blue-1", "machine-1")
@@ -107,7 +109,8 @@ func TestTokenOfAnEarlierMachine(t *testing.T) {
 	}
 }
 
-// TestProgressNeverBlocks: where certificate requests may not be listed, their informer never syncs, and a read waits for it.
+// TestProgressNeverBlocks: where certificate requests may not be listed, their informer never
+// syncs, and a read waits for it.
 func TestProgressNeverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -135,7 +138,8 @@ func TestProgressNeverBlocks(t *testing.T) {
 	})
 }
 
-// TestDeletionWithoutFilterLabel: a config that has our finalizer and no watch-filter label can be deleted.
+// TestDeletionWithoutFilterLabel: a config that has our finalizer and no watch-filter label can be
+// deleted.
 func TestDeletionWithoutFilterLabel(t *testing.T) {
 	for label, gone := range map[string]bool{"": true, "ours": true, "theirs": false} {
 		g := NewWithT(t)
@@ -155,8 +159,8 @@ func TestDeletionWithoutFilterLabel(t *testing.T) {
 	}
 }
 
-// TestServingJudgedByTheCluster: the judge is told what there is in both clusters. blue-1 asks for one address, which both its
-// infrastructure and its Node report unless the test says otherwise.
+// TestServingJudgedByTheCluster: the judge is told what there is in both clusters. blue-1 asks for
+// one address, which both its infrastructure and its Node report unless the test says otherwise.
 func TestServingJudgedByTheCluster(t *testing.T) {
 	type objects struct {
 		cluster *clusterv1.Cluster
@@ -217,7 +221,8 @@ func TestServingJudgedByTheCluster(t *testing.T) {
 	}
 }
 
-// TestServiceMayNotBeRead: a kubeconfig without the right to read the Service is asked once, and certificates are approved.
+// TestServiceMayNotBeRead: a kubeconfig without the right to read the Service is asked once, and
+// certificates are approved.
 func TestServiceMayNotBeRead(t *testing.T) {
 	g := NewWithT(t)
 	asked := 0

@@ -25,8 +25,8 @@ type Requester struct {
 	Node    string // the Node that it already is
 }
 
-// RequesterOf reads the requester. tokenGroup is the group that the bootstrap tokens of Drover authenticate as: other
-// tokens are none of Drover's.
+// RequesterOf reads the requester. tokenGroup is the group that the bootstrap tokens of Drover
+// authenticate as: other tokens are none of Drover's.
 func RequesterOf(csr *certificatesv1.CertificateSigningRequest, tokenGroup string) Requester {
 	if id, ok := strings.CutPrefix(csr.Spec.Username, bootstrapapi.BootstrapUserPrefix); ok && slices.Contains(csr.Spec.Groups, tokenGroup) {
 		return Requester{TokenID: id}
@@ -37,7 +37,8 @@ func RequesterOf(csr *certificatesv1.CertificateSigningRequest, tokenGroup strin
 	return Requester{}
 }
 
-// NodeIn returns the Node that a request is for, or "". Nothing is granted by it alone: see CheckClient.
+// NodeIn returns the Node that a request is for, or "". Nothing is granted by it alone: see
+// CheckClient.
 func NodeIn(csr *certificatesv1.CertificateSigningRequest) string {
 	block, _ := pem.Decode(csr.Spec.Request)
 	if block == nil {
@@ -54,7 +55,8 @@ func NodeIn(csr *certificatesv1.CertificateSigningRequest) string {
 	return node
 }
 
-// CheckClient returns why the request is not exactly what the kubelet of that Node asks for to be a client; "" if it is.
+// CheckClient returns why the request is not exactly what the kubelet of that Node asks for to be a
+// client; "" if it is.
 func CheckClient(csr *certificatesv1.CertificateSigningRequest, node string) string {
 	request, why := parse(csr, node)
 	switch {
@@ -68,8 +70,8 @@ func CheckClient(csr *certificatesv1.CertificateSigningRequest, node string) str
 	return ""
 }
 
-// parse reads the request, and checks what holds for every certificate of a kubelet: one PEM block, signed by its own
-// key, for exactly that Node and group.
+// parse reads the request, and checks what holds for every certificate of a kubelet: one PEM block,
+// signed by its own key, for exactly that Node and group.
 func parse(csr *certificatesv1.CertificateSigningRequest, node string) (*x509.CertificateRequest, string) {
 	if len(csr.Spec.Request) > maxRequest {
 		return nil, "it is larger than any that a kubelet sends"

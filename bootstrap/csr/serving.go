@@ -20,7 +20,8 @@ type Machine struct {
 	Node string
 	// Addresses are the machine's, names and IPs, as its cloud tells them.
 	Addresses []clusterv1.MachineAddress
-	// GuestReported are those of Addresses that only the guest itself vouches for. One counts only if NodeAddresses has it too.
+	// GuestReported are those of Addresses that only the guest itself vouches for. One counts only
+	// if NodeAddresses has it too.
 	GuestReported []string
 	// NodeAddresses are what the Node's status has.
 	NodeAddresses []string
@@ -32,15 +33,16 @@ type Cluster struct {
 	APIServers []string
 	// Services are the ranges of Service addresses.
 	Services []netip.Prefix
-	// Others are those of the addresses in the request that another machine or Node has, each with its owner, such as
-	// `Node "blue-2"`. Keys are as Asked returns them.
+	// Others are those of the addresses in the request that another machine or Node has, each with
+	// its owner, such as `Node "blue-2"`. Keys are as Asked returns them.
 	Others map[string]string
 }
 
 // Refusal is why a request must not be approved. The zero Refusal approves.
 type Refusal struct {
 	Why string
-	// Passing says that it may be over in seconds by itself, such as when an address passes from one machine to another.
+	// Passing says that it may be over in seconds by itself, such as when an address passes from
+	// one machine to another.
 	Passing bool
 }
 
@@ -92,7 +94,8 @@ func checkNames(request *x509.CertificateRequest, m Machine, c Cluster) Refusal 
 	return Refusal{}
 }
 
-// check asks whether the machine has the address, whether more than its guest says so, and whether it alone has it.
+// check asks whether the machine has the address, whether more than its guest says so, and whether
+// it alone has it.
 func check(address string, has bool, m Machine, c Cluster) Refusal {
 	is := func(a string) bool { return Canonical(a) == address }
 	switch owner := c.Others[address]; {
@@ -160,8 +163,8 @@ func (m Machine) known() (map[string]bool, map[netip.Addr]bool) {
 	return names, ips
 }
 
-// Canonical writes an address so that two texts of one address are equal: an IP address in its shortest form, a name in
-// lower case without a dot at its end.
+// Canonical writes an address so that two texts of one address are equal: an IP address in its
+// shortest form, a name in lower case without a dot at its end.
 func Canonical(address string) string {
 	if ip, err := netip.ParseAddr(strings.Trim(address, "[]")); err == nil {
 		return ip.WithZone("").Unmap().String()
@@ -169,8 +172,8 @@ func Canonical(address string) string {
 	return strings.TrimSuffix(strings.ToLower(address), ".")
 }
 
-// HostNames returns what the cloud calls the machine's host, in lower case. What only the guest vouches for is no name
-// that a machine may join by.
+// HostNames returns what the cloud calls the machine's host, in lower case. What only the guest
+// vouches for is no name that a machine may join by.
 func (m Machine) HostNames() []string {
 	var out []string
 	for _, a := range m.Addresses {

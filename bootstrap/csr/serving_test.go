@@ -75,7 +75,8 @@ func TestCheckServing(t *testing.T) {
 	}
 }
 
-// TestCheckServingByCluster has what the cluster says about an address that the machine's cloud or guest reports.
+// TestCheckServingByCluster has what the cluster says about an address that the machine's cloud or
+// guest reports.
 func TestCheckServingByCluster(t *testing.T) {
 	const foreign, guests, agreed = "10.0.0.9", "10.0.0.10", "10.0.0.11"
 	cluster := Cluster{

@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	// listingAge is how long one listing of a workload cluster's tokens serves: long enough for one to serve all
-	// machines of a cluster after a restart.
+	// listingAge is how long one listing of a workload cluster's tokens serves: long enough for one
+	// to serve all machines of a cluster after a restart.
 	listingAge = 10 * time.Second
 	// bindingAge is how long a binding, once seen, is believed to be there.
 	bindingAge = 10 * time.Minute
 )
 
-// Memory is what this process knows of the tokens it made, so that neither a reconcile without news nor a joined machine
-// costs a call. All of it can be found again: it is lost with the process. The zero Memory is empty.
+// Memory is what this process knows of the tokens it made, so that neither a reconcile without news
+// nor a joined machine costs a call. All of it can be found again: it is lost with the process. The
+// zero Memory is empty.
 type Memory struct {
 	mu       sync.Mutex
 	tokens   map[types.UID]Known    // by the config's UID
@@ -36,7 +37,8 @@ type Known struct {
 	// Token is the token itself.
 	Token   string
 	Expires time.Time
-	// Files says that nothing is to be done for what the machine fetches with the token, as long as the token is not made again.
+	// Files says that nothing is to be done for what the machine fetches with the token, as long as
+	// the token is not made again.
 	Files bool
 	// Gone says that there is none.
 	Gone bool
@@ -108,8 +110,8 @@ func (m *Memory) SetBound(cluster types.UID, name string) {
 	m.of(cluster).bound[name] = time.Now()
 }
 
-// List returns the names of an owner's token Secrets. It may be listingAge old: what this process made since is in memory,
-// and what another made before is in the listing.
+// List returns the names of an owner's token Secrets. It may be listingAge old: what this process
+// made since is in memory, and what another made before is in the listing.
 func (m *Memory) List(ctx context.Context, uid types.UID, workload client.Client, owner string) ([]string, error) {
 	if names, fresh := m.listed(uid, owner); fresh {
 		return names, nil

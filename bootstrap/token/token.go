@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package token makes the bootstrap tokens by which machines join: Secrets in the workload cluster's kube-system, each bound to
-// one Machine. It knows no reconciler; it is handed a client of the workload cluster.
+// Package token makes the bootstrap tokens by which machines join: Secrets in the workload
+// cluster's kube-system, each bound to one Machine. It knows no reconciler; it is handed a client
+// of the workload cluster.
 package token
 
 import (
@@ -24,22 +25,24 @@ import (
 )
 
 const (
-	// Group is the group that all tokens of Drover authenticate as. It is none of kubeadm's, whose tokens have their
-	// requests for certificates approved unseen.
+	// Group is the group that all tokens of Drover authenticate as. It is none of kubeadm's, whose
+	// tokens have their requests for certificates approved unseen.
 	Group = "system:bootstrappers:drover"
 	// KubeadmGroup is the group of those that join by kubeadm, besides.
 	KubeadmGroup = "system:bootstrappers:drover:kubeadm"
 
-	// ConfigLabel tells token Secrets of Drover from others. Its value stands for the config that the token belongs to.
+	// ConfigLabel tells token Secrets of Drover from others. Its value stands for the config that
+	// the token belongs to.
 	ConfigLabel = "bootstrap.cluster.x-k8s.io/config"
 	// MachineAnnotation names the Machine that the token is for, as namespace/name.
 	MachineAnnotation = "bootstrap.cluster.x-k8s.io/machine"
-	// MachineUIDAnnotation is that Machine's UID: another Machine of the same name is not joined by this token.
+	// MachineUIDAnnotation is that Machine's UID: another Machine of the same name is not joined by
+	// this token.
 	MachineUIDAnnotation = "bootstrap.cluster.x-k8s.io/machine-uid"
 	// ClusterAnnotation names the Cluster, as namespace/name.
 	ClusterAnnotation = "bootstrap.cluster.x-k8s.io/cluster"
-	// NodeAnnotation names the only Node that the token may become. Without it, that is one that the cloud names among
-	// the machine's addresses.
+	// NodeAnnotation names the only Node that the token may become. Without it, that is one that
+	// the cloud names among the machine's addresses.
 	NodeAnnotation = "bootstrap.cluster.x-k8s.io/node"
 )
 
@@ -101,7 +104,8 @@ func (h Holder) Secret(token string, expires time.Time) *corev1.Secret {
 	}
 }
 
-// Owner stands for the config in a label: a name may be longer than a label's value. It outlives "clusterctl move".
+// Owner stands for the config in a label: a name may be longer than a label's value. It outlives
+// "clusterctl move".
 func Owner(config types.NamespacedName, cluster string) string {
 	sum := sha256.Sum256([]byte(config.Namespace + "/" + cluster + "/" + config.Name))
 	return hex.EncodeToString(sum[:20])
@@ -116,8 +120,9 @@ func Expiration(secret *corev1.Secret) time.Time {
 	return t
 }
 
-// Ensure makes the token, and returns its expiration. One that is there already stays as it is if it is good for at least
-// that time and bound to the same Machine. Where it is likely there, as after a restart, it is looked for first.
+// Ensure makes the token, and returns its expiration. One that is there already stays as it is if
+// it is good for at least that time and bound to the same Machine. Where it is likely there, as
+// after a restart, it is looked for first.
 func Ensure(ctx context.Context, workload client.Client, desired *corev1.Secret, atLeast time.Duration, likely bool) (time.Time, error) {
 	if !likely {
 		if err := workload.Create(ctx, desired.DeepCopy()); !apierrors.IsAlreadyExists(err) {
@@ -143,7 +148,8 @@ func Ensure(ctx context.Context, workload client.Client, desired *corev1.Secret,
 	return Expiration(desired), Extend(ctx, workload, desired)
 }
 
-// Extend moves the token's expiration and binds it to its Machine, or makes it again where it has expired and was cleaned up.
+// Extend moves the token's expiration and binds it to its Machine, or makes it again where it has
+// expired and was cleaned up.
 func Extend(ctx context.Context, workload client.Client, desired *corev1.Secret) error {
 	const key = bootstrapapi.BootstrapTokenExpirationKey
 	patch, err := json.Marshal(map[string]any{
