@@ -36,18 +36,20 @@ import (
 )
 
 const (
-	// ownerGrace is how long a new config may be without its Machine before that is worth a write: Cluster API makes
-	// the config first, and the Machine a moment later.
+	// ownerGrace is how long a new config may be without its Machine before that is worth a write:
+	// Cluster API makes the config first, and the Machine a moment later.
 	ownerGrace = 10 * time.Second
 	// recheck is how soon something is looked at again that no watch tells of, such as a Secret.
 	recheck = 30 * time.Second
 )
 
-// ConfigReconciler makes each CloudInitConfig's user data and keeps its bootstrap token, until the machine has joined.
+// ConfigReconciler makes each CloudInitConfig's user data and keeps its bootstrap token, until the
+// machine has joined.
 //
-// A machine costs three writes until its user data is there (the Secret with the user data, the token in the workload
-// cluster, the status) and one when it has joined (the token's deletion). The finalizer is set by ConfigWebhook while
-// the config is created; where it is missing, it costs one more.
+// A machine costs three writes until its user data is there (the Secret with the user data, the
+// token in the workload cluster, the status) and one when it has joined (the token's deletion). The
+// finalizer is set by ConfigWebhook while the config is created; where it is missing, it costs one
+// more.
 type ConfigReconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
@@ -57,9 +59,11 @@ type ConfigReconciler struct {
 	ClusterCache clustercache.ClusterCache
 	// Recorder writes Events.
 	Recorder events.EventRecorder
-	// WatchFilterValue, where set, leaves alone all objects without the label cluster.x-k8s.io/watch-filter of this value.
+	// WatchFilterValue, where set, leaves alone all objects without the label
+	// cluster.x-k8s.io/watch-filter of this value.
 	WatchFilterValue string
-	// Host tells what the infrastructure provider says of a machine. An API server's NotFound is waited for. nil: it says nothing.
+	// Host tells what the infrastructure provider says of a machine. An API server's NotFound is
+	// waited for. nil: it says nothing.
 	Host func(context.Context, *clusterv1.Machine) (Host, error)
 
 	tokens token.Memory
@@ -67,9 +71,11 @@ type ConfigReconciler struct {
 
 // Host is what user data must go by.
 type Host struct {
-	// ProviderID is what the kubelet is to register with, as user data can know it before boot (render.Input.ProviderID), or "".
+	// ProviderID is what the kubelet is to register with, as user data can know it before boot
+	// (render.Input.ProviderID), or "".
 	ProviderID string
-	// Takes is an error, with the numbers, where the cloud does not take user data as large as these. nil: it takes all.
+	// Takes is an error, with the numbers, where the cloud does not take user data as large as
+	// these. nil: it takes all.
 	Takes func(userData []byte) error
 }
 
@@ -163,8 +169,8 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	return result, err
 }
 
-// watches tells whether the config is this manager's. One under deletion that nobody's label is on is anyone's: it may have
-// the finalizer and could not go.
+// watches tells whether the config is this manager's. One under deletion that nobody's label is on
+// is anyone's: it may have the finalizer and could not go.
 func (r *ConfigReconciler) watches(config *bootstrapv1.CloudInitConfig) bool {
 	label, ok := config.Labels[clusterv1.WatchLabel]
 	return r.WatchFilterValue == "" || label == r.WatchFilterValue || (!ok && !config.DeletionTimestamp.IsZero())
@@ -194,8 +200,9 @@ func (r *ConfigReconciler) read(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// paused tells whether nothing may be done. "clusterctl move" marks what it is about to delete at the old place; it pauses the
-// Cluster before, but that comes by another watch, which may be behind.
+// paused tells whether nothing may be done. "clusterctl move" marks what it is about to delete at
+// the old place; it pauses the Cluster before, but that comes by another watch, which may be
+// behind.
 func (r *ConfigReconciler) paused(s *scope) bool {
 	_, moved := s.config.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	return annotations.HasPaused(s.config) || (s.cluster != nil && ptr.Deref(s.cluster.Spec.Paused, false)) ||
@@ -214,7 +221,8 @@ func (r *ConfigReconciler) claim(ctx context.Context, config *bootstrapv1.CloudI
 	return nil
 }
 
-// step is the way of a config from new to joined. Each part finds its own work done when it is repeated.
+// step is the way of a config from new to joined. Each part finds its own work done when it is
+// repeated.
 func (r *ConfigReconciler) step(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if err := ready(s); err != nil {
 		return ctrl.Result{}, err
@@ -272,7 +280,8 @@ func ready(s *scope) error {
 	return nil
 }
 
-// afterUse removes the token, which has no more use. Where the status was lost, it is found again from the Machine.
+// afterUse removes the token, which has no more use. Where the status was lost, it is found again
+// from the Machine.
 func (r *ConfigReconciler) afterUse(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if name := ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, ""); name != "" && s.config.Status.DataSecretName == "" {
 		s.config.Status.DataSecretName = name
@@ -285,8 +294,9 @@ func (r *ConfigReconciler) afterUse(ctx context.Context, s *scope) (ctrl.Result,
 	return ctrl.Result{}, err
 }
 
-// delete lets a config go once its token is gone. The token is worth no more than its time to live: where the workload
-// cluster can't be reached any more, or is itself being deleted, the config is not held for it.
+// delete lets a config go once its token is gone. The token is worth no more than its time to live:
+// where the workload cluster can't be reached any more, or is itself being deleted, the config is
+// not held for it.
 func (r *ConfigReconciler) delete(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(s.config, bootstrapv1.ConfigFinalizer) {
 		return ctrl.Result{}, nil
@@ -384,7 +394,8 @@ func configOfMachine(_ context.Context, o client.Object) []ctrl.Request {
 	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}}}
 }
 
-// beyondStatus lets through what someone else changed: this controller's own status is no news to it.
+// beyondStatus lets through what someone else changed: this controller's own status is no news to
+// it.
 func beyondStatus() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		a, b := e.ObjectOld, e.ObjectNew
@@ -397,7 +408,8 @@ func beyondStatus() predicate.Predicate {
 	}}
 }
 
-// machineMoved lets through what matters to the token: that the machine joined, or is on its way out.
+// machineMoved lets through what matters to the token: that the machine joined, or is on its way
+// out.
 func machineMoved() predicate.Predicate {
 	return predicate.Funcs{
 		DeleteFunc: func(event.DeleteEvent) bool { return false },

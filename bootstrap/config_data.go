@@ -32,8 +32,9 @@ const (
 	tokenKey  = "bootstrap-token" // so that a crash between the two Secrets leaves no token that nobody knows
 )
 
-// ensureData returns the name of the Secret with the user data, and the bootstrap token in it. It is written once and
-// for all: a Machine that was told of it keeps it, whatever became of this config's status.
+// ensureData returns the name of the Secret with the user data, and the bootstrap token in it. It
+// is written once and for all: a Machine that was told of it keeps it, whatever became of this
+// config's status.
 func (r *ConfigReconciler) ensureData(ctx context.Context, s *scope) (name, token string, err error) {
 	handedOut := ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, "")
 	if known, ok := r.tokens.Get(s.config.UID); ok && !known.Gone { // remembered only when both Secrets were there
@@ -71,7 +72,8 @@ func (r *ConfigReconciler) createData(ctx context.Context, s *scope) (string, er
 	return token, nil
 }
 
-// adoptData takes an existing Secret as it is. Its data are never made anew: a VM may have started from them.
+// adoptData takes an existing Secret as it is. Its data are never made anew: a VM may have started
+// from them.
 func (r *ConfigReconciler) adoptData(ctx context.Context, s *scope, name string) (string, string, error) {
 	found := &corev1.Secret{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: s.config.Namespace, Name: name}, found)
@@ -90,8 +92,8 @@ func (r *ConfigReconciler) adoptData(ctx context.Context, s *scope, name string)
 	return name, string(found.Data[tokenKey]), nil
 }
 
-// own makes the config the Secret's owner where it is so by name only, as after a restore from a backup. A Secret that
-// was never the config's is refused.
+// own makes the config the Secret's owner where it is so by name only, as after a restore from a
+// backup. A Secret that was never the config's is refused.
 func (r *ConfigReconciler) own(ctx context.Context, s *scope, found *corev1.Secret) error {
 	owner := metav1.GetControllerOf(found)
 	if owner != nil && owner.UID == s.config.UID {
@@ -114,8 +116,8 @@ func (r *ConfigReconciler) own(ctx context.Context, s *scope, found *corev1.Secr
 	return nil
 }
 
-// replaceData makes the user data anew, because another machine's token has the same ID. Only before a Machine was told
-// of them.
+// replaceData makes the user data anew, because another machine's token has the same ID. Only
+// before a Machine was told of them.
 func (r *ConfigReconciler) replaceData(ctx context.Context, s *scope) error {
 	if s.machine.Spec.Bootstrap.DataSecretName != nil {
 		return &waiting{

@@ -20,8 +20,9 @@ import (
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// ensureFiles puts the files that user data had no room for into the workload cluster, where the machine's token may read them and
-// no other one of Drover's may. The token's Secret owns them: they go with it, whoever deletes it, or when it has expired.
+// ensureFiles puts the files that user data had no room for into the workload cluster, where the
+// machine's token may read them and no other one of Drover's may. The token's Secret owns them:
+// they go with it, whoever deletes it, or when it has expired.
 func (r *ConfigReconciler) ensureFiles(ctx context.Context, s *scope, workload client.Client, dataSecret string) error {
 	known, _ := r.tokens.Get(s.config.UID)
 	if known.Token == "" || known.Files || len(s.config.Spec.Files) == 0 {
@@ -72,7 +73,8 @@ func writeFiles(ctx context.Context, workload client.Client, text string, files 
 	return nil
 }
 
-// create makes o, unless the token's Secret owns one of that name. One of an earlier token with the same ID is about to go.
+// create makes o, unless the token's Secret owns one of that name. One of an earlier token with the
+// same ID is about to go.
 func create(ctx context.Context, workload client.Client, o client.Object, owner types.UID) error {
 	err := workload.Create(ctx, o)
 	if !apierrors.IsAlreadyExists(err) {

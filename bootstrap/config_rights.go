@@ -17,8 +17,8 @@ import (
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// BindingName is the ClusterRoleBinding of token.Group to the role system:node-bootstrapper. The role that has requests for
-// certificates approved unseen is never bound.
+// BindingName is the ClusterRoleBinding of token.Group to the role system:node-bootstrapper. The
+// role that has requests for certificates approved unseen is never bound.
 const BindingName = "drover:node-bootstrapper"
 
 func joinsByKubeadm(config *bootstrapv1.CloudInitConfig) bool {
@@ -32,15 +32,17 @@ func tokenGroups(config *bootstrapv1.CloudInitConfig) []string {
 	return []string{token.Group}
 }
 
-// grant is a binding of a role to a group of tokens. It and the role are of a namespace, or of the whole cluster where that is "".
+// grant is a binding of a role to a group of tokens. It and the role are of a namespace, or of the
+// whole cluster where that is "".
 type grant struct {
 	name, namespace, role, group string
 	// foreign says that somebody else makes the role, and so it may be missing.
 	foreign bool
 }
 
-// grantsOf are what a config's token needs. The last three are what "kubeadm join" reads besides (NodeBootstrapTokenAuthGroup in
-// cmd/kubeadm of Kubernetes), by the roles that kubeadm makes where it sets up a cluster.
+// grantsOf are what a config's token needs. The last three are what "kubeadm join" reads besides
+// (NodeBootstrapTokenAuthGroup in cmd/kubeadm of Kubernetes), by the roles that kubeadm makes where
+// it sets up a cluster.
 func grantsOf(config *bootstrapv1.CloudInitConfig) []grant {
 	out := []grant{{name: BindingName, role: "system:node-bootstrapper", group: token.Group}}
 	if joinsByKubeadm(config) {
@@ -53,8 +55,8 @@ func grantsOf(config *bootstrapv1.CloudInitConfig) []grant {
 	return out
 }
 
-// ensureRights lets the config's token do what it must, looking once in ten minutes per Cluster. Approving certificates is left to
-// CSRReconciler alone.
+// ensureRights lets the config's token do what it must, looking once in ten minutes per Cluster.
+// Approving certificates is left to CSRReconciler alone.
 func (r *ConfigReconciler) ensureRights(ctx context.Context, config *bootstrapv1.CloudInitConfig, cluster *clusterv1.Cluster, workload client.Client) error {
 	for _, g := range grantsOf(config) {
 		if r.tokens.IsBound(cluster.UID, g.name) {
@@ -117,7 +119,8 @@ func (g grant) roleKind() string {
 	return "Role"
 }
 
-// checkRole says which of kubeadm's roles a cluster lacks: a binding to it would permit nothing, and the machine alone would know.
+// checkRole says which of kubeadm's roles a cluster lacks: a binding to it would permit nothing,
+// and the machine alone would know.
 func (g grant) checkRole(ctx context.Context, workload client.Client) error {
 	if !g.foreign {
 		return nil

@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -22,14 +23,19 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	toolscache "k8s.io/client-go/tools/cache"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -112,31 +118,53 @@ func TestTokenOfAnEarlierMachine(t *testing.T) {
 // TestProgressNeverBlocks: where certificate requests may not be listed, their informer never
 // syncs, and a read waits for it.
 func TestProgressNeverBlocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := NewWithT(t)
-		cluster, machine := testCluster(), testMachine("blue-1", "machine-1")
-		c := fakeClient(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
-			if _, ok := list.(*certificatesv1.CertificateSigningRequestList); ok {
-				ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // as ClusterCache has it
-				defer cancel()
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			return c.List(ctx, list, o...)
-		}}, cluster, machine)
-		cache := clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster))
-		joining := Joining{
-			Configs:  &ConfigReconciler{Client: c, APIReader: c, ClusterCache: cache},
-			Requests: &CSRReconciler{Client: c, ClusterCache: cache},
-		}
-		begun := time.Now()
-		reason, message, err := joining.Progress(t.Context(), cluster, machine)
-		g.Expect(time.Since(begun)).To(BeZero(), "a worker waited")
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(reason).To(Equal(infrav1.NodeMissingReason))
-		g.Expect(message).To(ContainSubstring("CertificateSigningRequests"))
-	})
+	gvk := certificatesv1.SchemeGroupVersion.WithKind("CertificateSigningRequest")
+	informers := func(i toolscache.SharedIndexInformer) *informertest.FakeInformers {
+		return &informertest.FakeInformers{InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{gvk: i}}
+	}
+	for name, c := range map[string]struct {
+		cache  *informertest.FakeInformers
+		reason string
+	}{
+		"not watched": {nil, infrav1.NodeMissingReason},
+		"not listed":  {informers(controllertest.NewFakeInformer()), infrav1.NodeMissingReason},
+		"listed":      {informers(controllertest.NewFakeInformer(controllertest.Synced)), infrav1.NoCertificateRequestReason},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := NewWithT(t)
+				cluster, machine := testCluster(), testMachine("blue-1", "machine-1")
+				workload := fakeClient(t, interceptor.Funcs{List: func(ctx context.Context, inner client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+					if _, ok := list.(*certificatesv1.CertificateSigningRequestList); ok && c.reason == infrav1.NodeMissingReason {
+						ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // as ClusterCache has it
+						defer cancel()
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					return inner.List(ctx, list, o...)
+				}}, cluster, machine)
+				clusters := clustercache.NewFakeClusterCache(workload, client.ObjectKeyFromObject(cluster))
+				requests := &CSRReconciler{Client: workload, ClusterCache: clusters}
+				if c.cache != nil {
+					keeper := cacheKeeper{watcher{}, func(kept cache.Cache) { requests.caches.Store(client.ObjectKeyFromObject(cluster), kept) }}
+					g.Expect(keeper.Watch(c.cache)).To(Succeed())
+				}
+				joining := Joining{Configs: &ConfigReconciler{Client: workload, APIReader: workload, ClusterCache: clusters}, Requests: requests}
+				begun := time.Now()
+				reason, message, err := joining.Progress(t.Context(), cluster, machine)
+				g.Expect(time.Since(begun)).To(BeZero(), "a worker waited")
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(reason).To(Equal(c.reason), message)
+				g.Expect(strings.Contains(message, "CertificateSigningRequests")).To(Equal(reason == infrav1.NodeMissingReason), message)
+			})
+		})
+	}
 }
+
+// watcher watches nothing.
+type watcher struct{ clustercache.Watcher }
+
+func (watcher) Watch(cache.Cache) error { return nil }
 
 // TestDeletionWithoutFilterLabel: a config that has our finalizer and no watch-filter label can be
 // deleted.
