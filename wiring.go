@@ -102,7 +102,7 @@ func (o *options) webhooks(mgr ctrl.Manager, clouds []cloud.Cloud) error {
 	}
 	return errors.Join(
 		(&controllers.Webhooks{Clouds: clouds, Reader: mgr.GetAPIReader(), Namespace: o.namespace}).SetupWithManager(mgr),
-		bootstrap.ConfigWebhook{}.SetupWebhookWithManager(mgr),
+		bootstrap.ConfigWebhook{WatchFilterValue: o.watchFilter, Namespace: o.namespace}.SetupWebhookWithManager(mgr),
 		bootstrap.TemplateWebhook{}.SetupWebhookWithManager(mgr),
 	)
 }

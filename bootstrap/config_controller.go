@@ -14,8 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
@@ -30,21 +32,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/token"
 )
 
 const (
-	// ownerGrace is how long a new config may be without its Machine before that is worth a write: Cluster API makes
-	// the config first, and the Machine a moment later.
+	// ownerGrace is how long a new config may be without its Machine before that is worth a write:
+	// Cluster API makes the config first, and the Machine a moment later.
 	ownerGrace = 10 * time.Second
 	// recheck is how soon something is looked at again that no watch tells of, such as a Secret.
 	recheck = 30 * time.Second
 )
 
-// ConfigReconciler makes each CloudInitConfig's user data and keeps its bootstrap token, until the machine has joined.
+// ConfigReconciler makes each CloudInitConfig's user data and keeps its bootstrap token, until the
+// machine has joined.
 //
-// A machine costs three writes until its user data is there (the Secret with the user data, the token in the workload
-// cluster, the status) and one when it has joined (the token's deletion). The finalizer is set by ConfigWebhook while
-// the config is created; where it is missing, it costs one more.
+// A machine costs three writes until its user data is there (the Secret with the user data, the
+// token in the workload cluster, the status) and one when it has joined (the token's deletion). The
+// finalizer is set by ConfigWebhook while the config is created; where it is missing, it costs one
+// more.
 type ConfigReconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
@@ -54,19 +59,23 @@ type ConfigReconciler struct {
 	ClusterCache clustercache.ClusterCache
 	// Recorder writes Events.
 	Recorder events.EventRecorder
-	// WatchFilterValue, where set, leaves alone all objects without the label cluster.x-k8s.io/watch-filter of this value.
+	// WatchFilterValue, where set, leaves alone all objects without the label
+	// cluster.x-k8s.io/watch-filter of this value.
 	WatchFilterValue string
-	// Host tells what the infrastructure provider says of a machine. An API server's NotFound is waited for. nil: it says nothing.
+	// Host tells what the infrastructure provider says of a machine. An API server's NotFound is
+	// waited for. nil: it says nothing.
 	Host func(context.Context, *clusterv1.Machine) (Host, error)
 
-	tokens tokenMemory
+	tokens token.Memory
 }
 
 // Host is what user data must go by.
 type Host struct {
-	// ProviderID is what the kubelet is to register with, as user data can know it before boot (render.Input.ProviderID), or "".
+	// ProviderID is what the kubelet is to register with, as user data can know it before boot
+	// (render.Input.ProviderID), or "".
 	ProviderID string
-	// Takes is an error, with the numbers, where the cloud does not take user data as large as these. nil: it takes all.
+	// Takes is an error, with the numbers, where the cloud does not take user data as large as
+	// these. nil: it takes all.
 	Takes func(userData []byte) error
 }
 
@@ -84,6 +93,9 @@ func (r *ConfigReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manage
 		For(&bootstrapv1.CloudInitConfig{}, builder.WithPredicates(beyondStatus())).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(configOfMachine), builder.WithPredicates(machineMoved())).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.configsOfCluster), builder.WithPredicates(clusterMoved())).
+		Watches(&clusterv1.Cluster{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
+			r.tokens.ForgetCluster(e.Object.GetUID())
+		}}).
 		WatchesRawSource(r.ClusterCache.GetClusterSource("cloudinitconfig", r.configsOfCluster)).
 		WithOptions(options).
 		Complete(r)
@@ -117,7 +129,7 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	if err := r.Client.Get(ctx, req.NamespacedName, s.config); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if r.WatchFilterValue != "" && s.config.Labels[clusterv1.WatchLabel] != r.WatchFilterValue {
+	if !r.watches(s.config) {
 		return ctrl.Result{}, nil
 	}
 	if err := r.read(ctx, s); err != nil {
@@ -157,6 +169,13 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	return result, err
 }
 
+// watches tells whether the config is this manager's. One under deletion that nobody's label is on
+// is anyone's: it may have the finalizer and could not go.
+func (r *ConfigReconciler) watches(config *bootstrapv1.CloudInitConfig) bool {
+	label, ok := config.Labels[clusterv1.WatchLabel]
+	return r.WatchFilterValue == "" || label == r.WatchFilterValue || (!ok && !config.DeletionTimestamp.IsZero())
+}
+
 // read fetches what the config hangs on. That one of them is gone is not an error.
 func (r *ConfigReconciler) read(ctx context.Context, s *scope) error {
 	machine, err := util.GetOwnerMachine(ctx, r.Client, s.config.ObjectMeta)
@@ -181,12 +200,11 @@ func (r *ConfigReconciler) read(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// movedAnnotation is set by "clusterctl move" on what it is about to delete at the old place. It pauses the Cluster before, but
-// that comes by another watch, which may be behind.
-const movedAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
-
+// paused tells whether nothing may be done. "clusterctl move" marks what it is about to delete at
+// the old place; it pauses the Cluster before, but that comes by another watch, which may be
+// behind.
 func (r *ConfigReconciler) paused(s *scope) bool {
-	_, moved := s.config.Annotations[movedAnnotation]
+	_, moved := s.config.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	return annotations.HasPaused(s.config) || (s.cluster != nil && ptr.Deref(s.cluster.Spec.Paused, false)) ||
 		(moved && !s.config.DeletionTimestamp.IsZero())
 }
@@ -203,7 +221,8 @@ func (r *ConfigReconciler) claim(ctx context.Context, config *bootstrapv1.CloudI
 	return nil
 }
 
-// step is the way of a config from new to joined. Each part finds its own work done when it is repeated.
+// step is the way of a config from new to joined. Each part finds its own work done when it is
+// repeated.
 func (r *ConfigReconciler) step(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if err := ready(s); err != nil {
 		return ctrl.Result{}, err
@@ -223,12 +242,12 @@ func (r *ConfigReconciler) step(ctx context.Context, s *scope) (ctrl.Result, err
 	if err := r.ensureRights(ctx, s.config, s.cluster, workload); err != nil {
 		return ctrl.Result{}, err
 	}
-	name, token, err := r.ensureData(ctx, s)
+	name, text, err := r.ensureData(ctx, s)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	refresh, err := r.ensureToken(ctx, s, workload, token)
-	if errors.Is(err, errTokenTaken) {
+	refresh, err := r.ensureToken(ctx, s, workload, text)
+	if errors.Is(err, token.ErrTaken) {
 		return ctrl.Result{}, r.replaceData(ctx, s)
 	}
 	if err != nil {
@@ -261,7 +280,8 @@ func ready(s *scope) error {
 	return nil
 }
 
-// afterUse removes the token, which has no more use. Where the status was lost, it is found again from the Machine.
+// afterUse removes the token, which has no more use. Where the status was lost, it is found again
+// from the Machine.
 func (r *ConfigReconciler) afterUse(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if name := ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, ""); name != "" && s.config.Status.DataSecretName == "" {
 		s.config.Status.DataSecretName = name
@@ -274,8 +294,9 @@ func (r *ConfigReconciler) afterUse(ctx context.Context, s *scope) (ctrl.Result,
 	return ctrl.Result{}, err
 }
 
-// delete lets a config go once its token is gone. The token is worth no more than its time to live: where the workload
-// cluster can't be reached any more, or is itself being deleted, the config is not held for it.
+// delete lets a config go once its token is gone. The token is worth no more than its time to live:
+// where the workload cluster can't be reached any more, or is itself being deleted, the config is
+// not held for it.
 func (r *ConfigReconciler) delete(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(s.config, bootstrapv1.ConfigFinalizer) {
 		return ctrl.Result{}, nil
@@ -298,7 +319,7 @@ func (r *ConfigReconciler) delete(ctx context.Context, s *scope) (ctrl.Result, e
 		controllerutil.AddFinalizer(s.config, bootstrapv1.ConfigFinalizer)
 		return ctrl.Result{}, fmt.Errorf("removing the finalizer: %w", err)
 	}
-	r.tokens.forget(s.config.UID)
+	r.tokens.Forget(s.config.UID)
 	return ctrl.Result{}, nil
 }
 
@@ -373,7 +394,8 @@ func configOfMachine(_ context.Context, o client.Object) []ctrl.Request {
 	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}}}
 }
 
-// beyondStatus lets through what someone else changed: this controller's own status is no news to it.
+// beyondStatus lets through what someone else changed: this controller's own status is no news to
+// it.
 func beyondStatus() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		a, b := e.ObjectOld, e.ObjectNew
@@ -386,7 +408,8 @@ func beyondStatus() predicate.Predicate {
 	}}
 }
 
-// machineMoved lets through what matters to the token: that the machine joined, or is on its way out.
+// machineMoved lets through what matters to the token: that the machine joined, or is on its way
+// out.
 func machineMoved() predicate.Predicate {
 	return predicate.Funcs{
 		DeleteFunc: func(event.DeleteEvent) bool { return false },

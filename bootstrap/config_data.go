@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/secret"
@@ -21,6 +20,9 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/render"
+	"github.com/drover-io/drover/bootstrap/token"
+	"github.com/drover-io/drover/kubeconfig"
+	"github.com/drover-io/drover/naming"
 )
 
 // The keys of the data Secret, beside render.FilesKey. Cluster API's contract knows the first two.
@@ -30,12 +32,13 @@ const (
 	tokenKey  = "bootstrap-token" // so that a crash between the two Secrets leaves no token that nobody knows
 )
 
-// ensureData returns the name of the Secret with the user data, and the bootstrap token in it. It is written once and
-// for all: a Machine that was told of it keeps it, whatever became of this config's status.
+// ensureData returns the name of the Secret with the user data, and the bootstrap token in it. It
+// is written once and for all: a Machine that was told of it keeps it, whatever became of this
+// config's status.
 func (r *ConfigReconciler) ensureData(ctx context.Context, s *scope) (name, token string, err error) {
 	handedOut := ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, "")
-	if known, ok := r.tokens.get(s.config.UID); ok && !known.gone { // remembered only when both Secrets were there
-		return cmp.Or(s.config.Status.DataSecretName, handedOut, s.config.Name), known.token, nil
+	if known, ok := r.tokens.Get(s.config.UID); ok && !known.Gone { // remembered only when both Secrets were there
+		return cmp.Or(s.config.Status.DataSecretName, handedOut, s.config.Name), known.Token, nil
 	}
 	if handedOut != "" {
 		return r.adoptData(ctx, s, handedOut)
@@ -69,7 +72,8 @@ func (r *ConfigReconciler) createData(ctx context.Context, s *scope) (string, er
 	return token, nil
 }
 
-// adoptData takes an existing Secret as it is. Its data are never made anew: a VM may have started from them.
+// adoptData takes an existing Secret as it is. Its data are never made anew: a VM may have started
+// from them.
 func (r *ConfigReconciler) adoptData(ctx context.Context, s *scope, name string) (string, string, error) {
 	found := &corev1.Secret{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: s.config.Namespace, Name: name}, found)
@@ -88,8 +92,8 @@ func (r *ConfigReconciler) adoptData(ctx context.Context, s *scope, name string)
 	return name, string(found.Data[tokenKey]), nil
 }
 
-// own makes the config the Secret's owner where it is so by name only, as after a restore from a backup. A Secret that
-// was never the config's is refused.
+// own makes the config the Secret's owner where it is so by name only, as after a restore from a
+// backup. A Secret that was never the config's is refused.
 func (r *ConfigReconciler) own(ctx context.Context, s *scope, found *corev1.Secret) error {
 	owner := metav1.GetControllerOf(found)
 	if owner != nil && owner.UID == s.config.UID {
@@ -112,8 +116,8 @@ func (r *ConfigReconciler) own(ctx context.Context, s *scope, found *corev1.Secr
 	return nil
 }
 
-// replaceData makes the user data anew, because another machine's token has the same ID. Only before a Machine was told
-// of them.
+// replaceData makes the user data anew, because another machine's token has the same ID. Only
+// before a Machine was told of them.
 func (r *ConfigReconciler) replaceData(ctx context.Context, s *scope) error {
 	if s.machine.Spec.Bootstrap.DataSecretName != nil {
 		return &waiting{
@@ -164,23 +168,23 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 			return nil, "", err
 		}
 	}
-	token, err := newToken()
+	text, err := token.New()
 	if err != nil {
 		return nil, "", err
 	}
 	in := render.Input{
 		Spec:          &s.config.Spec,
 		Secrets:       secrets,
-		NodeName:      render.NodeName(s.machine.Name),
+		NodeName:      naming.NodeName(s.machine.Name),
 		ProviderID:    host.ProviderID,
 		Server:        "https://" + s.cluster.Spec.ControlPlaneEndpoint.String(),
 		CA:            ca,
-		Token:         token,
+		Token:         text,
 		ClusterDNS:    dnsAddress(s.cluster),
 		ClusterDomain: s.cluster.Spec.ClusterNetwork.ServiceDomain,
 		Version:       s.machine.Spec.Version, ControlPlaneVersion: version,
 	}
-	data := map[string][]byte{formatKey: []byte(render.FormatOf(&s.config.Spec)), tokenKey: []byte(token)}
+	data := map[string][]byte{formatKey: []byte(render.FormatOf(&s.config.Spec)), tokenKey: []byte(text)}
 	data[valueKey], err = render.UserData(in)
 	if err == nil && host.Takes != nil {
 		if tooLarge := host.Takes(data[valueKey]); tooLarge != nil {
@@ -194,7 +198,7 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 		}
 		return nil, "", w
 	}
-	return data, token, nil
+	return data, text, nil
 }
 
 // split has the machine fetch its files: together they are more than the cloud takes.
@@ -222,44 +226,11 @@ func (r *ConfigReconciler) clusterCA(ctx context.Context, cluster *clusterv1.Clu
 	if err != nil {
 		return nil, fmt.Errorf("reading the Cluster's kubeconfig: %w", err)
 	}
-	ca, err := kubeconfigCA(found.Data[secret.KubeconfigDataName])
+	config, err := kubeconfig.Parse(found.Data[secret.KubeconfigDataName])
 	if err != nil {
 		return nil, unusable(err)
 	}
-	return ca, nil
-}
-
-// kubeconfigCA reads a kubeconfig as data. Whatever in it would run a program or read a file is refused, and errors
-// never repeat what is in it.
-func kubeconfigCA(raw []byte) ([]byte, error) {
-	config, err := clientcmd.Load(raw)
-	if err != nil || len(raw) == 0 {
-		return nil, errors.New("it is empty or not a kubeconfig")
-	}
-	for _, user := range config.AuthInfos {
-		if user.Exec != nil || user.AuthProvider != nil {
-			return nil, errors.New("exec and auth-provider plugins are refused")
-		}
-		if user.ClientCertificate != "" || user.ClientKey != "" || user.TokenFile != "" {
-			return nil, errors.New("paths of files are refused: put the data in")
-		}
-	}
-	current := config.Contexts[config.CurrentContext]
-	if current == nil {
-		return nil, errors.New("it has no current context")
-	}
-	cluster := config.Clusters[current.Cluster]
-	switch {
-	case cluster == nil:
-		return nil, errors.New("its current context names no cluster")
-	case cluster.CertificateAuthority != "":
-		return nil, errors.New("paths of files are refused: put the data in")
-	case cluster.InsecureSkipTLSVerify:
-		return nil, errors.New("insecure-skip-tls-verify is refused")
-	case len(cluster.CertificateAuthorityData) == 0:
-		return nil, errors.New("it has no certificate-authority-data, which machines need to trust the API server")
-	}
-	return render.ParseCA(cluster.CertificateAuthorityData)
+	return config.CA(), nil
 }
 
 // dnsAddress is the tenth address of the Cluster's first service network, as kubeadm has it; or "".

@@ -14,17 +14,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
-	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-io/drover/bootstrap/render"
+	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// ensureFiles puts the files that user data had no room for into the workload cluster, where the machine's token may read them and
-// no other one of Drover's may. The token's Secret owns them: they go with it, whoever deletes it, or when it has expired.
+// ensureFiles puts the files that user data had no room for into the workload cluster, where the
+// machine's token may read them and no other one of Drover's may. The token's Secret owns them:
+// they go with it, whoever deletes it, or when it has expired.
 func (r *ConfigReconciler) ensureFiles(ctx context.Context, s *scope, workload client.Client, dataSecret string) error {
-	known, _ := r.tokens.get(s.config.UID)
-	if known.token == "" || known.files || len(s.config.Spec.Files) == 0 {
+	known, _ := r.tokens.Get(s.config.UID)
+	if known.Token == "" || known.Files || len(s.config.Spec.Files) == 0 {
 		return nil
 	}
 	data := &corev1.Secret{}
@@ -32,22 +33,21 @@ func (r *ConfigReconciler) ensureFiles(ctx context.Context, s *scope, workload c
 		return fmt.Errorf("reading the Secret with the user data: %w", err)
 	}
 	if files := data.Data[render.FilesKey]; len(files) > 0 {
-		if err := writeFiles(ctx, workload, known.token, files); err != nil {
+		if err := writeFiles(ctx, workload, known.Token, files); err != nil {
 			return permitted(err, "the Secret, Role and RoleBinding with a machine's files in the namespace kube-system")
 		}
 	}
-	known.files = true
-	r.tokens.put(s.config.UID, known)
+	known.Files = true
+	r.tokens.Put(s.config.UID, known)
 	return nil
 }
 
 // writeFiles makes the Secret, and what lets the token's user read it.
-func writeFiles(ctx context.Context, workload client.Client, token string, files []byte) error {
-	id, _, _ := strings.Cut(token, ".")
+func writeFiles(ctx context.Context, workload client.Client, text string, files []byte) error {
+	id, _, _ := strings.Cut(text, ".")
 	owner := &metav1.PartialObjectMetadata{}
 	owner.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	key := client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id)}
-	if err := workload.Get(ctx, key, owner); err != nil {
+	if err := workload.Get(ctx, token.Key(text), owner); err != nil {
 		return err
 	}
 	name := render.FilesSecretName(id)
@@ -73,8 +73,9 @@ func writeFiles(ctx context.Context, workload client.Client, token string, files
 	return nil
 }
 
-// create makes o, unless the token's Secret owns one of that name. One of an earlier token with the same ID is about to go.
-func create(ctx context.Context, workload client.Client, o client.Object, token types.UID) error {
+// create makes o, unless the token's Secret owns one of that name. One of an earlier token with the
+// same ID is about to go.
+func create(ctx context.Context, workload client.Client, o client.Object, owner types.UID) error {
 	err := workload.Create(ctx, o)
 	if !apierrors.IsAlreadyExists(err) {
 		return err
@@ -82,7 +83,7 @@ func create(ctx context.Context, workload client.Client, o client.Object, token 
 	if err := workload.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == token }) {
+	if !slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == owner }) {
 		return fmt.Errorf("%T %q is there, and another token's", o, o.GetName())
 	}
 	return nil

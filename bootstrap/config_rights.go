@@ -5,7 +5,6 @@ package bootstrap
 import (
 	"context"
 	"fmt"
-	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -15,21 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// Who tokens of Drover are in a workload cluster, and what lets them ask for certificates. The role that has these approved unseen
-// is never bound, and the groups are none of kubeadm's, whose tokens have it.
-const (
-	// TokenGroup is the group that all tokens of Drover authenticate as.
-	TokenGroup = "system:bootstrappers:drover"
-	// KubeadmTokenGroup is the group of those that join by kubeadm, besides.
-	KubeadmTokenGroup = "system:bootstrappers:drover:kubeadm"
-	// BindingName is the ClusterRoleBinding of TokenGroup to the role system:node-bootstrapper.
-	BindingName = "drover:node-bootstrapper"
-)
-
-// bindingAge is how long a binding, once seen, is believed to be there.
-const bindingAge = 10 * time.Minute
+// BindingName is the ClusterRoleBinding of token.Group to the role system:node-bootstrapper. The
+// role that has requests for certificates approved unseen is never bound.
+const BindingName = "drover:node-bootstrapper"
 
 func joinsByKubeadm(config *bootstrapv1.CloudInitConfig) bool {
 	return config.Spec.Join.Method == bootstrapv1.JoinKubeadm
@@ -37,44 +27,45 @@ func joinsByKubeadm(config *bootstrapv1.CloudInitConfig) bool {
 
 func tokenGroups(config *bootstrapv1.CloudInitConfig) []string {
 	if joinsByKubeadm(config) {
-		return []string{TokenGroup, KubeadmTokenGroup}
+		return []string{token.Group, token.KubeadmGroup}
 	}
-	return []string{TokenGroup}
+	return []string{token.Group}
 }
 
-// grant is a binding of a role to a group of tokens. It and the role are of a namespace, or of the whole cluster where that is "".
+// grant is a binding of a role to a group of tokens. It and the role are of a namespace, or of the
+// whole cluster where that is "".
 type grant struct {
 	name, namespace, role, group string
 	// foreign says that somebody else makes the role, and so it may be missing.
 	foreign bool
 }
 
-// grantsOf are what a config's token needs. The last three are what "kubeadm join" reads besides (NodeBootstrapTokenAuthGroup in
-// cmd/kubeadm of Kubernetes), by the roles that kubeadm makes where it sets up a cluster.
+// grantsOf are what a config's token needs. The last three are what "kubeadm join" reads besides
+// (NodeBootstrapTokenAuthGroup in cmd/kubeadm of Kubernetes), by the roles that kubeadm makes where
+// it sets up a cluster.
 func grantsOf(config *bootstrapv1.CloudInitConfig) []grant {
-	out := []grant{{name: BindingName, role: "system:node-bootstrapper", group: TokenGroup}}
+	out := []grant{{name: BindingName, role: "system:node-bootstrapper", group: token.Group}}
 	if joinsByKubeadm(config) {
 		out = append(out,
-			grant{"drover:kubeadm-get-nodes", "", "kubeadm:get-nodes", KubeadmTokenGroup, true},
-			grant{"drover:kubeadm-config", metav1.NamespaceSystem, "kubeadm:nodes-kubeadm-config", KubeadmTokenGroup, true},
-			grant{"drover:kubelet-config", metav1.NamespaceSystem, "kubeadm:kubelet-config", KubeadmTokenGroup, true},
+			grant{"drover:kubeadm-get-nodes", "", "kubeadm:get-nodes", token.KubeadmGroup, true},
+			grant{"drover:kubeadm-config", metav1.NamespaceSystem, "kubeadm:nodes-kubeadm-config", token.KubeadmGroup, true},
+			grant{"drover:kubelet-config", metav1.NamespaceSystem, "kubeadm:kubelet-config", token.KubeadmGroup, true},
 		)
 	}
 	return out
 }
 
-// ensureRights lets the config's token do what it must, looking once in bindingAge per Cluster. Approving certificates is left to
-// CSRReconciler alone.
+// ensureRights lets the config's token do what it must, looking once in ten minutes per Cluster.
+// Approving certificates is left to CSRReconciler alone.
 func (r *ConfigReconciler) ensureRights(ctx context.Context, config *bootstrapv1.CloudInitConfig, cluster *clusterv1.Cluster, workload client.Client) error {
 	for _, g := range grantsOf(config) {
-		seen := binding{cluster.UID, g.name}
-		if r.tokens.isBound(seen) {
+		if r.tokens.IsBound(cluster.UID, g.name) {
 			continue
 		}
 		if err := g.ensure(ctx, workload); err != nil {
 			return err
 		}
-		r.tokens.setBound(seen)
+		r.tokens.SetBound(cluster.UID, g.name)
 	}
 	return nil
 }
@@ -128,7 +119,8 @@ func (g grant) roleKind() string {
 	return "Role"
 }
 
-// checkRole says which of kubeadm's roles a cluster lacks: a binding to it would permit nothing, and the machine alone would know.
+// checkRole says which of kubeadm's roles a cluster lacks: a binding to it would permit nothing,
+// and the machine alone would know.
 func (g grant) checkRole(ctx context.Context, workload client.Client) error {
 	if !g.foreign {
 		return nil

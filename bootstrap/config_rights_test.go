@@ -9,18 +9,20 @@ import (
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// TestTokenGroups sees that a token is in no group of kubeadm's, whose requests are approved unseen, and that what a join by kubeadm
-// needs is granted to the tokens that need it. TestCloudInitConfig of test/kubeadm has it from an API server.
+// TestTokenGroups sees that a token is in no group of kubeadm's, whose requests are approved
+// unseen, and that what a join by kubeadm needs is granted to the tokens that need it.
+// TestCloudInitConfig of test/kubeadm has it from an API server.
 func TestTokenGroups(t *testing.T) {
 	for method, want := range map[bootstrapv1.JoinMethod]struct {
 		groups []string
 		grants int
 	}{
-		"":                      {[]string{TokenGroup}, 1},
-		bootstrapv1.JoinKubelet: {[]string{TokenGroup}, 1},
-		bootstrapv1.JoinKubeadm: {[]string{TokenGroup, KubeadmTokenGroup}, 4},
+		"":                      {[]string{token.Group}, 1},
+		bootstrapv1.JoinKubelet: {[]string{token.Group}, 1},
+		bootstrapv1.JoinKubeadm: {[]string{token.Group, token.KubeadmGroup}, 4},
 	} {
 		config := &bootstrapv1.CloudInitConfig{Spec: bootstrapv1.CloudInitConfigSpec{Join: bootstrapv1.Join{Method: method}}}
 		groups := tokenGroups(config)

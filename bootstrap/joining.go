@@ -4,8 +4,7 @@ package bootstrap
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,50 +14,64 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/csr"
 	"github.com/drover-io/drover/bootstrap/render"
+	"github.com/drover-io/drover/bootstrap/token"
+	"github.com/drover-io/drover/naming"
 )
 
-// Joining tells how far a machine came on its way to being a Node, for those who wonder why there is none. It writes
-// nothing, and asks only when it is asked.
+// errNotListed says that the certificate requests of a workload cluster have not been listed.
+var errNotListed = errors.New("the certificate requests have not been listed")
+
+// Joining tells how far a machine came on its way to being a Node, for those who wonder why there
+// is none. It writes nothing, and asks only when it is asked.
 type Joining struct {
 	Configs  *ConfigReconciler
 	Requests *CSRReconciler
 }
 
-// Progress returns a reason (one of infrav1's) and the end of a sentence that began with the VM. Both are empty for a machine
-// whose bootstrap config is not a CloudInitConfig: how it joins is not known here. It returns
-// clustercache.ErrClusterNotConnected while the workload cluster can't be asked.
+// Progress returns a reason (one of infrav1's) and the end of a sentence that began with the VM.
+// Both are empty for a machine whose bootstrap config is not a CloudInitConfig: how it joins is not
+// known here. It returns clustercache.ErrClusterNotConnected while the workload cluster can't be
+// asked.
 func (j Joining) Progress(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (reason, message string, err error) {
 	if len(configOfMachine(ctx, machine)) == 0 {
 		return "", "", nil
 	}
-	csr, why, err := j.Requests.latest(ctx, cluster, machine)
+	request, why, err := j.Requests.latest(ctx, cluster, machine)
+	if errors.Is(err, errNotListed) {
+		return infrav1.NodeMissingReason, "no Node has registered, and whether its kubelet has asked for a certificate is not known: the Cluster's " +
+			"kubeconfig does not permit to list and watch CertificateSigningRequests, or the list has not come yet", nil
+	}
 	if err != nil {
 		return "", "", err
 	}
-	if csr == nil {
+	if request == nil {
 		message, err = j.Configs.unasked(ctx, cluster, machine)
 		return infrav1.NoCertificateRequestReason, message, err
 	}
-	reason, message = describeRequest(csr, why)
+	reason, message = describeRequest(request, why)
 	return reason, message, nil
 }
 
-// latest returns the newest request for a first certificate that the machine is known to have sent, or that is for its
-// Node, and why it is left alone.
+// latest returns the newest request for a first certificate that the machine is known to have sent,
+// or that is for its Node, and why it is left alone.
 func (r *CSRReconciler) latest(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (*certificatesv1.CertificateSigningRequest, string, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	cached, err := r.ClusterCache.GetReader(ctx, key)
 	if err != nil {
 		return nil, "", err
+	}
+	if !r.synced(ctx, key) {
+		return nil, "", errNotListed
 	}
 	list := &certificatesv1.CertificateSigningRequestList{}
 	if err := cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
@@ -68,56 +81,52 @@ func (r *CSRReconciler) latest(ctx context.Context, cluster *clusterv1.Cluster, 
 	if err != nil {
 		return nil, "", err
 	}
-	names := []string{nodeUserPrefix + render.NodeName(machine.Name)}
-	for _, host := range hostNames(addressesOf(machine, cloud)) {
-		names = append(names, nodeUserPrefix+host)
-	}
+	names := append(machineFacts(machine, cloud).HostNames(), naming.NodeName(machine.Name))
 	var found *certificatesv1.CertificateSigningRequest
 	var why string
 	for i := range list.Items {
-		csr := &list.Items[i]
-		if csr.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || (found != nil && csr.CreationTimestamp.Before(&found.CreationTimestamp)) {
+		request := &list.Items[i]
+		if request.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || (found != nil && request.CreationTimestamp.Before(&found.CreationTimestamp)) {
 			continue
 		}
 		said := report{}
-		if value, ok := r.reported.Load(CSRRequest{Cluster: key, Name: csr.Name}); ok {
+		if value, ok := r.reported.Load(CSRRequest{Cluster: key, Name: request.Name}); ok {
 			said, _ = value.(report)
 		}
 		// Whose token it came with counts more than what it asks for: that may be another's name.
 		if said.machine == client.ObjectKeyFromObject(machine) ||
-			(said.machine.Name == "" && slices.Contains(names, commonName(csr))) {
-			found, why = csr, said.why
+			(said.machine.Name == "" && slices.Contains(names, csr.NodeIn(request))) {
+			found, why = request, said.why
 		}
 	}
 	return found, why, nil
 }
 
-// commonName is the name that a request is for, or "". Nothing is granted by it alone: see checkClient.
-func commonName(csr *certificatesv1.CertificateSigningRequest) string {
-	block, _ := pem.Decode(csr.Spec.Request)
-	if block == nil {
-		return ""
+// synced tells whether the certificate requests of a workload cluster have been listed. Where that
+// is not permitted they never are, and a read would wait for them.
+func (r *CSRReconciler) synced(ctx context.Context, cluster client.ObjectKey) bool {
+	value, _ := r.caches.Load(cluster)
+	watched, ok := value.(cache.Cache)
+	if !ok {
+		return false
 	}
-	request, err := x509.ParseCertificateRequest(block.Bytes)
-	if err != nil {
-		return ""
-	}
-	return request.Subject.CommonName
+	informer, err := watched.GetInformer(ctx, &certificatesv1.CertificateSigningRequest{}, cache.BlockUntilSynced(false))
+	return err == nil && informer.HasSynced()
 }
 
 // describeRequest says what became of a request that its machine has not become a Node by.
-func describeRequest(csr *certificatesv1.CertificateSigningRequest, why string) (reason, message string) {
-	asked := fmt.Sprintf("its kubelet has asked for a certificate (%s), which ", csr.Name)
-	for _, c := range csr.Status.Conditions {
+func describeRequest(request *certificatesv1.CertificateSigningRequest, why string) (reason, message string) {
+	asked := fmt.Sprintf("its kubelet has asked for a certificate (%s), which ", request.Name)
+	for _, c := range request.Status.Conditions {
 		if c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed {
 			return infrav1.CertificateNotApprovedReason, asked + strings.TrimRight(fmt.Sprintf("someone has answered with %s: %s %s", c.Type, c.Reason, c.Message), ": ")
 		}
 	}
 	switch {
-	case len(csr.Status.Certificate) > 0:
+	case len(request.Status.Certificate) > 0:
 		return infrav1.NodeMissingReason, fmt.Sprintf(
-			"its kubelet has got a certificate (%s) and not registered its Node: look at \"journalctl -u kubelet\" on it", csr.Name)
-	case decided(csr):
+			"its kubelet has got a certificate (%s) and not registered its Node: look at \"journalctl -u kubelet\" on it", request.Name)
+	case decided(request):
 		return infrav1.CertificateNotApprovedReason, asked + "is approved and was not issued: look at the controller manager of the workload cluster"
 	case why != "":
 		return infrav1.CertificateNotApprovedReason, asked + "is left alone: " + why
@@ -125,7 +134,8 @@ func describeRequest(csr *certificatesv1.CertificateSigningRequest, why string) 
 	return infrav1.CertificateNotApprovedReason, asked + "waits to be approved"
 }
 
-// unasked says why a kubelet may not have asked for a certificate, as far as that can be seen from outside of the machine.
+// unasked says why a kubelet may not have asked for a certificate, as far as that can be seen from
+// outside of the machine.
 func (r *ConfigReconciler) unasked(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (string, error) {
 	message := fmt.Sprintf("no kubelet on it has asked https://%s for a certificate: ", cluster.Spec.ControlPlaneEndpoint.String())
 	config := &bootstrapv1.CloudInitConfig{}
@@ -141,35 +151,36 @@ func (r *ConfigReconciler) unasked(ctx context.Context, cluster *clusterv1.Clust
 		return message, err
 	}
 	if !good {
-		r.tokens.forget(config.UID) // what is remembered of it is wrong
+		r.tokens.Forget(config.UID) // what is remembered of it is wrong
 		return message + fmt.Sprintf("its bootstrap token has expired or was deleted, and is made good again within %s", ttl(config)/2), nil
 	}
 	return message + "look at " + render.LogPath + " on it", nil
 }
 
-// tokenIsGood asks the workload cluster itself whether the token in the machine's user data can still be used. User data that
-// someone else made have no token that is known here: it counts as good.
+// tokenIsGood asks the workload cluster itself whether the token in the machine's user data can
+// still be used. User data that someone else made have no token that is known here: it counts as
+// good.
 func (r *ConfigReconciler) tokenIsGood(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (bool, error) {
 	data := &corev1.Secret{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ptr.Deref(machine.Spec.Bootstrap.DataSecretName, "")}, data)
 	if client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("reading the Secret with the user data: %w", err)
 	}
-	id, _, ok := strings.Cut(string(data.Data[tokenKey]), ".")
-	if !ok {
+	text := string(data.Data[tokenKey])
+	if text == "" {
 		return true, nil
 	}
 	workload, err := r.ClusterCache.GetUncachedClient(ctx, client.ObjectKeyFromObject(cluster))
 	if err != nil {
 		return false, err
 	}
-	token := &corev1.Secret{}
-	err = workload.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id)}, token)
+	secret := &corev1.Secret{}
+	err = workload.Get(ctx, token.Key(text), secret)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, permitted(err, "a bootstrap token in the namespace kube-system")
 	}
-	return time.Now().Before(expiration(token)), nil
+	return time.Now().Before(token.Expiration(secret)), nil
 }

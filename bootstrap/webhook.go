@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/topology"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -23,9 +24,14 @@ import (
 // +kubebuilder:webhook:verbs=create;update,path=/validate-bootstrap-cluster-x-k8s-io-v1alpha1-cloudinitconfig,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigs,versions=v1alpha1,name=validation.cloudinitconfig.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-bootstrap-cluster-x-k8s-io-v1alpha1-cloudinitconfigtemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigtemplates,versions=v1alpha1,name=validation.cloudinitconfigtemplate.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 
-// ConfigWebhook checks CloudInitConfigs, and gives each its finalizer while it is created: that saves a write per
-// machine.
-type ConfigWebhook struct{}
+// ConfigWebhook checks CloudInitConfigs, and gives each that ConfigReconciler watches its finalizer
+// while it is created: that saves a write per machine.
+type ConfigWebhook struct {
+	// WatchFilterValue is ConfigReconciler's.
+	WatchFilterValue string
+	// Namespace is the only one that the manager's cache holds; "" for all.
+	Namespace string
+}
 
 var (
 	_ admission.Defaulter[*bootstrapv1.CloudInitConfig]         = ConfigWebhook{}
@@ -38,13 +44,16 @@ func (w ConfigWebhook) SetupWebhookWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewWebhookManagedBy(mgr, &bootstrapv1.CloudInitConfig{}).WithDefaulter(w).WithValidator(w).Complete()
 }
 
-// Default sets the finalizer on creation.
-func (ConfigWebhook) Default(ctx context.Context, config *bootstrapv1.CloudInitConfig) error {
+// Default sets the finalizer on creation. An object that no controller watches here would never
+// lose it.
+func (w ConfigWebhook) Default(ctx context.Context, config *bootstrapv1.CloudInitConfig) error {
 	req, err := admission.RequestFromContext(ctx)
 	if err != nil {
 		return apierrors.NewBadRequest("no admission request: " + err.Error())
 	}
-	if req.Operation == admissionv1.Create {
+	watched := (w.Namespace == "" || w.Namespace == req.Namespace) &&
+		(w.WatchFilterValue == "" || w.WatchFilterValue == config.Labels[clusterv1.WatchLabel])
+	if req.Operation == admissionv1.Create && watched {
 		controllerutil.AddFinalizer(config, bootstrapv1.ConfigFinalizer)
 	}
 	return nil
@@ -56,8 +65,8 @@ func (ConfigWebhook) ValidateCreate(_ context.Context, config *bootstrapv1.Cloud
 	return nil, invalid("CloudInitConfig", config.Name, errs)
 }
 
-// ValidateUpdate checks a changed config. One that is unchanged passes, and so does one under deletion: it must be able
-// to lose its finalizer.
+// ValidateUpdate checks a changed config. One that is unchanged passes, and so does one under
+// deletion: it must be able to lose its finalizer.
 func (ConfigWebhook) ValidateUpdate(_ context.Context, old, config *bootstrapv1.CloudInitConfig) (admission.Warnings, error) {
 	if !config.DeletionTimestamp.IsZero() || equality.Semantic.DeepEqual(old.Spec, config.Spec) {
 		return nil, nil
@@ -84,8 +93,8 @@ func (TemplateWebhook) ValidateCreate(_ context.Context, template *bootstrapv1.C
 	return nil, invalid("CloudInitConfigTemplate", template.Name, validateTemplate(template))
 }
 
-// ValidateUpdate refuses changes, but lets the dry runs through by which Cluster API's ClusterClass learns whether a
-// template would change.
+// ValidateUpdate refuses changes, but lets the dry runs through by which Cluster API's ClusterClass
+// learns whether a template would change.
 func (TemplateWebhook) ValidateUpdate(ctx context.Context, old, template *bootstrapv1.CloudInitConfigTemplate) (admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, template.Spec) {
 		return nil, nil

@@ -49,6 +49,39 @@ func TestConfigWebhook(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred(), "a finalizer can always be removed")
 }
 
+// TestFinalizerWhereWatched: a config gets its finalizer only where the controller that removes it
+// watches.
+func TestFinalizerWhereWatched(t *testing.T) {
+	for name, c := range map[string]struct {
+		webhook          ConfigWebhook
+		namespace, label string
+		want             bool
+	}{
+		"everything is watched":         {ConfigWebhook{}, "a", "", true},
+		"our namespace":                 {ConfigWebhook{Namespace: "a"}, "a", "", true},
+		"another namespace":             {ConfigWebhook{Namespace: "a"}, "b", "", false},
+		"our label":                     {ConfigWebhook{WatchFilterValue: "x"}, "a", "x", true},
+		"no label":                      {ConfigWebhook{WatchFilterValue: "x"}, "a", "", false},
+		"another label":                 {ConfigWebhook{WatchFilterValue: "x"}, "a", "y", false},
+		"our label, another namespace":  {ConfigWebhook{WatchFilterValue: "x", Namespace: "a"}, "b", "x", false},
+		"a label that is not looked at": {ConfigWebhook{Namespace: "a"}, "a", "y", true},
+	} {
+		config := &bootstrapv1.CloudInitConfig{ObjectMeta: metav1.ObjectMeta{Namespace: c.namespace}}
+		if c.label != "" {
+			config.Labels = map[string]string{clusterv1.WatchLabel: c.label}
+		}
+		ctx := admission.NewContextWithRequest(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+			Operation: admissionv1.Create, Namespace: c.namespace,
+		}})
+		if err := c.webhook.Default(ctx, config); err != nil {
+			t.Fatal(err)
+		}
+		if got := len(config.Finalizers) > 0; got != c.want {
+			t.Errorf("%s: finalizer %t, want %t", name, got, c.want)
+		}
+	}
+}
+
 func TestTemplateWebhook(t *testing.T) {
 	g := NewWithT(t)
 	template := func(pool string) *bootstrapv1.CloudInitConfigTemplate {

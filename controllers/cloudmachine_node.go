@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/bootstrap/render"
+	"github.com/drover-io/drover/naming"
 )
 
 // nodeByMissingID indexes the Nodes that have no provider ID yet, under "true".
@@ -276,7 +276,7 @@ func namesake(ctx context.Context, s *machineScope, nodes client.Reader) ([]core
 		name = s.owner.Name
 	}
 	node := &corev1.Node{}
-	err := nodes.Get(ctx, client.ObjectKey{Name: render.NodeName(name)}, node)
+	err := nodes.Get(ctx, client.ObjectKey{Name: naming.NodeName(name)}, node)
 	if err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}

@@ -155,6 +155,9 @@ func parseCA(data []byte) (*x509.CertPool, error) {
 	for rest := data; ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
+			if strings.Contains(string(rest), "-----BEGIN") {
+				return nil, errors.New("certificate-authority-data holds PEM that can't be parsed")
+			}
 			break
 		}
 		if block.Type != "CERTIFICATE" {

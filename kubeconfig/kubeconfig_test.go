@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/pem"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,9 @@ func TestParseRefuses(t *testing.T) {
 		"not PEM":  {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = []byte(marked) }), "no PEM certificate"},
 		"broken CA": {cluster(func(c *clientcmdapi.Cluster) {
 			c.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(marked)})
+		}), "can't be parsed"},
+		"cut CA": {cluster(func(c *clientcmdapi.Cluster) {
+			c.CertificateAuthorityData = append(slices.Clone(c.CertificateAuthorityData), "-----BEGIN CERTIFICATE-----\n"+marked...)
 		}), "can't be parsed"},
 		"key in CA":     {cluster(func(c *clientcmdapi.Cluster) { c.CertificateAuthorityData = keyAndCA }), "something else than certificates"},
 		"proxy":         {cluster(func(c *clientcmdapi.Cluster) { c.ProxyURL = "http://" + marked }), "proxy-url is not permitted"},

@@ -18,6 +18,7 @@ import (
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	"github.com/drover-io/drover/naming"
 )
 
 // Input is all that the user data depends on.
@@ -26,7 +27,7 @@ type Input struct {
 	Spec *bootstrapv1.CloudInitConfigSpec
 	// Secrets holds what SecretKeys asks for.
 	Secrets map[bootstrapv1.SecretKey][]byte
-	// NodeName is the Node's name and the machine's host name; see NodeName. It is not used where Spec has the Node called as the cloud
+	// NodeName is the Node's name and the machine's host name; see naming.NodeName. It is not used where Spec has the Node called as the cloud
 	// calls its host.
 	NodeName string
 	// ProviderID is the Node's spec.providerID, literally or with cloud-init's instance-data variables. Empty where it
@@ -107,7 +108,7 @@ func (in Input) check() error {
 	if err := in.checkKubeadm(machine); err != nil {
 		return err
 	}
-	if len(in.NodeName) > maxNodeName || len(validation.IsDNS1123Subdomain(in.NodeName)) > 0 {
+	if in.NodeName != naming.NodeName(in.NodeName) {
 		return fmt.Errorf("the node name %q can't be a host name", shorten(in.NodeName))
 	}
 	if err := checkProviderID(in.ProviderID); err != nil {

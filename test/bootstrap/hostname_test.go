@@ -12,7 +12,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/bootstrap/token"
 )
 
 // TestHostname: a machine whose Node is called as the cloud calls its host gets a certificate for that name, once the cloud has told it, and
@@ -25,9 +25,9 @@ func TestHostname(t *testing.T) {
 	machine, config := e.machineWith(t, cluster, "host-1", "", bootstrapv1.CloudInitConfigSpec{NodeName: bootstrapv1.NodeNameHostname})
 	data := e.data(t, config)
 	g.Expect(strings.Count(string(data.Data["value"]), "--hostname-override={{ ds.meta_data.local_hostname }}")).To(Equal(1))
-	token := tokenOf(data)
-	g.Expect(e.Get(t.Context(), clientKey(token), token)).To(Succeed())
-	g.Expect(token.Annotations).NotTo(HaveKey(bootstrap.TokenNodeAnnotation))
+	secret := tokenOf(data)
+	g.Expect(e.Get(t.Context(), clientKey(secret), secret)).To(Succeed())
+	g.Expect(secret.Annotations).NotTo(HaveKey(token.NodeAnnotation))
 
 	const name = "ip-10-1-2-4.ec2.internal"
 	booting := kubeletFrom(t, data, name)
@@ -54,9 +54,9 @@ func TestHostname(t *testing.T) {
 
 	// Neither a token is made again for what has joined, nor is the Node's name known after "clusterctl move", where status is empty.
 	stop()
-	g.Expect(e.Delete(t.Context(), token)).To(Succeed())
+	g.Expect(e.Delete(t.Context(), secret)).To(Succeed())
 	e.patch(g, machine, func() { machine.Spec.ProviderID = "simulated:///host-1" })
 	e.patchStatus(g, machine, func() { machine.Status.Addresses = nil })
 	e.manager(t)
-	g.Consistently(func() error { return e.Get(t.Context(), clientKey(token), token) }, quiet).Should(MatchError(ContainSubstring("not found")))
+	g.Consistently(func() error { return e.Get(t.Context(), clientKey(secret), secret) }, quiet).Should(MatchError(ContainSubstring("not found")))
 }

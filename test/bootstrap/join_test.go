@@ -19,7 +19,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/bootstrap/token"
 )
 
 const (
@@ -40,7 +40,9 @@ func (e *environment) cloudMachine(t *testing.T, machine *clusterv1.Machine, ip 
 	t.Helper()
 	g := NewWithT(t)
 	cm := &infrav1.CloudMachine{
-		ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Name},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: machine.Namespace, Name: machine.Name, Labels: map[string]string{clusterv1.ClusterNameLabel: machine.Spec.ClusterName},
+		},
 		Spec: infrav1.CloudMachineSpec{ProviderID: "simulated:///" + machine.Name, CloudMachineFields: infrav1.CloudMachineFields{
 			AccountRef: infrav1.LocalReference{Name: "a"}, Simulated: &infrav1.SimulatedMachine{InstanceType: "small", Image: "ubuntu"},
 		}},
@@ -82,11 +84,11 @@ func TestJoin(t *testing.T) {
 	g.Expect(metav1.IsControlledBy(data, config)).To(BeTrue())
 	g.Expect(string(data.Data["format"])).To(Equal("cloud-config"))
 
-	token := tokenOf(data)
-	g.Expect(e.Get(t.Context(), clientKey(token), token)).To(Succeed())
-	g.Expect(token.Annotations).To(HaveKeyWithValue(bootstrap.TokenMachineAnnotation, "join/join-1"))
-	g.Expect(token.Annotations).To(HaveKeyWithValue(bootstrap.TokenNodeAnnotation, "join-1"))
-	g.Expect(token.Data).NotTo(HaveKey("usage-bootstrap-signing"))
+	secret := tokenOf(data)
+	g.Expect(e.Get(t.Context(), clientKey(secret), secret)).To(Succeed())
+	g.Expect(secret.Annotations).To(HaveKeyWithValue(token.MachineAnnotation, "join/join-1"))
+	g.Expect(secret.Annotations).To(HaveKeyWithValue(token.NodeAnnotation, "join-1"))
+	g.Expect(secret.Data).NotTo(HaveKey("usage-bootstrap-signing"))
 
 	booting := kubeletFrom(t, data, "join-1")
 	name, key := booting.ask(t, clientSigner, "join-1", nil)
@@ -101,7 +103,7 @@ func TestJoin(t *testing.T) {
 	e.certificate(t, serving)
 
 	e.patchStatus(g, machine, func() { machine.Status.NodeRef.Name = "join-1" })
-	e.eventuallyGone(g, token)
+	e.eventuallyGone(g, secret)
 	g.Eventually(func() error {
 		_, err := booting.client.CertificatesV1().CertificateSigningRequests().Create(t.Context(), &certificatesv1.CertificateSigningRequest{}, metav1.CreateOptions{})
 		return err
@@ -237,6 +239,10 @@ func TestMove(t *testing.T) {
 	data := e.data(t, config)
 	e.patch(g, machine, func() { machine.Spec.Bootstrap.DataSecretName = ptr.To(config.Status.DataSecretName) })
 	stop()
+	secret := tokenOf(data)
+	g.Expect(e.Get(t.Context(), clientKey(secret), secret)).To(Succeed())
+	g.Expect(secret.Annotations).To(HaveKeyWithValue(token.MachineUIDAnnotation, string(machine.UID)))
+	e.patch(g, secret, func() { secret.Annotations[token.MachineUIDAnnotation] = "the one before the move" })
 
 	e.patch(g, config, func() { config.Finalizers = nil })
 	g.Expect(e.Delete(t.Context(), config, client.PropagationPolicy(metav1.DeletePropagationOrphan))).To(Succeed())
@@ -251,7 +257,9 @@ func TestMove(t *testing.T) {
 	g.Expect(after.Data).To(Equal(data.Data))
 	g.Expect(metav1.IsControlledBy(after, moved)).To(BeTrue())
 	g.Expect(moved.Finalizers).To(ContainElement(bootstrapv1.ConfigFinalizer))
-	g.Expect(e.Get(t.Context(), clientKey(tokenOf(data)), &corev1.Secret{})).To(Succeed())
+	e.eventually(g, secret, func(g Gomega) {
+		g.Expect(secret.Annotations).To(HaveKeyWithValue(token.MachineUIDAnnotation, string(machine.UID)), "the token is bound anew")
+	})
 }
 
 // TestEnd: a config takes its token with it, and is not held for ever when that can't be.

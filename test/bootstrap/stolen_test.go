@@ -20,7 +20,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/bootstrap/token"
 )
 
 // TestStolenToken: whoever has a machine's token can become that machine's Node and nothing else.
@@ -91,12 +91,25 @@ func TestStolenToken(t *testing.T) {
 		e.eventually(g, a, func(Gomega) {})
 		e.patch(g, a, func() { a.Finalizers = nil })
 	})
+	t.Run("a token of an earlier Machine of that name", func(t *testing.T) {
+		g := NewWithT(t)
+		machine, config := e.machine(t, cluster, "theft-d")
+		data := e.data(t, config)
+		secret := tokenOf(data)
+		g.Expect(e.Get(t.Context(), clientKey(secret), secret)).To(Succeed())
+		bind := func(uid string) { e.patch(g, secret, func() { secret.Annotations[token.MachineUIDAnnotation] = uid }) }
+		bind("another Machine's")
+		name, _ := kubeletFrom(t, data, "theft-d").ask(t, clientSigner, "theft-d", nil)
+		g.Consistently(func(g Gomega) { e.leftAlone(g, name) }, quiet).Should(Succeed())
+		bind(string(machine.UID))
+		e.certificate(t, name)
+	})
 	t.Run("a token of someone else's", func(t *testing.T) {
 		g := NewWithT(t)
 		data := e.data(t, configB)
-		token := tokenOf(data)
-		g.Expect(e.Get(t.Context(), clientKey(token), token)).To(Succeed())
-		e.patch(g, token, func() { token.Annotations[bootstrap.TokenClusterAnnotation] = "theft/other" })
+		secret := tokenOf(data)
+		g.Expect(e.Get(t.Context(), clientKey(secret), secret)).To(Succeed())
+		e.patch(g, secret, func() { secret.Annotations[token.ClusterAnnotation] = "theft/other" })
 		name, _ := kubeletFrom(t, data, "theft-b").ask(t, clientSigner, "theft-b", nil)
 		g.Eventually(func(g Gomega) { g.Expect(e.events(g, cluster)).To(ContainElement(ContainSubstring(name))) }, patience).Should(Succeed())
 		e.leftAlone(g, name)
@@ -120,11 +133,33 @@ func (e *environment) foreignServing(t *testing.T, node *kubelet, a, b *clusterv
 		asked = append(asked, name)
 	}
 	name, _ := node.ask(t, servingSigner, a.Name, []string{a.Name}, net.ParseIP("10.3.0.1"), net.ParseIP("10.3.0.2"))
+	for _, ip := range e.claim(t, g, a) {
+		name, _ := node.ask(t, servingSigner, a.Name, []string{a.Name}, ip)
+		asked = append(asked, name)
+	}
 	g.Consistently(func(g Gomega) {
 		for _, name := range append(asked, name) {
 			e.leftAlone(g, name)
 		}
 	}, quiet).Should(Succeed())
+}
+
+// claim has the machine's guest report addresses of the API server and of a Service, of machine B, and one that nobody else has
+// and its Node does not report.
+func (e *environment) claim(t *testing.T, g *WithT, machine *clusterv1.Machine) (claimed []net.IP) {
+	t.Helper()
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}}
+	e.eventually(g, service, func(g Gomega) { g.Expect(service.Spec.ClusterIP).NotTo(BeEmpty()) })
+	cm := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Name}}
+	g.Expect(e.Get(t.Context(), clientKey(cm), cm)).To(Succeed())
+	e.patchStatus(g, cm, func() {
+		for _, ip := range []string{service.Spec.ClusterIP, "127.0.0.1", "10.3.0.2", "10.3.0.77"} {
+			cm.Status.Addresses = append(cm.Status.Addresses, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: ip})
+			cm.Status.GuestReportedAddresses = append(cm.Status.GuestReportedAddresses, ip)
+			claimed = append(claimed, net.ParseIP(ip))
+		}
+	})
+	return claimed
 }
 
 // rights are what the API server lets the kubelet do in a namespace and in the whole cluster, as "group/resource [names]: verbs".

@@ -63,9 +63,9 @@ func forbidden(from, path string) string {
 		if ours {
 			return "api imports nothing of ours"
 		}
-	case under(from, "kubeconfig"):
+	case under(from, "kubeconfig"), under(from, "naming"):
 		if ours {
-			return "kubeconfig imports nothing of ours"
+			return "kubeconfig and naming import nothing of ours"
 		}
 	case driverOf(from) != "":
 		if client && !simulator {
@@ -101,13 +101,25 @@ func forbidden(from, path string) string {
 		if ours && !under(to, "api") && to != "cloud" {
 			return "what serves the contract imports only the contract and api"
 		}
+	case under(from, "bootstrap/csr"):
+		if client || (ours && !under(to, "api")) {
+			return "the judge of certificates imports only api, and knows no Kubernetes client"
+		}
+	case under(from, "bootstrap/token"):
+		if ours && !under(to, "api") {
+			return "tokens import only api"
+		}
+	case under(from, "bootstrap/render"):
+		if ours && !under(to, "api") && !under(to, "bootstrap/render") && !under(to, "naming") {
+			return "what renders user data imports only api and naming"
+		}
 	case under(from, "bootstrap"):
-		if ours && !under(to, "api") && !under(to, "bootstrap") {
-			return "bootstrap imports only api"
+		if ours && !under(to, "api") && !under(to, "bootstrap") && !under(to, "kubeconfig") && !under(to, "naming") {
+			return "bootstrap imports only api, kubeconfig and naming"
 		}
 	case under(from, "controllers"):
-		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "controllers") && !under(to, "bootstrap") && !under(to, "kubeconfig") {
-			return "controllers import only api, cloud, bootstrap and kubeconfig"
+		if ours && !under(to, "api") && !under(to, "cloud") && !under(to, "controllers") && !under(to, "kubeconfig") && !under(to, "naming") {
+			return "controllers import only api, cloud, kubeconfig and naming"
 		}
 		if d := driverOf(to); ours && d != "" {
 			return "controllers know no driver: the registry does"
@@ -169,6 +181,22 @@ func TestForbidden(t *testing.T) {
 		{"cloud/registry", module + "/controllers", false},
 		{"bootstrap", module + "/api/bootstrap/v1alpha1", true},
 		{"bootstrap", module + "/cloud", false},
+		{"bootstrap", module + "/bootstrap/csr", true},
+		{"bootstrap", module + "/kubeconfig", true},
+		{"bootstrap", module + "/naming", true},
+		{"bootstrap", module + "/controllers", false},
+		{"bootstrap/csr", module + "/api/infrastructure/v1alpha1", true},
+		{"bootstrap/csr", module + "/bootstrap/token", false},
+		{"bootstrap/csr", "sigs.k8s.io/controller-runtime/pkg/client", false},
+		{"bootstrap/token", "sigs.k8s.io/controller-runtime/pkg/client", true},
+		{"bootstrap/token", module + "/bootstrap/csr", false},
+		{"bootstrap/render", module + "/naming", true},
+		{"bootstrap/render", module + "/bootstrap/token", false},
+		{"naming", module + "/api/bootstrap/v1alpha1", false},
+		{"controllers", module + "/naming", true},
+		{"controllers", module + "/kubeconfig", true},
+		{"controllers", module + "/bootstrap", false},
+		{"controllers", module + "/bootstrap/render", false},
 		{"controllers", module + "/cloud", true},
 		{"controllers", module, false},
 		{"controllers", module + "/cloud/simulated", false},

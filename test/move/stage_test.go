@@ -29,7 +29,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/bootstrap/token"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 	"github.com/drover-io/drover/test/faultproxy"
 	"github.com/drover-io/drover/test/playground"
@@ -314,7 +314,7 @@ func (s *stage) watchTokens() *tokens {
 		for e := range w.ResultChan() {
 			if o, ok := e.Object.(client.Object); ok && e.Type == watch.Added {
 				t.mu.Lock()
-				t.made[o.GetAnnotations()[bootstrap.TokenMachineAnnotation]]++
+				t.made[o.GetAnnotations()[token.MachineAnnotation]]++
 				t.mu.Unlock()
 			}
 		}

@@ -19,7 +19,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/bootstrap"
+	"github.com/drover-io/drover/bootstrap/token"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 	"github.com/drover-io/drover/cloud/simulated/simulator"
@@ -246,7 +246,7 @@ func (t *Tenant) inWorkload(ctx context.Context) (tokens, nodes int, err error) 
 	}
 	for i := range secrets {
 		s := &secrets[i]
-		if s.Type == bootstrapapi.SecretTypeBootstrapToken && strings.HasPrefix(s.Annotations[bootstrap.TokenMachineAnnotation], t.Namespace+"/") {
+		if s.Type == bootstrapapi.SecretTypeBootstrapToken && strings.HasPrefix(s.Annotations[token.MachineAnnotation], t.Namespace+"/") {
 			tokens++
 		}
 	}

@@ -31,8 +31,8 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
-	"github.com/drover-io/drover/bootstrap"
 	"github.com/drover-io/drover/bootstrap/render"
+	"github.com/drover-io/drover/bootstrap/token"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 	"github.com/drover-io/drover/test/scenario"
 )
@@ -301,7 +301,7 @@ func (s *stand) tokens(t *testing.T, machine *clusterv1.Machine) (found []corev1
 	secrets := &corev1.SecretList{}
 	NewWithT(t).Expect(s.nodes.List(t.Context(), secrets, client.InNamespace(metav1.NamespaceSystem))).To(Succeed())
 	for _, secret := range secrets.Items {
-		if secret.Type == bootstrapapi.SecretTypeBootstrapToken && secret.Annotations[bootstrap.TokenMachineAnnotation] == machine.Namespace+"/"+machine.Name {
+		if secret.Type == bootstrapapi.SecretTypeBootstrapToken && secret.Annotations[token.MachineAnnotation] == machine.Namespace+"/"+machine.Name {
 			found = append(found, secret)
 		}
 	}

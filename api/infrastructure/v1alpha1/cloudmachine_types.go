@@ -110,8 +110,9 @@ type CloudMachineStatus struct {
 	// +kubebuilder:validation:MaxItems=128
 	Addresses []clusterv1.MachineAddress `json:"addresses,omitempty"`
 
-	// guestReportedAddresses are those of addresses for which only the guest vouches: what it says of itself is a claim, and
-	// opens nothing.
+	// guestReportedAddresses are those of addresses that only the guest itself vouches for, such as what VMware Tools
+	// or KubeVirt's guest agent report. A kubelet gets a serving certificate for one of them only if its Node reports
+	// the same address and no other machine or Node of the cluster has it. Example: "10.0.0.7".
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100

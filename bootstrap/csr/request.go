@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package csr
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"slices"
+	"strings"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+)
+
+const (
+	nodeUserPrefix = "system:node:" // of a kubelet's user name; k8s.io/component-helpers has no constant for it
+	nodesGroup     = "system:nodes"
+	// maxRequest bounds the PEM that is parsed. A kubelet's is under 1 KiB.
+	maxRequest = 16 << 10
+)
+
+// Requester is who sent a request for a certificate, as far as the user name says so.
+type Requester struct {
+	TokenID string // of the bootstrap token it came with
+	Node    string // the Node that it already is
+}
+
+// RequesterOf reads the requester. tokenGroup is the group that the bootstrap tokens of Drover
+// authenticate as: other tokens are none of Drover's.
+func RequesterOf(csr *certificatesv1.CertificateSigningRequest, tokenGroup string) Requester {
+	if id, ok := strings.CutPrefix(csr.Spec.Username, bootstrapapi.BootstrapUserPrefix); ok && slices.Contains(csr.Spec.Groups, tokenGroup) {
+		return Requester{TokenID: id}
+	}
+	if node, ok := strings.CutPrefix(csr.Spec.Username, nodeUserPrefix); ok && slices.Contains(csr.Spec.Groups, nodesGroup) {
+		return Requester{Node: node}
+	}
+	return Requester{}
+}
+
+// NodeIn returns the Node that a request is for, or "". Nothing is granted by it alone: see
+// CheckClient.
+func NodeIn(csr *certificatesv1.CertificateSigningRequest) string {
+	block, _ := pem.Decode(csr.Spec.Request)
+	if block == nil {
+		return ""
+	}
+	request, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return ""
+	}
+	node, ok := strings.CutPrefix(request.Subject.CommonName, nodeUserPrefix)
+	if !ok {
+		return ""
+	}
+	return node
+}
+
+// CheckClient returns why the request is not exactly what the kubelet of that Node asks for to be a
+// client; "" if it is.
+func CheckClient(csr *certificatesv1.CertificateSigningRequest, node string) string {
+	request, why := parse(csr, node)
+	switch {
+	case why != "":
+		return why
+	case len(request.DNSNames)+len(request.IPAddresses)+len(request.EmailAddresses)+len(request.URIs) > 0:
+		return "a client certificate must name no address"
+	case !usagesAre(csr, certificatesv1.UsageClientAuth):
+		return "the usages are not those of a kubelet's client certificate"
+	}
+	return ""
+}
+
+// parse reads the request, and checks what holds for every certificate of a kubelet: one PEM block,
+// signed by its own key, for exactly that Node and group.
+func parse(csr *certificatesv1.CertificateSigningRequest, node string) (*x509.CertificateRequest, string) {
+	if len(csr.Spec.Request) > maxRequest {
+		return nil, "it is larger than any that a kubelet sends"
+	}
+	block, rest := pem.Decode(csr.Spec.Request)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(strings.TrimSpace(string(rest))) > 0 {
+		return nil, "it is not one request in PEM"
+	}
+	request, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, "it can't be parsed"
+	}
+	if err := request.CheckSignature(); err != nil {
+		return nil, "it is not signed by its own key"
+	}
+	if node == "" || request.Subject.CommonName != nodeUserPrefix+node {
+		return nil, "it is for another name than the machine's Node"
+	}
+	if !slices.Equal(request.Subject.Organization, []string{nodesGroup}) {
+		return nil, "its organization is not exactly " + nodesGroup
+	}
+	return request, ""
+}
+
+// usagesAre tells whether the usages are a kubelet's: key encipherment goes with RSA keys only.
+func usagesAre(csr *certificatesv1.CertificateSigningRequest, auth certificatesv1.KeyUsage) bool {
+	got := slices.Clone(csr.Spec.Usages)
+	slices.Sort(got)
+	for _, want := range [][]certificatesv1.KeyUsage{
+		{certificatesv1.UsageDigitalSignature, auth},
+		{certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment, auth},
+	} {
+		slices.Sort(want)
+		if slices.Equal(got, want) {
+			return true
+		}
+	}
+	return false
+}

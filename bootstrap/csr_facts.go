@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/csr"
+)
+
+// serviceAge is how long the addresses of the Service "kubernetes", once read, are believed.
+const serviceAge = 10 * time.Minute
+
+// apiService are the addresses of the Service "kubernetes" of a workload cluster.
+type apiService struct {
+	at        time.Time
+	addresses []string
+}
+
+// cloudMachine returns the machine's CloudMachine, which knows its provider ID and addresses sooner
+// than the Machine does; an empty one where there is none.
+func (r *CSRReconciler) cloudMachine(ctx context.Context, machine *clusterv1.Machine) (*infrav1.CloudMachine, error) {
+	cloud := &infrav1.CloudMachine{}
+	if !onCloudMachine(machine) {
+		return cloud, nil
+	}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name}, cloud)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the CloudMachine of a certificate request: %w", err)
+	}
+	return cloud, nil
+}
+
+func onCloudMachine(machine *clusterv1.Machine) bool {
+	ref := machine.Spec.InfrastructureRef
+	return ref.Kind == "CloudMachine" && ref.APIGroup == infrav1.GroupVersion.Group
+}
+
+// machineFacts are what the machine's infrastructure provider says of its addresses. The Machine's
+// copy of a CloudMachine's is left out: it is older, and does not say which of them only the guest
+// vouches for. Other providers do not say it at all.
+func machineFacts(machine *clusterv1.Machine, cloud *infrav1.CloudMachine) csr.Machine {
+	if onCloudMachine(machine) {
+		return csr.Machine{Addresses: cloud.Status.Addresses, GuestReported: cloud.Status.GuestReportedAddresses}
+	}
+	out := csr.Machine{Addresses: machine.Status.Addresses}
+	for _, a := range machine.Status.Addresses {
+		if a.Type == clusterv1.MachineInternalIP || a.Type == clusterv1.MachineExternalIP {
+			out.GuestReported = append(out.GuestReported, a.Address)
+		}
+	}
+	return out
+}
+
+// clusterFacts gathers what none of the cluster's kubelets may serve as, and who else has the
+// addresses that are asked for by the Node and its CloudMachine.
+func (r *CSRReconciler) clusterFacts(
+	ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, asked []string, node string, cloud *infrav1.CloudMachine,
+) (csr.Cluster, error) {
+	facts := csr.Cluster{APIServers: []string{cluster.Spec.ControlPlaneEndpoint.Host}}
+	config, err := r.ClusterCache.GetRESTConfig(ctx, client.ObjectKeyFromObject(cluster))
+	if err != nil {
+		return facts, err
+	}
+	if config != nil { // a kubeconfig may name another address than the Cluster
+		if server, _, err := rest.DefaultServerUrlFor(config); err == nil {
+			facts.APIServers = append(facts.APIServers, server.Hostname())
+		}
+	}
+	addresses, err := r.serviceAddresses(ctx, cluster)
+	if err != nil {
+		return facts, err
+	}
+	facts.APIServers = append(facts.APIServers, addresses...)
+	for _, block := range cluster.Spec.ClusterNetwork.Services.CIDRBlocks {
+		if prefix, err := netip.ParsePrefix(block); err == nil {
+			facts.Services = append(facts.Services, prefix)
+		}
+	}
+	facts.Others, err = r.others(ctx, cluster, cached, asked, node, cloud)
+	return facts, err
+}
+
+// others finds which of the addresses another machine or Node of the cluster has.
+func (r *CSRReconciler) others(
+	ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, asked []string, node string, cloud *infrav1.CloudMachine,
+) (map[string]string, error) {
+	out := map[string]string{}
+	add := func(address, kind, name string) {
+		if address = csr.Canonical(address); slices.Contains(asked, address) {
+			out[address] = fmt.Sprintf("%s %q", kind, name)
+		}
+	}
+	machines := &infrav1.CloudMachineList{}
+	err := r.Client.List(ctx, machines, client.InNamespace(cluster.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("listing the CloudMachines of a Cluster: %w", err)
+	}
+	for i := range machines.Items {
+		m := &machines.Items[i]
+		if m.Name == cloud.Name || m.Status.InstanceState == "Gone" { // its addresses may be given to another VM
+			continue
+		}
+		for _, a := range m.Status.Addresses {
+			add(a.Address, "CloudMachine", m.Name)
+		}
+	}
+	nodes := &corev1.NodeList{}
+	if err := cached.List(ctx, nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the Nodes of a Cluster: %w", err)
+	}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if n.Name == node {
+			continue
+		}
+		for _, a := range n.Status.Addresses {
+			add(a.Address, "Node", n.Name)
+		}
+	}
+	return out, nil
+}
+
+// serviceAddresses are those of the Service by which Pods reach the API server. They are not known
+// where the Cluster's kubeconfig does not permit to read it.
+func (r *CSRReconciler) serviceAddresses(ctx context.Context, cluster *clusterv1.Cluster) ([]string, error) {
+	key := client.ObjectKeyFromObject(cluster)
+	if value, ok := r.services.Load(key); ok {
+		if s, ok := value.(apiService); ok && time.Since(s.at) < serviceAge {
+			return s.addresses, nil
+		}
+	}
+	workload, err := r.ClusterCache.GetUncachedClient(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	service := &corev1.Service{}
+	err = workload.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}, service)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
+		return nil, fmt.Errorf("reading the Service %q of a workload cluster: %w", "kubernetes", err)
+	}
+	addresses := append(slices.Clone(service.Spec.ClusterIPs), service.Spec.ClusterIP)
+	addresses = slices.DeleteFunc(addresses, func(a string) bool { return a == "" })
+	r.services.Store(key, apiService{at: time.Now(), addresses: addresses})
+	return addresses, nil
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/csr"
+	"github.com/drover-io/drover/bootstrap/token"
+)
+
+// judge finds the machine behind a request and measures the request by it.
+func (r *CSRReconciler) judge(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, request *certificatesv1.CertificateSigningRequest) (verdict, error) {
+	who := csr.RequesterOf(request, token.Group)
+	serving := request.Spec.SignerName == certificatesv1.KubeletServingSignerName
+	switch {
+	case who.TokenID != "" && !serving:
+		return r.judgeFirst(ctx, cluster, cached, request, who.TokenID)
+	case who.Node != "" && !serving:
+		return r.judgeRenewal(ctx, cluster, request, who.Node)
+	case who.Node != "":
+		return r.judgeServing(ctx, cluster, cached, request, who.Node)
+	}
+	// Another bootstrap method of the same cluster has an approver of its own; what it leaves is
+	// worth an Event.
+	return verdict{why: "it was sent neither with a bootstrap token of Drover nor by a Node", again: csrLater, patient: true}, nil
+}
+
+// judgeFirst is for the first certificate of a machine, which it asks for with its token.
+func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, request *certificatesv1.CertificateSigningRequest, tokenID string) (verdict, error) {
+	workload, err := r.ClusterCache.GetUncachedClient(ctx, client.ObjectKeyFromObject(cluster))
+	if err != nil {
+		return verdict{}, err
+	}
+	found := &corev1.Secret{}
+	if err := workload.Get(ctx, token.Key(tokenID), found); err != nil {
+		if apierrors.IsNotFound(err) {
+			return refuse(nil, "the bootstrap token that it was sent with is gone"), nil
+		}
+		return verdict{}, fmt.Errorf("reading the bootstrap token of a certificate request: %w", err)
+	}
+	if found.Labels[token.ConfigLabel] == "" || found.Annotations[token.ClusterAnnotation] != client.ObjectKeyFromObject(cluster).String() {
+		return refuse(nil, "the bootstrap token that it was sent with was not made for a machine of this Cluster"), nil
+	}
+	machine, why, err := r.machineOfToken(ctx, cluster, found.Annotations[token.MachineAnnotation])
+	if err != nil || why != "" {
+		return refuse(nil, why), err
+	}
+	if found.Annotations[token.MachineUIDAnnotation] != string(machine.UID) { // after "clusterctl move" it is bound anew
+		return wait(machine, "the bootstrap token that it was sent with was made for another Machine of that name"), nil
+	}
+	cloud, err := r.cloudMachine(ctx, machine)
+	if err != nil {
+		return verdict{}, err
+	}
+	node, pinned := found.Annotations[token.NodeAnnotation]
+	if !pinned {
+		node = csr.NodeIn(request)
+		if !slices.Contains(machineFacts(machine, cloud).HostNames(), node) {
+			return wait(machine, "it is for none of the host names that the cloud tells of the machine"), nil
+		}
+	}
+	switch {
+	case !machine.DeletionTimestamp.IsZero():
+		return refuse(machine, "the Machine is being deleted"), nil
+	case machine.Status.NodeRef.IsDefined() && machine.Status.NodeRef.Name != node:
+		return refuse(machine, "the Machine is another Node already"), nil
+	}
+	if why := csr.CheckClient(request, node); why != "" {
+		return refuse(machine, why), nil
+	}
+	if machine.Status.NodeRef.IsDefined() {
+		return verdict{approve: true}, nil
+	}
+	object, ours, err := nodeIsMachine(ctx, cached, node, machine, cloud)
+	if err != nil {
+		return verdict{}, err
+	}
+	if object != nil && !ours { // else whoever has the token could become a Node that was there before the machine
+		return wait(machine, fmt.Sprintf("a Node %q is there already, and it is not known to be this Machine's", node)), nil
+	}
+	return verdict{approve: true}, nil
+}
+
+func (r *CSRReconciler) machineOfToken(ctx context.Context, cluster *clusterv1.Cluster, name string) (*clusterv1.Machine, string, error) {
+	const other = "the bootstrap token that it was sent with names no Machine of this Cluster"
+	prefix := cluster.Namespace + "/"
+	if len(name) <= len(prefix) || name[:len(prefix)] != prefix {
+		return nil, other, nil
+	}
+	machine := &clusterv1.Machine{}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name[len(prefix):]}, machine)
+	if apierrors.IsNotFound(err) || (err == nil && machine.Spec.ClusterName != cluster.Name) {
+		return nil, other, nil
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("reading the Machine of a certificate request: %w", err)
+	}
+	return machine, "", nil
+}
+
+// judgeRenewal is for the client certificate that a Node asks for in place of its old one.
+func (r *CSRReconciler) judgeRenewal(ctx context.Context, cluster *clusterv1.Cluster, request *certificatesv1.CertificateSigningRequest, node string) (verdict, error) {
+	machine, err := r.machineOfNode(ctx, cluster, node)
+	if err != nil {
+		return verdict{}, err
+	}
+	switch {
+	case machine == nil:
+		return verdict{why: fmt.Sprintf("the Node %q is no Machine's", node), again: csrLater, patient: true}, nil
+	case !machine.DeletionTimestamp.IsZero():
+		return refuse(machine, "the Machine is being deleted"), nil
+	case !machine.Status.NodeRef.IsDefined():
+		return wait(machine, "the Machine is not known to be this Node yet"), nil
+	}
+	if why := csr.CheckClient(request, node); why != "" {
+		return refuse(machine, why), nil
+	}
+	return verdict{approve: true}, nil
+}
+
+// judgeServing is for the certificate that a kubelet serves its own API with.
+func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, request *certificatesv1.CertificateSigningRequest, node string) (verdict, error) {
+	machine, err := r.machineOfNode(ctx, cluster, node)
+	if err != nil {
+		return verdict{}, err
+	}
+	if machine == nil {
+		return verdict{why: fmt.Sprintf("the Node %q is no Machine's", node), again: csrLater, patient: true}, nil
+	}
+	cloud, err := r.cloudMachine(ctx, machine)
+	if err != nil {
+		return verdict{}, err
+	}
+	object, ours, err := nodeIsMachine(ctx, cached, node, machine, cloud)
+	if err != nil {
+		return verdict{}, err
+	}
+	if object == nil || !ours {
+		return wait(machine, fmt.Sprintf("the Node %q is not there, or not known to be this Machine's", node)), nil
+	}
+	asker := machineFacts(machine, cloud)
+	asker.Node = node
+	if len(asker.Addresses) == 0 {
+		return wait(machine, "the machine's addresses are not known yet"), nil
+	}
+	for _, a := range object.Status.Addresses {
+		asker.NodeAddresses = append(asker.NodeAddresses, a.Address)
+	}
+	facts, err := r.clusterFacts(ctx, cluster, cached, csr.Asked(request), node, cloud)
+	if err != nil {
+		return verdict{}, err
+	}
+	switch refusal := csr.CheckServing(request, asker, facts); {
+	case refusal.Passing:
+		return wait(machine, refusal.Why), nil
+	case refusal.Why != "":
+		return doubt(machine, refusal.Why), nil
+	}
+	return verdict{approve: true}, nil
+}
+
+// machineOfNode returns the Machine of this Cluster that is that Node or, before that is known,
+// will have its name. More than one is none.
+func (r *CSRReconciler) machineOfNode(ctx context.Context, cluster *clusterv1.Cluster, node string) (*clusterv1.Machine, error) {
+	list := &clusterv1.MachineList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingFields{machineByNode: node}); err != nil {
+		return nil, fmt.Errorf("finding the Machine of a Node: %w", err)
+	}
+	var found *clusterv1.Machine
+	for i := range list.Items {
+		if list.Items[i].Spec.ClusterName != cluster.Name {
+			continue
+		}
+		if found != nil {
+			return nil, nil
+		}
+		found = &list.Items[i]
+	}
+	return found, nil
+}
+
+// nodeIsMachine returns the Node, nil where there is none, and whether Cluster API has tied it to
+// the machine or both have the same provider ID. The name alone proves nothing: another's Node may
+// have it.
+func nodeIsMachine(ctx context.Context, cached client.Reader, name string, machine *clusterv1.Machine, cloud *infrav1.CloudMachine) (node *corev1.Node, ours bool, err error) {
+	node = &corev1.Node{}
+	if err := cached.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, false, nil
+		}
+		return nil, false, fmt.Errorf("reading the Node of a certificate request: %w", err)
+	}
+	if machine.Status.NodeRef.IsDefined() {
+		return node, machine.Status.NodeRef.Name == name, nil
+	}
+	id := cmp.Or(machine.Spec.ProviderID, cloud.Spec.ProviderID)
+	return node, id != "" && id == node.Spec.ProviderID, nil
+}

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bootstrap
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	toolscache "k8s.io/client-go/tools/cache"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllertest"
+
+	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/bootstrap/token"
+)
+
+// fakeClient is a client of both clusters: the management cluster's objects and the workload
+// cluster's lie in one.
+func fakeClient(t *testing.T, hooks interceptor.Funcs, objects ...client.Object) client.WithWatch {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&bootstrapv1.CloudInitConfig{}).
+		WithIndex(&clusterv1.Machine{}, machineByNode, nodeOfMachine).WithInterceptorFuncs(hooks).Build()
+}
+
+// request is what the kubelet of the Node blue-1 sends.
+func request(t *testing.T, ips ...net.IP) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: "system:node:blue-1", Organization: []string{"system:nodes"}}, IPAddresses: ips,
+	}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
+}
+
+func testCluster() *clusterv1.Cluster {
+	return &clusterv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "blue", UID: "cluster-1"},
+		Spec:       clusterv1.ClusterSpec{ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "192.0.2.100", Port: 6443}},
+	}
+}
+
+func testMachine(name string, uid types.UID) *clusterv1.Machine {
+	return &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name, UID: uid, Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}},
+		Spec: clusterv1.MachineSpec{
+			ClusterName: "blue", ProviderID: "simulated:///" + name,
+			Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "CloudInitConfig", Name: name}},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: "CloudMachine", Name: name},
+		},
+	}
+}
+
+// TestTokenOfAnEarlierMachine: a Machine that was made anew under the name of another one is not
+// joined by that one's VM.
+func TestTokenOfAnEarlierMachine(t *testing.T) {
+	g := NewWithT(t)
+	cluster, earlier := testCluster(), testMachine("blue-1", "machine-1")
+	secret := holder(&scope{cluster: cluster, machine: earlier, config: &bootstrapv1.CloudInitConfig{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "blue-1"},
+	}}).Secret("abcdef.0123456789abcdef", time.Now().Add(time.Minute))
+	csr := &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: "csr-1"},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+			Username: "system:bootstrap:abcdef", Groups: []string{token.Group},
+			Request: request(t),
+		},
+	}
+	for uid, approved := range map[types.UID]bool{"machine-1": true, "machine-2": false} {
+		c := fakeClient(t, interceptor.Funcs{}, cluster.DeepCopy(), testMachine("blue-1", uid), secret.DeepCopy())
+		r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster))}
+		v, err := r.judge(t.Context(), cluster, c, csr)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(v.approve).To(Equal(approved), "%s: %s", uid, v.why)
+	}
+}
+
+// TestProgressNeverBlocks: where certificate requests may not be listed, their informer never
+// syncs, and a read waits for it.
+func TestProgressNeverBlocks(t *testing.T) {
+	gvk := certificatesv1.SchemeGroupVersion.WithKind("CertificateSigningRequest")
+	informers := func(i toolscache.SharedIndexInformer) *informertest.FakeInformers {
+		return &informertest.FakeInformers{InformersByGVK: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{gvk: i}}
+	}
+	for name, c := range map[string]struct {
+		cache  *informertest.FakeInformers
+		reason string
+	}{
+		"not watched": {nil, infrav1.NodeMissingReason},
+		"not listed":  {informers(controllertest.NewFakeInformer()), infrav1.NodeMissingReason},
+		"listed":      {informers(controllertest.NewFakeInformer(controllertest.Synced)), infrav1.NoCertificateRequestReason},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := NewWithT(t)
+				cluster, machine := testCluster(), testMachine("blue-1", "machine-1")
+				workload := fakeClient(t, interceptor.Funcs{List: func(ctx context.Context, inner client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+					if _, ok := list.(*certificatesv1.CertificateSigningRequestList); ok && c.reason == infrav1.NodeMissingReason {
+						ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // as ClusterCache has it
+						defer cancel()
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					return inner.List(ctx, list, o...)
+				}}, cluster, machine)
+				clusters := clustercache.NewFakeClusterCache(workload, client.ObjectKeyFromObject(cluster))
+				requests := &CSRReconciler{Client: workload, ClusterCache: clusters}
+				if c.cache != nil {
+					keeper := cacheKeeper{watcher{}, func(kept cache.Cache) { requests.caches.Store(client.ObjectKeyFromObject(cluster), kept) }}
+					g.Expect(keeper.Watch(c.cache)).To(Succeed())
+				}
+				joining := Joining{Configs: &ConfigReconciler{Client: workload, APIReader: workload, ClusterCache: clusters}, Requests: requests}
+				begun := time.Now()
+				reason, message, err := joining.Progress(t.Context(), cluster, machine)
+				g.Expect(time.Since(begun)).To(BeZero(), "a worker waited")
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(reason).To(Equal(c.reason), message)
+				g.Expect(strings.Contains(message, "CertificateSigningRequests")).To(Equal(reason == infrav1.NodeMissingReason), message)
+			})
+		})
+	}
+}
+
+// watcher watches nothing.
+type watcher struct{ clustercache.Watcher }
+
+func (watcher) Watch(cache.Cache) error { return nil }
+
+// TestDeletionWithoutFilterLabel: a config that has our finalizer and no watch-filter label can be
+// deleted.
+func TestDeletionWithoutFilterLabel(t *testing.T) {
+	for label, gone := range map[string]bool{"": true, "ours": true, "theirs": false} {
+		g := NewWithT(t)
+		config := &bootstrapv1.CloudInitConfig{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "tenant", Name: "blue-1", UID: "config-1", Finalizers: []string{bootstrapv1.ConfigFinalizer},
+		}}
+		if label != "" {
+			config.Labels = map[string]string{clusterv1.WatchLabel: label}
+		}
+		c := fakeClient(t, interceptor.Funcs{}, config)
+		g.Expect(c.Delete(t.Context(), config)).To(Succeed())
+		r := &ConfigReconciler{Client: c, APIReader: c, ClusterCache: clustercache.NewFakeEmptyClusterCache(), WatchFilterValue: "ours"}
+		_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(config)})
+		g.Expect(err).NotTo(HaveOccurred())
+		err = c.Get(t.Context(), client.ObjectKeyFromObject(config), config)
+		g.Expect(err != nil).To(Equal(gone), "label %q", label)
+	}
+}
+
+// TestServingJudgedByTheCluster: the judge is told what there is in both clusters. blue-1 asks for
+// one address, which both its infrastructure and its Node report unless the test says otherwise.
+func TestServingJudgedByTheCluster(t *testing.T) {
+	type objects struct {
+		cluster *clusterv1.Cluster
+		machine *clusterv1.Machine
+		cloud   *infrav1.CloudMachine
+		node    *corev1.Node
+	}
+	guest := func(o *objects) {
+		o.cloud.Status.GuestReportedAddresses = []string{o.cloud.Status.Addresses[0].Address}
+	}
+	foreign := func(o *objects) {
+		o.machine.Spec.InfrastructureRef.Kind, o.machine.Status.Addresses = "AWSMachine", o.cloud.Status.Addresses
+		o.cloud.Name, o.cloud.Labels = "elsewhere", nil
+	}
+	nodeSilent := func(o *objects) { o.node.Status.Addresses = nil }
+	for name, c := range map[string]struct {
+		asked    string
+		change   []func(*objects)
+		approved bool
+	}{
+		"its own":                               {"10.0.0.7", nil, true},
+		"its own, and its Node has none yet":    {"10.0.0.7", []func(*objects){nodeSilent}, true},
+		"control plane endpoint":                {"192.0.2.100", nil, false},
+		"first Service":                         {"10.96.0.1", nil, false},
+		"another Service":                       {"10.97.1.1", nil, false},
+		"Service kubernetes, outside of ranges": {"10.43.0.1", nil, false},
+		"another CloudMachine's":                {"10.0.0.8", nil, false},
+		"another Node's":                        {"10.0.0.9", nil, false},
+		"of a VM that is gone":                  {"10.0.0.10", nil, true},
+		"of a machine of another cluster":       {"10.0.0.11", nil, true},
+		"loopback":                              {"127.0.0.1", nil, false},
+		"the guest and the Node report it":      {"10.0.0.7", []func(*objects){guest}, true},
+		"the guest alone reports it":            {"10.0.0.7", []func(*objects){guest, nodeSilent}, false},
+		"the Machine has an old copy": {"10.0.0.7", []func(*objects){func(o *objects) {
+			o.machine.Status.Addresses, o.cloud.Status.Addresses[0].Address = o.cloud.DeepCopy().Status.Addresses, "10.0.0.70"
+		}}, false},
+		"another provider and the Node": {"10.0.0.7", []func(*objects){foreign}, true},
+		"another provider alone":        {"10.0.0.7", []func(*objects){foreign, nodeSilent}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			o := &objects{testCluster(), testMachine("blue-1", "machine-1"), cloudMachine("blue-1", c.asked), testNode("blue-1", c.asked)}
+			o.cluster.Spec.ClusterNetwork.Services.CIDRBlocks = []string{"10.96.0.0/12"}
+			for _, change := range c.change {
+				change(o)
+			}
+			gone, elsewhere := cloudMachine("blue-3", "10.0.0.10"), cloudMachine("red-1", "10.0.0.11")
+			gone.Status.InstanceState = "Gone"
+			elsewhere.Labels[clusterv1.ClusterNameLabel] = "red"
+			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}, Spec: corev1.ServiceSpec{ClusterIPs: []string{"10.43.0.1"}}}
+			all := fakeClient(t, interceptor.Funcs{}, o.cluster, o.machine, o.cloud, o.node, service, gone, elsewhere,
+				cloudMachine("blue-2", "10.0.0.8"), testNode("other", "10.0.0.9"))
+			r := &CSRReconciler{Client: all, ClusterCache: clustercache.NewFakeClusterCache(all, client.ObjectKeyFromObject(o.cluster))}
+			v, err := r.judge(t.Context(), o.cluster, all, servingRequest(t, c.asked))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(v.approve).To(Equal(c.approved), v.why)
+		})
+	}
+}
+
+// TestServiceMayNotBeRead: a kubeconfig without the right to read the Service is asked once, and
+// certificates are approved.
+func TestServiceMayNotBeRead(t *testing.T) {
+	g := NewWithT(t)
+	asked := 0
+	cluster := testCluster()
+	c := fakeClient(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		if _, ok := o.(*corev1.Service); ok {
+			asked++
+			return apierrors.NewForbidden(corev1.Resource("services"), key.Name, nil)
+		}
+		return c.Get(ctx, key, o, opts...)
+	}}, cluster, testMachine("blue-1", "machine-1"), cloudMachine("blue-1", "10.0.0.7"), testNode("blue-1", "10.0.0.7"))
+	r := &CSRReconciler{Client: c, ClusterCache: clustercache.NewFakeClusterCache(c, client.ObjectKeyFromObject(cluster))}
+	for range 2 {
+		v, err := r.judge(t.Context(), cluster, c, servingRequest(t, "10.0.0.7"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(v.approve).To(BeTrue(), v.why)
+	}
+	g.Expect(asked).To(Equal(1))
+
+	// What is known of a Cluster ends with it.
+	r.reported.Store(CSRRequest{Cluster: client.ObjectKeyFromObject(cluster), Name: "csr-1"}, report{})
+	g.Expect(c.Delete(t.Context(), cluster)).To(Succeed())
+	_, err := r.watch(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, m := range []*sync.Map{&r.services, &r.reported, &r.caches} {
+		m.Range(func(key, _ any) bool {
+			t.Errorf("%v is still known", key)
+			return true
+		})
+	}
+}
+
+func servingRequest(t *testing.T, ip string) *certificatesv1.CertificateSigningRequest {
+	t.Helper()
+	return &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{
+		SignerName: certificatesv1.KubeletServingSignerName, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+		Username: "system:node:blue-1", Groups: []string{"system:nodes"}, Request: request(t, net.ParseIP(ip)),
+	}}
+}
+
+func cloudMachine(name, address string) *infrav1.CloudMachine {
+	out := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}}}
+	out.Spec.ProviderID = "simulated:///" + name
+	out.Status.Addresses = []clusterv1.MachineAddress{{Type: clusterv1.MachineInternalIP, Address: address}}
+	return out
+}
+
+func testNode(name, address string) *corev1.Node {
+	out := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{ProviderID: "simulated:///" + name}}
+	out.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+	return out
+}

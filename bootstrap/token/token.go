@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package token makes the bootstrap tokens by which machines join: Secrets in the workload
+// cluster's kube-system, each bound to one Machine. It knows no reconciler; it is handed a client
+// of the workload cluster.
+package token
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// Group is the group that all tokens of Drover authenticate as. It is none of kubeadm's, whose
+	// tokens have their requests for certificates approved unseen.
+	Group = "system:bootstrappers:drover"
+	// KubeadmGroup is the group of those that join by kubeadm, besides.
+	KubeadmGroup = "system:bootstrappers:drover:kubeadm"
+
+	// ConfigLabel tells token Secrets of Drover from others. Its value stands for the config that
+	// the token belongs to.
+	ConfigLabel = "bootstrap.cluster.x-k8s.io/config"
+	// MachineAnnotation names the Machine that the token is for, as namespace/name.
+	MachineAnnotation = "bootstrap.cluster.x-k8s.io/machine"
+	// MachineUIDAnnotation is that Machine's UID: another Machine of the same name is not joined by
+	// this token.
+	MachineUIDAnnotation = "bootstrap.cluster.x-k8s.io/machine-uid"
+	// ClusterAnnotation names the Cluster, as namespace/name.
+	ClusterAnnotation = "bootstrap.cluster.x-k8s.io/cluster"
+	// NodeAnnotation names the only Node that the token may become. Without it, that is one that
+	// the cloud names among the machine's addresses.
+	NodeAnnotation = "bootstrap.cluster.x-k8s.io/node"
+)
+
+// ErrTaken says that another token has the same ID.
+var ErrTaken = errors.New("another token has the same ID")
+
+// Holder is whom a token is for.
+type Holder struct {
+	Config, Machine, Cluster types.NamespacedName
+	MachineUID               types.UID
+	// Node is the only name that the machine may join by; "" for one that the cloud tells.
+	Node string
+	// Groups are what the token authenticates as.
+	Groups []string
+}
+
+// New makes a token, of the form ID.SECRET.
+func New() (string, error) {
+	token, err := bootstraputil.GenerateBootstrapToken() // crypto/rand
+	if err != nil {
+		return "", fmt.Errorf("making a bootstrap token: %w", err)
+	}
+	return token, nil
+}
+
+// Key is where the Secret of a token is in the workload cluster.
+func Key(token string) client.ObjectKey {
+	id, _, _ := strings.Cut(token, ".")
+	return client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id)}
+}
+
+// Secret is the token as the API server of the workload cluster knows it.
+func (h Holder) Secret(token string, expires time.Time) *corev1.Secret {
+	id, secret, _ := strings.Cut(token, ".")
+	annotations := map[string]string{
+		MachineAnnotation:    h.Machine.String(),
+		MachineUIDAnnotation: string(h.MachineUID),
+		ClusterAnnotation:    h.Cluster.String(),
+	}
+	if h.Node != "" {
+		annotations[NodeAnnotation] = h.Node
+	}
+	key := Key(token)
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: key.Name, Namespace: key.Namespace,
+			Labels:      map[string]string{ConfigLabel: Owner(h.Config, h.Cluster.Name)},
+			Annotations: annotations,
+		},
+		Type: bootstrapapi.SecretTypeBootstrapToken,
+		Data: map[string][]byte{
+			bootstrapapi.BootstrapTokenIDKey:               []byte(id),
+			bootstrapapi.BootstrapTokenSecretKey:           []byte(secret),
+			bootstrapapi.BootstrapTokenExpirationKey:       []byte(expires.UTC().Format(time.RFC3339)),
+			bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
+			bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(strings.Join(h.Groups, ",")),
+			bootstrapapi.BootstrapTokenDescriptionKey:      []byte("Lets the machine " + h.Machine.String() + " join. Drover deletes it when it has."),
+		},
+	}
+}
+
+// Owner stands for the config in a label: a name may be longer than a label's value. It outlives
+// "clusterctl move".
+func Owner(config types.NamespacedName, cluster string) string {
+	sum := sha256.Sum256([]byte(config.Namespace + "/" + cluster + "/" + config.Name))
+	return hex.EncodeToString(sum[:20])
+}
+
+// Expiration is when the token expires; the zero time where that can't be read.
+func Expiration(secret *corev1.Secret) time.Time {
+	t, err := time.Parse(time.RFC3339, string(secret.Data[bootstrapapi.BootstrapTokenExpirationKey]))
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
+
+// Ensure makes the token, and returns its expiration. One that is there already stays as it is if
+// it is good for at least that time and bound to the same Machine. Where it is likely there, as
+// after a restart, it is looked for first.
+func Ensure(ctx context.Context, workload client.Client, desired *corev1.Secret, atLeast time.Duration, likely bool) (time.Time, error) {
+	if !likely {
+		if err := workload.Create(ctx, desired.DeepCopy()); !apierrors.IsAlreadyExists(err) {
+			return Expiration(desired), err
+		}
+	}
+	found := &corev1.Secret{}
+	err := workload.Get(ctx, client.ObjectKeyFromObject(desired), found)
+	if likely && apierrors.IsNotFound(err) {
+		return Expiration(desired), workload.Create(ctx, desired.DeepCopy())
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	if found.Labels[ConfigLabel] != desired.Labels[ConfigLabel] ||
+		string(found.Data[bootstrapapi.BootstrapTokenSecretKey]) != string(desired.Data[bootstrapapi.BootstrapTokenSecretKey]) {
+		return time.Time{}, ErrTaken
+	}
+	bound := found.Annotations[MachineUIDAnnotation] == desired.Annotations[MachineUIDAnnotation] // not so after "clusterctl move"
+	if e := Expiration(found); bound && time.Until(e) > atLeast {
+		return e, nil
+	}
+	return Expiration(desired), Extend(ctx, workload, desired)
+}
+
+// Extend moves the token's expiration and binds it to its Machine, or makes it again where it has
+// expired and was cleaned up.
+func Extend(ctx context.Context, workload client.Client, desired *corev1.Secret) error {
+	const key = bootstrapapi.BootstrapTokenExpirationKey
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": desired.Annotations},
+		"data":     map[string][]byte{key: desired.Data[key]},
+	})
+	if err != nil {
+		return fmt.Errorf("writing a patch: %w", err)
+	}
+	err = workload.Patch(ctx, desired.DeepCopy(), client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		return workload.Create(ctx, desired.DeepCopy())
+	}
+	return err
+}
