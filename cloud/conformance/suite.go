@@ -217,7 +217,12 @@ func (s *suite) instances(token string) []cloud.Resource {
 	if s.Cloud.Traits.ReadLag > 0 {
 		s.sleep(s.Cloud.Traits.ReadLag) // a second instance must not hide behind the lag
 	}
-	found, err := s.driver.Describe(s.Context(), []cloud.Reference{{Token: token, OwnershipID: s.owner}})
+	refs := []cloud.Reference{{Token: token, OwnershipID: s.owner}}
+	found, err := s.driver.Describe(s.Context(), refs)
+	if s.notYet(err) {
+		s.sleep(s.Cloud.Traits.CreateHorizon)
+		found, err = s.driver.Describe(s.Context(), refs)
+	}
 	if err != nil {
 		s.Fatalf("Describe: %v", err)
 	}

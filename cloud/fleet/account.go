@@ -378,9 +378,20 @@ func (a *Account) list(ctx context.Context, limit time.Duration) ([]cloud.Resour
 // batch is halved until the culprit is alone, so that it does not hold up the others.
 func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[string][]cloud.Resource, failed map[string]error) {
 	found, failed = map[string][]cloud.Resource{}, map[string]error{}
+	// A machine whose creation was never recorded may not be readable yet, and must not hold up the others.
+	var recorded, unrecorded []cloud.Reference
+	for _, ref := range refs {
+		if ref.ProviderID != "" {
+			recorded = append(recorded, ref)
+		} else {
+			unrecorded = append(unrecorded, ref)
+		}
+	}
 	var batches [][]cloud.Reference
-	for batch := range slices.Chunk(refs, max(a.cloud.Batch.Read, 1)) {
-		batches = append(batches, batch)
+	for _, kind := range [][]cloud.Reference{recorded, unrecorded} {
+		for batch := range slices.Chunk(kind, max(a.cloud.Batch.Read, 1)) {
+			batches = append(batches, batch)
+		}
 	}
 	for len(batches) > 0 {
 		batch := batches[0]
@@ -390,7 +401,9 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 			read, err = a.driver.Describe(ctx, batch)
 			return err
 		})
-		if code := cloud.CodeOf(err); len(batch) > 1 && (code == cloud.InvalidSpec || code == cloud.NotFound) {
+		code := cloud.CodeOf(err)
+		answered := code == cloud.Unavailable && retryAfter(err) > 0 // the cloud says when it can answer
+		if len(batch) > 1 && (code == cloud.InvalidSpec || code == cloud.NotFound || answered && batch[0].ProviderID == "") {
 			batches = append(batches, batch[:len(batch)/2], batch[len(batch)/2:])
 			continue
 		}
@@ -402,7 +415,7 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 		for _, r := range tameAll(read) {
 			found[r.Token] = append(found[r.Token], r)
 		}
-		if cloud.CodeOf(err) == cloud.Unavailable { // nor would it answer the others
+		if code == cloud.Unavailable && !answered { // nor would it answer the others
 			for _, ref := range slices.Concat(batches...) {
 				failed[ref.Token] = err
 			}
