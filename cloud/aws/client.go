@@ -4,6 +4,8 @@ package aws
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -11,21 +13,18 @@ import (
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// maxAnswer bounds what is read of an answer, in bytes: a full page of 1,000 instances has some 10 MiB.
+// maxAnswer bounds what is read of an answer, in bytes. A page of 1,000 instances has some 10 MiB; each private IP address
+// takes some 365 bytes more, so that a page of nodes with full network interfaces may be larger: see driver.instances.
 const maxAnswer = 64 << 20
+
+// errTooLarge is the cause where an answer is larger than that.
+var errTooLarge = errors.New("the answer is too large")
 
 // client is the SDK's HTTP client: it names each call for the rate limit, and looks whether an answer is whole.
 type client struct{ http *http.Client }
-
-func newClient(transport http.RoundTripper) client {
-	return client{&http.Client{
-		Transport: transport,
-		// A redirect would carry the credentials to elsewhere.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
-}
 
 // Do implements the SDK's HTTPClient.
 func (c client) Do(req *http.Request) (*http.Response, error) {
@@ -38,22 +37,26 @@ func (c client) Do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if resp.ContentLength > maxAnswer {
+		_ = resp.Body.Close()
+		return nil, tooLarge(op)
+	}
+	body, err := driverkit.NewRedactor().ReadBody(op, resp.Body, maxAnswer)
 	switch {
+	case cloud.CodeOf(err) == cloud.Unknown:
+		return nil, tooLarge(op)
 	case err != nil:
-		if ended := ctx.Err(); ended != nil {
-			return nil, ended
-		}
-		return nil, cloud.Errorf(cloud.Unavailable, "%s: the answer broke off", op)
-	case len(body) > maxAnswer:
-		return nil, cloud.Errorf(cloud.Unknown, "%s: the answer is larger than %d MiB", op, maxAnswer>>20)
+		return nil, err
 	case resp.StatusCode == http.StatusOK && speaksXML(awsmiddleware.GetServiceID(ctx)) && !whole(body, op):
 		// The SDK would take a foreign or empty document for an answer without content.
 		return nil, cloud.Errorf(cloud.Unknown, "%s: the answer is not a whole %sResponse (%d bytes): does the endpoint belong to AWS?", op, op, len(body))
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	return resp, nil
+}
+
+func tooLarge(op string) error {
+	return &cloud.Error{Code: cloud.Unknown, Message: fmt.Sprintf("%s: the answer is larger than %d MiB", op, maxAnswer>>20), Err: errTooLarge}
 }
 
 func speaksXML(service string) bool { return service == "EC2" || service == "STS" }

@@ -83,9 +83,9 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 		},
 		Machines: machines,
 		Patience: 20 * time.Second,
-		// A driver that is new looks up image, subnets and security groups, once for all its machines. A listing looks for
+		// A driver that is new asks which account it is for, once, and looks up image, subnets and security groups, once for all its machines. A listing looks for
 		// volumes and network interfaces, too, and for three kinds of announcements.
-		Calls:  conformance.Calls{Create: 4, Offering: 2, List: 7, Describe: 4, Page: 50},
+		Calls:  conformance.Calls{Probe: 2, Create: 4, Offering: 2, List: 7, Describe: 4, Page: 50},
 		Inject: injections(stub),
 		Foreign: func(testing.TB) func() bool {
 			_, alive := stub.Launch(map[string]string{"team": "others"})

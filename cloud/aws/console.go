@@ -16,7 +16,7 @@ import (
 // wrote until some minutes after their start (EC2 API Reference, GetConsoleOutput).
 func (d *driver) Console(ctx context.Context, instance cloud.Resource) ([]byte, error) {
 	text, err := d.consoleOutput(ctx, instance.ID, true)
-	if code, _ := refused(err); code == unsupportedOperation {
+	if refused(err).code == unsupportedOperation {
 		text, err = d.consoleOutput(ctx, instance.ID, false)
 	}
 	return text, err

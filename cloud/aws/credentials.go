@@ -89,11 +89,9 @@ func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWS
 	if _, given := secret[keySessionToken]; given && values[keySessionToken] == "" {
 		return login{}, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q is empty: leave it out for lasting keys", keySessionToken)
 	}
-	l := login{who: digest(values[keyAccessKeyID])}
-	for _, key := range []string{keyIdentity, keySessionToken, keySecretKey, keyAccessKeyID} {
-		if values[key] != "" {
-			l.secrets.secrets = append(l.secrets.secrets, values[key])
-		}
+	l := login{
+		who:     digest(values[keyAccessKeyID]),
+		secrets: newRedactor(values[keyIdentity], values[keySessionToken], values[keySecretKey], values[keyAccessKeyID]),
 	}
 	if needed[0] == keyAccessKeyID {
 		l.provider = credentials.NewStaticCredentialsProvider(values[keyAccessKeyID], values[keySecretKey], values[keySessionToken])
@@ -118,13 +116,8 @@ func ambientLogin(base aws.Config) (login, error) {
 	if err != nil {
 		return login{}, cloud.Errorf(cloud.Unauthorized, "the manager's own AWS configuration can't be read")
 	}
-	l := login{provider: chain.Credentials, who: "ambient"}
-	for _, name := range []string{"AWS_SESSION_TOKEN", "AWS_SECRET_ACCESS_KEY"} {
-		if value := os.Getenv(name); value != "" {
-			l.secrets.secrets = append(l.secrets.secrets, value)
-		}
-	}
-	return l, nil
+	secrets := newRedactor(os.Getenv("AWS_SESSION_TOKEN"), os.Getenv("AWS_SECRET_ACCESS_KEY"))
+	return login{provider: chain.Credentials, who: "ambient", secrets: secrets}, nil
 }
 
 func newSTS(base aws.Config, account *infrav1.AWSAccount) *sts.Client {

@@ -4,6 +4,8 @@ package aws
 
 import (
 	"context"
+	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,17 +16,17 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/ssm"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// maxPages ends a listing that a broken cloud would never end: far more than any account holds.
-const maxPages = 10_000
-
-// What EC2 takes as MaxResults at most.
+// What EC2 takes as MaxResults at most, and of instances at least.
 const (
 	instancesPage  = 1000
+	smallestPage   = 5
+	statusPage     = 1000
 	volumesPage    = 500
 	interfacesPage = 1000
 	tagsPage       = 1000
@@ -34,8 +36,11 @@ type driver struct {
 	identity string
 	ec2      *ec2.Client
 	ssm      *ssm.Client
+	sts      *sts.Client
+	region   string
 	secrets  redactor
 
+	place      driverkit.Memo[string]
 	images     driverkit.Memo[image]
 	parameters driverkit.Memo[string]
 	subnets    driverkit.Memo[[]subnet]
@@ -44,6 +49,7 @@ type driver struct {
 	leftovers  driverkit.Memo[[]cloud.Resource]
 	troubled   driverkit.Memo[map[string]string] // notices, by instance
 	known      atomic.Pointer[map[string]string] // those last read
+	page       atomic.Int32                      // how many instances are asked for at once
 	deleted    atomic.Int64                      // when something was deleted last, in Unix nanoseconds
 }
 
@@ -61,7 +67,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}
 	base := aws.Config{
 		Region:     account.Region,
-		HTTPClient: newClient(carrier),
+		HTTPClient: client{driverkit.Client(carrier)},
 		Retryer:    func() aws.Retryer { return aws.NopRetryer{} },
 		AppID:      "drover",
 	}
@@ -75,6 +81,9 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	base.Credentials = login.provider
 	fips, dual := endpointKinds(account)
 	d := &driver{
+		region:   account.Region,
+		sts:      newSTS(base, account),
+		place:    driverkit.Memo[string]{TTL: placeTTL},
 		identity: strings.Join([]string{"aws", account.Endpoint, account.Region, login.who}, "|"),
 		secrets:  login.secrets,
 		ec2: ec2.NewFromConfig(base, func(o *ec2.Options) {
@@ -91,6 +100,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		leftovers:  driverkit.Memo[[]cloud.Resource]{TTL: leftoversTTL},
 		troubled:   driverkit.Memo[map[string]string]{TTL: noticesTTL},
 	}
+	d.page.Store(instancesPage)
 	if queue := account.InterruptionQueue; queue != nil {
 		return &listener{driver: d, queue: queue, sqs: sqs.NewFromConfig(base, func(o *sqs.Options) {
 			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
@@ -101,7 +111,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 
 func (d *driver) Identity() string { return d.identity }
 
-// Probe asks for the region's zones; local and wavelength zones are no failure domains of their own.
+// Probe asks for the region's zones and the account; local and wavelength zones are no failure domains of their own.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	const op = "DescribeAvailabilityZones"
 	answer, err := d.ec2.DescribeAvailabilityZones(ctx, &ec2.DescribeAvailabilityZonesInput{Filters: []types.Filter{
@@ -110,7 +120,11 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	if err != nil {
 		return cloud.Info{}, d.secrets.typed(op, err)
 	}
-	var info cloud.Info
+	place, err := d.place.Get(ctx, "", d.findPlace)
+	if err != nil {
+		return cloud.Info{}, err
+	}
+	info := cloud.Info{Place: place}
 	for _, zone := range answer.AvailabilityZones {
 		if name := aws.ToString(zone.ZoneName); name != "" {
 			info.FailureDomains = append(info.FailureDomains, name)
@@ -118,6 +132,23 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	}
 	slices.Sort(info.FailureDomains)
 	return info, nil
+}
+
+// identityARN is that of a user or role: arn:<partition>:<iam or sts>::<account ID>:…
+var identityARN = regexp.MustCompile(`^arn:(aws[a-z0-9-]{0,20}):(?:iam|sts)::([0-9]{12}):`)
+
+// findPlace asks whose the credentials are. STS answers all of them, whatever they may do.
+func (d *driver) findPlace(ctx context.Context) (string, error) {
+	const op = "GetCallerIdentity"
+	answer, err := d.sts.GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
+	if err != nil {
+		return "", d.secrets.typed(op, err)
+	}
+	arn := identityARN.FindStringSubmatch(aws.ToString(answer.Arn))
+	if arn == nil || arn[2] != aws.ToString(answer.Account) {
+		return "", cloud.Errorf(cloud.Unknown, "%s: the answer names no AWS account: does the endpoint belong to AWS?", op)
+	}
+	return arn[1] + ":" + arn[2] + ":" + d.region, nil
 }
 
 // List reads the instances each time. What was left behind it reads each few minutes, and each time while instances go:
@@ -214,16 +245,16 @@ func (d *driver) tagged(ctx context.Context, wanted map[string]bool) ([]types.Re
 		filter("key", cloud.TagToken), filter("value", literals(wanted)...),
 		filter("resource-type", string(types.ResourceTypeVolume), string(types.ResourceTypeNetworkInterface), string(types.ResourceTypeElasticIp)),
 	}
-	return pages("DescribeTags", func(next *string) ([]types.ResourceType, *string, error) {
-		answer, err := d.ec2.DescribeTags(ctx, &ec2.DescribeTagsInput{Filters: filters, MaxResults: aws.Int32(tagsPage), NextToken: next})
+	return driverkit.Pages(ctx, "DescribeTags", func(ctx context.Context, next string) ([]types.ResourceType, string, error) {
+		answer, err := d.ec2.DescribeTags(ctx, &ec2.DescribeTagsInput{Filters: filters, MaxResults: aws.Int32(tagsPage), NextToken: optional(next)})
 		if err != nil {
-			return nil, nil, d.secrets.typed("DescribeTags", err)
+			return nil, "", d.secrets.typed("DescribeTags", err)
 		}
 		var kinds []types.ResourceType
 		for _, tag := range answer.Tags {
 			kinds = append(kinds, tag.ResourceType)
 		}
-		return kinds, answer.NextToken, nil
+		return kinds, aws.ToString(answer.NextToken), nil
 	})
 }
 
@@ -259,17 +290,30 @@ func literal(value string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`).Replace(value)
 }
 
-// instances reads all pages of those that the filters leave, and nothing without a filter.
+// instances reads all pages of those that the filters leave, and nothing without a filter. Where a page is too large to be
+// read, it asks for half as many, from then on.
 func (d *driver) instances(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
 	if len(filters) == 0 {
 		return nil, nil
 	}
-	return ours("DescribeInstances", func(next *string) ([]cloud.Resource, *string, error) {
+	for {
+		size := d.page.Load()
+		found, err := d.instancesBy(ctx, size, filters)
+		if !errors.Is(err, errTooLarge) || size/2 < smallestPage {
+			return found, err
+		}
+		d.page.CompareAndSwap(size, size/2)
+	}
+}
+
+// instancesBy reads them by pages of a size.
+func (d *driver) instancesBy(ctx context.Context, size int32, filters []types.Filter) ([]cloud.Resource, error) {
+	return ours(ctx, "DescribeInstances", func(ctx context.Context, next string) ([]cloud.Resource, string, error) {
 		answer, err := d.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{
-			Filters: filters, MaxResults: aws.Int32(instancesPage), NextToken: next,
+			Filters: filters, MaxResults: aws.Int32(size), NextToken: optional(next),
 		})
 		if err != nil {
-			return nil, nil, d.secrets.typed("DescribeInstances", err)
+			return nil, "", d.secrets.typed("DescribeInstances", err)
 		}
 		var found []cloud.Resource
 		for _, reservation := range answer.Reservations {
@@ -277,17 +321,17 @@ func (d *driver) instances(ctx context.Context, filters ...types.Filter) ([]clou
 				found = append(found, toInstance(&reservation.Instances[i]))
 			}
 		}
-		return found, answer.NextToken, nil
+		return found, aws.ToString(answer.NextToken), nil
 	})
 }
 
 func (d *driver) volumes(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
-	return ours("DescribeVolumes", func(next *string) ([]cloud.Resource, *string, error) {
+	return ours(ctx, "DescribeVolumes", func(ctx context.Context, next string) ([]cloud.Resource, string, error) {
 		answer, err := d.ec2.DescribeVolumes(ctx, &ec2.DescribeVolumesInput{
-			Filters: filters, MaxResults: aws.Int32(volumesPage), NextToken: next,
+			Filters: filters, MaxResults: aws.Int32(volumesPage), NextToken: optional(next),
 		})
 		if err != nil {
-			return nil, nil, d.secrets.typed("DescribeVolumes", err)
+			return nil, "", d.secrets.typed("DescribeVolumes", err)
 		}
 		var found []cloud.Resource
 		for i := range answer.Volumes {
@@ -295,17 +339,17 @@ func (d *driver) volumes(ctx context.Context, filters ...types.Filter) ([]cloud.
 				found = append(found, toVolume(&answer.Volumes[i]))
 			}
 		}
-		return found, answer.NextToken, nil
+		return found, aws.ToString(answer.NextToken), nil
 	})
 }
 
 func (d *driver) interfaces(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
-	return ours("DescribeNetworkInterfaces", func(next *string) ([]cloud.Resource, *string, error) {
+	return ours(ctx, "DescribeNetworkInterfaces", func(ctx context.Context, next string) ([]cloud.Resource, string, error) {
 		answer, err := d.ec2.DescribeNetworkInterfaces(ctx, &ec2.DescribeNetworkInterfacesInput{
-			Filters: filters, MaxResults: aws.Int32(interfacesPage), NextToken: next,
+			Filters: filters, MaxResults: aws.Int32(interfacesPage), NextToken: optional(next),
 		})
 		if err != nil {
-			return nil, nil, d.secrets.typed("DescribeNetworkInterfaces", err)
+			return nil, "", d.secrets.typed("DescribeNetworkInterfaces", err)
 		}
 		var found []cloud.Resource
 		for i := range answer.NetworkInterfaces {
@@ -314,17 +358,17 @@ func (d *driver) interfaces(ctx context.Context, filters ...types.Filter) ([]clo
 				found = append(found, toInterface(nic))
 			}
 		}
-		return found, answer.NextToken, nil
+		return found, aws.ToString(answer.NextToken), nil
 	})
 }
 
 // addresses reads the elastic IP addresses that nothing uses. Drover allocates none: these are what others have tagged as a machine's. EC2
 // has no pages of them.
 func (d *driver) addresses(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
-	return ours("DescribeAddresses", func(*string) ([]cloud.Resource, *string, error) {
+	return ours(ctx, "DescribeAddresses", func(ctx context.Context, _ string) ([]cloud.Resource, string, error) {
 		answer, err := d.ec2.DescribeAddresses(ctx, &ec2.DescribeAddressesInput{Filters: filters})
 		if err != nil {
-			return nil, nil, d.secrets.typed("DescribeAddresses", err)
+			return nil, "", d.secrets.typed("DescribeAddresses", err)
 		}
 		var found []cloud.Resource
 		for i := range answer.Addresses {
@@ -332,40 +376,19 @@ func (d *driver) addresses(ctx context.Context, filters ...types.Filter) ([]clou
 				found = append(found, toAddress(&answer.Addresses[i]))
 			}
 		}
-		return found, nil, nil
+		return found, "", nil
 	})
 }
 
 // ours reads all pages, and keeps what is ours, each once.
-func ours(op string, page func(next *string) (found []cloud.Resource, after *string, err error)) ([]cloud.Resource, error) {
-	all, err := pages(op, page)
+func ours(ctx context.Context, op string, page func(ctx context.Context, next string) (found []cloud.Resource, after string, err error)) ([]cloud.Resource, error) {
+	all, err := driverkit.Pages(ctx, op, page)
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(r cloud.Resource) bool {
 		drop := r.ID == "" || r.OwnershipID == "" || seen[r.ID]
 		seen[r.ID] = true
 		return drop
 	}), err
-}
-
-// pages reads to the end. Only an empty NextToken ends a listing: a short page does not.
-func pages[T any](op string, page func(next *string) (found []T, after *string, err error)) ([]T, error) {
-	var all []T
-	var next *string
-	for range maxPages {
-		found, after, err := page(next)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, found...)
-		if aws.ToString(after) == "" {
-			return all, nil
-		}
-		if next != nil && *after == *next {
-			break
-		}
-		next = after
-	}
-	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", op)
 }
 
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
@@ -410,7 +433,7 @@ func (d *driver) terminate(ctx context.Context, resources []cloud.Resource, whic
 	}
 	_, err := d.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: ids})
 	err = d.secrets.typed("TerminateInstances", err)
-	code, words := refused(err)
+	code, words := refused(err).code, refused(err).words
 	if code != notPermitted && !strings.HasPrefix(code, invalidInstance) {
 		for _, i := range which {
 			errs[i] = err

@@ -5,6 +5,7 @@ package aws
 import (
 	"cmp"
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,13 +20,12 @@ import (
 // Ensure makes the machine by one RunInstances, whose client token is the machine's.
 //
 // A client token is good for one zone: EC2 would make a second instance in another ("Ensuring idempotency in Amazon EC2 API
-// requests", zonal idempotency). The zone is the caller's, who has it on record (cloud.Cloud.Zonal).
+// requests", zonal idempotency). The zone is the caller's, who has it on record (cloud.Traits.ZonalIdempotency).
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	p, err := d.plan(ctx, req)
 	if err != nil {
 		if req.MaybeSent && cloud.CodeOf(err) == cloud.NoCapacity { // without a word of EC2's
-			err = cloud.Errorf(cloud.Unavailable, "whether an instance was made in zone %s is open, and it can't be asked again: %v; "+
-				"give the machine a subnet there, or delete the Machine", req.FailureDomain, err)
+			return d.settle(ctx, req, err)
 		}
 		return cloud.Resource{}, err
 	}
@@ -75,8 +75,9 @@ func (d *driver) doubt(p plan, err error) error {
 	d.groups.Forget(p.subnet.vpc + keyOf(p.spec.SecurityGroups))
 	d.images.Forget(keyOf(p.spec.Image))
 	d.parameters.Forget(p.spec.Image.SSMParameter)
-	if code, words := refused(err); code == imageNotFound && p.spec.Image.ID == "" {
-		return cloud.Errorf(cloud.NotFound, "RunInstances: %s: %s", code, words)
+	var own *cloud.Error
+	if refused(err).code == imageNotFound && p.spec.Image.ID == "" && errors.As(err, &own) {
+		return &cloud.Error{Code: cloud.NotFound, Message: own.Message, Err: own.Err}
 	}
 	return err
 }
@@ -85,8 +86,8 @@ func (d *driver) runInstances(ctx context.Context, req cloud.Request, p plan) (c
 	const op = "RunInstances"
 	answer, err := d.ec2.RunInstances(ctx, runInput(req, p))
 	if err = d.secrets.typed(op, err); err != nil {
-		if code, _ := refused(err); code == parameterMismatch || code == instanceTerminated {
-			return d.adopt(ctx, req, code)
+		if why := refused(err); why.code == parameterMismatch || why.code == instanceTerminated {
+			return d.adopt(ctx, req, why)
 		}
 		return cloud.Resource{}, err
 	}
@@ -100,23 +101,49 @@ func (d *driver) runInstances(ctx context.Context, req cloud.Request, p plan) (c
 	return made, nil
 }
 
+// settle looks for what an earlier attempt made in a zone where the machine has no subnet any more, and which can't be repeated
+// there. That nothing is shown proves nothing as long as the attempt may still take effect, which the caller knows.
+func (d *driver) settle(ctx context.Context, req cloud.Request, why error) (cloud.Resource, error) {
+	found, err := d.find(ctx, req.Token)
+	switch {
+	case err != nil:
+		return cloud.Resource{}, err
+	case found != nil:
+		return *found, nil
+	}
+	return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "waiting to learn whether an earlier create in zone %s made the instance: %v", req.FailureDomain, why)
+}
+
+// find returns the instance with the token, terminated or not; nil where EC2 shows none. Two are Conflict.
+func (d *driver) find(ctx context.Context, token string) (*cloud.Resource, error) {
+	wanted := map[string]bool{token: true}
+	found, err := d.instances(ctx, tokens(wanted)...)
+	if err != nil {
+		return nil, err
+	}
+	switch found = only(found, wanted); len(found) {
+	case 0:
+		return nil, nil
+	case 1:
+		return &found[0], nil
+	}
+	ids := make([]string, len(found))
+	for i := range found {
+		ids[i] = found[i].ID
+	}
+	return nil, cloud.Errorf(cloud.Conflict, "%d instances carry the token %s: %s", len(found), token, strings.Join(ids, ", "))
+}
+
 // adopt finds the instance that an earlier request with the same token made, which had other parameters (its user data or
 // image was another) or whose instance is gone.
-func (d *driver) adopt(ctx context.Context, req cloud.Request, why string) (cloud.Resource, error) {
-	found, err := d.instances(ctx, tokens(map[string]bool{req.Token: true})...)
-	if err != nil {
+func (d *driver) adopt(ctx context.Context, req cloud.Request, why refusal) (cloud.Resource, error) {
+	found, err := d.find(ctx, req.Token)
+	switch {
+	case err != nil:
 		return cloud.Resource{}, err
-	}
-	switch found = only(found, map[string]bool{req.Token: true}); {
-	case len(found) == 1:
-		return found[0], nil
-	case len(found) > 1:
-		ids := make([]string, len(found))
-		for i := range found {
-			ids[i] = found[i].ID
-		}
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "%d instances carry the token %s: %s", len(found), req.Token, strings.Join(ids, ", "))
-	case why == instanceTerminated:
+	case found != nil:
+		return *found, nil
+	case why.code == instanceTerminated:
 		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "RunInstances: %s: the machine's instance was made and is gone: delete the Machine, its successor is another", why)
 	}
 	return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "RunInstances: %s: an earlier request with this machine's token had other parameters, "+

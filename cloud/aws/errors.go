@@ -3,15 +3,14 @@
 package aws
 
 import (
-	"context"
 	"errors"
-	"net/http"
 	"strings"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // The codes of AWS's that the driver acts on by itself.
@@ -179,28 +178,31 @@ func codeOf(code string, status int) cloud.Code {
 	return cloud.Unknown
 }
 
-// refusal carries AWS's own code and words as an Error's cause. The words are clean, see redact.
-type refusal struct{ code, words string }
+// refusal is the cause of an Error in AWS's own words: the driver goes by code and words as AWS sent them, and only what is
+// clean is shown.
+type refusal struct{ code, words, shown string }
 
-func (r refusal) Error() string { return r.code }
+func (r refusal) Error() string { return r.shown }
 
-// refused returns AWS's own code and words, or "".
-func refused(err error) (code, words string) {
-	var r refusal
-	if errors.As(err, &r) {
-		return r.code, r.words
-	}
-	return "", ""
+// refused returns AWS's own code and words, or none.
+func refused(err error) (r refusal) {
+	errors.As(err, &r)
+	return r
 }
 
 // unnamed is what the SDK calls an error in which AWS names no code: something else has answered.
 const unnamed = "UnknownError"
 
+// redactor takes an account's credentials out of what is shown.
+type redactor struct{ driverkit.Redactor }
+
+func newRedactor(secrets ...string) redactor { return redactor{driverkit.NewRedactor(secrets...)} }
+
 // typed makes every error of the SDK's one of package cloud. What is not AWS's own words is not repeated: it may be
 // anybody's, and hold anything.
 func (r redactor) typed(op string, err error) error {
-	var own *cloud.Error
 	var queued *cloud.Queued
+	var own *cloud.Error
 	var api smithy.APIError
 	var answer *awshttp.ResponseError
 	status := 0
@@ -208,50 +210,21 @@ func (r redactor) typed(op string, err error) error {
 		status = answer.HTTPStatusCode()
 	}
 	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &queued):
-		return queued
-	case errors.As(err, &own):
-		return own
-	case errors.Is(err, context.DeadlineExceeded):
-		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": no answer in time", Err: context.DeadlineExceeded}
-	case errors.Is(err, context.Canceled):
-		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": cut off before its answer", Err: context.Canceled}
+	case errors.As(err, &queued), errors.As(err, &own):
+		return r.NoAnswer(op, err)
 	case errors.As(err, &api) && api.ErrorCode() != unnamed:
-		code, words := r.clean(api.ErrorCode(), 64), r.clean(api.ErrorMessage(), 512)
-		message := op + ": " + code + ": " + words
-		if remedy := remedyFor(code, words); remedy != "" {
-			message += " (" + remedy + ")"
-		}
-		return &cloud.Error{Code: codeOf(code, status), Message: message, Err: refusal{code, words}}
+		return r.refusal(op, api.ErrorCode(), api.ErrorMessage(), status)
 	case status != 0:
-		return strange(op, status)
+		return cloud.Errorf(driverkit.ForeignStatus(status), "%s: status %d, and not in AWS's words: does the endpoint belong to AWS?", op, status)
 	}
-	return cloud.Errorf(cloud.Unavailable, "%s: no answer: %s", op, r.clean(cloud.Plain(err), 256))
+	return r.NoAnswer(op, err)
 }
 
-// strange is for an answer in words that are not AWS's.
-func strange(op string, status int) error {
-	code := cloud.Unknown
-	switch {
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		code = cloud.Unauthorized
-	case status == http.StatusTooManyRequests:
-		code = cloud.Throttled
-	case status >= 500:
-		code = cloud.Unavailable
+// refusal classifies AWS's words as they came: a short secret may be a part of them.
+func (r redactor) refusal(op, code, words string, status int) error {
+	message := op + ": " + r.Clean(code, 64) + ": " + r.Clean(words, 512)
+	if remedy := remedyFor(code, words); remedy != "" {
+		message += " (" + remedy + ")"
 	}
-	return cloud.Errorf(code, "%s: status %d, and not in AWS's words: does the endpoint belong to AWS?", op, status)
-}
-
-// redactor takes an account's credentials out of texts: an endpoint may repeat what it was sent.
-type redactor struct{ secrets []string }
-
-// clean takes the secrets out before anything is cut off: half of one would not be found, and is half a secret.
-func (r redactor) clean(s string, n int) string {
-	for _, secret := range r.secrets {
-		s = strings.ReplaceAll(s, secret, "[credential]")
-	}
-	return cloud.Clip(s, n)
+	return &cloud.Error{Code: codeOf(code, status), Message: message, Err: refusal{code, words, r.Clean(code, 64)}}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // trouble is what is asked of DescribeInstanceStatus, which knows no tags: not the status of all, but those of whom there is
@@ -58,18 +59,18 @@ func (d *driver) attach(known map[string]string, instances []cloud.Resource) {
 
 // statuses reads all pages of what the filters leave.
 func (d *driver) statuses(ctx context.Context, into map[string]string, filters []types.Filter) error {
-	_, err := pages("DescribeInstanceStatus", func(next *string) ([]struct{}, *string, error) {
+	_, err := driverkit.Pages(ctx, "DescribeInstanceStatus", func(ctx context.Context, next string) ([]struct{}, string, error) {
 		answer, err := d.ec2.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{
-			Filters: filters, MaxResults: aws.Int32(instancesPage), NextToken: next,
+			Filters: filters, MaxResults: aws.Int32(statusPage), NextToken: optional(next),
 		})
 		if err != nil {
-			return nil, nil, d.secrets.typed("DescribeInstanceStatus", err)
+			return nil, "", d.secrets.typed("DescribeInstanceStatus", err)
 		}
 		for i := range answer.InstanceStatuses {
 			s := &answer.InstanceStatuses[i]
-			into[aws.ToString(s.InstanceId)] = d.secrets.clean(notice(s), 512)
+			into[aws.ToString(s.InstanceId)] = d.secrets.Clean(notice(s), 512)
 		}
-		return nil, answer.NextToken, nil
+		return nil, aws.ToString(answer.NextToken), nil
 	})
 	return err
 }

@@ -175,7 +175,7 @@ func TestUserData(t *testing.T) {
 			got, err := userData(test.data)
 			g.Expect(code(err)).To(Equal(test.code))
 			row := Cloud()
-			g.Expect(row.Takes(test.data) == nil).To(Equal(test.code == ""))
+			g.Expect(row.CheckUserData(test.data) == nil).To(Equal(test.code == ""))
 			if test.code == "" {
 				g.Expect(unpack(t, aws.ToString(got), test.packed)).To(Equal(string(test.data)))
 			}
@@ -300,7 +300,7 @@ func TestValidate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := NewWithT(t)
-			errs := validateMachine(testMachine(test.edit), field.NewPath("spec"))
+			errs := validateMachine(testMachine(test.edit).AWS, field.NewPath("spec"))
 			if test.field == "" {
 				g.Expect(errs).To(BeEmpty())
 				return

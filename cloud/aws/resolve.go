@@ -135,9 +135,28 @@ func tagFilters(tags map[string]string) (filters []types.Filter) {
 	return filters
 }
 
+// FailureDomains implements cloud.Placer: the zones of the machine's subnets.
+func (d *driver) FailureDomains(ctx context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
+	machine, err := union.MachineOf(fields)
+	if err != nil {
+		return nil, err
+	}
+	all, err := d.subnetsOf(ctx, machine.Subnets)
+	var zones []string
+	for _, s := range all {
+		zones = append(zones, s.zone)
+	}
+	slices.Sort(zones)
+	return slices.Compact(zones), err
+}
+
+func (d *driver) subnetsOf(ctx context.Context, wanted infrav1.AWSSelector) ([]subnet, error) {
+	return d.subnets.Get(ctx, keyOf(wanted), func(ctx context.Context) ([]subnet, error) { return d.findSubnets(ctx, wanted) })
+}
+
 // subnet chooses the one with the most free addresses in the zone, or in any zone for "".
 func (d *driver) subnet(ctx context.Context, wanted infrav1.AWSSelector, zone string) (subnet, error) {
-	all, err := d.subnets.Get(ctx, keyOf(wanted), func(ctx context.Context) ([]subnet, error) { return d.findSubnets(ctx, wanted) })
+	all, err := d.subnetsOf(ctx, wanted)
 	if err != nil {
 		return subnet{}, err
 	}

@@ -29,6 +29,9 @@ func toInstance(i *types.Instance) cloud.Resource {
 	r.ProviderID = providerID(r.FailureDomain, r.ID)
 	if r.State == cloud.StateStopping || r.State == cloud.StateStopped || r.State == cloud.StateTerminated {
 		r.Reason = aws.ToString(i.StateTransitionReason)
+		if i.StateReason != nil && r.State == cloud.StateTerminated {
+			r.Code = endings[aws.ToString(i.StateReason.Code)]
+		}
 		if i.StateReason != nil && aws.ToString(i.StateReason.Message) != "" {
 			r.Reason = aws.ToString(i.StateReason.Message)
 		}
@@ -37,6 +40,16 @@ func toInstance(i *types.Instance) cloud.Resource {
 		}
 	}
 	return r
+}
+
+// endings are the codes of an instance's end that tell a kind of failure: EC2's API Reference, "StateReason". They befall an
+// instance that EC2 accepted and then could not make, as well as one that it took back.
+var endings = map[string]cloud.Code{
+	"Server.InsufficientInstanceCapacity": cloud.NoCapacity,
+	"Server.SpotInstanceTermination":      cloud.NoCapacity,
+	"Server.SpotInstanceShutdown":         cloud.NoCapacity,
+	"Client.VolumeLimitExceeded":          cloud.QuotaExceeded,
+	"Client.InvalidSnapshot.NotFound":     cloud.NotFound,
 }
 
 // toState maps a state. One that we do not know is Pending: nothing is concluded from it.

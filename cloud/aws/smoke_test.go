@@ -23,6 +23,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
+	"github.com/drover-io/drover/cloud/conformance"
 )
 
 // realOwner is the ownership ID of all that TestRealAccount makes.
@@ -136,7 +137,7 @@ func (l *life) connect(where string, variable func(string) string) error {
 	var err error
 	l.driver, err = newDriver(cloud.Config{
 		Account:     &infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: in.Region, Endpoint: in.Endpoint}},
-		Credentials: credentials, Transport: l.transport,
+		Credentials: credentials, Connect: conformance.Through(l.transport),
 	})
 	return err
 }

@@ -17,6 +17,10 @@ const (
 	// a thousand machines of one template ask once, short enough that a changed tag is seen while one waits for it.
 	resolvedTTL = 5 * time.Minute
 
+	// placeTTL is how long it is believed to which AWS account the credentials belong. Others make another driver; a day bounds the
+	// memory of a mistake.
+	placeTTL = 24 * time.Hour
+
 	// typeTTL is how long an instance type's description is believed. It never changes; a day bounds the memory of a
 	// mistake.
 	typeTTL = 24 * time.Hour

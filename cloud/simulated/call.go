@@ -8,14 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
@@ -41,15 +38,12 @@ func (d *driver) call(ctx context.Context, op string, class cloud.Class, in, out
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := d.client.Do(req)
 	if err != nil {
-		return transportError(op, err)
+		return d.secrets.NoAnswer(op, err)
 	}
-	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	answer, err := d.secrets.ReadBody(op, resp.Body, maxAnswer)
 	switch {
 	case err != nil:
-		return &cloud.Error{Code: cloud.Unavailable, Message: op + ": the answer broke off: " + cloud.Plain(err), Err: err}
-	case len(answer) > maxAnswer:
-		return cloud.Errorf(cloud.Unknown, "%s: the answer is larger than %d MiB", op, maxAnswer>>20)
+		return err
 	case resp.StatusCode != http.StatusOK:
 		return d.statusError(op, resp, answer)
 	case !isJSON(resp):
@@ -61,44 +55,24 @@ func (d *driver) call(ctx context.Context, op string, class cloud.Class, in, out
 	return nil
 }
 
-// transportError is for a call without an answer. What the account's transport says itself passes unchanged.
-func transportError(op string, err error) error {
-	var own *cloud.Error
-	var queued *cloud.Queued
-	switch {
-	case errors.As(err, &own):
-		return own
-	case errors.As(err, &queued):
-		return queued
-	}
-	return &cloud.Error{Code: cloud.Unavailable, Message: op + ": no answer: " + cloud.Plain(err), Err: err}
-}
-
 // statusError is for an answer that is not 200.
 func (d *driver) statusError(op string, resp *http.Response, answer []byte) error {
-	wait := retryAfter(resp)
 	var e wire.ErrorResponse
 	if isJSON(resp) && json.Unmarshal(answer, &e) == nil && e.Code != "" {
-		return d.toError(op, &e, wait)
+		return d.toError(op, &e, resp.Header)
 	}
-	code, status := cloud.Unknown, resp.StatusCode
-	switch {
-	case status >= 300 && status < 400:
-		return cloud.Errorf(cloud.Unknown, "%s: the endpoint answers with a redirect (%d), which is not followed", op, status)
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		code = cloud.Unauthorized
-	case status == http.StatusTooManyRequests:
-		return &cloud.Error{Code: cloud.Throttled, Message: fmt.Sprintf("%s: status %d", op, status), RetryAfter: wait}
-	case status >= 500:
-		code = cloud.Unavailable
+	code, status := driverkit.ForeignStatus(resp.StatusCode), resp.StatusCode
+	if status >= 300 && status < 400 {
+		return cloud.Errorf(code, "%s: the endpoint answers with a redirect (%d), which is not followed", op, status)
 	}
-	return cloud.Errorf(code, "%s: status %d with %s instead of the cloud's own words", op, status, contentType(resp))
+	message := fmt.Sprintf("%s: status %d with %s instead of the cloud's own words", op, status, contentType(resp))
+	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, resp.Header)}
 }
 
-// refusal carries the cloud's own code as an Error's cause.
-type refusal struct{ code string }
+// refusal is the cause of an Error in the cloud's own words: the driver goes by code, and only what is clean is shown.
+type refusal struct{ code, shown string }
 
-func (r refusal) Error() string { return r.code }
+func (r refusal) Error() string { return r.shown }
 
 // refused tells whether the cloud answered with this code of its own.
 func refused(err error, code string) bool {
@@ -106,24 +80,15 @@ func refused(err error, code string) bool {
 	return errors.As(err, &r) && r.code == code
 }
 
-// toError maps the cloud's codes. attempted is the operation, and the resource where there is one.
-//
-// A cloud that repeats the token in its own words shall not put it into ours. The token is looked for before anything is
-// cut off: half of it would not be found, and is half a secret.
-func (d *driver) toError(attempted string, e *wire.ErrorResponse, wait time.Duration) *cloud.Error {
-	words := func(s string, n int) string { return cloud.Clip(strings.ReplaceAll(s, d.token, "[token]"), n) }
-	out := &cloud.Error{
-		Code:    toCode(e.Code),
-		Message: attempted + ": " + words(e.Code, 64),
-		Err:     refusal{e.Code},
-	}
+// toError maps the cloud's codes as they came: a short token may be a part of them. attempted is the operation, and the
+// resource where there is one.
+func (d *driver) toError(attempted string, e *wire.ErrorResponse, header http.Header) *cloud.Error {
+	code, shown := toCode(e.Code), d.secrets.Clean(e.Code, 64)
+	message := attempted + ": " + shown
 	if e.Message != "" {
-		out.Message += ": " + words(e.Message, 512)
+		message += ": " + d.secrets.Clean(e.Message, 512)
 	}
-	if out.Code == cloud.Throttled || out.Code == cloud.Unavailable {
-		out.RetryAfter = wait
-	}
-	return out
+	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, header), Err: refusal{e.Code, shown}}
 }
 
 func toCode(code string) cloud.Code {
@@ -146,14 +111,6 @@ func toCode(code string) cloud.Code {
 		return cloud.Unavailable
 	}
 	return cloud.Unknown
-}
-
-func retryAfter(resp *http.Response) time.Duration {
-	s, err := strconv.ParseFloat(resp.Header.Get("Retry-After"), 64)
-	if err != nil || s <= 0 || s > 3600 {
-		return 0
-	}
-	return time.Duration(s * float64(time.Second))
 }
 
 func isJSON(resp *http.Response) bool { return contentType(resp) == "application/json" }

@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
@@ -135,11 +135,8 @@ func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 		endpoint: strings.TrimRight(endpoint, "/"),
 		region:   region,
 		token:    token,
-		client: &http.Client{
-			Transport: carrier,
-			// A redirect would carry the token to elsewhere.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
+		client:   driverkit.Client(carrier),
+		secrets:  driverkit.NewRedactor(token),
 	}, nil
 }
 

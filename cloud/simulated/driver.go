@@ -4,9 +4,8 @@ package simulated
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,29 +15,34 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
 // defaultDiskGiB is the CRD's default too.
 const defaultDiskGiB = 20
 
-// maxPages ends a listing that a broken cloud would never end: far more than any account holds.
-const maxPages = 10_000
-
 type driver struct {
 	endpoint, region, token string
 	client                  *http.Client
+	secrets                 driverkit.Redactor
 }
 
 func (d *driver) Identity() string { return identity(d.endpoint, d.region, d.token) }
+
+// accountID is what the simulated cloud numbers its customers by.
+var accountID = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	catalog, err := d.catalog(ctx)
 	if err != nil {
 		return cloud.Info{}, err
 	}
+	if !accountID.MatchString(catalog.Account) || d.secrets.Clean(catalog.Account, len(catalog.Account)) != catalog.Account {
+		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "%s: the answer does not say whose account this is: does the endpoint belong to a simulated cloud?", wire.DescribeCatalog)
+	}
 	slices.Sort(catalog.Zones)
-	return cloud.Info{FailureDomains: catalog.Zones}, nil
+	return cloud.Info{Place: "simulated:" + catalog.Account + ":" + d.region, FailureDomains: catalog.Zones}, nil
 }
 
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
@@ -62,14 +66,14 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 }
 
 func (d *driver) runRequest(req cloud.Request) (wire.RunInstancesRequest, error) {
-	if req.Spec == nil || req.Spec.Simulated == nil {
-		return wire.RunInstancesRequest{}, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a machine of the simulated cloud")
+	spec, err := union.MachineOf(req.Spec)
+	if err != nil {
+		return wire.RunInstancesRequest{}, err
 	}
-	spec := req.Spec.Simulated
 	run := wire.RunInstancesRequest{
 		Region:       d.region,
 		ClientToken:  req.Token,
-		Name:         instanceName(req.Name),
+		Name:         driverkit.HostName(req.Name, wire.MaxName),
 		InstanceType: spec.InstanceType,
 		Image:        spec.Image,
 		Zone:         req.FailureDomain,
@@ -131,14 +135,14 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return d.describe(ctx, wire.DescribeRequest{Region: d.region, TagKey: cloud.TagToken, TagValues: tokens})
 }
 
-// describe reads all pages. Only an empty NextToken ends a listing: a short page does not.
+// describe reads all pages, and keeps what is ours, each once.
 func (d *driver) describe(ctx context.Context, req wire.DescribeRequest) ([]cloud.Resource, error) {
-	var all []cloud.Resource
 	seen := map[string]bool{}
-	for range maxPages {
+	return driverkit.Pages(ctx, wire.DescribeResources, func(ctx context.Context, mark string) (all []cloud.Resource, next string, err error) {
+		req.NextToken = mark
 		var page wire.DescribeResponse
 		if err := d.call(ctx, wire.DescribeResources, cloud.ClassRead, req, &page); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		for _, r := range page.Resources {
 			key := string(r.Kind) + "/" + r.ID
@@ -148,15 +152,8 @@ func (d *driver) describe(ctx context.Context, req wire.DescribeRequest) ([]clou
 			seen[key] = true
 			all = append(all, toResource(r))
 		}
-		if page.NextToken == "" {
-			return all, nil
-		}
-		if page.NextToken == req.NextToken {
-			break
-		}
-		req.NextToken = page.NextToken
-	}
-	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", wire.DescribeResources)
+		return all, page.NextToken, nil
+	})
 }
 
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
@@ -199,16 +196,16 @@ func (d *driver) remove(ctx context.Context, op string, resources []cloud.Resour
 			errs[i] = cloud.Errorf(cloud.Unknown, "%s: the answer does not speak of %s", op, resources[i].ID)
 		case result.Error == nil, result.Error.Code == wire.InstanceNotFound, result.Error.Code == wire.ResourceNotFound:
 		default:
-			errs[i] = d.toError(op+" "+resources[i].ID, result.Error, 0)
+			errs[i] = d.toError(op+" "+resources[i].ID, result.Error, nil)
 		}
 	}
 }
 
 func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
-	if fields == nil || fields.Simulated == nil {
-		return cloud.Offering{}, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a machine of the simulated cloud")
+	spec, err := union.MachineOf(fields)
+	if err != nil {
+		return cloud.Offering{}, err
 	}
-	spec := fields.Simulated
 	catalog, err := d.catalog(ctx)
 	if err != nil {
 		return cloud.Offering{}, err
@@ -307,28 +304,4 @@ func diskGiB(spec *infrav1.SimulatedMachine) int32 {
 		return defaultDiskGiB
 	}
 	return spec.DiskGiB
-}
-
-// instanceName makes a name that fits a host name's label. A name that had to be changed gets a digest of the whole,
-// so that two names never become one.
-func instanceName(name string) string {
-	fit := strings.Trim(strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
-			return r
-		case r >= 'A' && r <= 'Z':
-			return r + 'a' - 'A'
-		}
-		return '-'
-	}, name), "-")
-	if fit == name && len(fit) <= wire.MaxName {
-		return fit
-	}
-	sum := sha256.Sum256([]byte(name))
-	suffix := hex.EncodeToString(sum[:4])
-	fit = strings.TrimRight(cloud.Clip(fit, wire.MaxName-len(suffix)-1), "-")
-	if fit == "" {
-		fit = "machine"
-	}
-	return fit + "-" + suffix
 }

@@ -372,7 +372,7 @@ func TestDeleteRepeatsNoToken(t *testing.T) {
 	defer server.Close()
 	errs := newDriver(t, server.URL, secret).Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: "i-1"}})
 	g.Expect(errs).To(HaveLen(1))
-	g.Expect(errs[0]).To(MatchError(ContainSubstring("no right for [token]")))
+	g.Expect(errs[0]).To(MatchError(ContainSubstring("no right for [credential]")))
 	g.Expect(cloud.CodeOf(errs[0])).To(Equal(cloud.Unauthorized))
 }
 

@@ -4,8 +4,10 @@ package ec2stub
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -33,6 +35,9 @@ func (c *Cloud) authenticate(r *http.Request, in call, body []byte) *failure {
 	c.mu.Unlock()
 	if expired {
 		return refuse("ExpiredToken", "The provided token has expired.")
+	}
+	if !known && in.service == "sts" {
+		return &failure{http.StatusForbidden, "InvalidClientTokenId", "The security token included in the request is invalid."}
 	}
 	if !known || r.Header.Get("X-Amz-Security-Token") != c.sessionToken(credential[0]) {
 		return &failure{http.StatusUnauthorized, "AuthFailure", "AWS was not able to validate the provided access credentials"}
@@ -97,8 +102,36 @@ func (c *Cloud) assumeRole(form url.Values) (any, *failure) {
 	}
 	key := c.number("ASIA")
 	c.keys[key] = "secret-of-" + key
-	return roleCredentials{AccessKeyID: key, SecretAccessKey: c.keys[key], SessionToken: c.sessionToken(key),
-		Expiration: time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}, nil
+	return roleAnswer{roleCredentials{AccessKeyID: key, SecretAccessKey: c.keys[key], SessionToken: c.sessionToken(key),
+		Expiration: time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}}, nil
+}
+
+// AccountID is the account's number.
+func (c *Cloud) AccountID() string { return fmt.Sprintf("%012d", c.account) }
+
+const getCallerIdentity = "GetCallerIdentity"
+
+// callerIdentity needs no permission.
+func (c *Cloud) callerIdentity(url.Values) (any, *failure) {
+	id := c.AccountID()
+	return identityAnswer{Account: id, ARN: "arn:" + cmp.Or(c.options.Partition, "aws") + ":iam::" + id + ":user/drover"}, nil
+}
+
+// other is the account beside c's to which the key of a call belongs; nil where it is c's own or nobody's.
+func (c *Cloud) other(r *http.Request) *Cloud {
+	credential, _, ok := authorization(r.Header.Get("Authorization"))
+	c.mu.Lock()
+	other := c.beside
+	c.mu.Unlock()
+	if !ok || other == nil {
+		return nil
+	}
+	other.mu.Lock()
+	defer other.mu.Unlock()
+	if _, known := other.keys[credential[0]]; !known {
+		return nil
+	}
+	return other
 }
 
 // tagged finds the parameters "name.N.rest", by N.

@@ -52,6 +52,7 @@ type Birth string
 // What may go wrong.
 const (
 	Stillborn Birth = "Stillborn" // it ends instead of running
+	Roomless  Birth = "Roomless"  // it ends for want of capacity
 	Lifeless  Birth = "Lifeless"  // it runs, and nothing ever starts in it
 )
 

@@ -128,6 +128,8 @@ func (c *Cloud) runInstances(form url.Values) (any, *failure) {
 		i.end("Client.InternalError: Client error on launch")
 	case c.birth == Stillborn:
 		i.end("Server.InternalError: Internal error on launch")
+	case c.birth == Roomless:
+		i.end("Server.InsufficientInstanceCapacity: Insufficient capacity.")
 	case c.birth != Lifeless:
 		c.boot(i, c.guestOf(i, form))
 	}

@@ -23,6 +23,8 @@ import (
 type Options struct {
 	// Keys are the access keys that it accepts, each with its secret.
 	Keys map[string]string
+	// Partition of AWS. "": "aws".
+	Partition string
 	// SessionToken must come with those keys; empty: none is needed.
 	SessionToken string
 	// PageSize is how much of a listing one answer holds at most, whatever is asked for. 0: 1,000.
@@ -55,6 +57,7 @@ type Cloud struct {
 
 	options Options
 	account uint64 // begins all IDs
+	beside  *Cloud // of another account, served at the same endpoint; nil: none
 	// buckets are for calls, by the verb that they begin with; resources are for the instances that calls name.
 	buckets, resources map[string]*rate.Limiter
 	queue              *queue
@@ -123,6 +126,9 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	in, fail := parse(r, body)
 	if fail == nil {
+		if other := c.other(r); other != nil {
+			c = other
+		}
 		fail = c.authenticate(r, in, body)
 	}
 	pause(r.Context(), c.options.Latency)
@@ -177,7 +183,7 @@ func parse(r *http.Request, body []byte) (call, *failure) {
 		return call{service: "ec2"}, refuse("MissingAction", "The request must contain the parameter Action")
 	}
 	in := call{op: form.Get("Action"), service: "ec2", form: form}
-	if strings.HasPrefix(in.op, "AssumeRole") {
+	if strings.HasPrefix(in.op, "AssumeRole") || in.op == getCallerIdentity {
 		in.service = "sts"
 	}
 	return in, nil
@@ -218,6 +224,7 @@ func (c *Cloud) serve(ctx context.Context, in call, f Fault) (any, *failure) {
 		"GetParameter":              c.getParameter,
 		"AssumeRole":                c.assumeRole,
 		"AssumeRoleWithWebIdentity": c.assumeRole,
+		getCallerIdentity:           c.callerIdentity,
 	}[in.op]
 	if !ok {
 		return nil, refuse("InvalidAction", "The action %s is not valid for this web service.", in.op)
@@ -240,6 +247,13 @@ func (c *Cloud) throttle(in call) *failure {
 		return nil
 	}
 	return &failure{http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded."}
+}
+
+// Beside has c's endpoint serve another account, too: whose keys sign a call decides which account it is for.
+func (c *Cloud) Beside(other *Cloud) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.beside = other
 }
 
 // Expire ends the validity of all keys.

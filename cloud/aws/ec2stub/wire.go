@@ -223,6 +223,15 @@ type zoneItem struct {
 	State string `xml:"zoneState"`
 }
 
+type roleAnswer struct {
+	Credentials roleCredentials
+}
+
+type identityAnswer struct {
+	Account string
+	ARN     string `xml:"Arn"`
+}
+
 type roleCredentials struct {
 	AccessKeyID     string `xml:"AccessKeyId"`
 	SecretAccessKey string `xml:"SecretAccessKey"`
@@ -296,18 +305,18 @@ func encode(w io.Writer, in call, out any, fail *failure) {
 			Request string    `xml:"RequestID"`
 		}{Error: errorItem{fail.code, fail.message}, Request: "request-1"}
 	case in.service == "sts":
-		out = struct {
-			XMLName     xml.Name
-			Credentials any `xml:"Credentials"`
-		}{XMLName: xml.Name{Local: in.op + "Result"}, Credentials: out}
-		out = struct {
-			XMLName xml.Name
-			Result  any
-		}{XMLName: xml.Name{Local: in.op + "Response"}, Result: out}
+		_, _ = io.WriteString(w, xml.Header)
+		root := xml.StartElement{Name: xml.Name{Local: in.op + "Response"}}
+		encoder := xml.NewEncoder(w)
+		_ = encoder.EncodeToken(root)
+		_ = encoder.EncodeElement(out, xml.StartElement{Name: xml.Name{Local: in.op + "Result"}})
+		_ = encoder.EncodeToken(root.End())
+		_ = encoder.Flush()
+		return
 	}
 	_, _ = io.WriteString(w, xml.Header)
 	encoder := xml.NewEncoder(w)
-	if fail != nil || in.service == "sts" {
+	if fail != nil {
 		_ = encoder.Encode(out)
 		return
 	}

@@ -208,10 +208,10 @@ func (s *Server) console(a *account, req wire.ConsoleRequest) (*wire.ConsoleResp
 	return &wire.ConsoleResponse{Output: text[max(0, len(text)-wire.MaxConsole):]}, nil
 }
 
-func (s *Server) catalog(req wire.CatalogRequest) (*wire.CatalogResponse, *wire.ErrorResponse) {
+func (s *Server) catalog(a *account, req wire.CatalogRequest) (*wire.CatalogResponse, *wire.ErrorResponse) {
 	region := s.region(req.Region)
 	if region == nil {
 		return nil, refuse(wire.InvalidParameterValue, "there is no region %q", req.Region)
 	}
-	return &wire.CatalogResponse{Zones: region.Zones, InstanceTypes: s.types, Images: s.images, Networks: s.networks}, nil
+	return &wire.CatalogResponse{Account: a.id, Zones: region.Zones, InstanceTypes: s.types, Images: s.images, Networks: s.networks}, nil
 }

@@ -4,11 +4,12 @@ package simulator
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"math/rand/v2"
+	mathrand "math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
@@ -39,7 +40,7 @@ type Server struct {
 	late       sync.WaitGroup
 
 	mu       sync.Mutex
-	rand     *rand.Rand
+	rand     *mathrand.Rand
 	settings Settings
 	accounts map[string]*account
 	pools    map[string]*pool
@@ -66,7 +67,7 @@ func New(o Options) (*Server, error) {
 	s := &Server{
 		regions: o.Regions, types: o.InstanceTypes, images: o.Images, networks: o.Networks, adminToken: o.AdminToken,
 		audit: newAuditLog(), faults: newFaults(o.Seed), fleet: body.NewFleet(ctx, o.Bodies), ctx: ctx, stop: stop,
-		rand: rand.New(rand.NewPCG(o.Seed, 1)), settings: o.Settings,
+		rand: mathrand.New(mathrand.NewPCG(o.Seed, 1)), settings: o.Settings,
 		accounts: map[string]*account{}, pools: map[string]*pool{},
 	}
 	for _, n := range o.Networks {
@@ -221,7 +222,9 @@ func (s *Server) effect(c *call) (any, *wire.ErrorResponse) {
 			return s.remove(c.account, req)
 		})
 	case wire.DescribeCatalog:
-		return do(c, s.catalog)
+		return do(c, func(req wire.CatalogRequest) (*wire.CatalogResponse, *wire.ErrorResponse) {
+			return s.catalog(c.account, req)
+		})
 	case wire.GetConsoleOutput:
 		return do(c, func(req wire.ConsoleRequest) (*wire.ConsoleResponse, *wire.ErrorResponse) {
 			return s.console(c.account, req)
@@ -362,7 +365,7 @@ func (s *Server) setAccount(o AccountOptions) {
 	a := s.accounts[o.Name]
 	if a == nil {
 		p, _ := throttlePreset(s.settings.Throttle)
-		a = &account{name: o.Name, throttle: newThrottle(p), places: map[string]*place{}}
+		a = &account{name: o.Name, id: strings.ToLower(rand.Text()), throttle: newThrottle(p), places: map[string]*place{}}
 		s.accounts[o.Name] = a
 	}
 	a.quota, a.tokens = o.Quota, map[string]bool{}

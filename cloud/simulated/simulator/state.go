@@ -137,6 +137,7 @@ type binding struct {
 // account is one customer. Its places are its regions.
 type account struct {
 	name     string
+	id       string // by chance, not by the seed
 	tokens   map[string]bool
 	quota    Quota
 	throttle *throttle

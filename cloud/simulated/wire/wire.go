@@ -197,8 +197,10 @@ type CatalogRequest struct {
 	Region string `json:"region"`
 }
 
-// CatalogResponse is what a region offers.
+// CatalogResponse is what a region offers, and to whom.
 type CatalogResponse struct {
+	// Account is the customer's number, by chance: no other customer has it, of this simulated cloud or another.
+	Account       string         `json:"account"`
 	Zones         []string       `json:"zones"`
 	InstanceTypes []InstanceType `json:"instanceTypes"`
 	Images        []Image        `json:"images"`
