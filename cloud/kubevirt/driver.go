@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,6 +38,8 @@ type driver struct {
 	*client
 	namespace string
 	domains   []infrav1.KubeVirtFailureDomain
+	place     place
+	followed  atomic.Bool // has begun to follow before
 	page      int
 	// silence and lookForCDI are the constants, which tests shorten.
 	silence, lookForCDI time.Duration
@@ -86,13 +89,20 @@ func (d *driver) path(k resourceKind, name string) string {
 	return strings.TrimSuffix(k.prefix+"/namespaces/"+url.PathEscape(d.namespace)+"/"+k.plural+"/"+url.PathEscape(name), "/")
 }
 
-// Probe asks for one VM: that needs the credentials, the right to see VMs, and KubeVirt's API.
+// Probe asks for one VM: that needs the credentials, the right to see VMs, and KubeVirt's API. Which cluster it is, is asked once.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	op := operation{"ListVirtualMachines", cloud.ClassRead, http.MethodGet, metadataOfMany, "PartialObjectMetadataList"}
 	if err := d.call(ctx, op, d.path(virtualMachines, ""), url.Values{"limit": {"1"}}, nil, nil); err != nil {
 		return cloud.Info{}, err
 	}
-	var info cloud.Info
+	info := cloud.Info{Place: d.place.known()}
+	if info.Place == "" {
+		where, err := d.prove(ctx)
+		if where == "" {
+			return cloud.Info{}, err
+		}
+		info.Place = where // which the engine compares with the account's
+	}
 	for _, domain := range d.domains {
 		info.FailureDomains = append(info.FailureDomains, domain.Name)
 	}
@@ -109,6 +119,9 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	if err := checkTags(req); err != nil {
 		return cloud.Resource{}, err
 	}
+	if err := d.place.admits(); err != nil {
+		return cloud.Resource{}, err
+	}
 	if n := len(req.UserData); n > maxUserData {
 		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, and at most %d are taken", n, maxUserData)
 	}
@@ -123,19 +136,34 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		return cloud.Resource{}, err
 	}
 	create := operation{"CreateSecret", cloud.ClassCreate, http.MethodPost, metadataOfOne, "PartialObjectMetadata"}
-	err = d.call(ctx, create, d.path(secrets, ""), strictly(), newSecret(req, d.namespace), nil)
+	var secret metav1.PartialObjectMetadata
+	err = d.call(ctx, create, d.path(secrets, ""), strictly(), newSecret(req, d.namespace), &secret)
 	if alreadyExists(err) {
 		found, err := d.adopt(ctx, req)
 		if cloud.CodeOf(err) != cloud.NotFound {
 			return found, err
 		}
-		if err := d.renewSecret(ctx, req); err != nil {
+		if secret, err = d.renewSecret(ctx, req); err != nil {
 			return cloud.Resource{}, err
 		}
 	} else if err != nil {
 		return cloud.Resource{}, err
 	}
-	return d.createVM(ctx, req, domain)
+	made, err := d.createVM(ctx, req, domain)
+	if surelyRefused(err) && !req.MaybeSent { // an earlier VM, of which nobody knows yet, would read it
+		of := &metav1.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion}
+		_ = d.removeSecrets(ctx, req.OwnershipID, []string{req.Token}, of) // what stays goes with the machine
+	}
+	return made, err
+}
+
+// surelyRefused tells whether no VM was made, and none will be at the next attempt in a moment.
+func surelyRefused(err error) bool {
+	switch cloud.CodeOf(err) {
+	case cloud.InvalidSpec, cloud.QuotaExceeded, cloud.Unauthorized, cloud.NotFound, cloud.Conflict:
+		return true
+	}
+	return false
 }
 
 // strictly has the API server refuse a field that it does not know, which an older KubeVirt would drop without a word.
@@ -174,7 +202,7 @@ func ours(req cloud.Request, vm *kubevirtv1.VirtualMachine) (cloud.Resource, err
 
 // renewSecret puts the user data into a Secret that an earlier attempt left without a VM: what it holds may be too old to join by.
 // One patch, which the API server refuses where the Secret is not this machine's.
-func (d *driver) renewSecret(ctx context.Context, req cloud.Request) error {
+func (d *driver) renewSecret(ctx context.Context, req cloud.Request) (now metav1.PartialObjectMetadata, err error) {
 	type step struct {
 		Op    string `json:"op"`
 		Path  string `json:"path"`
@@ -186,15 +214,15 @@ func (d *driver) renewSecret(ctx context.Context, req cloud.Request) error {
 		{"replace", "/data", secretData(req)},
 	})
 	if err != nil {
-		return &cloud.Error{Code: cloud.InvalidSpec, Message: "the user data can't be written as JSON", Err: err}
+		return now, &cloud.Error{Code: cloud.InvalidSpec, Message: "the user data can't be written as JSON", Err: err}
 	}
 	op := operation{"PatchSecret", cloud.ClassCreate, http.MethodPatch, metadataOfOne, "PartialObjectMetadata"}
-	err = d.call(ctx, op, d.path(secrets, req.Token), nil, patch(steps), nil)
+	err = d.call(ctx, op, d.path(secrets, req.Token), nil, patch(steps), &now)
 	var answer statusError
 	if errors.As(err, &answer) && answer.http == http.StatusUnprocessableEntity {
-		return cloud.Errorf(cloud.Conflict, "a Secret %q exists in namespace %q, and is not this machine's", req.Token, d.namespace)
+		return now, cloud.Errorf(cloud.Conflict, "a Secret %q exists in namespace %q, and is not this machine's", req.Token, d.namespace)
 	}
-	return err
+	return now, err
 }
 
 func alreadyExists(err error) bool {
@@ -244,16 +272,19 @@ type versions struct{ vms, vmis, volumes, secrets string }
 // read lists each kind in pages. The order is that of their making backwards: what is made meanwhile is found with what it is made
 // from.
 func (d *driver) read(ctx context.Context, selector string) (o objects, v versions, err error) {
-	if o.vmis, v.vmis, err = list[kubevirtv1.VirtualMachineInstance](ctx, d, virtualInstances, wholeObject, selector); err != nil {
+	if err := d.place.admits(); err != nil {
+		return o, v, err
+	}
+	if o.vmis, v.vmis, err = list[kubevirtv1.VirtualMachineInstance](ctx, d, virtualInstances, wholeObject, selector, keepVMI); err != nil {
 		return objects{}, v, err
 	}
-	if o.volumes, v.volumes, err = list[cdiv1.DataVolume](ctx, d, dataVolumes, wholeObject, selector); err != nil && !withoutCDI(err) {
+	if o.volumes, v.volumes, err = list[cdiv1.DataVolume](ctx, d, dataVolumes, wholeObject, selector, keepVolume); err != nil && !withoutCDI(err) {
 		return objects{}, v, err
 	}
-	if o.vms, v.vms, err = list[kubevirtv1.VirtualMachine](ctx, d, virtualMachines, wholeObject, selector); err != nil {
+	if o.vms, v.vms, err = list[kubevirtv1.VirtualMachine](ctx, d, virtualMachines, wholeObject, selector, keepVM); err != nil {
 		return objects{}, v, err
 	}
-	if o.secrets, v.secrets, err = list[metav1.PartialObjectMetadata](ctx, d, secrets, metadataOfMany, selector); err != nil {
+	if o.secrets, v.secrets, err = list[metav1.PartialObjectMetadata](ctx, d, secrets, metadataOfMany, selector, keepSecret); err != nil {
 		return objects{}, v, err
 	}
 	return o, v, nil
@@ -265,9 +296,9 @@ func withoutCDI(err error) bool {
 	return errors.As(err, &answer) && answer.http == http.StatusNotFound
 }
 
-// list reads all pages, and as of which version they are. A page that comes too late, for the first is too old by then, is an error:
+// list reads all pages, of which it keeps what is needed, and as of which version they are. A page that comes too late, for the first is too old by then, is an error:
 // the listing begins anew.
-func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selector string) (all []T, version string, err error) {
+func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selector string, keep func(*T) T) (all []T, version string, err error) {
 	op := operation{"List" + k.kind + "s", cloud.ClassRead, http.MethodGet, accept, k.kind + "List"}
 	if accept == metadataOfMany {
 		op.kind = "PartialObjectMetadataList"
@@ -284,7 +315,9 @@ func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selecto
 		if page.Metadata == nil {
 			return nil, "", cloud.Errorf(cloud.Unknown, "%s: the answer has no metadata: does the endpoint belong to a Kubernetes API server?", op.name)
 		}
-		all = append(all, page.Items...)
+		for i := range page.Items {
+			all = append(all, keep(&page.Items[i]))
+		}
 		if page.Metadata.Continue == "" {
 			return all, page.Metadata.ResourceVersion, nil
 		}
@@ -297,6 +330,12 @@ func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selecto
 // has made of itself goes with it.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
+	if err := d.place.admits(); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
 	leftovers := map[string][]int{} // Secrets by owner
 	for i, r := range resources {
 		k, name, uid, err := object(r)
@@ -315,7 +354,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 		for n, i := range which {
 			tokens[n] = resources[i].Token
 		}
-		err := d.removeSecrets(ctx, owner, tokens)
+		err := d.removeSecrets(ctx, owner, tokens, nil)
 		for _, i := range which {
 			errs[i] = err
 		}
@@ -326,11 +365,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 // remove deletes one object, unless another one has its name by now.
 func (d *driver) remove(ctx context.Context, k resourceKind, name string, uid types.UID) error {
 	op := operation{"Delete" + k.kind, cloud.ClassDelete, http.MethodDelete, wholeObject, k.kind}
-	options := metav1.DeleteOptions{
-		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
-		Preconditions: &metav1.Preconditions{UID: &uid},
-	}
-	err := d.call(ctx, op, d.path(k, name), nil, options, nil)
+	err := d.call(ctx, op, d.path(k, name), nil, only(&metav1.Preconditions{UID: &uid}), nil)
 	switch cloud.CodeOf(err) {
 	case cloud.NotFound, cloud.Conflict: // it is gone already, and what has its name is another
 		return nil
@@ -338,8 +373,14 @@ func (d *driver) remove(ctx context.Context, k resourceKind, name string, uid ty
 	return err
 }
 
-func (d *driver) removeSecrets(ctx context.Context, owner string, tokens []string) error {
+// only is a deletion of what an object still is; of whatever it is where that is nil.
+func only(is *metav1.Preconditions) metav1.DeleteOptions {
+	return metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, Preconditions: is}
+}
+
+// removeSecrets deletes those of many machines of one owner by one call, as long as each is what it is known as.
+func (d *driver) removeSecrets(ctx context.Context, owner string, tokens []string, is *metav1.Preconditions) error {
 	op := operation{"DeleteSecrets", cloud.ClassDelete, http.MethodDelete, metadataOfMany, "PartialObjectMetadataList"}
 	selector := cloud.TagToken + " in (" + strings.Join(tokens, ",") + ")," + cloud.TagOwnership + "=" + owner
-	return d.call(ctx, op, d.path(secrets, ""), url.Values{"labelSelector": {selector}}, nil, nil)
+	return d.call(ctx, op, d.path(secrets, ""), url.Values{"labelSelector": {selector}}, only(is), nil)
 }

@@ -32,7 +32,7 @@ import (
 // These tests are for what a real API server does not do on demand; test/kubevirt has the real ones.
 
 // served is a driver at a server of the test's own, which asks for pages of two.
-func served(t *testing.T, handler http.HandlerFunc) *driver {
+func served(t testing.TB, handler http.HandlerFunc) *driver {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that a test has given up
@@ -206,7 +206,7 @@ func TestStates(t *testing.T) {
 		"just made":        {vm: vm(kubevirtv1.RunStrategyAlways), state: cloud.StatePending},
 		"being scheduled":  {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Scheduling), state: cloud.StatePending},
 		"importing":        {vm: vm(kubevirtv1.RunStrategyAlways), volumes: []*cdiv1.DataVolume{importing}, state: cloud.StatePending, reason: "404"},
-		"pod refused":      {vm: refused, state: cloud.StatePending, reason: "QuotaExceeded: pods is forbidden"},
+		"pod refused":      {vm: refused, state: cloud.StatePending, reason: "pods is forbidden"},
 		"runs":             {vm: vm(kubevirtv1.RunStrategyOnce), vmi: vmi(kubevirtv1.Running), state: cloud.StateRunning},
 		"migrates":         {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Running, kubevirtv1.VirtualMachineInstanceCondition{Type: kubevirtv1.VirtualMachineInstanceIsMigratable}), state: cloud.StateRunning},
 		"paused":           {vm: vm(kubevirtv1.RunStrategyAlways), vmi: vmi(kubevirtv1.Running, kubevirtv1.VirtualMachineInstanceCondition{Type: kubevirtv1.VirtualMachineInstancePaused, Status: corev1.ConditionTrue}), state: cloud.StateStopped, reason: "paused"},
@@ -220,7 +220,7 @@ func TestStates(t *testing.T) {
 		"deleted":          {vm: going, vmi: vmi(kubevirtv1.Running), state: cloud.StateStopping, reason: beingDeleted},
 	} {
 		g := NewWithT(t)
-		state, reason := stateOf(test.vm, test.vmi, test.volumes)
+		state, _, reason := stateOf(test.vm, test.vmi, test.volumes)
 		g.Expect(state).To(Equal(test.state), name)
 		g.Expect(reason).To(ContainSubstring(test.reason), name)
 	}

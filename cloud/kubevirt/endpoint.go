@@ -26,6 +26,8 @@ const (
 type endpoint struct {
 	server *url.URL
 	tls    *tls.Config
+	// ca are the authorities that the server's certificate is checked against, as PEM.
+	ca []byte
 	// bearer returns the token to send, "" for none. A pod's is renewed in its file.
 	bearer func() (string, error)
 }
@@ -44,7 +46,7 @@ func endpointOf(credentials map[string][]byte) (endpoint, error) {
 		return endpoint{}, cloud.Errorf(cloud.InvalidSpec, "the kubeconfig in the credentials Secret is refused: %v", err)
 	}
 	return endpoint{
-		server: config.Server, tls: config.TLS(),
+		server: config.Server, tls: config.TLS(), ca: config.CA(),
 		bearer: func() (string, error) { return config.Token, nil },
 	}, nil
 }
@@ -65,6 +67,7 @@ func podEndpoint(folder, host, port string) (endpoint, error) {
 	return endpoint{
 		server: &url.URL{Scheme: "https", Host: net.JoinHostPort(host, port)},
 		tls:    &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		ca:     ca,
 		bearer: func() (string, error) {
 			token, err := os.ReadFile(filepath.Join(folder, "token"))
 			if err != nil {

@@ -24,15 +24,30 @@ const silence = 130 * time.Second
 // lookForCDI is how often it is asked for where it is not installed: as often as a watch of its volumes would cost a call.
 const lookForCDI = cloud.StreamTime
 
+// signPace is how often a sign of life is told at most: the engine looks at every machine for each.
+const signPace = time.Second
+
 // Follow implements cloud.Follower: a listing, and from there on one watch for each kind. Where a watch can't go on because the API
 // server has forgotten what was between, it lists anew.
 func (d *driver) Follow(ctx context.Context, tell func(cloud.Change)) error {
 	for {
+		if err := d.stillThere(ctx); err != nil {
+			return err
+		}
 		heard, err := d.followFrom(ctx, tell)
 		if !isOutdated(err) || !heard {
 			return err
 		}
 	}
+}
+
+// stillThere asks anew which cluster it is where the watches have ended before.
+func (d *driver) stillThere(ctx context.Context) error {
+	if !d.followed.Swap(true) {
+		return nil
+	}
+	_, err := d.prove(ctx)
+	return err
 }
 
 // followFrom reads everything and tells what changes, until one of the streams ends for good. heard is false when none has told
@@ -119,10 +134,10 @@ type following struct {
 
 func newFollowing(found objects, tell func(cloud.Change)) *following {
 	return &following{
-		vms:     newShelf[kubevirtv1.VirtualMachine](virtualMachines.kind, found.vms),
-		vmis:    newShelf[kubevirtv1.VirtualMachineInstance](virtualInstances.kind, found.vmis),
-		volumes: newShelf[cdiv1.DataVolume](dataVolumes.kind, found.volumes),
-		secrets: newShelf[metav1.PartialObjectMetadata]("PartialObjectMetadata", found.secrets),
+		vms:     newShelf[kubevirtv1.VirtualMachine](virtualMachines.kind, keepVM, found.vms),
+		vmis:    newShelf[kubevirtv1.VirtualMachineInstance](virtualInstances.kind, keepVMI, found.vmis),
+		volumes: newShelf[cdiv1.DataVolume](dataVolumes.kind, keepVolume, found.volumes),
+		secrets: newShelf[metav1.PartialObjectMetadata]("PartialObjectMetadata", keepSecret, found.secrets),
 		tell:    tell, early: map[string]bool{}, signed: time.Now(),
 	}
 }
@@ -136,6 +151,8 @@ func (f *following) add(s *stream, version string) {
 func (f *following) listen(ctx context.Context, incoming <-chan news, silence time.Duration) error {
 	silent := time.NewTimer(silence)
 	defer silent.Stop()
+	sign := time.NewTimer(silence)
+	defer sign.Stop()
 	for {
 		select {
 		case n := <-incoming:
@@ -143,6 +160,11 @@ func (f *following) listen(ctx context.Context, incoming <-chan news, silence ti
 				return n.err
 			}
 			f.take(n)
+			if f.quietest().sign.After(f.signed) {
+				sign.Reset(time.Until(f.signed.Add(signPace)))
+			}
+		case <-sign.C:
+			f.live()
 		case <-silent.C:
 			quiet := f.quietest()
 			if time.Since(quiet.sign) >= silence {
@@ -179,7 +201,6 @@ func (f *following) take(n news) {
 			f.show(token, n.at)
 		}
 	}
-	f.live()
 }
 
 // show tells what a machine has now. What comes before the news of its VM is told with it: each stream is in order, and not one with

@@ -54,6 +54,8 @@ func (s *streams) serve(w http.ResponseWriter, req *http.Request) {
 	n := s.asked[verb+kind]
 	s.mu.Unlock()
 	switch {
+	case strings.HasSuffix(req.URL.Path, "/kube-system"):
+		write(w, 200, map[string]any{"kind": "PartialObjectMetadata", "metadata": map[string]any{"uid": "uid-a"}})
 	case kind == "DataVolume" && s.noCDI.Load():
 		http.Error(w, "404 page not found", http.StatusNotFound)
 	case verb == "list ":

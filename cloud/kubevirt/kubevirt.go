@@ -135,5 +135,3 @@ func qualified(key string, path *field.Path) (all field.ErrorList) {
 	}
 	return all
 }
-
-// machineOf returns the machine's KubeVirt fields.

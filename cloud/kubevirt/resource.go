@@ -5,6 +5,7 @@ package kubevirt
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -88,12 +89,14 @@ func object(r cloud.Resource) (k resourceKind, name string, uid types.UID, err e
 }
 
 func instance(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) cloud.Resource {
-	state, reason := stateOf(vm, vmi, volumes)
+	state, code, reason := stateOf(vm, vmi, volumes)
+	all, guests := addresses(vmi)
 	notice, ending := evacuation(vmi)
 	return cloud.Resource{
 		Kind: cloud.KindInstance, ID: string(vm.UID), ProviderID: providerID(vm.Name),
 		Token: vm.Labels[cloud.TagToken], OwnershipID: vm.Labels[cloud.TagOwnership], CreatedAt: vm.CreationTimestamp.Time,
-		State: state, Reason: cloud.Clip(reason, 512), FailureDomain: vm.Labels[labelDomain], Addresses: addresses(vmi),
+		State: state, Code: code, Reason: cloud.Clip(reason, 512), FailureDomain: vm.Labels[labelDomain],
+		Addresses: all, GuestReported: guests,
 		Interruptible: givesWay(vm, vmi), Notice: notice, Ending: ending,
 	}
 }
@@ -130,7 +133,7 @@ const beingDeleted = "it is being deleted"
 
 // stateOf follows the phases of VMIs and the run strategies of VMs ("Run Strategies", "Lifecycle" in KubeVirt's user guide). A VM
 // that is moved to another node is the same VM, and runs.
-func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) (cloud.State, string) {
+func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
 	strategy := kubevirtv1.RunStrategyAlways
 	if vm.Spec.RunStrategy != nil {
 		strategy = *vm.Spec.RunStrategy
@@ -138,79 +141,88 @@ func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstan
 	stopped := strategy == kubevirtv1.RunStrategyHalted || strategy == kubevirtv1.RunStrategyManual
 	switch {
 	case !vm.DeletionTimestamp.IsZero():
-		return cloud.StateStopping, beingDeleted
+		return cloud.StateStopping, "", beingDeleted
 	case vmi == nil && stopped:
-		return cloud.StateStopped, "its run strategy was changed to " + string(strategy)
+		return cloud.StateStopped, "", "its run strategy was changed to " + string(strategy)
 	case vmi == nil:
 		return waiting(vm, volumes)
 	case !vmi.DeletionTimestamp.IsZero():
-		return cloud.StateStopping, ""
+		return cloud.StateStopping, "", ""
 	}
 	switch vmi.Status.Phase {
 	case kubevirtv1.Running:
 		if isTrue(vmi, kubevirtv1.VirtualMachineInstancePaused) != nil {
-			return cloud.StateStopped, "it is paused"
+			return cloud.StateStopped, "", "it is paused"
 		}
-		return cloud.StateRunning, ""
+		return cloud.StateRunning, "", ""
 	case kubevirtv1.Succeeded, kubevirtv1.Failed:
 		if strategy == kubevirtv1.RunStrategyAlways || strategy == kubevirtv1.RunStrategyRerunOnFailure && vmi.Status.Phase == kubevirtv1.Failed {
-			return cloud.StatePending, "the guest has ended, and is started again"
+			return cloud.StatePending, "", "the guest has ended, and is started again"
 		}
-		return cloud.StateStopped, strings.TrimSpace("the guest has ended " + vmi.Status.Reason)
+		return cloud.StateStopped, "", strings.TrimSpace("the guest has ended " + vmi.Status.Reason)
 	}
-	return cloud.StatePending, startingReason(vm, vmi)
+	code, reason := startingReason(vm, vmi)
+	return cloud.StatePending, code, reason
 }
 
+// guestConditions and volumeConditions are those that are read of a VMI and of a volume.
+var (
+	guestConditions = []kubevirtv1.VirtualMachineInstanceConditionType{
+		kubevirtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled), kubevirtv1.VirtualMachineInstanceSynchronized,
+		kubevirtv1.VirtualMachineInstancePaused,
+	}
+	// Running is about the pod that fills the volume; Ready says what keeps CDI from making one.
+	volumeConditions = []cdiv1.DataVolumeConditionType{cdiv1.DataVolumeRunning, cdiv1.DataVolumeReady}
+)
+
 // waiting is a VM that was not started yet: for its volumes, most often.
-func waiting(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.State, string) {
+func waiting(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
 	for _, v := range volumes {
 		said := ""
 		for _, c := range v.Status.Conditions {
-			// Running is about the pod that fills the volume; Ready says what keeps CDI from making one.
-			about := c.Type == cdiv1.DataVolumeRunning || c.Type == cdiv1.DataVolumeReady
-			if about && c.Status != corev1.ConditionTrue && c.Reason != "Completed" {
+			if slices.Contains(volumeConditions, c.Type) && c.Status != corev1.ConditionTrue && c.Reason != "Completed" {
 				said = cmp.Or(c.Message, said)
 			}
 		}
 		switch {
 		case v.Status.Phase == cdiv1.Failed:
-			return cloud.StateFailed, "the volume " + v.Name + " could not be filled: " + cmp.Or(said, "CDI does not say why")
+			return cloud.StateFailed, "", "the volume " + v.Name + " could not be filled: " + cmp.Or(said, "CDI does not say why")
 		case said != "" && v.Status.Phase != cdiv1.Succeeded:
-			return cloud.StatePending, "the volume " + v.Name + " is not filled yet: " + said
+			return cloud.StatePending, "", "the volume " + v.Name + " is not filled yet: " + said
 		}
 	}
 	for _, c := range vm.Status.Conditions {
 		if c.Type == kubevirtv1.VirtualMachineFailure && c.Status == corev1.ConditionTrue {
-			return cloud.StatePending, refusalOf(c.Message)
+			return cloud.StatePending, refusalOf(c.Message), c.Message
 		}
 	}
-	return cloud.StatePending, ""
+	return cloud.StatePending, "", ""
 }
 
 // refusalOf tells a quota that has no room for the guest's pod from what else keeps KubeVirt from starting it.
-func refusalOf(message string) string {
+func refusalOf(message string) cloud.Code {
 	if strings.Contains(message, "exceeded quota:") {
-		return string(cloud.QuotaExceeded) + ": " + message
+		return cloud.QuotaExceeded
 	}
-	return message
+	return ""
 }
 
 // startingReason is what a guest waits for that was begun to be started: a node that has room for it, or its image.
-func startingReason(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance) string {
+func startingReason(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance) (cloud.Code, string) {
 	for _, c := range vmi.Status.Conditions {
 		switch {
 		case c.Type == kubevirtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled) && c.Status == corev1.ConditionFalse:
-			return string(cloud.NoCapacity) + ": " + c.Message
+			return cloud.NoCapacity, c.Message
 		case c.Type == kubevirtv1.VirtualMachineInstanceSynchronized && c.Status == corev1.ConditionFalse:
-			return refusalOf(c.Message)
+			return refusalOf(c.Message), c.Message
 		}
 	}
 	switch s := vm.Status.PrintableStatus; s {
 	case kubevirtv1.VirtualMachineStatusErrImagePull, kubevirtv1.VirtualMachineStatusImagePullBackOff, kubevirtv1.VirtualMachineStatusPvcNotFound,
 		kubevirtv1.VirtualMachineStatusUnschedulable, kubevirtv1.VirtualMachineStatusWaitingForVolumeBinding:
-		return string(s)
+		return "", string(s)
 	}
-	return ""
+	return "", ""
 }
 
 func isTrue(vmi *kubevirtv1.VirtualMachineInstance, kind kubevirtv1.VirtualMachineInstanceConditionType) *kubevirtv1.VirtualMachineInstanceCondition {
@@ -222,25 +234,37 @@ func isTrue(vmi *kubevirtv1.VirtualMachineInstance, kind kubevirtv1.VirtualMachi
 	return nil
 }
 
+// guestAgent is in an interface's infoSource where the guest has told something of it.
+const guestAgent = "guest-agent"
+
 // addresses are those of the interfaces that the machine asked for. What the guest agent tells of others, such as the bridges of
-// the guest's own containers, is left out: many machines have the same.
-func addresses(vmi *kubevirtv1.VirtualMachineInstance) (all []clusterv1.MachineAddress) {
+// the guest's own containers, is left out: many machines have the same. guests are those for which nobody but the guest vouches:
+// KubeVirt fills in from the agent whatever family of addresses the pod does not have, and does not say which.
+func addresses(vmi *kubevirtv1.VirtualMachineInstance) (all []clusterv1.MachineAddress, guests []string) {
 	if vmi == nil {
-		return nil
+		return nil, nil
 	}
-	seen := map[netip.Addr]bool{}
+	vouched := map[netip.Addr]bool{} // by somebody else than the guest
 	for _, i := range vmi.Status.Interfaces {
 		if i.Name == "" {
 			continue
 		}
 		for _, text := range append([]string{i.IP}, i.IPs...) {
 			ip, err := netip.ParseAddr(text)
-			if err != nil || seen[ip] || !ip.IsGlobalUnicast() {
+			if err != nil || !ip.IsGlobalUnicast() {
 				continue
 			}
-			seen[ip] = true
-			all = append(all, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: ip.String()})
+			if _, seen := vouched[ip]; !seen {
+				all = append(all, clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: ip.String()})
+			}
+			vouched[ip] = vouched[ip] || !strings.Contains(i.InfoSource, guestAgent)
 		}
 	}
-	return all
+	for ip, known := range vouched {
+		if !known {
+			guests = append(guests, ip.String())
+		}
+	}
+	slices.Sort(guests) // the same each time
+	return all, guests
 }

@@ -154,12 +154,13 @@ type kept[T any] interface {
 // shelf holds the objects of one kind that carry Drover's tags.
 type shelf[T any, P kept[T]] struct {
 	kind   string
+	keep   func(*T) T        // what is needed of an object
 	tokens map[string]string // of the objects, by their names
 	all    map[string]map[string]P
 }
 
-func newShelf[T any, P kept[T]](kind string, found []T) *shelf[T, P] {
-	s := &shelf[T, P]{kind: kind, tokens: map[string]string{}, all: map[string]map[string]P{}}
+func newShelf[T any, P kept[T]](kind string, keep func(*T) T, found []T) *shelf[T, P] {
+	s := &shelf[T, P]{kind: kind, keep: keep, tokens: map[string]string{}, all: map[string]map[string]P{}}
 	for _, o := range found { // copies, so that what is gone does not stay for what was found with it
 		s.put(&o)
 	}
@@ -173,7 +174,6 @@ func (s *shelf[T, P]) put(o P) []string {
 	if token == "" {
 		return was
 	}
-	o.SetManagedFields(nil) // half of an object, and nobody reads it
 	s.tokens[o.GetName()] = token
 	if s.all[token] == nil {
 		s.all[token] = map[string]P{}
@@ -214,7 +214,8 @@ func (s *shelf[T, P]) read(kind watch.EventType, object []byte) (version string,
 	}
 	switch kind {
 	case watch.Added, watch.Modified:
-		change = func() []string { return s.put(o) }
+		slim := s.keep(o)
+		change = func() []string { return s.put(&slim) }
 	case watch.Deleted:
 		change = func() []string { return s.remove(o.GetName()) }
 	}

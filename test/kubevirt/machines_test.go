@@ -300,9 +300,10 @@ func TestReasons(t *testing.T) {
 		change  func(*infrav1.KubeVirtMachine)
 		failure virt.Failure
 		state   cloud.State
+		code    cloud.Code
 		reason  string
 	}{
-		"no node":     {change: func(m *infrav1.KubeVirtMachine) { m.NodeSelector = map[string]string{virt.NoRoom: "true"} }, state: cloud.StatePending, reason: "NoCapacity: " + virt.SchedulerSays},
+		"no node":     {change: func(m *infrav1.KubeVirtMachine) { m.NodeSelector = map[string]string{virt.NoRoom: "true"} }, state: cloud.StatePending, code: cloud.NoCapacity, reason: virt.SchedulerSays},
 		"no image":    {change: onImage, failure: virt.NoImage, state: cloud.StatePending, reason: " is not filled yet: " + string(virt.NoImage)},
 		"wrong image": {change: onImage, failure: virt.WrongImage, state: cloud.StateFailed, reason: " could not be filled: " + string(virt.WrongImage)},
 		"no such storage": {change: func(m *infrav1.KubeVirtMachine) {
@@ -330,6 +331,7 @@ func TestReasons(t *testing.T) {
 			var now cloud.Resource
 			g.Eventually(func() string { now = theInstance(t, d, req.Token); return now.Reason }, "30s", "100ms").Should(ContainSubstring(test.reason))
 			g.Expect(now.State).To(Equal(test.state))
+			g.Expect(now.Code).To(Equal(test.code))
 		})
 	}
 }

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// An account that is followed keeps every object, and thousands of them. So it keeps what resources reads, in KubeVirt's own types:
+// a VM has 10 KiB, and of that it is half of one.
+
+func keepVM(vm *kubevirtv1.VirtualMachine) (slim kubevirtv1.VirtualMachine) {
+	slim.TypeMeta, slim.ObjectMeta = vm.TypeMeta, keepMeta(&vm.ObjectMeta)
+	slim.Spec.RunStrategy = vm.Spec.RunStrategy
+	if vm.Spec.Template != nil && vm.Spec.Template.Spec.EvictionStrategy != nil {
+		slim.Spec.Template = &kubevirtv1.VirtualMachineInstanceTemplateSpec{}
+		slim.Spec.Template.Spec.EvictionStrategy = vm.Spec.Template.Spec.EvictionStrategy
+	}
+	slim.Status.PrintableStatus = vm.Status.PrintableStatus
+	for _, c := range vm.Status.Conditions {
+		if c.Type == kubevirtv1.VirtualMachineFailure {
+			slim.Status.Conditions = append(slim.Status.Conditions, c)
+		}
+	}
+	return slim
+}
+
+func keepVMI(vmi *kubevirtv1.VirtualMachineInstance) (slim kubevirtv1.VirtualMachineInstance) {
+	slim.TypeMeta, slim.ObjectMeta = vmi.TypeMeta, keepMeta(&vmi.ObjectMeta)
+	slim.Spec.EvictionStrategy = vmi.Spec.EvictionStrategy
+	slim.Status.Phase, slim.Status.Reason = vmi.Status.Phase, vmi.Status.Reason
+	slim.Status.EvacuationNodeName = vmi.Status.EvacuationNodeName
+	for _, c := range vmi.Status.Conditions {
+		if slices.Contains(guestConditions, c.Type) {
+			slim.Status.Conditions = append(slim.Status.Conditions, c)
+		}
+	}
+	for _, i := range vmi.Status.Interfaces {
+		if i.Name != "" {
+			slim.Status.Interfaces = append(slim.Status.Interfaces, kubevirtv1.VirtualMachineInstanceNetworkInterface{
+				Name: i.Name, IP: i.IP, IPs: i.IPs, InfoSource: i.InfoSource,
+			})
+		}
+	}
+	return slim
+}
+
+func keepVolume(v *cdiv1.DataVolume) (slim cdiv1.DataVolume) {
+	slim.TypeMeta, slim.ObjectMeta = v.TypeMeta, keepMeta(&v.ObjectMeta)
+	slim.Status.Phase = v.Status.Phase
+	for _, c := range v.Status.Conditions {
+		if slices.Contains(volumeConditions, c.Type) {
+			slim.Status.Conditions = append(slim.Status.Conditions, c)
+		}
+	}
+	return slim
+}
+
+func keepSecret(s *metav1.PartialObjectMetadata) metav1.PartialObjectMetadata {
+	return metav1.PartialObjectMetadata{TypeMeta: s.TypeMeta, ObjectMeta: keepMeta(&s.ObjectMeta)}
+}
+
+func keepMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	slim := metav1.ObjectMeta{
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		CreationTimestamp: m.CreationTimestamp, DeletionTimestamp: m.DeletionTimestamp,
+	}
+	for _, key := range []string{cloud.TagToken, cloud.TagOwnership, labelDomain} {
+		if value, ok := m.Labels[key]; ok {
+			if slim.Labels == nil {
+				slim.Labels = make(map[string]string, 3)
+			}
+			slim.Labels[key] = value
+		}
+	}
+	return slim
+}

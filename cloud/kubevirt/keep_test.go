@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubevirtv1 "kubevirt.io/api/core/v1"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// TestCode: what keeps a VM from running is told by a code, and the reason is the cloud's own words.
+func TestCode(t *testing.T) {
+	g := NewWithT(t)
+	vm := &kubevirtv1.VirtualMachine{ObjectMeta: meta("token-1")}
+	vmi := &kubevirtv1.VirtualMachineInstance{ObjectMeta: meta("token-1")}
+	vmi.Status.Phase = kubevirtv1.Scheduling
+	vmi.Status.Conditions = []kubevirtv1.VirtualMachineInstanceCondition{{
+		Type: kubevirtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled), Status: corev1.ConditionFalse, Message: "0/3 nodes are available",
+	}}
+	g.Expect(instance(vm, vmi, nil)).To(And(HaveField("State", cloud.StatePending), HaveField("Code", cloud.NoCapacity), HaveField("Reason", "0/3 nodes are available")))
+	const refused = "pods is forbidden: exceeded quota: q"
+	vm.Status.Conditions = []kubevirtv1.VirtualMachineCondition{{Type: kubevirtv1.VirtualMachineFailure, Status: corev1.ConditionTrue, Message: refused}}
+	g.Expect(instance(vm, nil, nil)).To(And(HaveField("Code", cloud.QuotaExceeded), HaveField("Reason", refused)))
+	vmi.Status.Phase = kubevirtv1.Running
+	g.Expect(instance(vm, vmi, nil)).To(And(HaveField("State", cloud.StateRunning), HaveField("Code", cloud.Code("")), HaveField("Reason", "")))
+}
+
+// TestGuestReported: KubeVirt fills in from the guest agent what it does not know itself, also where the interface is its own.
+func TestGuestReported(t *testing.T) {
+	g := NewWithT(t)
+	vm, vmi := &kubevirtv1.VirtualMachine{ObjectMeta: meta("token-1")}, &kubevirtv1.VirtualMachineInstance{ObjectMeta: meta("token-1")}
+	vmi.Status.Interfaces = []kubevirtv1.VirtualMachineInstanceNetworkInterface{
+		{Name: "pod", InfoSource: "domain", IP: "10.0.0.1", IPs: []string{"10.0.0.1"}},
+		{Name: "lan", InfoSource: "domain, guest-agent, multus-status", IP: "192.0.2.7", IPs: []string{"192.0.2.7", "10.96.0.1", "10.0.0.1"}},
+		{Name: "agent", InfoSource: "guest-agent", IP: "192.0.2.8"},
+		{InfoSource: "guest-agent", IP: "172.17.0.1"},
+	}
+	r := instance(vm, vmi, nil)
+	g.Expect(r.Addresses).To(HaveLen(4))
+	g.Expect(r.GuestReported).To(ConsistOf("192.0.2.7", "10.96.0.1", "192.0.2.8"), "and not 10.0.0.1, which KubeVirt tells too")
+}
+
+// secretAndVM plays an API server that takes a Secret and answers the VM's create with a refusal. It returns what was asked for.
+func secretAndVM(t *testing.T, status int, said metav1.Status) (*driver, func() []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var asked []string
+	d := served(t, func(w http.ResponseWriter, req *http.Request) {
+		text := req.Method + " " + req.URL.Path[strings.LastIndex(req.URL.Path, "/")+1:]
+		if req.Method == http.MethodDelete {
+			var options metav1.DeleteOptions
+			_ = json.NewDecoder(req.Body).Decode(&options)
+			if p := options.Preconditions; p != nil {
+				text += fmt.Sprintf(" %s %s", *p.UID, *p.ResourceVersion)
+			}
+			text += " " + req.URL.Query().Get("labelSelector")
+		}
+		mu.Lock()
+		asked = append(asked, text)
+		mu.Unlock()
+		switch {
+		case req.Method == http.MethodDelete:
+			write(w, 200, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
+		case strings.HasSuffix(req.URL.Path, "/secrets"):
+			write(w, 201, at("PartialObjectMetadata", "token-1", "7"))
+		default:
+			write(w, status, said)
+		}
+	})
+	return d, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return append([]string(nil), asked...)
+	}
+}
+
+// TestRefusedLeavesNothing: the Secret goes where the VM was surely refused, as this attempt has left it, and stays where a VM may
+// yet be made that reads it.
+func TestRefusedLeavesNothing(t *testing.T) {
+	quota := refusal(403, metav1.StatusReasonForbidden, "exceeded quota: q")
+	for name, test := range map[string]struct {
+		status    int
+		said      metav1.Status
+		maybeSent bool
+		code      cloud.Code
+		removed   bool
+	}{
+		"quota":            {status: 403, said: quota, code: cloud.QuotaExceeded, removed: true},
+		"webhook":          {status: 422, said: refusal(422, metav1.StatusReasonInvalid, "denied"), code: cloud.InvalidSpec, removed: true},
+		"open":             {status: 500, said: refusal(500, metav1.StatusReasonInternalError, "etcd"), code: cloud.Unavailable},
+		"busy":             {status: 429, said: refusal(429, metav1.StatusReasonTooManyRequests, "later"), code: cloud.Throttled},
+		"earlier one open": {status: 403, said: quota, maybeSent: true, code: cloud.QuotaExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			d, asked := secretAndVM(t, test.status, test.said)
+			_, err := d.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", MaybeSent: test.maybeSent,
+				Spec: &infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
+			g.Expect(cloud.CodeOf(err)).To(Equal(test.code), "%v", err)
+			want := []string{"POST secrets", "POST virtualmachines"}
+			if test.removed {
+				want = append(want, "DELETE secrets uid-1 7 drover-creation-token in (token-1),drover-ownership-id=blue")
+			}
+			g.Expect(asked()).To(Equal(want))
+		})
+	}
+}
+
+// TestSignsAreRare: a fleet that changes all the time gives a sign of life once a second, each of which costs the engine a look at all machines.
+func TestSignsAreRare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := NewWithT(t)
+		var signs []time.Time
+		f := newFollowing(objects{}, func(c cloud.Change) {
+			if !c.All && c.Token == "" {
+				signs = append(signs, time.Now())
+			}
+		})
+		a, b := &stream{}, &stream{}
+		f.vmStream = a
+		f.add(a, "10")
+		f.add(b, "10")
+		ctx, cancel := context.WithCancel(t.Context())
+		incoming, ended := make(chan news), make(chan error, 1)
+		go func() { ended <- f.listen(ctx, incoming, time.Minute) }()
+		for range 100 { // ten seconds
+			time.Sleep(50 * time.Millisecond)
+			incoming <- news{of: a, at: time.Now(), version: "11"}
+			time.Sleep(50 * time.Millisecond)
+			incoming <- news{of: b, at: time.Now(), version: "11"}
+		}
+		last := time.Now()
+		time.Sleep(5 * time.Second)
+		cancel()
+		<-ended
+		g.Expect(len(signs)).To(And(BeNumerically(">=", 9), BeNumerically("<=", 11)))
+		g.Expect(signs[len(signs)-1]).To(BeTemporally(">=", last.Add(-time.Second)), "what was said last is told in the end")
+	})
+}
+
+// fatVM and fatGuest are as large as KubeVirt's own.
+func fatVM(n int) map[string]any {
+	return fat("VirtualMachine", n, map[string]any{"runStrategy": "Always", "template": map[string]any{"spec": fatSpec()}},
+		map[string]any{"printableStatus": "Running", "conditions": fatConditions()})
+}
+
+func fatGuest(n int) map[string]any {
+	return fat("VirtualMachineInstance", n, fatSpec(), map[string]any{
+		"phase": "Running", "conditions": fatConditions(), "nodeName": "node-1",
+		"interfaces":   []any{map[string]any{"name": "default", "ipAddress": "10.0.0." + strconv.Itoa(n%250+1), "infoSource": "domain"}},
+		"volumeStatus": []any{map[string]any{"name": "root", "target": "vda", "message": strings.Repeat("v", 500)}},
+	})
+}
+
+func fat(kind string, n int, spec, status any) map[string]any {
+	name := "token-" + strconv.Itoa(n)
+	return map[string]any{
+		"apiVersion": "kubevirt.io/v1", "kind": kind, "spec": spec, "status": status,
+		"metadata": map[string]any{
+			"name": name, "namespace": "vms", "uid": "uid-" + name, "resourceVersion": "9", "creationTimestamp": "2026-01-01T00:00:00Z",
+			"labels":        map[string]any{cloud.TagToken: name, cloud.TagOwnership: "blue", "app": strings.Repeat("l", 60)},
+			"annotations":   map[string]any{"kubevirt.io/latest-observed-api-version": "v1", "note": strings.Repeat("a", 3000)},
+			"managedFields": []any{map[string]any{"manager": "m", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:x": strings.Repeat("m", 2000)}}}},
+		},
+	}
+}
+
+func fatSpec() map[string]any {
+	var disks, volumes []any
+	for i := range 8 {
+		name := "disk-" + strconv.Itoa(i)
+		disks = append(disks, map[string]any{"name": name, "serial": strings.Repeat("s", 100), "disk": map[string]any{"bus": "virtio"}})
+		volumes = append(volumes, map[string]any{"name": name, "dataVolume": map[string]any{"name": strings.Repeat("d", 100)}})
+	}
+	return map[string]any{
+		"evictionStrategy": "LiveMigrate", "volumes": volumes,
+		"domain": map[string]any{"devices": map[string]any{"disks": disks}, "firmware": map[string]any{"uuid": strings.Repeat("u", 36)}},
+	}
+}
+
+func fatConditions() (all []any) {
+	for _, kind := range []string{"Ready", "LiveMigratable", "StorageLiveMigratable", "AgentConnected"} {
+		all = append(all, map[string]any{"type": kind, "status": "True", "message": strings.Repeat("c", 300)})
+	}
+	return all
+}
+
+// heapOf is how many bytes of the heap an account holds that follows so many machines: those of its own and what it told at first.
+func heapOf(t testing.TB, machines int) uint64 {
+	fats := map[string]func(int) map[string]any{"VirtualMachineList": fatVM, "VirtualMachineInstanceList": fatGuest}
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	watched := make(chan struct{}, 8)
+	d := served(t, func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Query().Get("watch") != "" {
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			watched <- struct{}{}
+			untilGone(req)
+			return
+		}
+		kind := listKind(req)
+		from, _ := strconv.Atoi(req.URL.Query().Get("continue"))
+		items, next := []any{}, ""
+		if of := fats[kind]; of != nil {
+			for n := from; n < min(from+pageSize, machines); n++ {
+				items = append(items, of(n))
+			}
+			if from+pageSize < machines {
+				next = strconv.Itoa(from + pageSize)
+			}
+		}
+		write(w, 200, map[string]any{"kind": kind, "metadata": map[string]any{"resourceVersion": "10", "continue": next}, "items": items})
+	})
+	d.page, d.silence, d.lookForCDI = pageSize, time.Hour, time.Hour
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	before := heap()
+	var resources []cloud.Resource
+	go func() {
+		ended <- d.Follow(ctx, func(c cloud.Change) { resources = c.Resources })
+	}()
+	for range 4 {
+		<-watched
+	}
+	held := int64(heap()) - int64(before)
+	cancel()
+	<-ended
+	if len(resources) != machines {
+		t.Fatalf("%d of %d machines were told", len(resources), machines)
+	}
+	return uint64(max(held, 0))
+}
+
+// TestMemory: 10,000 followed machines take less than 100 MB. It measures a tenth of that; the benchmark has all.
+func TestMemory(t *testing.T) {
+	const machines, each = 1000, 10_000
+	if held := heapOf(t, machines); held > machines*each {
+		t.Errorf("%d machines take %d bytes each, and at most %d are meant", machines, held/machines, each)
+	}
+}
+
+func BenchmarkMemory(b *testing.B) {
+	for b.Loop() {
+		b.ReportMetric(float64(heapOf(b, 10_000))/1e6, "MB")
+	}
+}

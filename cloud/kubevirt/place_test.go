@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// cluster plays an API server without machines, whose kube-system has a UID; "" for one that may not be read.
+type cluster struct {
+	*driver
+	uid          atomic.Value
+	asked, calls atomic.Int32 // for kube-system, and in all
+}
+
+func newCluster(t *testing.T, uid string) *cluster {
+	t.Helper()
+	c := &cluster{}
+	c.uid.Store(uid)
+	c.driver = served(t, func(w http.ResponseWriter, req *http.Request) {
+		c.calls.Add(1)
+		switch {
+		case strings.HasSuffix(req.URL.Path, "/api/v1/namespaces/kube-system"):
+			c.asked.Add(1)
+			uid, _ := c.uid.Load().(string)
+			if uid == "" {
+				write(w, 403, refusal(403, metav1.StatusReasonForbidden, `namespaces "kube-system" is forbidden`))
+				return
+			}
+			write(w, 200, map[string]any{"kind": "PartialObjectMetadata", "metadata": map[string]any{"name": "kube-system", "uid": uid}})
+		case req.URL.Query().Get("watch") != "":
+			write(w, 403, refusal(403, metav1.StatusReasonForbidden, "no watches"))
+		case req.URL.Query().Get("limit") == "1":
+			write(w, 200, map[string]any{"kind": "PartialObjectMetadataList", "metadata": map[string]any{}})
+		default:
+			write(w, 200, map[string]any{"kind": listKind(req), "metadata": map[string]any{"resourceVersion": "10"}, "items": []any{}})
+		}
+	})
+	c.silence, c.lookForCDI = time.Hour, time.Hour
+	return c
+}
+
+func (c *cluster) follow(t *testing.T) error {
+	return c.Follow(t.Context(), func(cloud.Change) {})
+}
+
+// TestPlace: the place is the cluster's own answer, which is asked for once, and again when the watches have failed.
+func TestPlace(t *testing.T) {
+	g := NewWithT(t)
+	c := newCluster(t, "uid-a")
+	for range 3 {
+		info, err := c.Probe(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(info.Place).To(Equal("kubevirt:uid-a:vms"))
+	}
+	g.Expect(c.asked.Load()).To(BeEquivalentTo(1))
+	g.Expect(cloud.CodeOf(c.follow(t))).To(Equal(cloud.Unauthorized), "no watches")
+	g.Expect(c.asked.Load()).To(BeEquivalentTo(1))
+	g.Expect(cloud.CodeOf(c.follow(t))).To(Equal(cloud.Unauthorized), "no watches")
+	g.Expect(c.asked.Load()).To(BeEquivalentTo(2), "the watches have failed")
+}
+
+// TestAnotherPlace: behind the same address is another cluster: nothing is read, made or deleted there, until it is the first one again.
+func TestAnotherPlace(t *testing.T) {
+	g := NewWithT(t)
+	c := newCluster(t, "uid-a")
+	_, err := c.Probe(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(cloud.CodeOf(c.follow(t))).To(Equal(cloud.Unauthorized), "no watches")
+	c.uid.Store("uid-b")
+	err = c.follow(t)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
+	g.Expect(err).To(MatchError(And(ContainSubstring("kubevirt:uid-a:vms"), ContainSubstring("kubevirt:uid-b:vms"))))
+	calls := c.calls.Load()
+	_, err = c.List(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
+	_, err = c.Describe(t.Context(), []cloud.Reference{{Token: "token-1", OwnershipID: "blue"}})
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
+	_, err = c.Ensure(t.Context(), cloud.Request{Token: "token-1", OwnershipID: "blue", Spec: &infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{}}})
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
+	errs := c.Delete(t.Context(), []cloud.Resource{{Kind: cloud.KindInstance, ID: "uid-1", Token: "token-1"}})
+	g.Expect(cloud.CodeOf(errs[0])).To(Equal(cloud.Conflict), "%v", errs)
+	g.Expect(c.calls.Load()).To(Equal(calls), "none of these is a call")
+
+	info, err := c.Probe(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(info.Place).To(Equal("kubevirt:uid-b:vms"), "which the engine refuses")
+	c.uid.Store("uid-a")
+	info, err = c.Probe(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(info.Place).To(Equal("kubevirt:uid-a:vms"))
+	_, err = c.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+// TestPlaceWithoutRight: where kube-system may not be read, the place is the authority that the API server's certificate is checked against.
+func TestPlaceWithoutRight(t *testing.T) {
+	g := NewWithT(t)
+	c := newCluster(t, "")
+	c.ca = append([]byte("# a comment\n"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("authority")})...)
+	sum := sha256.Sum256([]byte("authority"))
+	info, err := c.Probe(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(info.Place).To(Equal("kubevirt-ca:" + hex.EncodeToString(sum[:])[:32] + ":vms"))
+	c.uid.Store("uid-a")
+	info, err = c.Probe(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(info.Place).To(HavePrefix("kubevirt-ca:"), "as long as the driver lives it is the same")
+	g.Expect(c.asked.Load()).To(BeEquivalentTo(1))
+}
