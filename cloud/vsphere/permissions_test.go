@@ -3,7 +3,10 @@
 package vsphere
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"net/http"
 	"sync"
 	"testing"
 
@@ -205,10 +208,13 @@ func TestVanished(t *testing.T) {
 	g.Expect(calls).To(Equal(map[string]int{"RetrievePropertiesEx": 2}))
 	g.Expect(d.Describe(t.Context(), []cloud.Reference{referenceOf("a")})).To(BeEmpty())
 
+	v.destroy(t, v.with(cloud.TagToken, "b")[0].Self)
+	v.destroy(t, v.with(cloud.TagToken, "c")[0].Self)
 	v.theirs(t, func(s *session) error {
 		_, err := methods.Destroy_Task(t.Context(), s, &types.Destroy_Task{This: folder})
 		return err
 	})
+	g.Expect(v.Context.Map.Get(folder)).To(BeNil())
 	g.Expect(d.Describe(t.Context(), []cloud.Reference{referenceOf("b")})).To(BeEmpty())
 	g.Expect(d.List(t.Context())).To(BeEmpty())
 }
@@ -227,7 +233,16 @@ func TestPlace(t *testing.T) {
 	g.Expect(d.Probe(t.Context())).To(HaveField("Place", info.Place))
 
 	v.endSessions(t)
-	v.Context.WithLock(instance, func() { instance.Content.About.InstanceUuid = "11111111-2222-3333-4444-555555555555" })
+	v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
+		resp, err := send()
+		if operation != "RetrieveServiceContent" || err != nil {
+			return resp, err
+		}
+		answer, err := io.ReadAll(resp.Body)
+		answer = bytes.ReplaceAll(answer, []byte(instance.Content.About.InstanceUuid), []byte("11111111-2222-3333-4444-555555555555"))
+		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(answer)), int64(len(answer))
+		return resp, err
+	})
 	calls := v.counted(func() {
 		_, err = d.List(t.Context())
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict))

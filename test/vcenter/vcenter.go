@@ -68,8 +68,8 @@ type VCenter struct {
 	options     Options
 	permissions Permissions
 	model       *simulator.Model
-	server  *simulator.Server
-	door    *httptest.Server
+	server      *simulator.Server
+	door        *httptest.Server
 
 	faulty sync.Mutex
 	faults []*injected
