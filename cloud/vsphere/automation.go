@@ -62,14 +62,16 @@ func (v *vcenter) automated(ctx context.Context) (*rest.Client, error) {
 	if c := v.automation.session(); c != nil {
 		return c, nil
 	}
-	if err := v.mayLogin(); err != nil {
+	if err := v.logins.Allow(); err != nil {
 		return nil, err
 	}
 	c := &rest.Client{Client: v.client(v.refusal)}
 	err := c.Login(cloud.WithOperation(ctx, "CreateSession", cloud.ClassRead), url.UserPassword(v.username, v.password))
 	if err != nil {
 		err = v.callError("CreateSession", err)
-		v.noteRefusal(err)
+	}
+	v.logins.Done(err)
+	if err != nil {
 		return nil, err
 	}
 	v.automation.replace(nil, c)
@@ -119,7 +121,7 @@ func (v *vcenter) refusal(operation string, resp *http.Response) error {
 		e.Err = errNoSession
 	}
 	if len(told.Value.Messages) > 0 { // the others are the causes, in the words of vCenter's insides
-		e.Message += ": " + v.safe(told.Value.Messages[0].DefaultMessage)
+		e.Message += ": " + v.redactor.Clean(told.Value.Messages[0].DefaultMessage, maxWords)
 	}
 	return e
 }

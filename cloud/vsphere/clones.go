@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +21,7 @@ import (
 
 // clones are the machines between the call that clones them and the inventory. A task tells only its template and not
 // what it makes: whose it is, is known to the process that began it. What an earlier process began, and what was begun by a
-// call whose answer was lost, is suspected of being any machine's, until it ends.
+// call whose answer was lost, is suspected of being a machine's that may have been sent, until it ends.
 type clones struct {
 	most int // that may run at once; 0: any number
 
@@ -32,6 +33,8 @@ type clones struct {
 	lost map[string]map[types.ManagedObjectReference]bool
 	// settled is true once no clone of an earlier process runs.
 	settled bool
+	// templates are those that this process has met.
+	templates map[types.ManagedObjectReference]bool
 }
 
 // clone is a task that makes a machine, by its UUID.
@@ -109,6 +112,33 @@ func (c *clones) began(id string, task types.ManagedObjectReference, r cloud.Res
 	}
 }
 
+// met notes a template of which machines are made.
+func (c *clones) met(template types.ManagedObjectReference) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.templates == nil {
+		c.templates = map[types.ManagedObjectReference]bool{}
+	}
+	c.templates[bare(template)] = true
+}
+
+// templatesSeen are the templates that this process has met.
+func (c *clones) templatesSeen() map[types.ManagedObjectReference]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := map[types.ManagedObjectReference]bool{}
+	maps.Copy(all, c.templates)
+	return all
+}
+
+// unsent tells whether no create of the machine can be under way that this process did not begin.
+func (c *clones) unsent(req cloud.Request, id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, lost := c.lost[id]
+	return !lost && (!req.MaybeSent || c.settled)
+}
+
 // forget ends the memory of a machine's clone and returns its task; nil if there is none.
 func (c *clones) forget(id string) *clone {
 	c.mu.Lock()
@@ -123,6 +153,16 @@ func (c *clones) task(id string) *clone {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.tasks[id]
+}
+
+// failure is why the machine's clone failed; nil if it has not.
+func (c *clones) failure(id string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := c.tasks[id]; k != nil && k.failed != nil {
+		return k.failed
+	}
+	return nil
 }
 
 // running are the tasks that are known, of the machines with these UUIDs or, for nil, of all.
@@ -177,8 +217,8 @@ func (c *clones) ask(ctx context.Context, s *session, page int32, ids []string) 
 		}
 		pending[id] = k.resource
 	}
-	for _, id := range tasks {
-		if !told[id] { // vCenter forgets a task some minutes after its end
+	for ref, id := range tasks {
+		if k := c.tasks[id]; k != nil && k.task == ref && !told[id] { // vCenter forgets a task some minutes after its end
 			delete(c.tasks, id)
 		}
 	}
@@ -191,8 +231,9 @@ func (v *vcenter) taskError(attempted string, task vm) *cloud.Error {
 	return v.faultError(attempted, f.Fault, f.LocalizedMessage)
 }
 
-// suspect returns an error as long as a clone runs that may be the machine's.
-func (c *clones) suspect(ctx context.Context, s *session, page int32, id string) error {
+// suspect returns an error as long as a clone runs that may be the machine's: of the session's own user, or of one of these
+// templates; nil: of any.
+func (c *clones) suspect(ctx context.Context, s *session, page int32, id string, templates map[types.ManagedObjectReference]bool) error {
 	c.mu.Lock()
 	_, lost := c.lost[id]
 	settled := c.settled
@@ -207,20 +248,26 @@ func (c *clones) suspect(ctx context.Context, s *session, page int32, id string)
 	known := c.running(nil)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	suspects, earlier := 0, 0
+	suspects, earlier, foreign := 0, 0, 0
 	unknown := map[types.ManagedObjectReference]bool{}
-	for ref, queued := range running {
-		if known[ref] != "" {
-			continue
-		}
-		unknown[ref] = true
-		if queued.Before(s.firstLogin()) {
+	for ref, task := range running {
+		before := task.queued.Before(s.firstLogin())
+		switch mayBe := templates == nil || templates[task.template] || strings.EqualFold(task.user, s.user.UserName); {
+		case known[ref] != "":
+		case !mayBe && before:
+			foreign++
+		case !mayBe:
+		case before:
 			earlier++
-		} else if c.lost[id][ref] {
-			suspects++
+			unknown[ref] = true
+		default:
+			unknown[ref] = true
+			if c.lost[id][ref] {
+				suspects++
+			}
 		}
 	}
-	c.settled = c.settled || earlier == 0
+	c.settled = c.settled || earlier+foreign == 0
 	if lost && c.lost[id] == nil {
 		c.lost[id] = unknown
 		suspects = len(unknown)
@@ -232,16 +279,23 @@ func (c *clones) suspect(ctx context.Context, s *session, page int32, id string)
 	return nil
 }
 
-// cloning are the clone tasks that run or wait, of anybody, with the time at which they were queued.
-func (s *session) cloning(ctx context.Context, page int32) (map[types.ManagedObjectReference]time.Time, error) {
+// cloning is a clone task of anybody's.
+type cloning struct {
+	queued   time.Time
+	template types.ManagedObjectReference
+	user     string // "" for a task that no user began
+}
+
+// cloning are the clone tasks that run or wait.
+func (s *session) cloning(ctx context.Context, page int32) (map[types.ManagedObjectReference]cloning, error) {
 	tasks, err := s.retrieve(ctx, page, "Task", []types.ObjectSpec{{
 		Obj: *s.content.TaskManager, Skip: ptr.To(true),
 		SelectSet: []types.BaseSelectionSpec{&types.TraversalSpec{Type: "TaskManager", Path: "recentTask"}},
-	}}, []string{"info.state", "info.descriptionId", "info.queueTime"})
+	}}, []string{"info.state", "info.descriptionId", "info.queueTime", "info.entity", "info.reason"})
 	if err != nil {
 		return nil, err
 	}
-	running := map[types.ManagedObjectReference]time.Time{}
+	running := map[types.ManagedObjectReference]cloning{}
 	for _, task := range tasks {
 		state := task.properties["info.state"]
 		if !strings.HasPrefix(task.text("info.descriptionId"), "VirtualMachine.clone") ||
@@ -252,7 +306,17 @@ func (s *session) cloning(ctx context.Context, page int32) (map[types.ManagedObj
 		if !ok {
 			return nil, cloud.Errorf(cloud.Unknown, "RetrievePropertiesEx: a clone task without a time")
 		}
-		running[task.ref] = queued
+		of := cloning{queued: queued}
+		if entity, ok := task.properties["info.entity"].(types.ManagedObjectReference); ok {
+			of.template = bare(entity)
+		}
+		switch by := task.properties["info.reason"].(type) {
+		case types.TaskReasonUser:
+			of.user = by.UserName
+		case *types.TaskReasonUser:
+			of.user = by.UserName
+		}
+		running[task.ref] = of
 	}
 	return running, nil
 }
@@ -311,6 +375,7 @@ func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id
 	if err != nil {
 		return nil, err
 	}
+	failed := d.clones.failure(id)
 	p, cloning := pending[id]
 	if cloning && p.State == cloud.StatePending {
 		return &p, nil // what of it is in the inventory already may lack half
@@ -322,20 +387,38 @@ func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id
 	}
 	switch {
 	case len(vms) == 0 && cloning: // nothing is left of the attempt, and the next one is free to succeed
-		return nil, d.clones.forget(id).failed
+		d.clones.forget(id)
+		return nil, failed
 	case len(vms) == 0:
-		return nil, d.clones.suspect(ctx, s, d.page, id)
+		return nil, d.mayClone(ctx, s, req, id)
 	case len(vms) > 1:
 		return nil, cloud.Errorf(cloud.Conflict, "%d VMs carry the token %s: %s", len(vms), req.Token, names(vms))
 	case vms[0].unreadable():
 		return nil, cloud.Errorf(cloud.Unavailable, "VM %s is there, and vCenter can't read its configuration now", vms[0].ref.Value)
 	case vms[0].identity() == "":
-		if err := d.clones.suspect(ctx, s, d.page, id); err != nil {
+		if err := d.clones.suspect(ctx, s, d.page, id, nil); err != nil {
 			return nil, err
 		}
 		return nil, cloud.Errorf(cloud.Conflict, "VM %s has the UUID of token %s and is not tagged with it; it is left alone", vms[0].ref.Value, req.Token)
 	}
 	return &d.merge(vms, pending)[0], nil
+}
+
+// mayClone returns an error as long as an earlier create of the machine may have made a VM, or make one.
+func (d *driver) mayClone(ctx context.Context, s *session, req cloud.Request, id string) error {
+	if req.MaybeSent {
+		if err := d.proveAbsent(ctx, s, []string{id}); err != nil {
+			return err
+		}
+	}
+	if d.clones.unsent(req, id) {
+		return nil
+	}
+	var templates map[types.ManagedObjectReference]bool
+	if p, err := d.plan(ctx, s, req.Spec.VSphere, req.FailureDomain); err == nil {
+		templates = map[types.ManagedObjectReference]bool{bare(p.template.ref): true}
+	}
+	return d.clones.suspect(ctx, s, d.page, id, templates)
 }
 
 func names(vms []vm) string {
@@ -362,6 +445,7 @@ func (d *driver) clone(ctx context.Context, s *session, req cloud.Request, id st
 		Kind: cloud.KindInstance, ID: id, ProviderID: providerID(id), Token: req.Token, OwnershipID: req.OwnershipID,
 		State: cloud.StatePending, FailureDomain: req.FailureDomain,
 	}
+	d.seen.clone(id, bare(p.folder))
 	name := vmName(req.Name, req.Token)
 	if p.pod != nil {
 		if spec.Location.Datastore, err = s.recommended(ctx, p, name, spec); err != nil {

@@ -50,6 +50,7 @@ func TestCrash(t *testing.T) {
 			_, err := d.Ensure(t.Context(), req)
 			g.Expect(cloud.CodeOf(err)).To(Equal(test.code))
 			v.spoil(nil)
+			req.MaybeSent = true
 			if test.anew {
 				d = v.driver(t)
 			}
@@ -86,6 +87,78 @@ func TestCloneOfOthers(t *testing.T) {
 	calls := v.counted(func() { _, err = d.Ensure(t.Context(), request("second")) })
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(calls).To(Equal(map[string]int{"FindAllByUuid": 2, "CloneVM_Task": 1}), "what a machine costs to make")
+}
+
+// TestCloneBeforeRestart: what was cloned before this manager logged in holds up the machines that it may be, and no others: those
+// whose create was never sent, and where neither user nor template is ours.
+func TestCloneBeforeRestart(t *testing.T) {
+	for name, test := range map[string]struct {
+		user      string
+		template  bool // the task is for the machine's template
+		maybeSent bool
+		code      cloud.Code // of a create
+		read      cloud.Code // of a live read
+	}{
+		"never sent":                    {template: true, read: cloud.Unavailable},
+		"our user":                      {maybeSent: true, code: cloud.Unavailable, read: cloud.Unavailable},
+		"another user":                  {user: "VSPHERE.LOCAL\\backup", maybeSent: true},
+		"another user and our template": {user: "VSPHERE.LOCAL\\backup", template: true, maybeSent: true, code: cloud.Unavailable, read: cloud.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			v := start(t)
+			v.hold(t, func(h *heldVM) {
+				if h.user = test.user; test.template {
+					h.entity = &types.ManagedObjectReference{Type: h.Self.Type, Value: h.Self.Value}
+				}
+			})
+			_, err := v.driver(t).Ensure(t.Context(), request("before"))
+			g.Expect(err).NotTo(HaveOccurred())
+			d := v.driver(t)
+			req := request("new")
+			req.MaybeSent = test.maybeSent
+			_, err = d.Ensure(t.Context(), req)
+			g.Expect(cloud.CodeOf(err)).To(Equal(test.code), "%v", err)
+			_, err = d.Describe(t.Context(), []cloud.Reference{referenceOf("other")})
+			g.Expect(cloud.CodeOf(err)).To(Equal(test.read), "%v", err)
+		})
+	}
+}
+
+// TestCloneForgotten: what a listing learns of a clone while a create looks at it neither fails the create nor hides a newer clone.
+func TestCloneForgotten(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t)
+	v.replace(func(h *heldVM) { h.fault = &types.NoDiskSpace{} })
+	d := v.driver(t)
+	id := identityOf("m")
+	_, err := d.Ensure(t.Context(), request("m"))
+	g.Expect(err).NotTo(HaveOccurred())
+	v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
+		if operation == "FindAllByUuid" {
+			d.clones.forget(id)
+		}
+		return send()
+	})
+	_, err = d.Ensure(t.Context(), request("m"))
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NoCapacity))
+
+	task := func(value string) types.ManagedObjectReference {
+		return types.ManagedObjectReference{Type: "Task", Value: value}
+	}
+	d.clones.tasks[id] = &clone{task: task("older")}
+	v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
+		if operation == "RetrievePropertiesEx" {
+			d.clones.began(id, task("newer"), cloud.Resource{}, nil)
+		}
+		return send()
+	})
+	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+		_, err := d.clones.ask(t.Context(), s, d.page, nil)
+		return err
+	})).To(Succeed())
+	g.Expect(d.clones.task(id)).NotTo(BeNil())
+	g.Expect(d.clones.task(id).task).To(Equal(task("newer")))
 }
 
 // TestTogether: of many that ask for one machine at once, one clones.

@@ -127,11 +127,11 @@ func (d *driver) deleteOne(ctx context.Context, s *session, r cloud.Resource, vm
 		d.removals.set(r.ID, removal{asked: was.asked}) // told once, and tried again the next time
 		return failed
 	}
-	task, err := s.step(ctx, m, &was)
+	now, err := d.step(ctx, s, m, was)
 	if gone(err) || isState(err) {
 		err = nil
 	}
-	d.removals.set(r.ID, removal{task: task, asked: was.asked})
+	d.removals.set(r.ID, now)
 	return err
 }
 
@@ -157,42 +157,53 @@ func isState(err error) bool {
 	return faulted[types.BaseInvalidState](err) || faulted[*types.TaskInProgress](err)
 }
 
-// step moves one VM's deletion one step on, and returns the task that it began; none for a guest that is asked to shut down.
-func (s *session) step(ctx context.Context, m vm, was *removal) (task types.ManagedObjectReference, err error) {
-	disks := foreignDisks(m)
+// step moves one VM's deletion one step on, and returns what is to be remembered of it.
+func (d *driver) step(ctx context.Context, s *session, m vm, was removal) (now removal, err error) {
+	now.asked = was.asked
 	patience, soft := m.patience()
+	waited := time.Since(was.asked)
 	switch {
-	case patience > 0 && (soft || was.asked.IsZero() || time.Since(was.asked) < patience):
-		if was.asked.IsZero() || time.Since(was.asked) >= patience {
-			was.asked = time.Now()
-			_, err = methods.ShutdownGuest(ctx, s, &types.ShutdownGuest{This: m.ref})
-		}
-		if soft && faulted[*types.ToolsUnavailable](err) {
-			was.asked = time.Time{}
-			return task, cloud.Errorf(cloud.Unavailable, "%v: powerOffMode is Soft, and without VMware Tools nobody hears: shut the guest down by hand", err)
-		}
-		if !faulted[*types.ToolsUnavailable](err) { // without VMware Tools nobody hears
+	case patience == 0 || (!soft && !was.asked.IsZero() && waited >= patience): // it need not be asked, or was asked in vain
+		now.task, err = d.remove(ctx, s, m)
+		return now, err
+	case !was.asked.IsZero() && waited < patience: // the guest has its time
+		return now, nil
+	}
+	now.asked = time.Now()
+	_, err = methods.ShutdownGuest(ctx, s, &types.ShutdownGuest{This: m.ref})
+	switch {
+	case !faulted[*types.ToolsUnavailable](err):
+		return now, err
+	case soft:
+		return removal{}, cloud.Errorf(cloud.Unavailable, "%v: powerOffMode is Soft, and no VMware Tools run that could pass it on: shut the guest down by hand", err)
+	}
+	now.task, err = d.remove(ctx, s, m)
+	return now, err
+}
+
+// remove switches a VM off, takes away the disks that are not its own, or destroys it, whichever is next.
+func (d *driver) remove(ctx context.Context, s *session, m vm) (task types.ManagedObjectReference, err error) {
+	disks := foreignDisks(m)
+	switch {
+	case m.properties["runtime.powerState"] != types.VirtualMachinePowerStatePoweredOff:
+		answer, err := methods.PowerOffVM_Task(ctx, s, &types.PowerOffVM_Task{This: m.ref})
+		if err != nil {
 			return task, err
 		}
-		fallthrough
-	case m.properties["runtime.powerState"] != types.VirtualMachinePowerStatePoweredOff:
-		var answer *types.PowerOffVM_TaskResponse
-		if answer, err = methods.PowerOffVM_Task(ctx, s, &types.PowerOffVM_Task{This: m.ref}); err == nil {
-			task = answer.Returnval
-		}
+		return answer.Returnval, nil
 	case len(disks) > 0:
-		var answer *types.ReconfigVM_TaskResponse
-		answer, err = methods.ReconfigVM_Task(ctx, s, &types.ReconfigVM_Task{This: m.ref, Spec: types.VirtualMachineConfigSpec{DeviceChange: disks}})
-		if err == nil {
-			task = answer.Returnval
+		answer, err := methods.ReconfigVM_Task(ctx, s, &types.ReconfigVM_Task{This: m.ref, Spec: types.VirtualMachineConfigSpec{DeviceChange: disks}})
+		if err != nil {
+			return task, err
 		}
-	default:
-		var answer *types.Destroy_TaskResponse
-		if answer, err = methods.Destroy_Task(ctx, s, &types.Destroy_Task{This: m.ref}); err == nil {
-			task = answer.Returnval
-		}
+		return answer.Returnval, nil
 	}
-	return task, err
+	answer, err := methods.Destroy_Task(ctx, s, &types.Destroy_Task{This: m.ref})
+	if err != nil {
+		return task, err
+	}
+	d.seen.destroy(m.ref)
+	return answer.Returnval, nil
 }
 
 // patience is how long the guest has to shut down by itself, 0 for none; soft says that it is asked again after that, and its power

@@ -5,6 +5,7 @@ package vsphere
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -190,4 +191,28 @@ func TestDeleteForeign(t *testing.T) {
 	errs := x.d.Delete(t.Context(), []cloud.Resource{theirs})
 	x.Expect(cloud.CodeOf(errs[0])).To(Equal(cloud.Conflict))
 	x.Expect(x.vm().Runtime.PowerState).To(Equal(types.VirtualMachinePowerStatePoweredOn))
+}
+
+// TestDeleteMany: a deletion of many reads the VMs that it deletes, and never all those of the datacenter; a live read that finds them
+// gone asks once what the user may see.
+func TestDeleteMany(t *testing.T) {
+	g := NewWithT(t)
+	v := start(t, 120)
+	refs := v.own()
+	d := v.driver(t)
+	d.page = 50
+	found, err := d.List(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(d.Describe(t.Context(), []cloud.Reference{referenceOf("nobody")})).To(BeEmpty()) // no clone of an earlier process runs
+	batch, left := []cloud.Resource{}, []cloud.Reference{}
+	for _, ref := range refs[:maxBatch] {
+		batch = append(batch, found[slices.IndexFunc(found, func(r cloud.Resource) bool { return r.Token == ref.Token })])
+		left = append(left, referenceOf(ref.Token))
+	}
+	calls := v.counted(func() { g.Expect(d.Delete(t.Context(), batch)).To(HaveEach(BeNil())) })
+	g.Expect(calls).To(Equal(map[string]int{"RetrievePropertiesEx": 1, "PowerOffVM_Task": maxBatch}))
+	calls = v.counted(func() { g.Expect(d.Delete(t.Context(), batch)).To(HaveEach(BeNil())) })
+	g.Expect(calls).To(Equal(map[string]int{"RetrievePropertiesEx": 2, "Destroy_Task": maxBatch}), "the VMs, and how the tasks ended")
+	calls = v.counted(func() { g.Expect(d.Describe(t.Context(), left)).To(BeEmpty()) })
+	g.Expect(calls).To(Equal(map[string]int{"RetrievePropertiesEx": 1, "HasPrivilegeOnEntities": 1}))
 }

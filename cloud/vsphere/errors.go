@@ -9,16 +9,18 @@ import (
 	"net"
 	"net/http"
 	"reflect"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/vmware/govmomi/vim25/soap"
 	"github.com/vmware/govmomi/vim25/types"
 	"github.com/vmware/govmomi/vim25/xml"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
+
+// maxWords is how many bytes of vCenter's words for one thing are shown.
+const maxWords = 512
 
 // codeOf says what a fault means, by the vSphere Web Services API reference. Many faults are kinds of others: an interface
 // here stands for a fault and all its kinds, so the narrow ones come first.
@@ -73,28 +75,21 @@ func (v *vcenter) faultError(attempted string, f types.BaseMethodFault, words st
 	switch f := f.(type) {
 	case types.BaseInvalidArgument:
 		if property := f.GetInvalidArgument().InvalidProperty; property != "" {
-			e.Message += " (" + v.safe(property) + ")"
+			e.Message += " (" + v.redactor.Clean(property, maxWords) + ")"
 		}
 	case types.BaseInvalidVmConfig:
 		if property := f.GetInvalidVmConfig().Property; property != "" {
-			e.Message += " (" + v.safe(property) + ")"
+			e.Message += " (" + v.redactor.Clean(property, maxWords) + ")"
 		}
 	case types.BaseNoPermission:
 		if privilege := f.GetNoPermission().PrivilegeId; privilege != "" {
-			e.Message += " (" + v.safe(privilege) + ")"
+			e.Message += " (" + v.redactor.Clean(privilege, maxWords) + ")"
 		}
 	}
 	if words = strings.TrimPrefix(words, "*types."); words != "" && words != nameOf(f) {
-		e.Message += ": " + v.safe(words)
+		e.Message += ": " + v.redactor.Clean(words, maxWords)
 	}
 	return e
-}
-
-// safe makes vCenter's words fit to be shown: bounded, and without the credentials that it may repeat. They are looked for
-// before anything is cut off: half of one would not be found.
-func (v *vcenter) safe(words string) string {
-	words = strings.NewReplacer(v.password, "[password]", v.username, "[username]").Replace(words)
-	return cloud.Clip(words, 512)
 }
 
 // callError types what came of a call that was not answered as asked. Of an answer that is not vCenter's nothing is shown:
@@ -102,20 +97,14 @@ func (v *vcenter) safe(words string) string {
 func (v *vcenter) callError(operation string, err error) error {
 	var own *cloud.Error
 	var queued *cloud.Queued
+	var network net.Error
+	var syntax *xml.SyntaxError
 	switch {
-	case errors.As(err, &own):
-		return own
-	case errors.As(err, &queued):
-		return queued
 	case soap.IsSoapFault(err):
 		f := soap.ToSoapFault(err)
 		return v.faultError(operation, pointed(f.VimFault()), f.String)
-	}
-	var syntax *xml.SyntaxError
-	var network net.Error
-	switch {
-	case errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
-		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": no answer, or half of one: " + cloud.Plain(err), Err: err}
+	case errors.As(err, &own), errors.As(err, &queued), errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
+		return v.redactor.NoAnswer(operation, err)
 	case errors.As(err, &syntax):
 		return cloud.Errorf(cloud.Unavailable, "%s: the answer is not whole XML", operation)
 	}
@@ -125,22 +114,11 @@ func (v *vcenter) callError(operation string, err error) error {
 // statusError is for an answer that is neither a result nor a fault; nil for one that is.
 func statusError(operation string, resp *http.Response) error {
 	status := resp.StatusCode
-	code := cloud.Unknown
-	switch {
-	case status == http.StatusOK, status == http.StatusInternalServerError: // a fault comes with 500
+	if status == http.StatusOK || status == http.StatusInternalServerError { // a fault comes with 500
 		return nil
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		code = cloud.Unauthorized
-	case status == http.StatusTooManyRequests:
-		code = cloud.Throttled
-	case status > 500:
-		code = cloud.Unavailable
 	}
-	e := cloud.Errorf(code, "%s: status %d instead of vCenter's own words", operation, status)
-	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
-	if err == nil && seconds > 0 && seconds <= 3600 && (code == cloud.Throttled || code == cloud.Unavailable) {
-		e.RetryAfter = time.Duration(seconds) * time.Second
-	}
+	e := cloud.Errorf(driverkit.ForeignStatus(status), "%s: status %d instead of vCenter's own words", operation, status)
+	e.RetryAfter = driverkit.RetryAfter(e.Code, resp.Header)
 	return e
 }
 

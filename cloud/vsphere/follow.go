@@ -232,15 +232,20 @@ func (f *stream) patience() time.Duration {
 	return f.idle
 }
 
-// read looks at the VMs that changed. One that is no machine any more, or not there, is forgotten.
+// read looks at the VMs that changed. One that is no machine any more, or proven to be gone, is forgotten.
 func (f *stream) read(ctx context.Context, changed news) error {
 	var refs []types.ManagedObjectReference
+	seen := f.seen.all()
+	maps.DeleteFunc(seen, func(ref types.ManagedObjectReference, _ sighting) bool {
+		_, told := changed[ref]
+		return !told
+	})
 	for ref, there := range changed {
 		if there {
 			refs = append(refs, ref)
 		}
 	}
-	vms, err := f.s.these(ctx, f.page, refs, stateProperties())
+	vms, err := f.look(ctx, f.s, refs, seen)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func TestHardwareOutdated(t *testing.T) {
 			Fault: &types.LocalizedMethodFault{Fault: &types.NotSupported{}, LocalizedMessage: "the host is too old for " + password},
 		}
 	})
-	g.Expect(notice()).To(ContainSubstring("the upgrade: NotSupported: the host is too old for [password]"))
+	g.Expect(notice()).To(ContainSubstring("the upgrade: NotSupported: the host is too old for [credential]"))
 	for _, enough := range []string{"vmx-21", "vmx-22"} {
 		v.Context.WithLock(m, func() { m.Config.Version = enough })
 		g.Expect(notice()).To(BeEmpty())

@@ -14,6 +14,7 @@ import (
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/types"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/drover-io/drover/cloud"
 )
@@ -43,7 +44,7 @@ func identityProperties() []string {
 }
 
 func stateProperties() []string {
-	return append(identityProperties(), "config.createDate", "config.version", "config.scheduledHardwareUpgradeInfo", "runtime.powerState", "guest.net",
+	return append(identityProperties(), "parent", "config.createDate", "config.version", "config.scheduledHardwareUpgradeInfo", "runtime.powerState", "guest.net",
 		option(optionHardware), option(optionHost), option(optionDomain), option(optionGroup), option(optionTags), option(optionAttributes))
 }
 
@@ -232,9 +233,33 @@ func (s *session) lookUp(ctx context.Context, ids []string) ([]located, error) {
 	return found, nil
 }
 
-// machines reads the VMs of the machines that are wanted, by UUID.
-func (d *driver) machines(ctx context.Context, s *session, wanted map[string]cloud.Reference, paths []string) ([]vm, error) {
-	found, err := d.locate(ctx, s, slices.Sorted(maps.Keys(wanted)))
+// machines reads the VMs of the machines that are wanted, by UUID. Few are looked up in vCenter's index, many read where they
+// were last seen; what is not found in the one way is looked for in the other.
+func (d *driver) machines(ctx context.Context, s *session, wanted map[string]cloud.Reference, paths []string) (vms []vm, err error) {
+	ids := slices.Sorted(maps.Keys(wanted))
+	if len(ids) <= fewLookups {
+		if vms, err = d.search(ctx, s, wanted, ids, paths); err == nil {
+			vms, err = d.remembered(ctx, s, wanted, vms, paths, false)
+		}
+		d.seen.note(vms)
+		return vms, err
+	}
+	if vms, err = d.remembered(ctx, s, wanted, nil, paths, true); err != nil {
+		return nil, err
+	}
+	found := identities(vms)
+	for _, at := range d.seen.of(ids) {
+		found[at.id] = found[at.id] || at.destroyed // by ourselves: it is nowhere else
+	}
+	more, err := d.search(ctx, s, wanted, slices.DeleteFunc(ids, func(id string) bool { return found[id] }), paths)
+	vms = append(vms, more...)
+	d.seen.note(vms)
+	return vms, err
+}
+
+// search finds the VMs of machines of which no reference is known, and reads them.
+func (d *driver) search(ctx context.Context, s *session, wanted map[string]cloud.Reference, ids, paths []string) ([]vm, error) {
+	found, err := d.locate(ctx, s, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -249,12 +274,43 @@ func (d *driver) machines(ctx context.Context, s *session, wanted map[string]clo
 	return vms, err
 }
 
+// remembered adds to vms the VMs of those machines that have none among them, where they were last seen; with destroyed, also
+// those that Drover has had destroyed.
+func (d *driver) remembered(ctx context.Context, s *session, wanted map[string]cloud.Reference, vms []vm, paths []string, destroyed bool) ([]vm, error) {
+	found := identities(vms)
+	at := d.seen.of(slices.Collect(maps.Keys(wanted)))
+	maps.DeleteFunc(at, func(_ types.ManagedObjectReference, at sighting) bool {
+		return found[at.id] || at.destroyed && !destroyed
+	})
+	more, err := s.these(ctx, d.page, slices.SortedFunc(maps.Keys(at), byValue), paths)
+	for _, m := range more {
+		if m.unreadable() {
+			m.indexed = wanted[at[bare(m.ref)].id]
+		}
+		vms = append(vms, m)
+	}
+	return vms, err
+}
+
+// identities are the machines that the VMs are, or whose UUID they were found by.
+func identities(vms []vm) map[string]bool {
+	all := map[string]bool{}
+	for _, m := range vms {
+		all[m.identity()] = true
+		if m.indexed.Token != "" {
+			all[identityOf(m.indexed.Token)] = true
+		}
+	}
+	return all
+}
+
 // Probe reads what only a session may.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	var info cloud.Info
 	err := d.vcenter.with(ctx, func(s *session) error {
 		_, err := methods.CurrentTime(ctx, s, &types.CurrentTime{This: vim25.ServiceInstance})
 		if err == nil {
+			info.Place = fmt.Sprintf("vsphere:%s:%s", s.content.About.InstanceUuid, s.datacenter.Value)
 			info.FailureDomains, err = d.placeNames(ctx, s)
 		}
 		return err
@@ -283,14 +339,33 @@ func (d *driver) list(ctx context.Context, s *session) (pending map[string]cloud
 	if err != nil {
 		return nil, nil, err
 	}
-	var refs []types.ManagedObjectReference
+	remembered := d.seen.all()
+	refs := map[types.ManagedObjectReference]bool{}
+	for ref := range remembered {
+		refs[ref] = true
+	}
 	for _, m := range all {
 		if m.identity() != "" {
-			refs = append(refs, m.ref)
+			refs[bare(m.ref)] = true
 		}
 	}
-	vms, err = s.these(ctx, d.page, refs, stateProperties())
+	vms, err = d.look(ctx, s, slices.SortedFunc(maps.Keys(refs), byValue), remembered)
 	return pending, vms, err
+}
+
+// look reads VMs, and proves of those that were seen before and are not found that they are gone.
+func (d *driver) look(ctx context.Context, s *session, refs []types.ManagedObjectReference, seen map[types.ManagedObjectReference]sighting) ([]vm, error) {
+	vms, err := s.these(ctx, d.page, refs, stateProperties())
+	if err != nil {
+		return nil, err
+	}
+	vanished := maps.Clone(seen)
+	for i := range vms {
+		vms[i].indexed = seen[bare(vms[i].ref)].tags
+		delete(vanished, bare(vms[i].ref))
+	}
+	d.seen.note(vms)
+	return vms, d.proveGone(ctx, s, vanished)
 }
 
 // judge says what all machines are, and sees to their groups, tags and attributes.
@@ -323,24 +398,45 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 		if err != nil {
 			return err
 		}
-		there := map[string]bool{}
 		found := d.merge(vms, pending)
-		for _, r := range found {
-			there[identityOf(r.Token)] = true
-		}
-		for id := range wanted {
-			if there[id] {
-				continue
-			}
-			if err := d.clones.suspect(ctx, s, d.page, id); err != nil {
-				return err
-			}
-			d.removals.forget(id)
+		if err := d.concludeAbsent(ctx, s, wanted, found); err != nil {
+			return err
 		}
 		all = slices.DeleteFunc(found, func(r cloud.Resource) bool { return wanted[identityOf(r.Token)].Token == "" })
 		return nil
 	})
 	return all, err
+}
+
+// concludeAbsent returns an error as long as a machine that is not among what was found may have a VM, or get one.
+func (d *driver) concludeAbsent(ctx context.Context, s *session, wanted map[string]cloud.Reference, found []cloud.Resource) error {
+	there := map[string]bool{}
+	for _, r := range found {
+		there[identityOf(r.Token)] = true
+	}
+	var absent, recorded []string
+	known := d.seen.known(slices.Collect(maps.Keys(wanted)))
+	for _, id := range slices.Sorted(maps.Keys(wanted)) {
+		switch {
+		case there[id]:
+			continue
+		case wanted[id].ProviderID != "" || known[id]:
+			recorded = append(recorded, id)
+		}
+		absent = append(absent, id)
+	}
+	for _, id := range absent {
+		if err := d.clones.suspect(ctx, s, d.page, id, d.clones.templatesSeen()); err != nil {
+			return err
+		}
+	}
+	if err := d.proveAbsent(ctx, s, recorded); err != nil {
+		return err
+	}
+	for _, id := range absent {
+		d.removals.forget(id)
+	}
+	return nil
 }
 
 // merge returns the VMs, and of the clones those that are none yet. Two VMs of one machine get two IDs.
@@ -384,6 +480,11 @@ func (m vm) resource(id string, addresses choice) cloud.Resource {
 	}
 	r.Token, r.OwnershipID = m.tags()
 	r.CreatedAt, _ = m.properties["config.createDate"].(time.Time)
+	for _, a := range r.Addresses {
+		if a.Type == clusterv1.MachineInternalIP { // the name is Drover's own
+			r.GuestReported = append(r.GuestReported, a.Address)
+		}
+	}
 	return r
 }
 

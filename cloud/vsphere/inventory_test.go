@@ -21,6 +21,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/conformance"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // own makes all VMs of the simulator machines, and returns their references.
@@ -56,7 +57,12 @@ func TestPages(t *testing.T) {
 	calls = v.counted(func() { found, err = d.Describe(t.Context(), refs[:maxBatch]) })
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(HaveLen(maxBatch))
-	g.Expect(calls).To(Equal(map[string]int{"RetrievePropertiesEx": 2, "ContinueRetrievePropertiesEx": 4}), "many are found by one look")
+	g.Expect(calls).To(Equal(map[string]int{"RetrievePropertiesEx": 1}), "many are where the listing found them")
+	calls = v.counted(func() { found, err = v.driver(t).Describe(t.Context(), refs[:maxBatch]) })
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(found).To(HaveLen(maxBatch))
+	g.Expect(calls["RetrievePropertiesEx"]).To(Equal(2), "without a listing, by one look at all")
+	g.Expect(calls).NotTo(HaveKey("FindAllByUuid"))
 	calls = v.counted(func() { found, err = d.Describe(t.Context(), refs[:2]) })
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(HaveLen(2))
@@ -106,6 +112,7 @@ func TestAddresses(t *testing.T) {
 			{DeviceConfigId: -1, IpAddress: []string{"10.244.0.1"}},
 		}},
 	}}
+	g.Expect(m.resource("id", choice{}).GuestReported).To(Equal([]string{"192.0.2.10", "2001:db8::10"}), "the name is Drover's own")
 	g.Expect(m.addresses(choice{})).To(Equal([]clusterv1.MachineAddress{
 		{Type: clusterv1.MachineInternalIP, Address: "192.0.2.10"},
 		{Type: clusterv1.MachineInternalIP, Address: "2001:db8::10"},
@@ -129,7 +136,7 @@ func TestAddresses(t *testing.T) {
 
 func TestFaults(t *testing.T) {
 	g := NewWithT(t)
-	v := &vcenter{username: username, password: password}
+	v := &vcenter{redactor: driverkit.NewRedactor(password, username)}
 	for code, faults := range map[cloud.Code][]types.BaseMethodFault{
 		cloud.Unauthorized:  {&types.InvalidLogin{}, &types.NotAuthenticated{}, &types.NoPermission{}, &types.PasswordExpired{}},
 		cloud.NoCapacity:    {&types.InsufficientResourcesFault{}, &types.InsufficientMemoryResourcesFault{}, &types.NoDiskSpace{}, &types.NoCompatibleHost{}},
@@ -146,7 +153,7 @@ func TestFaults(t *testing.T) {
 		}
 	}
 	e := v.faultError("CloneVM_Task", &types.InvalidArgument{InvalidProperty: "spec.location"}, "user "+username+" may not, with "+password)
-	g.Expect(e.Message).To(Equal("CloneVM_Task: InvalidArgument (spec.location): user [username] may not, with [password]"))
+	g.Expect(e.Message).To(Equal("CloneVM_Task: InvalidArgument (spec.location): user [credential] may not, with [credential]"))
 	g.Expect(v.faultError("CloneVM_Task", nil, "").Code).To(Equal(cloud.Unknown))
 }
 
@@ -164,6 +171,7 @@ func TestBounded(t *testing.T) {
 		after  time.Duration
 	}{
 		"throttled":    {status: 429, header: http.Header{"Retry-After": {"7"}}, code: cloud.Throttled, after: 7 * time.Second},
+		"for long":     {status: 503, header: http.Header{"Retry-After": {"99999999999999999999"}}, code: cloud.Unavailable, after: 24 * time.Hour},
 		"out of order": {status: 503, header: http.Header{"Retry-After": {"never"}}, code: cloud.Unavailable},
 		"a proxy":      {status: 407, code: cloud.Unknown},
 		"forbidden":    {status: 403, code: cloud.Unauthorized},

@@ -19,6 +19,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // automation is somebody else's session of the Automation API.
@@ -191,7 +192,7 @@ func TestAutomationSession(t *testing.T) {
 // answers nothing is shown.
 func TestRefusals(t *testing.T) {
 	g := NewWithT(t)
-	v := &vcenter{username: username, password: password}
+	v := &vcenter{redactor: driverkit.NewRedactor(password, username)}
 	refuse := func(status int, body string) error {
 		return v.refusal("GetTag", &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {"7"}}, Body: io.NopCloser(strings.NewReader(body))})
 	}
@@ -206,7 +207,7 @@ func TestRefusals(t *testing.T) {
 		for _, name := range names {
 			err := refuse(http.StatusBadRequest, `{"type": "com.vmware.vapi.std.errors.`+name+`", "value": {"messages": [{"default_message": "not with `+password+`"}, {"default_message": "inside"}]}}`)
 			g.Expect(cloud.CodeOf(err)).To(Equal(code), name)
-			g.Expect(err).To(MatchError(HaveSuffix("GetTag: " + name + ": not with [password]")))
+			g.Expect(err).To(MatchError(HaveSuffix("GetTag: " + name + ": not with [credential]")))
 		}
 	}
 	for status, code := range map[int]cloud.Code{

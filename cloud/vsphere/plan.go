@@ -62,7 +62,11 @@ func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMach
 	if err != nil {
 		return nil, &cloud.Error{Code: cloud.InvalidSpec, Message: "the machine's fields can't be read", Err: err}
 	}
-	return d.plans.Get(ctx, string(kind), func(ctx context.Context) (*plan, error) { return d.resolve(ctx, s, where.of(spec), where) })
+	p, err := d.plans.Get(ctx, string(kind), func(ctx context.Context) (*plan, error) { return d.resolve(ctx, s, where.of(spec), where) })
+	if err == nil {
+		d.clones.met(p.template.ref)
+	}
+	return p, err
 }
 
 // resolve is for a machine whose fields say already what its failure domain has names for.

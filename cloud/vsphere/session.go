@@ -20,15 +20,11 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-const (
-	// maxAnswer bounds what is read of an answer, in bytes. A page of VMs is far below it.
-	maxAnswer = 64 << 20
-	// loginPause is how long refused credentials are not tried again: vCenter locks a user out who fails 5 times within
-	// 3 minutes (the default of its lockout policy), and then also where the password is right.
-	loginPause = time.Minute
-)
+// maxAnswer bounds what is read of an answer, in bytes. A page of VMs is far below it.
+const maxAnswer = 64 << 20
 
 // vcenter is an account's connection. It has one session, which all callers share: made by the first of them while the
 // others wait, kept alive by its listings or its stream, and made anew when vCenter knows it no more. It is never logged out:
@@ -36,15 +32,18 @@ const (
 type vcenter struct {
 	url                            *url.URL
 	username, password, datacenter string
+	redactor                       driverkit.Redactor
 	transport                      http.RoundTripper
 	automation                     automation
+	logins                         driverkit.LoginGuard
 
-	turn     chan struct{} // held while the session is made
-	mu       sync.Mutex
-	current  *session
-	first    time.Time // of the first login, by vCenter's clock
-	refused  error     // of the last login
-	refusedA time.Time
+	turn    chan struct{} // held while the session is made
+	mu      sync.Mutex
+	current *session
+	first   time.Time // of the first login, by vCenter's clock
+	// instance and place are the vCenter's UUID and the datacenter, as the first session had them.
+	instance string
+	place    types.ManagedObjectReference
 }
 
 // session is one login, and what belongs to it alone.
@@ -52,6 +51,7 @@ type session struct {
 	*vcenter
 	soap       *soap.Client
 	content    types.ServiceContent
+	user       types.UserSession
 	datacenter types.ManagedObjectReference
 	// view holds all VMs of the datacenter.
 	view types.ManagedObjectReference
@@ -66,6 +66,7 @@ func newVCenter(a *infrav1.VSphereAccount, username, password string, transport 
 	}
 	return &vcenter{
 		url: u, username: username, password: password, datacenter: a.Datacenter,
+		redactor:  driverkit.NewRedactor(password, username),
 		transport: transport, turn: make(chan struct{}, 1), automation: automation{turn: make(chan struct{}, 1)},
 	}, nil
 }
@@ -95,7 +96,7 @@ func (v *vcenter) connect(ctx context.Context) (*session, error) {
 	}
 	s := v.session()
 	if s == nil {
-		if err := v.mayLogin(); err != nil {
+		if err := v.logins.Allow(); err != nil {
 			return nil, err
 		}
 		var err error
@@ -131,30 +132,12 @@ func (v *vcenter) drop(s *session) {
 	}
 }
 
-// mayLogin returns the last refusal as long as it is fresh.
-func (v *vcenter) mayLogin() error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.refused != nil && time.Since(v.refusedA) < loginPause {
-		return v.refused
-	}
-	return nil
-}
-
-// noteRefusal remembers that the credentials were refused.
-func (v *vcenter) noteRefusal(err error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if cloud.CodeOf(err) == cloud.Unauthorized {
-		v.refused, v.refusedA = err, time.Now()
-	}
-}
-
 // client makes one with a cookie jar of its own: vCenter refuses a login under the cookie of another session. judge returns an error for
 // what is no answer of vCenter's, or a refusal.
 func (v *vcenter) client(judge func(operation string, resp *http.Response) error) *soap.Client {
 	client := soap.NewClient(v.url, false)
-	client.Transport, client.UserAgent = answers{v.transport, judge}, "drover"
+	plain := driverkit.Client(answers{v.transport, judge})
+	client.Transport, client.CheckRedirect, client.UserAgent = plain.Transport, plain.CheckRedirect, "drover"
 	return client
 }
 
@@ -168,27 +151,61 @@ func (v *vcenter) login(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	s.content = content.Returnval
-	if s.content.SessionManager == nil || s.content.SearchIndex == nil || s.content.ViewManager == nil || s.content.TaskManager == nil {
+	if c := s.content; c.SessionManager == nil || c.SearchIndex == nil || c.ViewManager == nil || c.TaskManager == nil ||
+		c.AuthorizationManager == nil || c.About.InstanceUuid == "" {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "the server is no vCenter")
 	}
-	answer, err := methods.Login(ctx, s, &types.Login{This: *s.content.SessionManager, UserName: v.username, Password: v.password, Locale: "en_US"})
-	if err != nil {
-		v.noteRefusal(err)
+	if err := v.sameInstance(s.content.About.InstanceUuid); err != nil {
 		return nil, err
 	}
+	answer, err := methods.Login(ctx, s, &types.Login{This: *s.content.SessionManager, UserName: v.username, Password: v.password, Locale: "en_US"})
+	v.logins.Done(err)
+	if err != nil {
+		return nil, err
+	}
+	s.user = answer.Returnval
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.first.IsZero() {
-		v.first = answer.Returnval.LoginTime
+		v.first, v.instance = s.user.LoginTime, s.content.About.InstanceUuid
 	}
-	v.current, v.refused = s, nil
+	v.current = s
 	return s, nil
+}
+
+// sameInstance returns Conflict where another vCenter answers than the one that the account has a session with, or had: it does
+// not get the credentials, and its machines are not the account's.
+func (v *vcenter) sameInstance(id string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.instance == "" || v.instance == id {
+		return nil
+	}
+	return cloud.Errorf(cloud.Conflict, "the server is now the vCenter instance %s, and was %s: machines of the one can't be seen in the other; make a CloudAccount for the new one",
+		v.redactor.Clean(id, 64), v.redactor.Clean(v.instance, 64))
+}
+
+// sameDatacenter is sameInstance for the datacenter, which another one of its name may have replaced.
+func (v *vcenter) sameDatacenter(ref types.ManagedObjectReference) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.place.Value == "" {
+		v.place = ref
+	}
+	if v.place == ref {
+		return nil
+	}
+	return cloud.Errorf(cloud.Conflict, "datacenter %q is now %s, and was %s: machines of the one can't be seen in the other; make a CloudAccount for the new one",
+		cloud.Clip(v.datacenter, 512), v.redactor.Clean(ref.Value, 64), v.place.Value)
 }
 
 // open finds the datacenter and makes the view of its VMs, which lives as long as the session.
 func (s *session) open(ctx context.Context) error {
 	datacenter, err := s.find(ctx, "datacenter", s.vcenter.datacenter)
 	if err != nil {
+		return err
+	}
+	if err := s.sameDatacenter(bare(datacenter)); err != nil {
 		return err
 	}
 	view, err := methods.CreateContainerView(ctx, s, &types.CreateContainerView{

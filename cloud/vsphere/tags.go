@@ -153,7 +153,7 @@ func (s *session) attach(ctx context.Context, tag string, vms []vm) error {
 		return json.Unmarshal(body.Bytes(), &told)
 	})
 	if err == nil && len(told.Value.Errors) > 0 {
-		return cloud.Errorf(cloud.Conflict, "AttachTag: %s", s.safe(told.Value.Errors[0].DefaultMessage))
+		return cloud.Errorf(cloud.Conflict, "AttachTag: %s", s.redactor.Clean(told.Value.Errors[0].DefaultMessage, maxWords))
 	}
 	return err
 }

@@ -3,6 +3,7 @@
 package vsphere
 
 import (
+	"cmp"
 	"crypto/tls"
 	"encoding/pem"
 	"maps"
@@ -47,6 +48,8 @@ type vcsim struct {
 	calls   map[string]int
 	// template is what items of content libraries hold.
 	template types.ManagedObjectReference
+	// permissions are what the driver's user may see.
+	permissions standin.Permissions
 	// fault spoils a call; nil: none.
 	fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)
 }
@@ -88,6 +91,7 @@ func startAt(t testing.TB, address string, vms int) *vcsim {
 			},
 		},
 	}
+	v.permissions.Exists = func(ref types.ManagedObjectReference) bool { return v.Context.Map.Get(ref) != nil }
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
 	config, err := trust(v.account.VSphere)
@@ -119,7 +123,9 @@ func (v *vcsim) RoundTrip(req *http.Request) (*http.Response, error) {
 	fault := v.fault
 	v.mu.Unlock()
 	send := func() (*http.Response, error) {
-		resp, err := standin.Poll(req, func(req *http.Request) (*http.Response, error) { return v.send(req, class) })
+		resp, err := standin.Poll(req, func(req *http.Request) (*http.Response, error) {
+			return v.permissions.Filter(req, operation, func(req *http.Request) (*http.Response, error) { return v.send(req, class) })
+		})
 		return v.amend(operation, resp, err)
 	}
 	if fault != nil {
@@ -284,6 +290,8 @@ type heldVM struct {
 	*simulator.VirtualMachine
 	released chan struct{} // nil: at once
 	fault    types.BaseMethodFault
+	user     string                        // whose the tasks are; "": the driver's
+	entity   *types.ManagedObjectReference // what the tasks say that they are for; nil: nothing that there is
 
 	mu           sync.Mutex
 	sent         []types.VirtualMachineCloneSpec // what vCenter was asked for, as it arrived
@@ -327,12 +335,22 @@ func (m *heldVM) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) so
 			return inner.Info.Result, nil
 		})
 	task.Info.DescriptionId = "VirtualMachine.cloneVm"
-	return &methods.CloneVM_TaskBody{Res: &types.CloneVM_TaskResponse{Returnval: task.Run(ctx)}}
+	task.Info.Reason = &types.TaskReasonUser{UserName: cmp.Or(m.user, username)}
+	ref := task.Run(ctx)
+	if m.entity != nil {
+		ctx.WithLock(task, func() { task.Info.Entity = m.entity })
+	}
+	return &methods.CloneVM_TaskBody{Res: &types.CloneVM_TaskResponse{Returnval: ref}}
 }
 
 // hold keeps clones between their call and the inventory until release is called.
-func (v *vcsim) hold(t testing.TB) (release func()) {
-	held := v.replace(func(held *heldVM) { held.released = make(chan struct{}) })
+func (v *vcsim) hold(t testing.TB, edit ...func(*heldVM)) (release func()) {
+	held := v.replace(func(held *heldVM) {
+		held.released = make(chan struct{})
+		for _, e := range edit {
+			e(held)
+		}
+	})
 	v.turn.Lock()
 	defer v.turn.Unlock()
 	v.held = true

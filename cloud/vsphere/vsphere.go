@@ -153,6 +153,7 @@ type driver struct {
 	idle     time.Duration // how long vCenter is waited for while none does
 	identity string
 	clones   clones
+	seen     sightings
 	removals removals
 	groups   groups
 	tagged   settled // with the tags of their own

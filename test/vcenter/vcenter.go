@@ -65,10 +65,11 @@ type VCenter struct {
 	URL string
 	CA  []byte
 
-	options Options
-	model   *simulator.Model
-	server  *simulator.Server
-	door    *httptest.Server
+	options     Options
+	permissions Permissions
+	model       *simulator.Model
+	server      *simulator.Server
+	door        *httptest.Server
 
 	faulty sync.Mutex
 	faults []*injected
@@ -97,6 +98,7 @@ func Start(o Options) (*VCenter, error) {
 	model.Service.Context.Map.SessionManager().ValidLogin = func(req *types.Login) bool {
 		return req.UserName == v.options.Username && req.Password == v.options.Password
 	}
+	v.permissions.Exists = func(ref types.ManagedObjectReference) bool { return model.Service.Context.Map.Get(ref) != nil }
 	inner := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: v.server.URL.Host})
 	inner.Transport = door{v}
 	inner.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) } // it hangs up
@@ -131,7 +133,9 @@ func (d door) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	return d.fault(operation, false).spoil(req, func(req *http.Request) (*http.Response, error) {
-		return Poll(req, func(req *http.Request) (*http.Response, error) { return d.send(req, operation) })
+		return Poll(req, func(req *http.Request) (*http.Response, error) {
+			return d.permissions.Filter(req, operation, func(req *http.Request) (*http.Response, error) { return d.send(req, operation) })
+		})
 	})
 }
 
