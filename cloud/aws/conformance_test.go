@@ -58,6 +58,7 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 	t.Parallel()
 	options.Keys, options.PageSize, options.Boot, options.Stop = testKeys(), 50, 50*time.Millisecond, 50*time.Millisecond
 	stub := ec2stub.New(t, options)
+	stub.Beside(ec2stub.New(t, ec2stub.Options{Keys: map[string]string{otherKey: otherSecret}}))
 	row := Cloud()
 	row.Traits.ReadLag, row.Traits.TerminationTime = options.Lag, options.Stop // the row's own are for EC2's bad days, and for guests that shut down
 	refused := func(code cloud.Code, offeringToo bool, edit func(*infrav1.AWSMachine)) conformance.Refused {
@@ -90,6 +91,10 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 		Foreign: func(testing.TB) func() bool {
 			_, alive := stub.Launch(map[string]string{"team": "others"})
 			return alive
+		},
+		OtherPlace: &conformance.Place{Credentials: otherCredentials()},
+		Late: func(testing.TB) func() {
+			return stub.Inject(ec2stub.Fault{Operation: "RunInstances", Late: true, Delay: 100 * time.Millisecond})
 		},
 		Left: func(_ testing.TB, owner string) []string { return stub.Left(cloud.TagOwnership, owner) },
 	})

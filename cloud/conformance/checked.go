@@ -84,8 +84,12 @@ func (c *checked) error(method string, err error) {
 		return
 	}
 	var e *cloud.Error
+	var queued *cloud.Queued
 	if !errors.As(err, &e) {
-		c.t.Errorf("%s: the error is %T, not *cloud.Error: %v", method, err, err)
+		if errors.As(err, &queued) {
+			return
+		}
+		c.t.Errorf("%s: the error is %T, neither *cloud.Error nor *cloud.Queued: %v", method, err, err)
 		return
 	}
 	if !slices.Contains(codes(), e.Code) {

@@ -32,13 +32,23 @@ func (s *suite) create() {
 	})
 }
 
-// createWhereAsked asks for each failure domain.
+// createWhereAsked asks for each failure domain in which the machine can be.
 func (s *suite) createWhereAsked() {
 	info, err := s.driver.Probe(s.Context())
 	if err != nil {
 		s.Fatalf("Probe: %v", err)
 	}
-	for _, domain := range info.FailureDomains {
+	domains := info.FailureDomains
+	if placer, able := s.driver.(*checked).Driver.(cloud.Placer); able {
+		own, err := placer.FailureDomains(s.Context(), s.Machine)
+		if err != nil || slices.Contains(own, "") {
+			s.Fatalf("FailureDomains: %q, %v", own, err)
+		}
+		if len(own) > 0 {
+			domains = own
+		}
+	}
+	for _, domain := range domains {
 		req := s.request(s.token())
 		req.FailureDomain = domain
 		if made := s.ensure(req); made.FailureDomain != domain {

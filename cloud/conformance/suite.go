@@ -42,9 +42,13 @@ func Run(t *testing.T, target Target) {
 		{"create", alone, (*suite).create},
 		{"create is idempotent", alone, (*suite).createIsIdempotent},
 		{"injected errors", alone, (*suite).injected},
+		{"create in progress", alone, (*suite).createInProgress},
 		{"list", alone, (*suite).list},
 		{"delete", alone, (*suite).delete},
 		{"probe", together, (*suite).probe},
+		{"place", together, (*suite).place},
+		{"turn too late", together, (*suite).turnTooLate},
+		{"dead connection", together, (*suite).deadConnection},
 		{"offering", together, (*suite).offering},
 		{"create where asked", together, (*suite).createWhereAsked},
 		{"create in parallel", together, (*suite).createInParallel},
@@ -95,7 +99,7 @@ func newSuite(t *testing.T, target Target) *suite {
 func (s *suite) newDriver(credentials map[string][]byte) cloud.Driver {
 	s.Helper()
 	c := &checked{t: s.T}
-	for _, values := range []map[string][]byte{s.Credentials, s.BadCredentials} {
+	for _, values := range []map[string][]byte{s.Credentials, s.BadCredentials, credentials} {
 		for _, value := range values {
 			c.secrets = append(c.secrets, string(value))
 		}

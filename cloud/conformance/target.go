@@ -42,11 +42,22 @@ type Target struct {
 	// Inject makes every create fail at the endpoint with the code, until undo is called: one hook for each code that the
 	// endpoint can produce, beyond Refused and BadCredentials.
 	Inject map[cloud.Code]func(testing.TB) (undo func())
+	// OtherPlace is where other credentials lead, such as those of another account at the same endpoint.
+	OtherPlace *Place
+	// Late has the endpoint answer no create, and carry it out some time after, until undo is called.
+	Late func(testing.TB) (undo func())
 	// Foreign makes an instance that carries none of our tags, behind the driver's back. alive tells whether it is still
 	// there as it was.
 	Foreign func(testing.TB) (alive func() bool)
 	// Left lists, behind the driver's back, all that exists and carries the ownership ID; terminated instances apart.
 	Left func(t testing.TB, ownershipID string) []string
+}
+
+// Place is somewhere else.
+type Place struct {
+	// Account, where it differs in more than its credentials.
+	Account     *infrav1.CloudAccountSpec
+	Credentials map[string][]byte
 }
 
 // Refused is a machine that the cloud must refuse.

@@ -16,6 +16,8 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
+const otherSecret = "marked-token-of-another-customer"
+
 // TestConformance runs the suite over real HTTP: against a cloud that reads its own writes, and against one that lags.
 func TestConformance(t *testing.T) {
 	t.Run("consistent", func(t *testing.T) { conform(t, 0, 250) })
@@ -27,7 +29,7 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 	admin := newCloud(t, simulator.Options{Settings: simulator.Settings{
 		BootMin: ms(20), BootMax: ms(100), Stop: ms(50), PageSize: 100, Throttle: simulator.ThrottleNone,
 		ConsistencyLag: simulator.Duration{Duration: lag},
-	}})
+	}, Accounts: []simulator.AccountOptions{{Name: "default", Tokens: []string{secret}}, {Name: "other", Tokens: []string{otherSecret}}}})
 	row := simulated.Cloud("")
 	row.Traits.ReadLag = lag // the row's own is for the worst that the simulator can be told to be
 	machine := func(edit func(*infrav1.SimulatedMachine)) *infrav1.CloudMachineFields {
@@ -49,12 +51,18 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 			"other domain":  {Machine: machine(func(*infrav1.SimulatedMachine) {}), FailureDomain: "sim-9z", Code: cloud.InvalidSpec},
 			"wrong CPU":     {Machine: machine(func(m *infrav1.SimulatedMachine) { m.Image = "node-image-arm64" }), Code: cloud.InvalidSpec},
 		},
-		Machines: machines,
-		Patience: 20 * time.Second,
-		Calls:    conformance.Calls{Page: 100},
-		Inject:   injections(admin),
-		Foreign:  func(t testing.TB) func() bool { return foreign(t, admin) },
-		Left:     func(t testing.TB, owner string) []string { return left(t, admin, owner) },
+		Machines:   machines,
+		Patience:   20 * time.Second,
+		Calls:      conformance.Calls{Page: 100},
+		Inject:     injections(admin),
+		OtherPlace: &conformance.Place{Credentials: map[string][]byte{"token": []byte(otherSecret)}},
+		Late: func(t testing.TB) func() {
+			id, err := admin.AddFault(t.Context(), simulator.Fault{Kind: simulator.Late, Operation: wire.RunInstances, Delay: ms(100)})
+			must(t, err)
+			return func() { must(t, admin.RemoveFault(t.Context(), id)) }
+		},
+		Foreign: func(t testing.TB) func() bool { return foreign(t, admin) },
+		Left:    func(t testing.TB, owner string) []string { return left(t, admin, owner) },
 	})
 }
 

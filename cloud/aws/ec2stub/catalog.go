@@ -132,7 +132,7 @@ func (c *Cloud) describeSecurityGroups(form url.Values) (any, *failure) {
 
 func (c *Cloud) describeAvailabilityZones(url.Values) (any, *failure) {
 	var out zonesResponse
-	for _, zone := range zones {
+	for _, zone := range c.zones {
 		out.Zones = append(out.Zones, zoneItem{Name: zone, State: "available"})
 	}
 	return out, nil

@@ -78,6 +78,7 @@ type Cloud struct {
 	capacity  map[string]int // by zone; what is not in it has no bound
 	protected map[string]bool
 	expired   bool
+	zones     []string
 }
 
 // New starts a cloud that ends with the test.
@@ -91,7 +92,7 @@ func New(t interface{ Cleanup(func()) }, options Options) *Cloud {
 		},
 		resources: map[string]*rate.Limiter{"RunInstances": rate.NewLimiter(2, 1000), "TerminateInstances": rate.NewLimiter(20, 1000)},
 		queue:     newQueue(), keys: map[string]string{}, calls: map[string]int{}, instances: map[string]*instance{},
-		leftovers: map[string]*leftover{}, tokens: map[zonalToken]launch{}, capacity: map[string]int{}, protected: map[string]bool{},
+		leftovers: map[string]*leftover{}, tokens: map[zonalToken]launch{}, capacity: map[string]int{}, protected: map[string]bool{}, zones: zones,
 	}
 	maps.Copy(c.keys, options.Keys)
 	server := httptest.NewServer(c)
@@ -312,6 +313,13 @@ func (c *Cloud) SetQuota(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.options.Quota = n
+}
+
+// SetZones changes the zones that the region says it has; us-east-1a to c have subnets.
+func (c *Cloud) SetZones(names ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.zones = names
 }
 
 // SetLag changes Options.Lag.

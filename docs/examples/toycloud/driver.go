@@ -9,12 +9,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +22,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // Cloud is the row for cloud/registry.
@@ -47,6 +46,7 @@ func Cloud() cloud.Cloud {
 type driver struct {
 	endpoint, key string
 	client        *http.Client
+	secrets       driverkit.Redactor
 }
 
 func newDriver(config cloud.Config) (cloud.Driver, error) {
@@ -62,10 +62,7 @@ func newDriver(config cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &driver{endpoint: account.Endpoint, key: key, client: &http.Client{
-		Transport:     carrier, // all traffic goes through it
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	return &driver{endpoint: account.Endpoint, key: key, client: driverkit.Client(carrier), secrets: driverkit.NewRedactor(key)}, nil
 }
 
 // Identity: the toy cloud throttles an endpoint as a whole.
@@ -99,19 +96,25 @@ type page struct {
 }
 
 type catalog struct {
-	Zones  []string          `json:"zones"`
-	Sizes  map[string][2]int `json:"sizes"` // CPUs and GiB
-	Images map[string]string `json:"images"`
+	Account string            `json:"account"` // whose key it is
+	Zones   []string          `json:"zones"`
+	Sizes   map[string][2]int `json:"sizes"` // CPUs and GiB
+	Images  map[string]string `json:"images"`
 }
 
 type problem struct{ Problem string }
 
-// Probe reads the catalogue, which needs credentials and costs little.
+// Probe reads the catalogue, which needs credentials, costs little, and says whose they are.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	var c catalog
-	err := d.call(ctx, "GetCatalog", cloud.ClassRead, http.MethodGet, "/catalog", nil, &c)
+	if err := d.call(ctx, "GetCatalog", cloud.ClassRead, http.MethodGet, "/catalog", nil, &c); err != nil {
+		return cloud.Info{}, err
+	}
+	if c.Account == "" {
+		return cloud.Info{}, cloud.Errorf(cloud.Unknown, "GetCatalog: the answer does not say whose account this is")
+	}
 	slices.Sort(c.Zones)
-	return cloud.Info{Place: "toy:" + d.endpoint, FailureDomains: c.Zones}, err
+	return cloud.Info{Place: "toy:" + c.Account, FailureDomains: c.Zones}, nil
 }
 
 // FailureDomains: a machine may name its zone.
@@ -169,24 +172,23 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 func (d *driver) read(ctx context.Context, query url.Values) ([]cloud.Resource, error) {
 	var all []cloud.Resource
 	for _, kind := range []string{"/servers", "/volumes"} {
-		for next := ""; ; {
-			query.Set("after", next)
+		found, err := driverkit.Pages(ctx, "List"+kind, func(ctx context.Context, mark string) (found []cloud.Resource, next string, err error) {
+			query.Set("after", mark)
 			var p page
-			if err := d.call(ctx, "List"+kind, cloud.ClassRead, http.MethodGet, kind+"?"+query.Encode(), nil, &p); err != nil {
-				return nil, err
-			}
+			err = d.call(ctx, "List"+kind, cloud.ClassRead, http.MethodGet, kind+"?"+query.Encode(), nil, &p)
 			for _, s := range p.Servers {
-				all = append(all, instance(s))
+				found = append(found, instance(s))
 			}
 			for _, v := range p.Volumes {
-				all = append(all, cloud.Resource{Kind: cloud.KindDisk, ID: v.Name,
+				found = append(found, cloud.Resource{Kind: cloud.KindDisk, ID: v.Name,
 					Token: v.Labels[cloud.TagToken], OwnershipID: v.Labels[cloud.TagOwnership]})
 			}
-			if p.Next <= next { // the names are sorted: else it would go on for ever
-				break
-			}
-			next = p.Next
+			return found, p.Next, err
+		})
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, found...)
 	}
 	return all, nil
 }
@@ -258,15 +260,14 @@ func (d *driver) call(ctx context.Context, operation string, class cloud.Class, 
 	req.Header.Set("Authorization", "Bearer "+d.key)
 	resp, err := d.client.Do(req)
 	if err != nil {
-		return noAnswer(operation, err)
+		return d.secrets.NoAnswer(operation, err) // which leaves open whether something was done
 	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, 16<<20))
+	answer, err := d.secrets.ReadBody(operation, resp.Body, 16<<20)
 	if err != nil {
-		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": the answer broke off", Err: err}
+		return err
 	}
 	if resp.StatusCode >= 300 {
-		return refusal(operation, resp, answer)
+		return d.refusal(operation, resp, answer)
 	}
 	if json.Unmarshal(answer, out) != nil { // also what is no answer of the toy cloud at all
 		return cloud.Errorf(cloud.Unknown, "%s: the answer is not whole JSON (%d bytes)", operation, len(answer))
@@ -274,19 +275,8 @@ func (d *driver) call(ctx context.Context, operation string, class cloud.Class, 
 	return nil
 }
 
-// noAnswer leaves open whether something was done. What Drover's own transport says passes as it is.
-func noAnswer(operation string, err error) error {
-	if own, ok := errors.AsType[*cloud.Error](err); ok {
-		return own
-	}
-	if queued, ok := errors.AsType[*cloud.Queued](err); ok {
-		return queued
-	}
-	return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": no answer", Err: err}
-}
-
 // refusal turns a status into a code.
-func refusal(operation string, resp *http.Response, answer []byte) error {
+func (d *driver) refusal(operation string, resp *http.Response, answer []byte) error {
 	codes := map[int]cloud.Code{
 		401: cloud.Unauthorized, 403: cloud.QuotaExceeded, 404: cloud.NotFound, 409: cloud.Conflict,
 		422: cloud.InvalidSpec, 429: cloud.Throttled, 503: cloud.Unavailable, 507: cloud.NoCapacity,
@@ -296,9 +286,7 @@ func refusal(operation string, resp *http.Response, answer []byte) error {
 	if json.Unmarshal(answer, &p) != nil || !known {
 		return cloud.Errorf(cloud.Unknown, "%s: HTTP %d in words that are not the toy cloud's", operation, resp.StatusCode)
 	}
-	e := cloud.Errorf(code, "%s: %s", operation, p.Problem)
-	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && code == cloud.Throttled {
-		e.RetryAfter = time.Duration(seconds) * time.Second
-	}
+	e := cloud.Errorf(code, "%s: %s", operation, d.secrets.Clean(p.Problem, 512))
+	e.RetryAfter = driverkit.RetryAfter(code, resp.Header)
 	return e
 }

@@ -67,9 +67,10 @@ func say(w http.ResponseWriter, status int, answer any) {
 
 func offered() catalog {
 	return catalog{
-		Zones:  []string{"toy-b", "toy-a"},
-		Sizes:  map[string][2]int{"small": {2, 4}},
-		Images: map[string]string{"node-image": "amd64"},
+		Account: "customer-1",
+		Zones:   []string{"toy-b", "toy-a"},
+		Sizes:   map[string][2]int{"small": {2, 4}},
+		Images:  map[string]string{"node-image": "amd64"},
 	}
 }
 

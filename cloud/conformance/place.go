@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// place holds Info.Place to what the engine pins: there is one, it stays, it holds no secret, and it is another one for
+// credentials that lead elsewhere.
+func (s *suite) place() {
+	first, err := s.driver.Probe(s.Context())
+	if err != nil {
+		s.Fatalf("Probe: %v", err)
+	}
+	if first.Place == "" || strings.ContainsFunc(first.Place, func(r rune) bool { return r <= ' ' || r > '~' }) || len(first.Place) > 512 {
+		s.Errorf("the place is %q; it must be up to 512 printable characters", first.Place)
+	}
+	s.driver.(*checked).noSecret("Place", first.Place)
+	for name, driver := range map[string]cloud.Driver{"Probe again": s.driver, "a driver of the same account": s.newDriver(s.Credentials)} {
+		if again, err := driver.Probe(s.Context()); err != nil || again.Place != first.Place {
+			s.Errorf("%s: the place is %q, then %q (%v)", name, first.Place, again.Place, err)
+		}
+	}
+	if s.OtherPlace == nil {
+		s.leaveOut("credentials of another place")
+		return
+	}
+	elsewhere := *s
+	if s.OtherPlace.Account != nil {
+		elsewhere.Account = s.OtherPlace.Account
+	}
+	other, err := elsewhere.newDriver(s.OtherPlace.Credentials).Probe(s.Context())
+	if err != nil || other.Place == "" || other.Place == first.Place {
+		s.Errorf("credentials of another place lead to %q, as the account's lead to %q (%v)", other.Place, first.Place, err)
+	}
+}
+
+// turnTooLate has the carrier refuse a call whose turn in the rate limit comes too late: the engine must find its *Queued.
+func (s *suite) turnTooLate() {
+	made := s.ensure(s.request(s.token()))
+	late := func(req *http.Request, _ func() (*http.Response, error), _ func()) (*http.Response, error) {
+		closeBody(req)
+		return nil, &cloud.Queued{After: time.Minute}
+	}
+	for name, step := range map[string]struct {
+		class cloud.Class
+		do    func(context.Context) error
+	}{
+		"Ensure": {cloud.ClassCreate, func(ctx context.Context) error { _, err := s.driver.Ensure(ctx, s.request(s.token())); return err }},
+		"List":   {cloud.ClassRead, func(ctx context.Context) error { _, err := s.driver.List(ctx); return err }},
+		"Delete": {cloud.ClassDelete, func(ctx context.Context) error { return s.driver.Delete(ctx, []cloud.Resource{made})[0] }},
+		"Describe": {cloud.ClassRead, func(ctx context.Context) error {
+			_, err := s.driver.Describe(ctx, []cloud.Reference{s.reference(made)})
+			return err
+		}},
+	} {
+		happened, err := s.during(step.class, 0, late, step.do)
+		var queued *cloud.Queued
+		if happened && (!errors.As(err, &queued) || queued.After != time.Minute) {
+			s.Errorf("%s: the carrier's *Queued is not in the chain of %T: %v", name, err, err)
+		}
+	}
+}
+
+// createInProgress has the endpoint keep a create to itself and carry it out later: until the row's CreateHorizon is over, that
+// the driver shows nothing is not absence; and the create that is repeated meanwhile makes no second instance.
+func (s *suite) createInProgress() {
+	if s.Late == nil {
+		s.leaveOut("a create that takes effect after its answer was lost")
+		return
+	}
+	req := s.request(s.token())
+	undo := s.Late(s.T)
+	_, err := s.driver.Ensure(s.Context(), req)
+	undo()
+	s.wantCode(err, cloud.Unavailable, cloud.Unknown)
+	req.MaybeSent = true
+	made := s.ensure(req)
+	s.eventually("the instance is shown", func() bool {
+		found, err := s.driver.Describe(s.Context(), []cloud.Reference{s.reference(made)})
+		return err == nil && len(found) > 0
+	})
+	s.wantOne(req.Token, made.ID)
+}
+
+// callTime bounds a call in deadConnection.
+const callTime = 3 * time.Second
+
+// deadConnection has the network swallow what goes over the connections that there are: one call is lost, and no more.
+func (s *suite) deadConnection() {
+	base, ok := s.net.shared.(*http.Transport)
+	if !ok {
+		s.leaveOut("a connection that goes dead")
+		return
+	}
+	lines := &lines{dial: base.DialContext}
+	if lines.dial == nil {
+		lines.dial = new(net.Dialer).DialContext
+	}
+	mortal := base.Clone()
+	mortal.DialContext = lines.connect
+	mortal.HTTP2 = &http.HTTP2Config{SendPingTimeout: callTime / 6, PingTimeout: callTime / 6} // as the engine does, but sooner
+	s.Cleanup(mortal.CloseIdleConnections)
+	through := *s
+	through.net = &network{shared: mortal, t: s.T, calls: map[cloud.Class]int{}}
+	driver := through.newDriver(s.Credentials)
+	list := func() error {
+		ctx, cancel := context.WithTimeout(s.Context(), callTime)
+		defer cancel()
+		_, err := driver.List(ctx)
+		return err
+	}
+	s.eventually("the account is listed", func() bool { return list() == nil })
+	lines.cut()
+	if err := list(); err != nil {
+		s.wantCode(err, cloud.Unavailable, cloud.Unknown)
+	}
+	if err := list(); err != nil {
+		s.Errorf("a call after the one that was lost: %v", err)
+	}
+}
+
+// lines are a transport's connections, which may go dead together.
+type lines struct {
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	mu   sync.Mutex
+	open []*line
+}
+
+func (l *lines) connect(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := l.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	one := &line{Conn: conn, dead: make(chan struct{}), closed: make(chan struct{})}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open = append(l.open, one)
+	return one, nil
+}
+
+// cut lets those that there are go dead.
+func (l *lines) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, one := range l.open {
+		close(one.dead)
+	}
+	l.open = nil
+}
+
+// line is a connection. Once it is dead, what is sent is swallowed, and nothing comes.
+type line struct {
+	net.Conn
+	dead, closed chan struct{}
+	once         sync.Once
+}
+
+func (l *line) Write(p []byte) (int, error) {
+	select {
+	case <-l.dead:
+		return len(p), nil
+	default:
+		return l.Conn.Write(p)
+	}
+}
+
+func (l *line) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	select {
+	case <-l.dead:
+		<-l.closed
+		return 0, net.ErrClosed
+	default:
+		return n, err
+	}
+}
+
+func (l *line) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Conn.Close()
+}
