@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -46,13 +47,27 @@ func (r *CloudMachineReconciler) machineDeleted(ctx context.Context, o client.Ob
 	if !ok || m.Spec.CreationToken == "" || !watched(m, r.WatchFilterValue) {
 		return nil
 	}
-	sameAccount := func(other *infrav1.CloudMachine) bool {
-		return other.Namespace == m.Namespace && other.Spec.AccountRef == m.Spec.AccountRef
+	left, err := r.withToken(ctx, r.Client, m.Spec.CreationToken)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Forgetting a deleted CloudMachine failed")
+		return nil
 	}
-	sameToken := client.MatchingFields{machineByToken: m.Spec.CreationToken}
-	account := r.account(client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.AccountRef.Name})
-	if account != nil && len(r.list(ctx, sameAccount, sameToken)) == 0 {
-		account.Forget(m.Spec.CreationToken)
+	if account := r.account(client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.AccountRef.Name}); account != nil {
+		forget(account, m, left)
 	}
-	return r.list(ctx, nil, sameToken)
+	var requests []reconcile.Request
+	for i := range left {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&left[i])})
+	}
+	return requests
+}
+
+// forget ends the account's interest in a deleted machine's token, unless another machine of the account has it.
+func forget(account machineAccount, deleted *infrav1.CloudMachine, sameToken []infrav1.CloudMachine) {
+	for _, m := range sameToken {
+		if m.Namespace == deleted.Namespace && m.Spec.AccountRef == deleted.Spec.AccountRef {
+			return
+		}
+	}
+	account.Forget(deleted.Spec.CreationToken)
 }

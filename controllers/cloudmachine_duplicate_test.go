@@ -85,6 +85,26 @@ func TestWakesWithSameToken(t *testing.T) {
 	b.Expect(b.r.machineDeleted(t.Context(), duplicate)).To(HaveLen(1))
 }
 
+// TestDeletedIsForgotten: whatever ended a machine, a finalizer removed by hand included, the account watches it no longer; but one with
+// the same token in the same account is still watched.
+func TestDeletedIsForgotten(t *testing.T) {
+	t.Parallel()
+	objects := fleetOf("original")
+	deleted := copyOf(objects, "original", "team-a", "copy")
+	for name, c := range map[string]struct {
+		left      []infrav1.CloudMachine
+		forgotten int
+	}{
+		"alone":           {nil, 1},
+		"same account":    {[]infrav1.CloudMachine{*copyOf(objects, "original", "team-a", "original")}, 0},
+		"another account": {[]infrav1.CloudMachine{*copyOf(objects, "original", "team-b", "original")}, 1},
+	} {
+		a := &fakeAccount{}
+		forget(a, deleted, c.left)
+		NewWithT(t).Expect(a.forgot).To(HaveLen(c.forgotten), name)
+	}
+}
+
 // TestWebhookRefusesCopy: the API server refuses to create a copy in the first place; what a move or a restore brings passes,
 // because the original is not there.
 func TestWebhookRefusesCopy(t *testing.T) {

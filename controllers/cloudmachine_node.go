@@ -233,9 +233,10 @@ func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope
 		return false, 0, err
 	}
 	cluster := client.ObjectKeyFromObject(s.cluster)
-	machines := r.list(ctx, nil, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name})
+	machines := r.list(ctx, nil, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name},
+		client.UnsafeDisableDeepCopy)
 	if wait := r.removals.after(cluster, len(machines)); wait > 0 {
-		return true, jitter(wait), nil
+		return true, jitter(max(wait, nodeHold)), nil // all that are held ask again, and only one has the next turn
 	}
 	return false, 0, r.deleteNodes(ctx, s, nodes, own)
 }

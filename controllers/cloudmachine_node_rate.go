@@ -10,6 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+// nodeHold is how long a Node that has to stay is left alone at least.
+const nodeHold = 15 * time.Second
+
 // nodeRemovals limits how fast the Nodes of VMs that are gone are removed from a cluster: when many vanish at once, the reason may
 // be another than their end, and a Node that is still there is one that nothing happened to. max(3, 10 %) of the cluster's machines a
 // minute is more than clouds lose on an ordinary day, and leaves people an hour or so to notice the rest. It does not slow what
