@@ -14,8 +14,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// place holds Info.Place to what the engine pins: there is one, it stays, it holds no secret, and it is another one for
-// credentials that lead elsewhere.
+// place holds Info.Place to what the engine pins: there is one, it stays, it holds no secret, and it
+// is another one for credentials that lead elsewhere.
 func (s *suite) place() {
 	first, err := s.driver.Probe(s.Context())
 	if err != nil {
@@ -44,7 +44,8 @@ func (s *suite) place() {
 	}
 }
 
-// turnTooLate has the carrier refuse a call whose turn in the rate limit comes too late: the engine must find its *Queued.
+// turnTooLate has the carrier refuse a call whose turn in the rate limit comes too late: the engine
+// must find its *Queued.
 func (s *suite) turnTooLate() {
 	made := s.ensure(s.request(s.token()))
 	late := func(req *http.Request, _ func() (*http.Response, error), _ func()) (*http.Response, error) {
@@ -71,8 +72,8 @@ func (s *suite) turnTooLate() {
 	}
 }
 
-// createInProgress has the endpoint keep a create to itself and carry it out later: until the row's CreateHorizon is over, that
-// the driver shows nothing is not absence; and the create that is repeated meanwhile makes no second instance.
+// createInProgress has the endpoint keep a create to itself and carry it out later. The create that
+// is repeated meanwhile makes no second instance.
 func (s *suite) createInProgress() {
 	if s.Late == nil {
 		s.leaveOut("a create that takes effect after its answer was lost")
@@ -95,7 +96,8 @@ func (s *suite) createInProgress() {
 // callTime bounds a call in deadConnection.
 const callTime = 3 * time.Second
 
-// deadConnection has the network swallow what goes over the connections that there are: one call is lost, and no more.
+// deadConnection has the network swallow what goes over the connections that there are: one call is
+// lost, and no more.
 func (s *suite) deadConnection() {
 	base, ok := s.net.shared.(*http.Transport)
 	if !ok {
@@ -108,7 +110,8 @@ func (s *suite) deadConnection() {
 	}
 	mortal := base.Clone()
 	mortal.DialContext = lines.connect
-	mortal.HTTP2 = &http.HTTP2Config{SendPingTimeout: callTime / 6, PingTimeout: callTime / 6} // as the engine does, but sooner
+	// As the engine does, but sooner.
+	mortal.HTTP2 = &http.HTTP2Config{SendPingTimeout: callTime / 6, PingTimeout: callTime / 6}
 	s.Cleanup(mortal.CloseIdleConnections)
 	through := *s
 	through.net = &network{shared: mortal, t: s.T, calls: map[cloud.Class]int{}}

@@ -42,7 +42,7 @@ type Target struct {
 	// Inject makes every create fail at the endpoint with the code, until undo is called: one hook for each code that the
 	// endpoint can produce, beyond Refused and BadCredentials.
 	Inject map[cloud.Code]func(testing.TB) (undo func())
-	// OtherPlace is where other credentials lead, such as those of another account at the same endpoint.
+	// OtherPlace is where other credentials lead, such as another account's at the same endpoint.
 	OtherPlace *Place
 	// Late has the endpoint answer no create, and carry it out some time after, until undo is called.
 	Late func(testing.TB) (undo func())
