@@ -55,10 +55,9 @@ func (d *driver) podLog(ctx context.Context, pod string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer text.Close()
-	all, err := io.ReadAll(io.LimitReader(text, consoleBytes))
-	if err != nil {
-		return nil, text.broken(err)
-	}
-	return all, nil
+	end := struct { // a kubelet may send more than it was asked for
+		io.Reader
+		io.Closer
+	}{io.LimitReader(text, consoleBytes), text}
+	return text.redactor.ReadBody(op.name, end, consoleBytes)
 }

@@ -27,8 +27,6 @@ import (
 const (
 	// pageSize is how many objects are asked for in one answer; a VM has some 10 KiB.
 	pageSize = 500
-	// maxPages ends a listing that a broken API server would never end: far more than any namespace holds.
-	maxPages = 10_000
 	// ofDrover selects all that carries Drover's tags, whoever's.
 	ofDrover = cloud.TagOwnership + "," + cloud.TagToken
 )
@@ -304,7 +302,10 @@ func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selecto
 		op.kind = "PartialObjectMetadataList"
 	}
 	query := url.Values{"labelSelector": {selector}, "limit": {strconv.Itoa(d.page)}}
-	for range maxPages {
+	all, err = driverkit.Pages(ctx, op.name, func(ctx context.Context, mark string) (kept []T, next string, err error) {
+		if mark != "" {
+			query.Set("continue", mark)
+		}
 		var page struct {
 			Metadata *metav1.ListMeta `json:"metadata"`
 			Items    []T              `json:"items"`
@@ -316,14 +317,12 @@ func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selecto
 			return nil, "", cloud.Errorf(cloud.Unknown, "%s: the answer has no metadata: does the endpoint belong to a Kubernetes API server?", op.name)
 		}
 		for i := range page.Items {
-			all = append(all, keep(&page.Items[i]))
+			kept = append(kept, keep(&page.Items[i]))
 		}
-		if page.Metadata.Continue == "" {
-			return all, page.Metadata.ResourceVersion, nil
-		}
-		query.Set("continue", page.Metadata.Continue)
-	}
-	return nil, "", cloud.Errorf(cloud.Unknown, "%s: the listing does not end", op.name)
+		version = page.Metadata.ResourceVersion
+		return kept, page.Metadata.Continue, nil
+	})
+	return all, version, err
 }
 
 // Delete removes VMs and volumes one by one, each by its name and UID, and the Secrets of many machines by one call. What a VM

@@ -15,6 +15,7 @@ import (
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // silence is how long a stream may say nothing. An API server gives a sign within a minute of a stream's begin and of the sign before, so
@@ -105,7 +106,7 @@ func (d *driver) awaitCDI(ctx context.Context, op operation) error {
 		select {
 		case <-ticks.C:
 		case <-ctx.Done():
-			return unanswered(op, ctx.Err(), "")
+			return driverkit.Redactor{}.NoAnswer(op.name, ctx.Err())
 		}
 		err := d.call(ctx, look, d.path(dataVolumes, ""), url.Values{"limit": {"1"}}, nil, nil)
 		switch {
@@ -172,7 +173,7 @@ func (f *following) listen(ctx context.Context, incoming <-chan news, silence ti
 			}
 			silent.Reset(time.Until(quiet.sign.Add(silence)))
 		case <-ctx.Done():
-			return unanswered(f.vmStream.op, ctx.Err(), "")
+			return driverkit.Redactor{}.NoAnswer(f.vmStream.op.name, ctx.Err())
 		}
 	}
 }

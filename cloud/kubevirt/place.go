@@ -66,7 +66,7 @@ func (d *driver) ask(ctx context.Context) (string, error) {
 	err := d.call(ctx, op, "api/v1/namespaces/"+metav1.NamespaceSystem, nil, nil, &system)
 	var answer statusError
 	switch {
-	case errors.As(err, &answer) && answer.http == http.StatusForbidden:
+	case errors.As(err, &answer) && answer.reason == metav1.StatusReasonForbidden:
 		return "kubevirt-ca:" + digest(d.ca) + ":" + d.namespace, nil
 	case err != nil:
 		return "", err

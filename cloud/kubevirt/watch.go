@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 const (
@@ -64,9 +65,14 @@ func (d *driver) watch(ctx context.Context, s *stream, version string, tell func
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
-			return unanswered(s.op, ctx.Err(), "")
+			return driverkit.Redactor{}.NoAnswer(s.op.name, ctx.Err())
 		case !worked && !lasted:
 			return cloud.Errorf(cloud.Unavailable, "%s: the stream has ended before its time, twice", s.op.name)
+		}
+		if time.Since(began) < cloud.StreamTime-time.Second { // cut off: it may go on elsewhere
+			if _, err := d.prove(ctx); err != nil {
+				return err
+			}
 		}
 		worked = lasted
 	}
@@ -100,7 +106,7 @@ func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell
 		case err != nil: // it has ended, as planned or cut off; an event that did not come whole comes again
 			return nil
 		}
-		n, err := s.hear(e, *version, answer.token)
+		n, err := s.hear(e, *version, answer.redactor)
 		if err != nil {
 			return err
 		}
@@ -110,7 +116,7 @@ func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell
 }
 
 // hear makes news of an event, which comes after a version.
-func (s *stream) hear(e metav1.WatchEvent, after, token string) (news, error) {
+func (s *stream) hear(e metav1.WatchEvent, after string, redactor driverkit.Redactor) (news, error) {
 	n := news{of: s, at: time.Now()}
 	kind := watch.EventType(e.Type)
 	if kind == watch.Error {
@@ -118,7 +124,7 @@ func (s *stream) hear(e metav1.WatchEvent, after, token string) (news, error) {
 		if json.Unmarshal(e.Object.Raw, &said) != nil || said.Kind != "Status" {
 			return n, cloud.Errorf(cloud.Unknown, "%s: the stream ends with an error that can't be read", s.op.name)
 		}
-		return n, refusedBy(s.op, int(said.Code), &said, http.Header{}, token)
+		return n, refusedBy(s.op, int(said.Code), &said, http.Header{}, redactor)
 	}
 	var err error
 	if n.version, n.change, err = s.read(kind, e.Object.Raw); err != nil {
