@@ -19,7 +19,8 @@ import (
 // maxAnswer bounds what is read of an answer, in bytes. A page of 500 VMs has some 5 MiB.
 const maxAnswer = 64 << 20
 
-// What an answer is asked to be: an object as it is, or its metadata alone, so that no Secret's content comes back.
+// What an answer is asked to be: an object as it is, or its metadata alone, so that no Secret's
+// content comes back.
 const (
 	wholeObject    = "application/json"
 	metadataOfOne  = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -31,8 +32,8 @@ type operation struct {
 	name   string
 	class  cloud.Class
 	method string
-	// accept is what the answer shall be; kind the object that it must be, for an answer of another kind is not the API
-	// server's.
+	// accept is what the answer shall be; kind the object that it must be, for an answer of another
+	// kind is not the API server's.
 	accept, kind string
 }
 
@@ -128,7 +129,8 @@ func (c *client) request(ctx context.Context, op operation, path string, query u
 // patch is a JSON patch, which is sent as it is.
 type patch []byte
 
-// understood reads an answer of success. A deletion may be answered with a Status or with what was deleted.
+// understood reads an answer of success. A deletion may be answered with a Status or with what was
+// deleted.
 func understood(op operation, text []byte, answer any) error {
 	var is metav1.TypeMeta
 	err := json.Unmarshal(text, &is)

@@ -18,8 +18,8 @@ import (
 // maxWords is how many bytes are shown of what the API server says.
 const maxWords = 1024
 
-// refused reads an answer other than success: the API server's own, which is a Status, or that of something before it, of
-// which no word is repeated.
+// refused reads an answer other than success: the API server's own, which is a Status, or that of
+// something before it, of which no word is repeated.
 func refused(op operation, resp *http.Response, text []byte, redactor driverkit.Redactor) error {
 	var said metav1.Status
 	if json.Unmarshal(text, &said) != nil || said.Kind != "Status" {
@@ -96,8 +96,9 @@ func codeOf(class cloud.Class, status int, said *metav1.Status) cloud.Code {
 	return cloud.Unknown
 }
 
-// forbidden tells apart what Kubernetes refuses alike: who has no right, what a quota leaves no room for, what a webhook of
-// somebody's does not like now, and what comes into a namespace that is being deleted.
+// forbidden tells apart what Kubernetes refuses alike: who has no right, what a quota leaves no
+// room for, what a webhook of somebody's does not like now, and what comes into a namespace that is
+// being deleted.
 func forbidden(said *metav1.Status) cloud.Code {
 	switch {
 	case strings.Contains(said.Message, "exceeded quota:"), strings.Contains(said.Message, "status unknown for quota:"):

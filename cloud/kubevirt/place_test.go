@@ -19,7 +19,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// cluster plays an API server without machines, whose kube-system has a UID; "" for one that may not be read.
+// cluster plays an API server without machines, whose kube-system has a UID; "" for one that may
+// not be read.
 type cluster struct {
 	*driver
 	uid          atomic.Value
@@ -64,7 +65,8 @@ func (c *cluster) follow(t *testing.T) error {
 	return c.Follow(t.Context(), func(cloud.Change) {})
 }
 
-// TestPlace: the place is the cluster's own answer, which is asked for once, and again when the watches have failed.
+// TestPlace: the place is the cluster's own answer, which is asked for once, and again when the
+// watches have failed.
 func TestPlace(t *testing.T) {
 	g := NewWithT(t)
 	c := newCluster(t, "uid-a")
@@ -80,7 +82,8 @@ func TestPlace(t *testing.T) {
 	g.Expect(c.asked.Load()).To(BeEquivalentTo(2), "the watches have failed")
 }
 
-// TestAnotherPlace: behind the same address is another cluster: nothing is read, made or deleted there, until it is the first one again.
+// TestAnotherPlace: behind the same address is another cluster: nothing is read, made or deleted
+// there, until it is the first one again.
 func TestAnotherPlace(t *testing.T) {
 	g := NewWithT(t)
 	c := newCluster(t, "uid-a")
@@ -113,7 +116,8 @@ func TestAnotherPlace(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// TestPlaceWithoutRight: where kube-system may not be read, the place is the authority that the API server's certificate is checked against.
+// TestPlaceWithoutRight: where kube-system may not be read, the place is the authority that the API
+// server's certificate is checked against.
 func TestPlaceWithoutRight(t *testing.T) {
 	g := NewWithT(t)
 	c := newCluster(t, "")
@@ -133,7 +137,8 @@ func TestPlaceWithoutRight(t *testing.T) {
 	g.Expect(info.Place).To(BeEmpty(), "what is before the API server is no cluster")
 }
 
-// TestPlaceAfterCut: a watch that is cut off may go on elsewhere: the cluster is asked for before it does.
+// TestPlaceAfterCut: a watch that is cut off may go on elsewhere: the cluster is asked for before
+// it does.
 func TestPlaceAfterCut(t *testing.T) {
 	g := NewWithT(t)
 	c := newCluster(t, "uid-a")

@@ -24,12 +24,13 @@ import (
 const (
 	// maxEvent bounds one event, in bytes. An API server takes no object of more than 3 MiB.
 	maxEvent = 8 << 20
-	// leastStream is how long a stream that works lives at least. One may be cut off as young as it is; where two in a row end sooner,
-	// streams don't work, and each would cost a call.
+	// leastStream is how long a stream that works lives at least. One may be cut off as young as it
+	// is; where two in a row end sooner, streams don't work, and each would cost a call.
 	leastStream = time.Second
 )
 
-// eventReader makes of an event's object as of which version it is, and the change that it is, if it is one.
+// eventReader makes of an event's object as of which version it is, and the change that it is, if
+// it is one.
 type eventReader func(kind watch.EventType, object []byte) (version string, change func() []string, err error)
 
 // stream is the watch of one kind.
@@ -54,8 +55,8 @@ type news struct {
 	err    error
 }
 
-// watch tells what becomes of a kind's objects after a version, for as long as ctx lasts and streams can be had. One that has ended, as
-// planned or cut off, is begun anew from where it was.
+// watch tells what becomes of a kind's objects after a version, for as long as ctx lasts and
+// streams can be had. One that has ended, as planned or cut off, is begun anew from where it was.
 func (d *driver) watch(ctx context.Context, s *stream, version string, tell func(news)) error {
 	for worked := true; ; {
 		began := time.Now()
@@ -78,9 +79,9 @@ func (d *driver) watch(ctx context.Context, s *stream, version string, tell func
 	}
 }
 
-// watchOnce reads one stream to its end, which is no error, and notes in version how far it came. The API server is asked to end it
-// in time, and for bookmarks: signs of how far it is, about once a minute and right before the end ("Watch bookmarks" in
-// Kubernetes' API concepts).
+// watchOnce reads one stream to its end, which is no error, and notes in version how far it came.
+// The API server is asked to end it in time, and for bookmarks: signs of how far it is, about once
+// a minute and right before the end ("Watch bookmarks" in Kubernetes' API concepts).
 func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell func(news)) error {
 	query := url.Values{
 		"watch": {"true"}, "labelSelector": {ofDrover}, "resourceVersion": {*version}, "allowWatchBookmarks": {"true"},
