@@ -6,21 +6,21 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // maxAnswer bounds what is read of an answer, in bytes. A page of 500 VMs has some 5 MiB.
 const maxAnswer = 64 << 20
 
-// What an answer is asked to be: an object as it is, or its metadata alone, so that no Secret's content comes back.
+// What an answer is asked to be: an object as it is, or its metadata alone, so that no Secret's
+// content comes back.
 const (
 	wholeObject    = "application/json"
 	metadataOfOne  = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -32,46 +32,39 @@ type operation struct {
 	name   string
 	class  cloud.Class
 	method string
-	// accept is what the answer shall be; kind the object that it must be, for an answer of another kind is not the API
-	// server's.
+	// accept is what the answer shall be; kind the object that it must be, for an answer of another
+	// kind is not the API server's.
 	accept, kind string
 }
 
 // client makes the account's calls, each once.
 type client struct {
 	endpoint
-	http http.Client
+	http *http.Client
 }
 
-func newClient(to endpoint, transport http.RoundTripper) *client {
-	return &client{endpoint: to, http: http.Client{
-		Transport: transport,
-		// A redirect would carry the credentials to elsewhere.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+func newClient(to endpoint, carrier http.RoundTripper) *client {
+	return &client{endpoint: to, http: driverkit.Client(carrier)}
 }
 
 // call makes one call. body is sent as JSON, or as it is where it is bytes; answer may be nil.
 func (c *client) call(ctx context.Context, op operation, path string, query url.Values, body, answer any) error {
-	text, err := c.send(cloud.WithOperation(ctx, op.name, op.class), op, path, query, body)
+	reply, err := c.send(cloud.WithOperation(ctx, op.name, op.class), op, path, query, body)
 	if err != nil {
 		return err
 	}
-	defer text.Close()
-	all, err := io.ReadAll(io.LimitReader(text, maxAnswer))
+	text, err := reply.redactor.ReadBody(op.name, reply, maxAnswer)
 	if err != nil {
-		return text.broken(err)
+		return err
 	}
-	return understood(op, all, answer)
+	return understood(op, text, answer)
 }
 
 // reply is an answer of success that is yet to be read.
 type reply struct {
 	io.ReadCloser
-	// broken says why it could not be read.
-	broken func(error) error
-	// token is what was sent with the call, and is in no error.
-	token string
+	// redactor keeps what was sent with the call out of errors.
+	redactor driverkit.Redactor
 }
 
 // send makes one call under the name that ctx has. A refusal is an error.
@@ -80,14 +73,9 @@ func (c *client) send(ctx context.Context, op operation, path string, query url.
 	if err != nil {
 		return nil, err
 	}
-	broken := func(err error) error {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		return unanswered(op, err, token)
-	}
+	redactor := driverkit.NewRedactor(token)
 	if err := ctx.Err(); err != nil {
-		return nil, broken(err)
+		return nil, redactor.NoAnswer(op.name, err)
 	}
 	req, err := c.request(ctx, op, path, query, body)
 	if err != nil {
@@ -98,17 +86,16 @@ func (c *client) send(ctx context.Context, op operation, path string, query url.
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, broken(err)
+		return nil, redactor.NoAnswer(op.name, err)
 	}
 	if resp.StatusCode >= 200 && resp.StatusCode <= 299 {
-		return &reply{resp.Body, broken, token}, nil
+		return &reply{resp.Body, redactor}, nil
 	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	text, err := redactor.ReadBody(op.name, resp.Body, maxAnswer)
 	if err != nil {
-		return nil, broken(err)
+		return nil, err
 	}
-	return nil, refused(op, resp, text, token)
+	return nil, refused(op, resp, text, redactor)
 }
 
 func (c *client) request(ctx context.Context, op operation, path string, query url.Values, body any) (*http.Request, error) {
@@ -142,7 +129,8 @@ func (c *client) request(ctx context.Context, op operation, path string, query u
 // patch is a JSON patch, which is sent as it is.
 type patch []byte
 
-// understood reads an answer of success. A deletion may be answered with a Status or with what was deleted.
+// understood reads an answer of success. A deletion may be answered with a Status or with what was
+// deleted.
 func understood(op operation, text []byte, answer any) error {
 	var is metav1.TypeMeta
 	err := json.Unmarshal(text, &is)
@@ -157,29 +145,4 @@ func understood(op operation, text []byte, answer any) error {
 		return cloud.Errorf(cloud.Unknown, "%s: the answer is a %s that can't be read", op.name, op.kind)
 	}
 	return nil
-}
-
-// unanswered is for a call of which no whole answer came.
-func unanswered(op operation, err error, token string) error {
-	var own *cloud.Error
-	var queued *cloud.Queued
-	switch {
-	case errors.As(err, &own):
-		return own
-	case errors.As(err, &queued):
-		return &cloud.Error{Code: cloud.Unavailable, Message: op.name + ": " + queued.Error(), Err: queued}
-	case errors.Is(err, context.DeadlineExceeded):
-		return &cloud.Error{Code: cloud.Unavailable, Message: op.name + ": no answer in time", Err: context.DeadlineExceeded}
-	case errors.Is(err, context.Canceled):
-		return &cloud.Error{Code: cloud.Unavailable, Message: op.name + ": cut off before its answer", Err: context.Canceled}
-	}
-	return cloud.Errorf(cloud.Unavailable, "%s: no answer: %s", op.name, clean(cloud.Plain(err), token))
-}
-
-// clean takes the token out before anything is cut off: an endpoint may repeat what it was sent.
-func clean(text, token string) string {
-	if token != "" {
-		text = strings.ReplaceAll(text, token, "[credential]")
-	}
-	return cloud.Clip(text, 1024)
 }

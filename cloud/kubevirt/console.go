@@ -24,8 +24,9 @@ const (
 
 var pods = resourceKind{"api/v1", "pods", "Pod"}
 
-// Console implements cloud.Console by the log of the container to which KubeVirt, of release 1.1 or newer, writes what comes out of a VM's
-// serial console. It is the newest pod's: a VM that moves has two.
+// Console implements cloud.Console by the log of the container to which KubeVirt, of release 1.1 or
+// newer, writes what comes out of a VM's serial console. It is the newest pod's: a VM that moves
+// has two.
 func (d *driver) Console(ctx context.Context, vm cloud.Resource) ([]byte, error) {
 	op := operation{"ListPods", cloud.ClassRead, http.MethodGet, metadataOfMany, "PartialObjectMetadataList"}
 	selector := kubevirtv1.AppLabel + "=virt-launcher," + cloud.TagToken + "=" + vm.Token + "," + cloud.TagOwnership + "=" + vm.OwnershipID
@@ -41,7 +42,8 @@ func (d *driver) Console(ctx context.Context, vm cloud.Resource) ([]byte, error)
 	return d.podLog(ctx, newest.Name)
 }
 
-// podLog reads the end of the console's log. A pod that has none, or not yet, is refused as a bad request.
+// podLog reads the end of the console's log. A pod that has none, or not yet, is refused as a bad
+// request.
 func (d *driver) podLog(ctx context.Context, pod string) ([]byte, error) {
 	op := operation{"GetPodLog", cloud.ClassRead, http.MethodGet, "text/plain, */*", ""}
 	query := url.Values{
@@ -55,10 +57,9 @@ func (d *driver) podLog(ctx context.Context, pod string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer text.Close()
-	all, err := io.ReadAll(io.LimitReader(text, consoleBytes))
-	if err != nil {
-		return nil, text.broken(err)
-	}
-	return all, nil
+	end := struct { // a kubelet may send more than it was asked for
+		io.Reader
+		io.Closer
+	}{io.LimitReader(text, consoleBytes), text}
+	return text.redactor.ReadBody(op.name, end, consoleBytes)
 }

@@ -27,8 +27,6 @@ import (
 const (
 	// pageSize is how many objects are asked for in one answer; a VM has some 10 KiB.
 	pageSize = 500
-	// maxPages ends a listing that a broken API server would never end: far more than any namespace holds.
-	maxPages = 10_000
 	// ofDrover selects all that carries Drover's tags, whoever's.
 	ofDrover = cloud.TagOwnership + "," + cloud.TagToken
 )
@@ -89,7 +87,8 @@ func (d *driver) path(k resourceKind, name string) string {
 	return strings.TrimSuffix(k.prefix+"/namespaces/"+url.PathEscape(d.namespace)+"/"+k.plural+"/"+url.PathEscape(name), "/")
 }
 
-// Probe asks for one VM: that needs the credentials, the right to see VMs, and KubeVirt's API. Which cluster it is, is asked once.
+// Probe asks for one VM: that needs the credentials, the right to see VMs, and KubeVirt's API.
+// Which cluster it is, is asked once.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	op := operation{"ListVirtualMachines", cloud.ClassRead, http.MethodGet, metadataOfMany, "PartialObjectMetadataList"}
 	if err := d.call(ctx, op, d.path(virtualMachines, ""), url.Values{"limit": {"1"}}, nil, nil); err != nil {
@@ -110,8 +109,8 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, nil
 }
 
-// Ensure makes the Secret with the user data, and then the VM that reads it. Both are called by the token: the API server refuses
-// a second one.
+// Ensure makes the Secret with the user data, and then the VM that reads it. Both are called by the
+// token: the API server refuses a second one.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	if _, err := union.MachineOf(req.Spec); err != nil {
 		return cloud.Resource{}, err
@@ -149,12 +148,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	} else if err != nil {
 		return cloud.Resource{}, err
 	}
-	made, err := d.createVM(ctx, req, domain)
-	if surelyRefused(err) && !req.MaybeSent { // an earlier VM, of which nobody knows yet, would read it
-		of := &metav1.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion}
-		_ = d.removeSecrets(ctx, req.OwnershipID, []string{req.Token}, of) // what stays goes with the machine
-	}
-	return made, err
+	return d.createVM(ctx, req, domain, &secret)
 }
 
 // surelyRefused tells whether no VM was made, and none will be at the next attempt in a moment.
@@ -166,15 +160,23 @@ func surelyRefused(err error) bool {
 	return false
 }
 
-// strictly has the API server refuse a field that it does not know, which an older KubeVirt would drop without a word.
+// strictly has the API server refuse a field that it does not know, which an older KubeVirt would
+// drop without a word.
 func strictly() url.Values { return url.Values{"fieldValidation": {metav1.FieldValidationStrict}} }
 
-func (d *driver) createVM(ctx context.Context, req cloud.Request, domain infrav1.KubeVirtFailureDomain) (cloud.Resource, error) {
+// createVM makes the VM. One that is refused takes the Secret along, as this attempt has left it.
+func (d *driver) createVM(ctx context.Context, req cloud.Request, domain infrav1.KubeVirtFailureDomain, secret *metav1.PartialObjectMetadata) (cloud.Resource, error) {
 	create := operation{"CreateVirtualMachine", cloud.ClassCreate, http.MethodPost, wholeObject, virtualMachines.kind}
 	var made kubevirtv1.VirtualMachine
 	err := d.call(ctx, create, d.path(virtualMachines, ""), strictly(), newVM(req, d.namespace, domain), &made)
 	if alreadyExists(err) {
 		return d.adopt(ctx, req)
+	}
+	// An earlier VM, of which nobody knows yet, would read it.
+	if surelyRefused(err) && !req.MaybeSent {
+		// One that stays goes with the machine.
+		is := &metav1.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion}
+		_ = d.removeSecrets(ctx, req.OwnershipID, []string{req.Token}, is)
 	}
 	if err != nil {
 		return cloud.Resource{}, err
@@ -200,8 +202,9 @@ func ours(req cloud.Request, vm *kubevirtv1.VirtualMachine) (cloud.Resource, err
 	return instance(vm, nil, nil), nil
 }
 
-// renewSecret puts the user data into a Secret that an earlier attempt left without a VM: what it holds may be too old to join by.
-// One patch, which the API server refuses where the Secret is not this machine's.
+// renewSecret puts the user data into a Secret that an earlier attempt left without a VM: what it
+// holds may be too old to join by. One patch, which the API server refuses where the Secret is not
+// this machine's.
 func (d *driver) renewSecret(ctx context.Context, req cloud.Request) (now metav1.PartialObjectMetadata, err error) {
 	type step struct {
 		Op    string `json:"op"`
@@ -269,8 +272,8 @@ type objects struct {
 // versions are as of when each kind was read. That of volumes is "" where there is no CDI.
 type versions struct{ vms, vmis, volumes, secrets string }
 
-// read lists each kind in pages. The order is that of their making backwards: what is made meanwhile is found with what it is made
-// from.
+// read lists each kind in pages. The order is that of their making backwards: what is made
+// meanwhile is found with what it is made from.
 func (d *driver) read(ctx context.Context, selector string) (o objects, v versions, err error) {
 	if err := d.place.admits(); err != nil {
 		return o, v, err
@@ -290,21 +293,25 @@ func (d *driver) read(ctx context.Context, selector string) (o objects, v versio
 	return o, v, nil
 }
 
-// withoutCDI tells whether the cluster has no DataVolumes at all. Such a cluster's VMs are on container disks.
+// withoutCDI tells whether the cluster has no DataVolumes at all. Such a cluster's VMs are on
+// container disks.
 func withoutCDI(err error) bool {
 	var answer statusError
 	return errors.As(err, &answer) && answer.http == http.StatusNotFound
 }
 
-// list reads all pages, of which it keeps what is needed, and as of which version they are. A page that comes too late, for the first is too old by then, is an error:
-// the listing begins anew.
+// list reads all pages, of which it keeps what is needed, and as of which version they are. A page
+// that comes too late, for the first is too old by then, is an error: the listing begins anew.
 func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selector string, keep func(*T) T) (all []T, version string, err error) {
 	op := operation{"List" + k.kind + "s", cloud.ClassRead, http.MethodGet, accept, k.kind + "List"}
 	if accept == metadataOfMany {
 		op.kind = "PartialObjectMetadataList"
 	}
 	query := url.Values{"labelSelector": {selector}, "limit": {strconv.Itoa(d.page)}}
-	for range maxPages {
+	all, err = driverkit.Pages(ctx, op.name, func(ctx context.Context, mark string) (kept []T, next string, err error) {
+		if mark != "" {
+			query.Set("continue", mark)
+		}
 		var page struct {
 			Metadata *metav1.ListMeta `json:"metadata"`
 			Items    []T              `json:"items"`
@@ -316,18 +323,16 @@ func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selecto
 			return nil, "", cloud.Errorf(cloud.Unknown, "%s: the answer has no metadata: does the endpoint belong to a Kubernetes API server?", op.name)
 		}
 		for i := range page.Items {
-			all = append(all, keep(&page.Items[i]))
+			kept = append(kept, keep(&page.Items[i]))
 		}
-		if page.Metadata.Continue == "" {
-			return all, page.Metadata.ResourceVersion, nil
-		}
-		query.Set("continue", page.Metadata.Continue)
-	}
-	return nil, "", cloud.Errorf(cloud.Unknown, "%s: the listing does not end", op.name)
+		version = page.Metadata.ResourceVersion
+		return kept, page.Metadata.Continue, nil
+	})
+	return all, version, err
 }
 
-// Delete removes VMs and volumes one by one, each by its name and UID, and the Secrets of many machines by one call. What a VM
-// has made of itself goes with it.
+// Delete removes VMs and volumes one by one, each by its name and UID, and the Secrets of many
+// machines by one call. What a VM has made of itself goes with it.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
 	if err := d.place.admits(); err != nil {
@@ -378,7 +383,8 @@ func only(is *metav1.Preconditions) metav1.DeleteOptions {
 	return metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, Preconditions: is}
 }
 
-// removeSecrets deletes those of many machines of one owner by one call, as long as each is what it is known as.
+// removeSecrets deletes those of many machines of one owner by one call, as long as each is what it
+// is known as.
 func (d *driver) removeSecrets(ctx context.Context, owner string, tokens []string, is *metav1.Preconditions) error {
 	op := operation{"DeleteSecrets", cloud.ClassDelete, http.MethodDelete, metadataOfMany, "PartialObjectMetadataList"}
 	selector := cloud.TagToken + " in (" + strings.Join(tokens, ",") + ")," + cloud.TagOwnership + "=" + owner

@@ -29,7 +29,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// These tests are for what a real API server does not do on demand; test/kubevirt has the real ones.
+// These tests are for what a real API server does not do on demand; test/kubevirt has the real
+// ones.
 
 // served is a driver at a server of the test's own, which asks for pages of two.
 func served(t testing.TB, handler http.HandlerFunc) *driver {
@@ -119,7 +120,8 @@ func TestPages(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown), "%v", err)
 }
 
-// TestWithoutCDI: a cluster without DataVolumes has none; one that refuses to show them may have some.
+// TestWithoutCDI: a cluster without DataVolumes has none; one that refuses to show them may have
+// some.
 func TestWithoutCDI(t *testing.T) {
 	g := NewWithT(t)
 	answer := func(volumes func(http.ResponseWriter)) *driver {
@@ -231,7 +233,8 @@ func TestStates(t *testing.T) {
 	g.Expect(fmt.Sprint(k.plural, name, uid, err)).To(Equal("virtualmachineinstancestoken-1uid-1<nil>"))
 }
 
-// TestEvacuation: a guest that the drain of its node concerns gives way where it was asked to, and otherwise keeps its machine.
+// TestEvacuation: a guest that the drain of its node concerns gives way where it was asked to, and
+// otherwise keeps its machine.
 func TestEvacuation(t *testing.T) {
 	vmi := func(strategy kubevirtv1.EvictionStrategy, from string) *kubevirtv1.VirtualMachineInstance {
 		vmi := &kubevirtv1.VirtualMachineInstance{ObjectMeta: meta("token-1")}
@@ -269,7 +272,8 @@ func TestEvacuation(t *testing.T) {
 	}
 }
 
-// TestPodEndpoint: without a Secret it is the cluster that the manager runs in, by a token that may be renewed.
+// TestPodEndpoint: without a Secret it is the cluster that the manager runs in, by a token that may
+// be renewed.
 func TestPodEndpoint(t *testing.T) {
 	g := NewWithT(t)
 	server := httptest.NewTLSServer(http.NotFoundHandler())

@@ -18,7 +18,8 @@ import (
 const (
 	// kubeconfigKey is the credentials Secret's key.
 	kubeconfigKey = "kubeconfig"
-	// podFolder is where a pod finds its service account: "Accessing the API from within a Pod" in Kubernetes' book.
+	// podFolder is where a pod finds its service account: "Accessing the API from within a Pod" in
+	// Kubernetes' book.
 	podFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
@@ -32,7 +33,8 @@ type endpoint struct {
 	bearer func() (string, error)
 }
 
-// endpointOf reads the account's kubeconfig; without a Secret it is the cluster that the manager runs in.
+// endpointOf reads the account's kubeconfig; without a Secret it is the cluster that the manager
+// runs in.
 func endpointOf(credentials map[string][]byte) (endpoint, error) {
 	if credentials == nil {
 		return podEndpoint(podFolder, os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))

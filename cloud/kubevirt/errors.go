@@ -7,37 +7,40 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// refused reads an answer other than success: the API server's own, which is a Status, or that of something before it, of
-// which no word is repeated.
-func refused(op operation, resp *http.Response, text []byte, token string) error {
+// maxWords is how many bytes are shown of what the API server says.
+const maxWords = 1024
+
+// refused reads an answer other than success: the API server's own, which is a Status, or that of
+// something before it, of which no word is repeated.
+func refused(op operation, resp *http.Response, text []byte, redactor driverkit.Redactor) error {
 	var said metav1.Status
 	if json.Unmarshal(text, &said) != nil || said.Kind != "Status" {
-		code := strange(resp.StatusCode)
+		code := driverkit.ForeignStatus(resp.StatusCode)
 		return &cloud.Error{
 			Code:       code,
 			Message:    op.name + ": status " + strconv.Itoa(resp.StatusCode) + ", and not in Kubernetes' words",
-			RetryAfter: retryAfter(code, resp.Header),
+			RetryAfter: driverkit.RetryAfter(code, resp.Header),
 			Err:        statusError{http: resp.StatusCode},
 		}
 	}
-	return refusedBy(op, resp.StatusCode, &said, resp.Header, token)
+	return refusedBy(op, resp.StatusCode, &said, resp.Header, redactor)
 }
 
 // refusedBy is what the API server says in its own words.
-func refusedBy(op operation, status int, said *metav1.Status, header http.Header, token string) *cloud.Error {
+func refusedBy(op operation, status int, said *metav1.Status, header http.Header, redactor driverkit.Redactor) *cloud.Error {
 	code := codeOf(op.class, status, said)
 	return &cloud.Error{
 		Code:       code,
-		Message:    op.name + ": " + clean(words(said), token),
-		RetryAfter: retryAfter(code, header),
+		Message:    op.name + ": " + redactor.Clean(words(said), maxWords),
+		RetryAfter: driverkit.RetryAfter(code, header),
 		Err:        statusError{http: status, reason: said.Reason},
 	}
 }
@@ -93,8 +96,9 @@ func codeOf(class cloud.Class, status int, said *metav1.Status) cloud.Code {
 	return cloud.Unknown
 }
 
-// forbidden tells apart what Kubernetes refuses alike: who has no right, what a quota leaves no room for, what a webhook of
-// somebody's does not like now, and what comes into a namespace that is being deleted.
+// forbidden tells apart what Kubernetes refuses alike: who has no right, what a quota leaves no
+// room for, what a webhook of somebody's does not like now, and what comes into a namespace that is
+// being deleted.
 func forbidden(said *metav1.Status) cloud.Code {
 	switch {
 	case strings.Contains(said.Message, "exceeded quota:"), strings.Contains(said.Message, "status unknown for quota:"):
@@ -117,24 +121,4 @@ func hasCause(said *metav1.Status, kind metav1.CauseType) bool {
 		}
 	}
 	return false
-}
-
-// strange is for an answer that no API server has written.
-func strange(status int) cloud.Code {
-	switch {
-	case status == http.StatusTooManyRequests:
-		return cloud.Throttled
-	case status >= 500:
-		return cloud.Unavailable
-	}
-	return cloud.Unknown
-}
-
-// retryAfter reads the header in its form of seconds.
-func retryAfter(code cloud.Code, header http.Header) time.Duration {
-	seconds, err := strconv.Atoi(header.Get("Retry-After"))
-	if code != cloud.Throttled && code != cloud.Unavailable || err != nil || seconds < 0 {
-		return 0
-	}
-	return time.Duration(seconds) * time.Second
 }

@@ -15,20 +15,23 @@ import (
 	cdiv1 "kubevirt.io/containerized-data-importer-api/pkg/apis/core/v1beta1"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// silence is how long a stream may say nothing. An API server gives a sign within a minute of a stream's begin and of the sign before, so
-// that a stream which is cut off and begun anew needs two at most.
+// silence is how long a stream may say nothing. An API server gives a sign within a minute of a
+// stream's begin and of the sign before, so that a stream which is cut off and begun anew needs two
+// at most.
 const silence = 130 * time.Second
 
-// lookForCDI is how often it is asked for where it is not installed: as often as a watch of its volumes would cost a call.
+// lookForCDI is how often it is asked for where it is not installed: as often as a watch of its
+// volumes would cost a call.
 const lookForCDI = cloud.StreamTime
 
 // signPace is how often a sign of life is told at most: the engine looks at every machine for each.
 const signPace = time.Second
 
-// Follow implements cloud.Follower: a listing, and from there on one watch for each kind. Where a watch can't go on because the API
-// server has forgotten what was between, it lists anew.
+// Follow implements cloud.Follower: a listing, and from there on one watch for each kind. Where a
+// watch can't go on because the API server has forgotten what was between, it lists anew.
 func (d *driver) Follow(ctx context.Context, tell func(cloud.Change)) error {
 	for {
 		if err := d.stillThere(ctx); err != nil {
@@ -50,8 +53,8 @@ func (d *driver) stillThere(ctx context.Context) error {
 	return err
 }
 
-// followFrom reads everything and tells what changes, until one of the streams ends for good. heard is false when none has told
-// anything before.
+// followFrom reads everything and tells what changes, until one of the streams ends for good. heard
+// is false when none has told anything before.
 func (d *driver) followFrom(ctx context.Context, tell func(cloud.Change)) (heard bool, err error) {
 	began := time.Now()
 	found, versions, err := d.read(ctx, ofDrover)
@@ -105,7 +108,7 @@ func (d *driver) awaitCDI(ctx context.Context, op operation) error {
 		select {
 		case <-ticks.C:
 		case <-ctx.Done():
-			return unanswered(op, ctx.Err(), "")
+			return driverkit.Redactor{}.NoAnswer(op.name, ctx.Err())
 		}
 		err := d.call(ctx, look, d.path(dataVolumes, ""), url.Values{"limit": {"1"}}, nil, nil)
 		switch {
@@ -147,7 +150,8 @@ func (f *following) add(s *stream, version string) {
 	f.streams = append(f.streams, s)
 }
 
-// listen takes the news in, until a stream says that it can't go on, or one says nothing for too long.
+// listen takes the news in, until a stream says that it can't go on, or one says nothing for too
+// long.
 func (f *following) listen(ctx context.Context, incoming <-chan news, silence time.Duration) error {
 	silent := time.NewTimer(silence)
 	defer silent.Stop()
@@ -172,7 +176,7 @@ func (f *following) listen(ctx context.Context, incoming <-chan news, silence ti
 			}
 			silent.Reset(time.Until(quiet.sign.Add(silence)))
 		case <-ctx.Done():
-			return unanswered(f.vmStream.op, ctx.Err(), "")
+			return driverkit.Redactor{}.NoAnswer(f.vmStream.op.name, ctx.Err())
 		}
 	}
 }
@@ -203,8 +207,8 @@ func (f *following) take(n news) {
 	}
 }
 
-// show tells what a machine has now. What comes before the news of its VM is told with it: each stream is in order, and not one with
-// another.
+// show tells what a machine has now. What comes before the news of its VM is told with it: each
+// stream is in order, and not one with another.
 func (f *following) show(token string, at time.Time) {
 	o := objects{vms: f.vms.of(token), vmis: f.vmis.of(token), volumes: f.volumes.of(token), secrets: f.secrets.of(token)}
 	if f.isEarly(o) {
@@ -215,8 +219,9 @@ func (f *following) show(token string, at time.Time) {
 	f.tell(cloud.Change{At: at, Token: token, Resources: o.resources()})
 }
 
-// isEarly tells whether the VM's own stream may yet tell of the VM that these are of. All three are custom resources, which an API
-// server keeps in one store, so that their versions are of one count.
+// isEarly tells whether the VM's own stream may yet tell of the VM that these are of. All three are
+// custom resources, which an API server keeps in one store, so that their versions are of one
+// count.
 func (f *following) isEarly(o objects) bool {
 	if len(o.vms) > 0 {
 		return false
@@ -239,7 +244,8 @@ func newer(a, b string) bool {
 	return err == nil && order > 0
 }
 
-// live gives a sign of life when each stream has given one since the last: that is as of when the first of them did.
+// live gives a sign of life when each stream has given one since the last: that is as of when the
+// first of them did.
 func (f *following) live() {
 	if oldest := f.quietest().sign; oldest.After(f.signed) {
 		f.signed = time.Now()

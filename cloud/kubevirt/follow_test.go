@@ -20,9 +20,11 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// These tests are for streams that a real API server does not give on demand; test/kubevirt follows a real one.
+// These tests are for streams that a real API server does not give on demand; test/kubevirt follows
+// a real one.
 
-// streams plays an API server that has nothing at version 10, and whose watches say what a test has them say.
+// streams plays an API server that has nothing at version 10, and whose watches say what a test has
+// them say.
 type streams struct {
 	*driver
 	mu      sync.Mutex
@@ -124,7 +126,8 @@ func running(name, version string) kubevirtv1.VirtualMachineInstance {
 // untilGone keeps a stream open as long as somebody listens.
 func untilGone(req *http.Request) { <-req.Context().Done() }
 
-// TestStrangeStreams: what is no stream of the API server's ends the following with an error, and nothing that it says is believed.
+// TestStrangeStreams: what is no stream of the API server's ends the following with an error, and
+// nothing that it says is believed.
 func TestStrangeStreams(t *testing.T) {
 	for name, test := range map[string]struct {
 		say  func(w http.ResponseWriter, req *http.Request)
@@ -191,7 +194,8 @@ func TestStrangeStreams(t *testing.T) {
 	}
 }
 
-// TestResume: a stream that is cut off goes on from what was heard last, and what came in half is heard once.
+// TestResume: a stream that is cut off goes on from what was heard last, and what came in half is
+// heard once.
 func TestResume(t *testing.T) {
 	g := NewWithT(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -220,7 +224,8 @@ func TestResume(t *testing.T) {
 	g.Expect(s.count("list VirtualMachine")).To(Equal(1))
 }
 
-// TestOutdated: what the API server does not remember, or does not know yet, is read anew; where that helps nothing, it is an error.
+// TestOutdated: what the API server does not remember, or does not know yet, is read anew; where
+// that helps nothing, it is an error.
 func TestOutdated(t *testing.T) {
 	for name, outdate := range map[string]func(w http.ResponseWriter){
 		"expired":       func(w http.ResponseWriter) { event(w, "ERROR", refusal(410, metav1.StatusReasonExpired, "too old")) },
@@ -248,7 +253,8 @@ func TestOutdated(t *testing.T) {
 	}
 }
 
-// TestOrder: a guest that is heard of before its VM is told with it; one whose VM is gone is told once that is certain.
+// TestOrder: a guest that is heard of before its VM is told with it; one whose VM is gone is told
+// once that is certain.
 func TestOrder(t *testing.T) {
 	g := NewWithT(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -283,7 +289,8 @@ func TestOrder(t *testing.T) {
 	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 }
 
-// TestSigns: a sign of life comes when every stream has given one, those of a cluster without CDI too, and is as old as the first of them.
+// TestSigns: a sign of life comes when every stream has given one, those of a cluster without CDI
+// too, and is as old as the first of them.
 func TestSigns(t *testing.T) {
 	for _, noCDI := range []bool{false, true} {
 		g := NewWithT(t)

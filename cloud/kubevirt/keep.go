@@ -12,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// An account that is followed keeps every object, and thousands of them. So it keeps what resources reads, in KubeVirt's own types:
-// a VM has 10 KiB, and of that it is half of one.
+// An account that is followed keeps every object, and thousands of them. So it keeps what resources
+// reads, in KubeVirt's own types: a VM has 10 KiB, and of that it is half of one.
 
 func keepVM(vm *kubevirtv1.VirtualMachine) (slim kubevirtv1.VirtualMachine) {
 	slim.TypeMeta, slim.ObjectMeta = vm.TypeMeta, keepMeta(&vm.ObjectMeta)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubevirt is the driver of KubeVirt: it turns requests into calls of a Kubernetes API server and answers into resources,
-// by KubeVirt's and CDI's API types. It speaks HTTP over the account's transport and uses no Kubernetes client: theirs sleep and
-// try again by themselves, which a driver must not. It knows no other driver.
+// Package kubevirt is the driver of KubeVirt: it turns requests into calls of a Kubernetes API
+// server and answers into resources, by KubeVirt's and CDI's API types. It speaks HTTP over the
+// account's transport and uses no Kubernetes client: theirs sleep and try again by themselves,
+// which a driver must not. It knows no other driver.
 package kubevirt
 
 import (
@@ -17,9 +18,11 @@ import (
 )
 
 const (
-	// maxUserData leaves half of what a Secret may hold (1 MiB) to the network configuration and to encodings.
+	// maxUserData leaves half of what a Secret may hold (1 MiB) to the network configuration and to
+	// encodings.
 	maxUserData = 512 << 10
-	// maxBatch keeps a selector of tokens within an address of 4 KiB, and one step's deletes within seconds.
+	// maxBatch keeps a selector of tokens within an address of 4 KiB, and one step's deletes within
+	// seconds.
 	maxBatch = 50
 	// reserved begins the keys of labels that are Drover's own.
 	reserved = "drover-"
@@ -39,8 +42,8 @@ func Cloud() cloud.Cloud {
 		Name:  "kubevirt",
 		Union: union,
 		New:   newDriver,
-		// Prudent guesses: Kubernetes has no limits of rate. Its API Priority and Fairness shares out what there is, and
-		// answers 429 to what finds no room. A machine takes two creates.
+		// Prudent guesses: Kubernetes has no limits of rate. Its API Priority and Fairness shares
+		// out what there is, and answers 429 to what finds no room. A machine takes two creates.
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 20, Burst: 50},
 			Delete: cloud.Limit{PerSecond: 20, Burst: 50},
@@ -54,8 +57,9 @@ func Cloud() cloud.Cloud {
 	}
 }
 
-// instanceVariable stands for the VM's name in user data that are written before it has one. The Secret is written when it has: what
-// KubeVirt tells a guest as its instance's ID is a UUID, and was another thing in older versions.
+// instanceVariable stands for the VM's name in user data that are written before it has one. The
+// Secret is written when it has: what KubeVirt tells a guest as its instance's ID is a UUID, and
+// was another thing in older versions.
 const instanceVariable = "{{ v1.instance_id }}"
 
 // providerID is as KubeVirt's cloud controller writes it.

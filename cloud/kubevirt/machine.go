@@ -25,7 +25,8 @@ import (
 const (
 	// labelDomain holds the failure domain that a VM was made for.
 	labelDomain = "drover-failure-domain"
-	// rootDisk and seedDisk are the names of the machine's own disks; the API keeps others from taking them.
+	// rootDisk and seedDisk are the names of the machine's own disks; the API keeps others from
+	// taking them.
 	rootDisk = "root"
 	seedDisk = "cloudinit"
 	// userDataKey and networkDataKey are where KubeVirt looks in a Secret.
@@ -33,7 +34,8 @@ const (
 	networkDataKey = "networkdata"
 )
 
-// A machine's VM and its Secret have the token as their name: so the API server itself sees to it that there is one of each.
+// A machine's VM and its Secret have the token as their name: so the API server itself sees to it
+// that there is one of each.
 
 // tags are the labels by which all that belongs to a machine is found.
 func tags(req cloud.Request) map[string]string {
@@ -103,8 +105,8 @@ func newVM(req cloud.Request, namespace string, domain infrav1.KubeVirtFailureDo
 	return vm
 }
 
-// runStrategy is the machine's. A guest on a disk that is fresh at every start would begin anew, with a bootstrap token that is
-// spent.
+// runStrategy is the machine's. A guest on a disk that is fresh at every start would begin anew,
+// with a bootstrap token that is spent.
 func runStrategy(spec *infrav1.KubeVirtMachine) kubevirtv1.VirtualMachineRunStrategy {
 	if spec.RunStrategy == "" && spec.RootDisk.ContainerDisk != nil {
 		return kubevirtv1.RunStrategyOnce
@@ -202,7 +204,8 @@ func features(spec *infrav1.KubeVirtMachine) *kubevirtv1.Features {
 	return &kubevirtv1.Features{SMM: &kubevirtv1.FeatureState{Enabled: ptr.To(true)}}
 }
 
-// addDisks adds the root disk, the seed that holds the user data, and the data disks, each with its volume.
+// addDisks adds the root disk, the seed that holds the user data, and the data disks, each with its
+// volume.
 func addDisks(vm *kubevirtv1.VirtualMachine, req cloud.Request, namespace string) {
 	spec := req.Spec.KubeVirt
 	root := spec.RootDisk

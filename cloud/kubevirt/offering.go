@@ -18,7 +18,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// shapeTTL is how long it is believed what an instancetype is: they are seldom changed, and a VM keeps what it was made as.
+// shapeTTL is how long it is believed what an instancetype is: they are seldom changed, and a VM
+// keeps what it was made as.
 const shapeTTL = 5 * time.Minute
 
 // shape is what an instancetype gives a guest.
@@ -56,7 +57,8 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 	return o, nil
 }
 
-// known refuses a machine of an instancetype that does not exist: KubeVirt itself takes the VM, and never starts it.
+// known refuses a machine of an instancetype that does not exist: KubeVirt itself takes the VM, and
+// never starts it.
 func (d *driver) known(ctx context.Context, spec *infrav1.KubeVirtMachine) error {
 	if spec.Instancetype == nil {
 		return nil

@@ -33,7 +33,8 @@ func (p *place) known() string {
 	return p.where
 }
 
-// admits returns Conflict while another cluster answers. What it says about machines proves nothing.
+// admits returns Conflict while another cluster answers. What it says about machines proves
+// nothing.
 func (p *place) admits() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,15 +59,15 @@ func (d *driver) prove(ctx context.Context) (string, error) {
 	return where, p.moved
 }
 
-// ask names the cluster by the UID of its namespace kube-system, which no other cluster has. Where that may not be read, it is the
-// authority by which the API server proves itself.
+// ask names the cluster by the UID of its namespace kube-system, which no other cluster has. Where
+// that may not be read, it is the authority by which the API server proves itself.
 func (d *driver) ask(ctx context.Context) (string, error) {
 	op := operation{"GetNamespace", cloud.ClassRead, http.MethodGet, metadataOfOne, "PartialObjectMetadata"}
 	var system metav1.PartialObjectMetadata
 	err := d.call(ctx, op, "api/v1/namespaces/"+metav1.NamespaceSystem, nil, nil, &system)
 	var answer statusError
 	switch {
-	case errors.As(err, &answer) && answer.http == http.StatusForbidden:
+	case errors.As(err, &answer) && answer.reason == metav1.StatusReasonForbidden:
 		return "kubevirt-ca:" + digest(d.ca) + ":" + d.namespace, nil
 	case err != nil:
 		return "", err

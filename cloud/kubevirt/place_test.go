@@ -19,16 +19,20 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// cluster plays an API server without machines, whose kube-system has a UID; "" for one that may not be read.
+// cluster plays an API server without machines, whose kube-system has a UID; "" for one that may
+// not be read.
 type cluster struct {
 	*driver
 	uid          atomic.Value
 	asked, calls atomic.Int32 // for kube-system, and in all
+	watch        func(http.ResponseWriter, *http.Request)
 }
 
 func newCluster(t *testing.T, uid string) *cluster {
 	t.Helper()
-	c := &cluster{}
+	c := &cluster{watch: func(w http.ResponseWriter, _ *http.Request) {
+		write(w, 403, refusal(403, metav1.StatusReasonForbidden, "no watches"))
+	}}
 	c.uid.Store(uid)
 	c.driver = served(t, func(w http.ResponseWriter, req *http.Request) {
 		c.calls.Add(1)
@@ -36,13 +40,17 @@ func newCluster(t *testing.T, uid string) *cluster {
 		case strings.HasSuffix(req.URL.Path, "/api/v1/namespaces/kube-system"):
 			c.asked.Add(1)
 			uid, _ := c.uid.Load().(string)
+			if uid == "page" {
+				http.Error(w, "a proxy's", http.StatusForbidden)
+				return
+			}
 			if uid == "" {
 				write(w, 403, refusal(403, metav1.StatusReasonForbidden, `namespaces "kube-system" is forbidden`))
 				return
 			}
 			write(w, 200, map[string]any{"kind": "PartialObjectMetadata", "metadata": map[string]any{"name": "kube-system", "uid": uid}})
 		case req.URL.Query().Get("watch") != "":
-			write(w, 403, refusal(403, metav1.StatusReasonForbidden, "no watches"))
+			c.watch(w, req)
 		case req.URL.Query().Get("limit") == "1":
 			write(w, 200, map[string]any{"kind": "PartialObjectMetadataList", "metadata": map[string]any{}})
 		default:
@@ -57,7 +65,8 @@ func (c *cluster) follow(t *testing.T) error {
 	return c.Follow(t.Context(), func(cloud.Change) {})
 }
 
-// TestPlace: the place is the cluster's own answer, which is asked for once, and again when the watches have failed.
+// TestPlace: the place is the cluster's own answer, which is asked for once, and again when the
+// watches have failed.
 func TestPlace(t *testing.T) {
 	g := NewWithT(t)
 	c := newCluster(t, "uid-a")
@@ -73,7 +82,8 @@ func TestPlace(t *testing.T) {
 	g.Expect(c.asked.Load()).To(BeEquivalentTo(2), "the watches have failed")
 }
 
-// TestAnotherPlace: behind the same address is another cluster: nothing is read, made or deleted there, until it is the first one again.
+// TestAnotherPlace: behind the same address is another cluster: nothing is read, made or deleted
+// there, until it is the first one again.
 func TestAnotherPlace(t *testing.T) {
 	g := NewWithT(t)
 	c := newCluster(t, "uid-a")
@@ -106,7 +116,8 @@ func TestAnotherPlace(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// TestPlaceWithoutRight: where kube-system may not be read, the place is the authority that the API server's certificate is checked against.
+// TestPlaceWithoutRight: where kube-system may not be read, the place is the authority that the API
+// server's certificate is checked against.
 func TestPlaceWithoutRight(t *testing.T) {
 	g := NewWithT(t)
 	c := newCluster(t, "")
@@ -120,4 +131,30 @@ func TestPlaceWithoutRight(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(info.Place).To(HavePrefix("kubevirt-ca:"), "as long as the driver lives it is the same")
 	g.Expect(c.asked.Load()).To(BeEquivalentTo(1))
+
+	info, err = newCluster(t, "page").Probe(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized), "%v", err)
+	g.Expect(info.Place).To(BeEmpty(), "what is before the API server is no cluster")
+}
+
+// TestPlaceAfterCut: a watch that is cut off may go on elsewhere: the cluster is asked for before
+// it does.
+func TestPlaceAfterCut(t *testing.T) {
+	g := NewWithT(t)
+	c := newCluster(t, "uid-a")
+	c.watch = func(w http.ResponseWriter, req *http.Request) {
+		kind := strings.TrimSuffix(listKind(req), "List")
+		w.WriteHeader(http.StatusOK)
+		bookmark(w, kind, "11")
+		if kind != "VirtualMachine" {
+			untilGone(req)
+		}
+		c.uid.Store("uid-b")
+	}
+	_, err := c.Probe(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	err = c.follow(t)
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
+	_, err = c.List(t.Context())
+	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict), "%v", err)
 }

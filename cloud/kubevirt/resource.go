@@ -18,15 +18,16 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// The IDs of resources: the UID of a VM, and with the name or kind before it that of anything else, because a Resource
-// tells neither.
+// The IDs of resources: the UID of a VM, and with the name or kind before it that of anything else,
+// because a Resource tells neither.
 const (
 	instanceID = "vmi/"
 	volumeID   = "datavolume/"
 	secretID   = "secret/"
 )
 
-// resources puts together what belongs together. What has the tags and not the name is a copy that somebody made, and nobody's.
+// resources puts together what belongs together. What has the tags and not the name is a copy that
+// somebody made, and nobody's.
 func (o *objects) resources() (all []cloud.Resource) {
 	running := map[string]*kubevirtv1.VirtualMachineInstance{}
 	for i := range o.vmis {
@@ -101,8 +102,9 @@ func instance(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInsta
 	}
 }
 
-// givesWay tells whether the VM is one that is left to others when its node is drained (evictionStrategy External): then the cluster
-// that runs it takes it back, and waits until it is gone.
+// givesWay tells whether the VM is one that is left to others when its node is drained
+// (evictionStrategy External): then the cluster that runs it takes it back, and waits until it is
+// gone.
 func givesWay(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance) bool {
 	var strategy *kubevirtv1.EvictionStrategy
 	switch {
@@ -114,9 +116,10 @@ func givesWay(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInsta
 	return strategy != nil && *strategy == kubevirtv1.EvictionStrategyExternal
 }
 
-// evacuation is what the drain of its node means for a guest. virt-api refuses the eviction of its pod and names the node in the
-// VMI's status ("Node maintenance" in KubeVirt's user guide). Then KubeVirt moves it, or with the strategy External nobody does
-// anything but who is told: its Machine has to give way. A guest that ends, or is to end, is no more to be moved.
+// evacuation is what the drain of its node means for a guest. virt-api refuses the eviction of its
+// pod and names the node in the VMI's status ("Node maintenance" in KubeVirt's user guide). Then
+// KubeVirt moves it, or with the strategy External nobody does anything but who is told: its
+// Machine has to give way. A guest that ends, or is to end, is no more to be moved.
 func evacuation(vmi *kubevirtv1.VirtualMachineInstance) (notice string, ending bool) {
 	if vmi == nil || vmi.Status.EvacuationNodeName == "" || vmi.IsFinal() || !vmi.DeletionTimestamp.IsZero() {
 		return "", false
@@ -128,11 +131,12 @@ func evacuation(vmi *kubevirtv1.VirtualMachineInstance) (notice string, ending b
 	return "its node " + node + " is being drained: KubeVirt moves the VM to another", false
 }
 
-// beingDeleted is a VM's reason to stop of which the API server knows: asking for it once more changes nothing.
+// beingDeleted is a VM's reason to stop of which the API server knows: asking for it once more
+// changes nothing.
 const beingDeleted = "it is being deleted"
 
-// stateOf follows the phases of VMIs and the run strategies of VMs ("Run Strategies", "Lifecycle" in KubeVirt's user guide). A VM
-// that is moved to another node is the same VM, and runs.
+// stateOf follows the phases of VMIs and the run strategies of VMs ("Run Strategies", "Lifecycle"
+// in KubeVirt's user guide). A VM that is moved to another node is the same VM, and runs.
 func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
 	strategy := kubevirtv1.RunStrategyAlways
 	if vm.Spec.RunStrategy != nil {
@@ -199,7 +203,8 @@ func waiting(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.
 	return cloud.StatePending, "", ""
 }
 
-// refusalOf tells a quota that has no room for the guest's pod from what else keeps KubeVirt from starting it.
+// refusalOf tells a quota that has no room for the guest's pod from what else keeps KubeVirt from
+// starting it.
 func refusalOf(message string) cloud.Code {
 	if strings.Contains(message, "exceeded quota:") {
 		return cloud.QuotaExceeded
@@ -207,7 +212,8 @@ func refusalOf(message string) cloud.Code {
 	return ""
 }
 
-// startingReason is what a guest waits for that was begun to be started: a node that has room for it, or its image.
+// startingReason is what a guest waits for that was begun to be started: a node that has room for
+// it, or its image.
 func startingReason(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance) (cloud.Code, string) {
 	for _, c := range vmi.Status.Conditions {
 		switch {
@@ -237,9 +243,10 @@ func isTrue(vmi *kubevirtv1.VirtualMachineInstance, kind kubevirtv1.VirtualMachi
 // guestAgent is in an interface's infoSource where the guest has told something of it.
 const guestAgent = "guest-agent"
 
-// addresses are those of the interfaces that the machine asked for. What the guest agent tells of others, such as the bridges of
-// the guest's own containers, is left out: many machines have the same. guests are those for which nobody but the guest vouches:
-// KubeVirt fills in from the agent whatever family of addresses the pod does not have, and does not say which.
+// addresses are those of the interfaces that the machine asked for. What the guest agent tells of
+// others, such as the bridges of the guest's own containers, is left out: many machines have the
+// same. guests are those for which nobody but the guest vouches: KubeVirt fills in from the agent
+// whatever family of addresses the pod does not have, and does not say which.
 func addresses(vmi *kubevirtv1.VirtualMachineInstance) (all []clusterv1.MachineAddress, guests []string) {
 	if vmi == nil {
 		return nil, nil

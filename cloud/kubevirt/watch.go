@@ -18,17 +18,19 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 const (
 	// maxEvent bounds one event, in bytes. An API server takes no object of more than 3 MiB.
 	maxEvent = 8 << 20
-	// leastStream is how long a stream that works lives at least. One may be cut off as young as it is; where two in a row end sooner,
-	// streams don't work, and each would cost a call.
+	// leastStream is how long a stream that works lives at least. One may be cut off as young as it
+	// is; where two in a row end sooner, streams don't work, and each would cost a call.
 	leastStream = time.Second
 )
 
-// eventReader makes of an event's object as of which version it is, and the change that it is, if it is one.
+// eventReader makes of an event's object as of which version it is, and the change that it is, if
+// it is one.
 type eventReader func(kind watch.EventType, object []byte) (version string, change func() []string, err error)
 
 // stream is the watch of one kind.
@@ -53,8 +55,8 @@ type news struct {
 	err    error
 }
 
-// watch tells what becomes of a kind's objects after a version, for as long as ctx lasts and streams can be had. One that has ended, as
-// planned or cut off, is begun anew from where it was.
+// watch tells what becomes of a kind's objects after a version, for as long as ctx lasts and
+// streams can be had. One that has ended, as planned or cut off, is begun anew from where it was.
 func (d *driver) watch(ctx context.Context, s *stream, version string, tell func(news)) error {
 	for worked := true; ; {
 		began := time.Now()
@@ -64,17 +66,22 @@ func (d *driver) watch(ctx context.Context, s *stream, version string, tell func
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
-			return unanswered(s.op, ctx.Err(), "")
+			return driverkit.Redactor{}.NoAnswer(s.op.name, ctx.Err())
 		case !worked && !lasted:
 			return cloud.Errorf(cloud.Unavailable, "%s: the stream has ended before its time, twice", s.op.name)
+		}
+		if time.Since(began) < cloud.StreamTime-time.Second { // cut off: it may go on elsewhere
+			if _, err := d.prove(ctx); err != nil {
+				return err
+			}
 		}
 		worked = lasted
 	}
 }
 
-// watchOnce reads one stream to its end, which is no error, and notes in version how far it came. The API server is asked to end it
-// in time, and for bookmarks: signs of how far it is, about once a minute and right before the end ("Watch bookmarks" in
-// Kubernetes' API concepts).
+// watchOnce reads one stream to its end, which is no error, and notes in version how far it came.
+// The API server is asked to end it in time, and for bookmarks: signs of how far it is, about once
+// a minute and right before the end ("Watch bookmarks" in Kubernetes' API concepts).
 func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell func(news)) error {
 	query := url.Values{
 		"watch": {"true"}, "labelSelector": {ofDrover}, "resourceVersion": {*version}, "allowWatchBookmarks": {"true"},
@@ -100,7 +107,7 @@ func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell
 		case err != nil: // it has ended, as planned or cut off; an event that did not come whole comes again
 			return nil
 		}
-		n, err := s.hear(e, *version, answer.token)
+		n, err := s.hear(e, *version, answer.redactor)
 		if err != nil {
 			return err
 		}
@@ -110,7 +117,7 @@ func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell
 }
 
 // hear makes news of an event, which comes after a version.
-func (s *stream) hear(e metav1.WatchEvent, after, token string) (news, error) {
+func (s *stream) hear(e metav1.WatchEvent, after string, redactor driverkit.Redactor) (news, error) {
 	n := news{of: s, at: time.Now()}
 	kind := watch.EventType(e.Type)
 	if kind == watch.Error {
@@ -118,7 +125,7 @@ func (s *stream) hear(e metav1.WatchEvent, after, token string) (news, error) {
 		if json.Unmarshal(e.Object.Raw, &said) != nil || said.Kind != "Status" {
 			return n, cloud.Errorf(cloud.Unknown, "%s: the stream ends with an error that can't be read", s.op.name)
 		}
-		return n, refusedBy(s.op, int(said.Code), &said, http.Header{}, token)
+		return n, refusedBy(s.op, int(said.Code), &said, http.Header{}, redactor)
 	}
 	var err error
 	if n.version, n.change, err = s.read(kind, e.Object.Raw); err != nil {
