@@ -319,6 +319,9 @@ type Resource struct {
 	Notice string
 	// Ending is true when the cloud is about to take an Interruptible instance back, within minutes: its Machine gives way to a successor.
 	Ending bool
+	// Imminent is true when an Ending instance ends soon whatever is done, such as two minutes after a spot interruption
+	// notice; false for what only recommends to leave it. Waves of recommendations are followed a few machines at a time.
+	Imminent bool
 }
 
 // Placer is a Driver whose machines' own fields may allow some failure domains alone, such as those of the subnets that

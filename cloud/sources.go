@@ -40,6 +40,8 @@ type News struct {
 	Notice string
 	// Ending is true when the cloud is about to take the instance back. It is believed of an instance that is Interruptible.
 	Ending bool
+	// Imminent is as a Resource's.
+	Imminent bool
 	// Changed is true when the instance's state has become another, and is to be read.
 	Changed bool
 	// Receipt is what the driver dismisses it by.

@@ -50,7 +50,7 @@ func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *m
 	if err != nil {
 		return 0, err
 	}
-	if p == nil || !p.makesSuccessors() || !r.replacements.begin(p, s.owner, imminent(instance)) {
+	if p == nil || !p.makesSuccessors() || !r.replacements.begin(p, s.owner, instance.Imminent) {
 		return jitter(interruptionCheck), nil
 	}
 	// As it was judged, and not as it has become since: someone may just have paused it.
@@ -65,10 +65,6 @@ func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *m
 	r.Recorder.Eventf(s.CloudMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "the Machine is deleted, to be drained and replaced: %s", instance.Notice)
 	return 0, nil
 }
-
-// imminent tells whether an instance ends within minutes, whatever is done: a spot instance's interruption, and not a
-// recommendation to leave it. No driver can say so yet.
-func imminent(*cloud.Resource) bool { return false }
 
 // machineSetOf returns the owner that makes a successor of a Machine that is deleted, or nil.
 func machineSetOf(machine *clusterv1.Machine) *metav1.OwnerReference {

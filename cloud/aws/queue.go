@@ -98,7 +98,7 @@ func (l *listener) read(m *types.Message) cloud.News {
 	at := a.Time.UTC().Format(time.RFC3339)
 	switch a.Source + "/" + a.Kind {
 	case "aws.ec2/EC2 Spot Instance Interruption Warning":
-		news.InstanceID, news.Ending = a.Detail.InstanceID, true
+		news.InstanceID, news.Ending, news.Imminent = a.Detail.InstanceID, true, true
 		news.Notice = "AWS takes the spot instance back two minutes from " + at + " (" + cloud.Clip(a.Detail.Action, 32) + ")"
 	case "aws.ec2/EC2 Instance Rebalance Recommendation":
 		news.InstanceID, news.Ending = a.Detail.InstanceID, l.queue.Rebalance == "Replace"

@@ -174,8 +174,8 @@ func (v *inventory) put(w *watch, n cloud.News) (told, done bool) {
 		return false, true
 	}
 	n.Notice = cloud.Clip(strings.ToValidUTF8(n.Notice, ""), maxNotice)
-	same := w.news != nil && w.news.Notice == n.Notice && w.news.Ending == n.Ending
-	if w.news != nil && w.news.Ending && !n.Ending {
+	same := w.news != nil && w.news.Notice == n.Notice && w.news.Ending == n.Ending && w.news.Imminent == n.Imminent
+	if w.news != nil && (w.news.Ending && !n.Ending || w.news.Imminent && !n.Imminent) {
 		return false, true // worse is known
 	}
 	if same && w.recorded {
@@ -196,7 +196,7 @@ func (v *inventory) record(token string, seen *cloud.Resource) {
 	if w == nil {
 		return
 	}
-	if now := v.look(w).Instance; now != nil && now.Notice == seen.Notice && now.Ending == seen.Ending {
+	if now := v.look(w).Instance; now != nil && now.Notice == seen.Notice && now.Ending == seen.Ending && now.Imminent == seen.Imminent {
 		w.recorded = true
 	}
 }
@@ -207,6 +207,7 @@ func (w *watch) announce(r *cloud.Resource) {
 		return
 	}
 	r.Ending = w.news.Ending && r.Interruptible
+	r.Imminent = w.news.Imminent && r.Ending
 	if r.Notice == "" {
 		r.Notice = w.news.Notice
 	} else if w.news.Notice != "" {
