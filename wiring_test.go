@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/cloud/registry"
+	"github.com/drover-io/drover/controllers"
+	"github.com/drover-io/drover/test/authority"
+)
+
+// endpoints are dialed by the reconcilers: all hang but the healthy one, of which it is known when it was reached.
+type endpoints struct {
+	end chan struct{} // net/http goes on dialing for whom nobody waits any more
+
+	mu      sync.Mutex
+	reached time.Time
+}
+
+func (e *endpoints) dial(ctx context.Context, _, address string) (net.Conn, error) {
+	if strings.HasPrefix(address, "healthy") {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.reached.IsZero() {
+			e.reached = time.Now()
+		}
+		return nil, errors.New("it answers at once")
+	}
+	select {
+	case <-ctx.Done():
+	case <-e.end:
+	}
+	return nil, errors.New("it never answered")
+}
+
+// TestHangingEndpointsHoldUpNobody: 30 endpoints that hang, reconciled before a healthy one, do not make it wait for
+// as long as a second.
+func TestHangingEndpointsHoldUpNobody(t *testing.T) {
+	ca := authority.New(t).PEM
+	for flag, build := range map[string]func(client.Client, *endpoints) reconcile.Reconciler{
+		"account-concurrency": func(c client.Client, e *endpoints) reconcile.Reconciler {
+			clouds := registry.WithSimulated("")
+			return &controllers.CloudAccountReconciler{
+				Client: c, APIReader: c, Clouds: clouds, Changed: &controllers.Trigger{}, Machines: &controllers.Trigger{}, ConnectOnly: true,
+				Accounts: fleet.NewAccounts(fleet.Options{
+					Clouds: clouds, Times: fleet.TimesFor(fleet.DefaultCall), Transport: fleet.NewTransport(e.dial),
+				}),
+			}
+		},
+		"control-plane-concurrency": func(c client.Client, e *endpoints) reconcile.Reconciler {
+			return &controllers.AdoptedControlPlaneReconciler{Client: c, APIReader: c, Dial: e.dial}
+		},
+	} {
+		t.Run(flag, func(t *testing.T) {
+			workers, err := command().Flags().GetInt(flag)
+			if err != nil {
+				t.Fatal(err)
+			}
+			scheme, err := newScheme()
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Test(t, func(t *testing.T) {
+				var objects []client.Object
+				var requests []reconcile.Request
+				for i := range 31 {
+					name := fmt.Sprintf("hanging-%02d", i)
+					if i == 30 {
+						name = "healthy"
+					}
+					some := tenant(t, name, ca)
+					objects = append(objects, some...)
+					requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(some[0])})
+				}
+				c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+					WithStatusSubresource(&infrav1.CloudAccount{}, &controlplanev1.AdoptedControlPlane{}).Build()
+				e := &endpoints{end: make(chan struct{})}
+				options := controllerOptions[reconcile.Request](workers)
+				options.Reconciler = build(c, e)
+				it, err := controller.NewUnmanaged(flag, options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = it.Watch(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+					for _, r := range requests {
+						queue.Add(r)
+					}
+					return nil
+				}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				start := time.Now()
+				var running sync.WaitGroup
+				running.Go(func() { _ = it.Start(ctx) })
+				time.Sleep(9 * time.Second) // of the bubble's own clock; a probe of a control plane ends after 10 seconds, a call after 30
+				e.mu.Lock()
+				if e.reached.IsZero() || e.reached.Sub(start) > time.Second {
+					t.Errorf("%d workers reached the healthy endpoint after %s, want within a second", workers, e.reached.Sub(start))
+				}
+				e.mu.Unlock()
+				stop()
+				close(e.end)
+				running.Wait()
+			})
+		})
+	}
+}
+
+// tenant is an account and an adopted control plane, each at an endpoint with the name's host, with what they need.
+func tenant(t *testing.T, name string, ca []byte) []client.Object {
+	t.Helper()
+	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: "https://" + name + ".example.com:6443", CertificateAuthorityData: ca}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: "token"}},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
+		CurrentContext: "x",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "team", Name: name} }
+	adopted := &controlplanev1.AdoptedControlPlane{ObjectMeta: meta(name)}
+	adopted.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: name, UID: "1"}}
+	adopted.Spec.KubeconfigRef = controlplanev1.KubeconfigReference{Name: name, Key: "value"}
+	labels := map[string]string{infrav1.CredentialsLabel: "simulated"}
+	return []client.Object{
+		adopted,
+		&clusterv1.Cluster{ObjectMeta: meta(name)},
+		&infrav1.CloudAccount{ObjectMeta: meta(name), Spec: infrav1.CloudAccountSpec{
+			CredentialsRef: &infrav1.LocalReference{Name: name},
+			Simulated:      &infrav1.SimulatedAccount{Region: "sim-1", Endpoint: "http://" + name + ".example.com"},
+		}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, Labels: labels},
+			Data: map[string][]byte{"value": kubeconfig, "token": []byte("token")}},
+	}
+}
