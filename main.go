@@ -323,7 +323,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 		Clouds:    clouds,
 		Times:     fleet.TimesFor(o.cloudCall),
 		Metrics:   metrics.Registry,
-		Transport: fleet.NewTransport(dialer.DialContext),
+		Transport: fleet.NewTransport(dialer.DialContext), Ambient: fleet.NewTransport(nil),
 		OnMachines: func(account types.NamespacedName, tokens []string) {
 			machines.InstancesChanged(ctx, account.Namespace, tokens)
 		},

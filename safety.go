@@ -65,7 +65,7 @@ func (o *safetyOptions) addOrphanFlags(f *pflag.FlagSet) {
 // registerSafety adds the safety controllers alone, with accounts of their own.
 func (o *options) registerSafety(ctx context.Context, mgr ctrl.Manager, clouds []cloud.Cloud, dialer *egress.Dialer, identity string) error {
 	accounts := fleet.NewAccounts(fleet.Options{
-		Clouds: clouds, Times: fleet.TimesFor(o.cloudCall), Metrics: metrics.Registry, Transport: fleet.NewTransport(dialer.DialContext),
+		Clouds: clouds, Times: fleet.TimesFor(o.cloudCall), Metrics: metrics.Registry, Transport: fleet.NewTransport(dialer.DialContext), Ambient: fleet.NewTransport(nil),
 	})
 	connect := o.accountReconciler(mgr, clouds, accounts, &controllers.Trigger{}, &controllers.Trigger{})
 	connect.ConnectOnly = true
@@ -166,7 +166,7 @@ func (o *options) dryRun(ctx context.Context, out io.Writer) error {
 	}
 	clouds := o.clouds()
 	accounts := fleet.NewAccounts(fleet.Options{
-		Clouds: clouds, Times: fleet.TimesFor(o.cloudCall), Transport: fleet.NewTransport(dialer.DialContext),
+		Clouds: clouds, Times: fleet.TimesFor(o.cloudCall), Transport: fleet.NewTransport(dialer.DialContext), Ambient: fleet.NewTransport(nil),
 	})
 	go func() { _ = accounts.Start(ctx) }()
 	connect := &controllers.CloudAccountReconciler{

@@ -196,7 +196,8 @@ type Driver interface {
 	// Ensure creates the machine, or moves its creation one step on. It is idempotent by req.Token: whatever happened to
 	// earlier calls, at most one instance with the token exists, and that one is returned, also when it is Terminated
 	// and also when req differs from the one that created it. More than one is Conflict. A create that the cloud surely
-	// refused leaves nothing behind. An error that leaves open whether something was made is Unavailable or Unknown.
+	// refused leaves nothing behind. An error that leaves open whether this call
+	// made something is Unavailable or Unknown; what became of earlier calls is the engine's to find out.
 	// Where as much is under way as the cloud is to be burdened with at once, the error is *Queued, and nothing was asked for.
 	Ensure(ctx context.Context, req Request) (Resource, error)
 

@@ -102,7 +102,8 @@ func (d *driver) runInstances(ctx context.Context, req cloud.Request, p plan) (c
 }
 
 // settle looks for what an earlier attempt made in a zone where the machine has no subnet any more, and which can't be repeated
-// there. That nothing is shown proves nothing as long as the attempt may still take effect, which the caller knows.
+// there. Where nothing is shown it answers why this create was not sent: that it was refused is certain, and whether the
+// earlier attempt still takes effect is the engine's to find out.
 func (d *driver) settle(ctx context.Context, req cloud.Request, why error) (cloud.Resource, error) {
 	found, err := d.find(ctx, req.Token)
 	switch {
@@ -111,7 +112,7 @@ func (d *driver) settle(ctx context.Context, req cloud.Request, why error) (clou
 	case found != nil:
 		return *found, nil
 	}
-	return cloud.Resource{}, cloud.Errorf(cloud.Unavailable, "waiting to learn whether an earlier create in zone %s made the instance: %v", req.FailureDomain, why)
+	return cloud.Resource{}, why
 }
 
 // find returns the instance with the token, terminated or not; nil where EC2 shows none. Two are Conflict.

@@ -32,8 +32,11 @@ type Options struct {
 	Times Times
 	// Metrics is where the accounts are counted; nil: nowhere.
 	Metrics prometheus.Registerer
-	// Transport carries all calls; nil: one of its own, which heeds the environment's proxy.
+	// Transport carries all calls; nil: one of its own, which uses the environment's proxy.
 	Transport http.RoundTripper
+	// Ambient carries those of accounts with ambient credentials, which name no endpoint and may need the metadata services
+	// that Transport denies; nil: Transport.
+	Ambient http.RoundTripper
 	// OnMachines tells that these machines changed. It must not block.
 	OnMachines func(account types.NamespacedName, tokens []string)
 	// OnAccount tells that the account's inventory became stale, or fresh, or that its credentials are refused, or no
@@ -62,6 +65,9 @@ type Accounts struct {
 func NewAccounts(o Options) *Accounts {
 	if o.Transport == nil {
 		o.Transport = NewTransport(nil)
+	}
+	if o.Ambient == nil {
+		o.Ambient = o.Transport
 	}
 	if o.OnMachines == nil {
 		o.OnMachines = func(types.NamespacedName, []string) {}
@@ -196,7 +202,11 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 	carrier := &transport{times: a.times, meter: a.meter, limiter: &a.limiter}
 	a.driver, err = c.New(cloud.Config{Account: &a.config.Spec, Credentials: a.config.Credentials,
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
-			carrier.base, err = cloud.Connect(s.options.Transport, trust)
+			base := s.options.Transport
+			if cfg.Credentials == nil {
+				base = s.options.Ambient
+			}
+			carrier.base, err = cloud.Connect(base, trust)
 			return carrier, err
 		}})
 	if err != nil {
