@@ -244,10 +244,10 @@ func TestPlace(t *testing.T) {
 		return resp, err
 	})
 	calls := v.counted(func() {
-		_, err = d.List(t.Context())
+		_, err = d.Probe(t.Context())
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict))
 		g.Expect(err).To(MatchError(ContainSubstring("11111111-2222-3333-4444-555555555555")))
-		_, err = d.Probe(t.Context())
+		_, err = d.List(t.Context())
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Conflict))
 	})
 	g.Expect(calls).NotTo(HaveKey("Login"), "the other one does not get the credentials")
