@@ -3,6 +3,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -108,13 +109,13 @@ func report(machine *infrav1.CloudMachine, instance *cloud.Resource) {
 		if instance.Reason != "" {
 			message += ": " + instance.Reason
 		}
-		setNotReady(machine, infrav1.StartingReason, message)
+		setNotReady(machine, cmp.Or(string(instance.Code), infrav1.StartingReason), message)
 	default:
 		message := fmt.Sprintf("VM %s is %s", machine.Spec.ProviderID, strings.ToLower(string(instance.State)))
 		if instance.Reason != "" {
 			message += ": " + instance.Reason
 		}
-		setNotReady(machine, infrav1.InstanceStoppedReason, message)
+		setNotReady(machine, cmp.Or(string(instance.Code), infrav1.InstanceStoppedReason), message)
 	}
 }
 

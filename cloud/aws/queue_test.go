@@ -51,7 +51,7 @@ func TestMessages(t *testing.T) {
 		notice string
 	}{
 		"interruption": {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning", detail(map[string]any{"instance-action": "terminate"})),
-			want: cloud.News{InstanceID: "i-01", Ending: true}, notice: "takes the spot instance back"},
+			want: cloud.News{InstanceID: "i-01", Ending: true, Imminent: true}, notice: "takes the spot instance back"},
 		"rebalance": {body: ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", detail(map[string]any{})),
 			want: cloud.News{InstanceID: "i-01"}, notice: "likely to be taken back"},
 		"rebalance, to be acted on": {body: ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", detail(map[string]any{})), edit: replace,
@@ -61,7 +61,7 @@ func TestMessages(t *testing.T) {
 		"runs":          {body: ec2stub.Event("aws.ec2", "EC2 Instance State-change Notification", detail(map[string]any{"state": "running"}))},
 		"another kind":  {body: ec2stub.Event("aws.ec2", "EBS Volume Notification", detail(map[string]any{}))},
 		"another cloud": {body: ec2stub.Event("my.ec2", "EC2 Spot Instance Interruption Warning", detail(map[string]any{}))},
-		"no instance":   {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning", nil), want: cloud.News{Ending: true}, notice: "takes"},
+		"no instance":   {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning", nil), want: cloud.News{Ending: true, Imminent: true}, notice: "takes"},
 		"of other types": {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning",
 			map[string]any{"instance-id": []string{"i-01"}, "instance-action": 4})},
 		"no event": {body: `["a", "b"]`},

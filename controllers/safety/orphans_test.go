@@ -44,6 +44,10 @@ func (d *driver) Describe(_ context.Context, refs []cloud.Reference) (found []cl
 	return found, nil
 }
 
+func (d *driver) Probe(context.Context) (cloud.Info, error) {
+	return cloud.Info{Place: "test:here"}, nil
+}
+
 func (d *driver) Delete(_ context.Context, resources []cloud.Resource) []error {
 	for _, x := range resources {
 		d.deleted = append(d.deleted, x.ID)
@@ -56,14 +60,19 @@ func (d *driver) accounts(t *testing.T) (*fleet.Accounts, *fleet.Account) {
 	t.Helper()
 	limit := cloud.Limit{PerSecond: 1000, Burst: 1000}
 	all := fleet.NewAccounts(fleet.Options{Times: fleet.TimesFor(time.Second), Clouds: []cloud.Cloud{{
-		Name:      "test",
-		InAccount: func(*infrav1.CloudAccountSpec) bool { return true },
-		New:       func(cloud.Config) (cloud.Driver, error) { return d, nil },
-		Limits:    cloud.Limits{Read: limit, Create: limit, Delete: limit},
-		MaxBatch:  100,
+		Name: "test",
+		Union: cloud.Fields[infrav1.CloudAccountSpec, infrav1.CloudMachineFields]{
+			Account: func(s *infrav1.CloudAccountSpec) *infrav1.CloudAccountSpec { return s },
+		},
+		New:    func(cloud.Config) (cloud.Driver, error) { return d, nil },
+		Limits: cloud.Limits{Read: limit, Create: limit, Delete: limit},
+		Batch:  cloud.Batch{Read: 100, Delete: 100},
 	}}})
-	account, err := all.Set(types.NamespacedName{Namespace: "big", Name: "cloud"}, fleet.AccountConfig{})
+	account, err := all.Set(types.NamespacedName{Namespace: "big", Name: "cloud"}, fleet.AccountConfig{Place: "test:here"})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := account.Probe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return all, account

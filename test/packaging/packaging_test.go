@@ -125,7 +125,7 @@ func clusterctlRules(t *testing.T, all []*unstructured.Unstructured) {
 	if n := only[corev1.Namespace](t, all, "Namespace"); len(n) != 1 || n[0].Name != namespace {
 		t.Errorf("want the Namespace %s alone, got %d", namespace, len(n))
 	}
-	clusterScoped := []string{"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding",
+	clusterScoped := []string{"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "PriorityClass",
 		"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"}
 	for _, o := range all {
 		if o.GetLabels()[providerLabel] != providerName {

@@ -20,6 +20,8 @@ type AWSAccount struct {
 	// accountID is the AWS account that the credentials, or the role that they assume, must lead to. Default: the one that they
 	// lead to when they are first used. Example: "123456789012".
 	// +optional
+	// +kubebuilder:validation:MinLength=12
+	// +kubebuilder:validation:MaxLength=12
 	// +kubebuilder:validation:Pattern=`^[0-9]{12}$`
 	AccountID string `json:"accountID,omitempty"`
 
