@@ -37,7 +37,7 @@ PLAYGROUND := etcd kube-apiserver kube-controller-manager capi-core
 GENERATED  := api config/crd config/rbac config/webhook docs/reference/api.md
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-long test-outage test-aws test-orphans test-autoscaler test-monitoring test-tilt test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-kubevirt-long test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
+.PHONY: help build test test-long test-outage test-aws test-storm test-orphans test-autoscaler test-monitoring test-tilt test-e2e test-e2e-kind test-kubeadm test-vsphere test-openstack test-kubevirt test-kubevirt-long test-vm chaos bench bench-aws bench-vsphere demo playground lint generate verify-generate vulncheck docs release-manifests release image verify-release clean
 
 help: ## Say what the targets are
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,7 +52,7 @@ test: ## Run the tests that end in minutes, against the real API server and Clus
 
 test-long: ## Run lifecycles, a crash at every step, and 50 schedules of chaos (half an hour)
 	@hack/tool $(PLAYGROUND) >/dev/null
-	$(OTHERS) ./test/lifecycle ./test/crash
+	$(OTHERS) -skip '^TestStorm$$' ./test/lifecycle ./test/crash
 	$(OTHERS) ./test/chaos -seed $(SEED)
 
 test-outage: ## Take API servers and clouds away for minutes, and give etcd back as it was before (8 minutes, most of them waiting)
@@ -62,8 +62,13 @@ test-outage: ## Take API servers and clouds away for minutes, and give etcd back
 test-aws: ## Have a stand-in for EC2 make, roll, lose and refuse machines, count their calls, crash at every step, and run 25 schedules of chaos (an hour)
 	@hack/tool $(PLAYGROUND) >/dev/null
 	$(OTHERS) ./test/aws -v
-	$(OTHERS) ./test/crash -cloud aws -v
+	$(OTHERS) -skip '^TestStorm$$' ./test/crash -cloud aws -v
 	$(OTHERS) ./test/chaos -run TestSchedules -cloud aws -seed $(SEED) -schedules 25 -v
+
+test-storm: ## Make, roll and delete 100 machines while the manager is killed every few seconds, on the simulated cloud and on a stand-in for EC2
+	@hack/tool $(PLAYGROUND) >/dev/null
+	$(OTHERS) ./test/crash -run '^TestStorm$$' -cloud simulated -v
+	$(OTHERS) ./test/crash -run '^TestStorm$$' -cloud aws -v
 
 test-orphans: ## Run 100 random schedules of mistakes that make orphans, with the collector armed
 	@hack/tool $(PLAYGROUND) >/dev/null

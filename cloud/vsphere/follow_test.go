@@ -310,12 +310,12 @@ func TestFollowLost(t *testing.T) {
 	v.stop()
 	g.Eventually(l.ended, "60s").Should(BeClosed())
 	g.Expect(cloud.CodeOf(l.err)).To(Equal(cloud.Unavailable))
-	again := startAt(t, v.account.VSphere.Server, 2)
+	again := startAt(t, v.account.VSphere.Server, 3) // the simulator gives references anew: with fewer VMs, ours would be others'
 	again.own()
 	l = listen(t, d)
 	g.Eventually(l.wholes, "30s").Should(Equal(1))
 	all, _ := l.all()
-	g.Expect(all).To(HaveLen(2))
+	g.Expect(all).To(HaveLen(3))
 }
 
 // TestFollowAsList: after each of many changes of chance, what was told is what a listing says. Seen to fail when the simulator's

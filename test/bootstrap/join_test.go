@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -317,9 +319,13 @@ func TestEnd(t *testing.T) {
 		g.Expect(e.Get(t.Context(), client.ObjectKey{Namespace: "exec", Name: "exec-kubeconfig"}, kubeconfig)).To(Succeed())
 		_, first := e.machine(t, cluster, "exec-1") // the connection is made with the good one
 		e.data(t, first)
-		e.patch(g, kubeconfig, func() {
-			kubeconfig.Data["value"] = append(kubeconfig.Data["value"], "\n- name: other\n  user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: marked-secret}}\n"...)
-		})
+		changed, err := clientcmd.Load(kubeconfig.Data["value"])
+		g.Expect(err).NotTo(HaveOccurred())
+		changed.AuthInfos[changed.Contexts[changed.CurrentContext].AuthInfo] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
+			APIVersion: "client.authentication.k8s.io/v1", Command: "marked-secret", InteractiveMode: clientcmdapi.NeverExecInteractiveMode}}
+		text, err := clientcmd.Write(*changed)
+		g.Expect(err).NotTo(HaveOccurred())
+		e.patch(g, kubeconfig, func() { kubeconfig.Data["value"] = text })
 		_, config := e.machine(t, cluster, "exec-2")
 		e.eventually(g, config, func(g Gomega) { g.Expect(reason(config)).To(Equal(bootstrapv1.KubeconfigInvalidReason)) })
 		for _, c := range config.Status.Conditions {

@@ -339,8 +339,11 @@ func (x *tenant) tearOut(ctx context.Context, n int) error {
 // confirm is what a person does who was asked whether orphans may go: here, each was torn out indeed.
 func (x *tenant) confirm(ctx context.Context, r client.Reader) error {
 	account := x.Account()
-	if err := r.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil || !x.armed() {
+	if err := r.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 		return client.IgnoreNotFound(err)
+	}
+	if err := x.confirmMissing(ctx, account); err != nil || !x.armed() {
+		return err
 	}
 	orphans := account.Status.Orphans
 	if conditions.GetReason(account, infrav1.AccountNoOrphansCondition) != infrav1.OrphansDoubtedReason || orphans == nil ||
@@ -349,6 +352,19 @@ func (x *tenant) confirm(ctx context.Context, r client.Reader) error {
 	}
 	x.note("confirms that %d orphans may go", len(orphans.Observed))
 	return x.rig.Client.Patch(ctx, account, mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmOrphansAnnotation, orphans.Digest)))
+}
+
+// confirmMissing is what a person does who was asked whether many missing machines are gone: here, they are.
+func (x *tenant) confirmMissing(ctx context.Context, account *infrav1.CloudAccount) error {
+	if conditions.GetReason(account, infrav1.AccountMachinesFoundCondition) != infrav1.MassAbsenceReason {
+		return nil
+	}
+	_, digest, _ := strings.Cut(conditions.GetMessage(account, infrav1.AccountMachinesFoundCondition), infrav1.ConfirmMissingAnnotation+"=")
+	if digest == "" || account.Annotations[infrav1.ConfirmMissingAnnotation] == digest {
+		return nil
+	}
+	x.note("confirms that missing machines are gone: %s", digest)
+	return x.rig.Client.Patch(ctx, account, mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmMissingAnnotation, digest)))
 }
 
 // heal ends all trouble of the tenant's own.
