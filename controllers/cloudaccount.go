@@ -127,10 +127,14 @@ func (r *CloudAccountReconciler) write(ctx context.Context, before, account *inf
 		}
 		return nil
 	}
-	is := conditions.GetReason(account, clusterv1.ReadyCondition)
-	if is == infrav1.PlaceMismatchReason && is != conditions.GetReason(before, clusterv1.ReadyCondition) {
-		r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, is, "Connect", "%s",
-			cloud.Clip(conditions.GetMessage(account, clusterv1.ReadyCondition), maxNote))
+	for kind, reason := range map[string]string{
+		clusterv1.ReadyCondition:              infrav1.PlaceMismatchReason,
+		infrav1.AccountMachinesFoundCondition: infrav1.MassAbsenceReason,
+	} {
+		if conditions.GetReason(account, kind) == reason && conditions.GetReason(before, kind) != reason {
+			r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, reason, "Connect", "%s",
+				cloud.Clip(conditions.GetMessage(account, kind), maxNote))
+		}
 	}
 	return patchSharedStatus(ctx, r.Client, before, account)
 }
