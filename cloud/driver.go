@@ -97,7 +97,7 @@ type Traits struct {
 func MaxUserData(limit int) func([]byte) error {
 	return func(userData []byte) error {
 		if len(userData) > limit {
-			return fmt.Errorf("the user data has %d bytes, and the cloud takes at most %d", len(userData), limit)
+			return fmt.Errorf("the user data has %d bytes, and the cloud takes %d at most", len(userData), limit)
 		}
 		return nil
 	}

@@ -5,6 +5,7 @@ package lifecycle
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -534,7 +535,9 @@ func (h *house) createLabelled(pool scenario.Pool, value string) {
 	h.Helper()
 	label := map[string]string{clusterv1.WatchLabel: value}
 	for _, o := range append(pool.Cluster.Objects(), pool.Objects()...) {
-		o.SetLabels(label)
+		labels := maps.Clone(label)
+		maps.Copy(labels, o.GetLabels()) // a Secret's says that it holds credentials
+		o.SetLabels(labels)
 		switch o := o.(type) { // what is cloned gets the label of its template
 		case *infrav1.CloudMachineTemplate:
 			o.Spec.Template.ObjectMeta.Labels = label

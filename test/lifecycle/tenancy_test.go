@@ -256,7 +256,7 @@ func TestHostileEndpoints(t *testing.T) {
 	zones := func(zones ...string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			json(w)
-			_, _ = fmt.Fprintf(w, `{"zones":["%s"]}`, strings.Join(zones, `","`))
+			_, _ = fmt.Fprintf(w, `{"account":"hostile","zones":["%s"]}`, strings.Join(zones, `","`))
 		}
 	}
 	var many []string
