@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -114,13 +115,10 @@ func cut(s string) string {
 	return s[:end] + "…"
 }
 
-// movedAnnotation is set by "clusterctl move" on what it is about to delete at the old place.
-const movedAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
-
 // movedAway tells whether obj is being deleted only because it was moved. clusterctl pauses the Cluster before, but that
 // comes by another watch, which may be behind: then the VMs of a whole cluster would be deleted that has just moved.
 func movedAway(obj client.Object) bool {
-	_, moved := obj.GetAnnotations()[movedAnnotation]
+	_, moved := obj.GetAnnotations()[clusterctlv1.DeleteForMoveAnnotation]
 	return moved && !obj.GetDeletionTimestamp().IsZero()
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	toolscache "k8s.io/client-go/tools/cache"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -97,7 +98,7 @@ func (t *MachineTimes) machineChanged(before, after *infrav1.CloudMachine) {
 
 // machineGone measures a deletion, where there was something to delete, and it was deleted.
 func (t *MachineTimes) machineGone(m *infrav1.CloudMachine) {
-	_, moved := m.Annotations[movedAnnotation]
+	_, moved := m.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	if m.DeletionTimestamp.IsZero() || m.Spec.CreationToken == "" || moved || m.Annotations[infrav1.AbandonAnnotation] == m.Name {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
@@ -86,7 +87,9 @@ func TestMachineTimes(t *testing.T) {
 			t.machineGone(changed(gone, func(m *infrav1.CloudMachine) { m.Spec.CreationToken = "" }))
 		}, nil, "", 0},
 		"it was moved away": {func(t *MachineTimes) {
-			t.machineGone(changed(gone, func(m *infrav1.CloudMachine) { m.Annotations = map[string]string{movedAnnotation: ""} }))
+			t.machineGone(changed(gone, func(m *infrav1.CloudMachine) {
+				m.Annotations = map[string]string{clusterctlv1.DeleteForMoveAnnotation: ""}
+			}))
 		}, nil, "", 0},
 		"it was abandoned": {func(t *MachineTimes) {
 			t.machineGone(changed(gone, func(m *infrav1.CloudMachine) {

@@ -111,7 +111,7 @@ func (a *absences) doubt(now time.Time) *Doubt {
 	if len(open) == 0 || !a.tooMany(now) {
 		return nil
 	}
-	return &Doubt{Missing: len(open), Of: max(len(a.recorded), len(open)), Digest: digest(open)}
+	return &Doubt{Missing: len(open), Of: max(len(a.recorded), len(open)), Digest: Digest(open)}
 }
 
 // open are the missing machines that nobody has confirmed, in order.
@@ -137,7 +137,7 @@ func (a *absences) confirm(of string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	open := a.open()
-	if len(open) == 0 || digest(open) != of {
+	if len(open) == 0 || Digest(open) != of {
 		return false
 	}
 	for _, token := range open {
@@ -146,7 +146,8 @@ func (a *absences) confirm(of string) bool {
 	return true
 }
 
-func digest(tokens []string) string {
-	sum := sha256.Sum256([]byte(strings.Join(tokens, "\n")))
-	return hex.EncodeToString(sum[:8])
+// Digest identifies a set, whatever its order, so that a person's confirmation is for exactly that set.
+func Digest(set []string) string {
+	sum := sha256.Sum256([]byte(strings.Join(slices.Sorted(slices.Values(set)), "\n")))
+	return hex.EncodeToString(sum[:6])
 }

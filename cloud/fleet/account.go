@@ -613,8 +613,8 @@ func (c *capacity) none(shape [sha256.Size]byte, domains []string, now time.Time
 	return e
 }
 
-// FailureDomains returns the failure domains that a machine's own fields allow; none: all of the account's. It is asked for
-// once for each kind of machine, and again after a while.
+// FailureDomains returns the failure domains that a machine's own fields allow; none: all of the account's. It asks the driver
+// each time, which remembers what it has looked up.
 func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.CloudMachineFields) ([]string, error) {
 	driver, able := a.driver.(cloud.Placer)
 	if !able {

@@ -31,20 +31,20 @@ type inventory struct {
 	watches  map[string]*watch           // the machines that someone is interested in, by token
 	unjudged map[string]struct{}         // those that no listing or sign of life has been held against yet
 
-	began            time.Time     // of the latest listing, complete or not; zero: none yet, or one is wanted at once
-	complete         time.Time     // when the last complete one began
-	took             time.Duration // from then on, until it was complete
-	urgent           time.Time     // since when the listings are frequent; zero: they are not
-	limit, lastLimit time.Duration // of the next listing, and of the last one
-	failures         int           // since the last complete one
-	retryAt          time.Time     // not before, after a failure
-	err              error
-	asked            time.Time // since when a Follower is expected to tell; zero: it is not
-	heard            time.Time // when it last did
-	unheard          bool      // it has failed
-	jitter           float64   // of the interval to the next listing, drawn once for each
-	fresh            bool      // as last told
-	refused          bool      // as last told: the credentials do not work
+	began    time.Time     // of the latest listing, complete or not; zero: none yet, or one is wanted at once
+	complete time.Time     // when the last complete one began
+	took     time.Duration // from then on, until it was complete
+	urgent   time.Time     // since when the listings are frequent; zero: they are not
+	limit    time.Duration // of the next listing; 0: the common one
+	failures int           // since the last complete one
+	retryAt  time.Time     // not before, after a failure
+	err      error
+	asked    time.Time // since when a Follower is expected to tell; zero: it is not
+	heard    time.Time // when it last did
+	unheard  bool      // it has failed
+	jitter   float64   // of the interval to the next listing, drawn once for each
+	fresh    bool      // as last told
+	refused  bool      // as last told: the credentials do not work
 }
 
 // sighting is a resource seen otherwise than in a listing: when it was made, or in a live read.
@@ -175,14 +175,14 @@ const longestListing = 30 * time.Minute
 func (v *inventory) listLimit() time.Duration {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.lastLimit = max(v.limit, v.account().times.List)
-	return v.lastLimit
+	return max(v.limit, v.account().times.List)
 }
 
 // list makes one complete listing, or notes why there is none.
 func (v *inventory) list(ctx context.Context) {
 	began := time.Now()
-	resources, err := v.account().list(ctx, v.listLimit())
+	limit := v.listLimit()
+	resources, err := v.account().list(ctx, limit)
 	if ctx.Err() != nil {
 		return
 	}
@@ -190,8 +190,8 @@ func (v *inventory) list(ctx context.Context) {
 	v.limit = v.account().times.List
 	if took := time.Since(began); err == nil {
 		v.limit = max(v.limit, 3*took)
-	} else if took >= v.lastLimit {
-		v.limit = min(2*v.lastLimit, longestListing)
+	} else if took >= limit {
+		v.limit = min(2*limit, longestListing)
 	}
 	var queued *cloud.Queued
 	if errors.As(err, &queued) { // its turn has not come: nothing has failed

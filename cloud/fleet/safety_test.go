@@ -307,7 +307,7 @@ func TestSettled(t *testing.T) {
 	})
 }
 
-// TestCreatesAreCapped: a cloud that answers slowly holds a part of the workers, whoever's account it is.
+// TestCreatesAreCapped: a cloud that answers slowly holds only a part of the workers.
 func TestCreatesAreCapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/fleet"
 )
 
 // facts are what one pass over an account knows, in the order in which it was learned: what the cloud has, and only then
@@ -278,7 +279,7 @@ func (r report) digest() string {
 	for _, o := range r.orphans {
 		names = append(names, name(o.Resource)+" "+cmp.Or(o.Token, "-"))
 	}
-	return digest(names)
+	return fleet.Digest(names)
 }
 
 // due are the machines whose remains may go, by token: of which every orphan is confirmed; those that were begun, and up
