@@ -83,6 +83,9 @@ func TestClient(t *testing.T) {
 	g.Expect(resp.StatusCode).To(Equal(http.StatusFound))
 	_, err = NewRedactor().ReadBody("Op", resp.Body, 3)
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown), "%v", err)
+	g.Expect(err).To(MatchError(ContainSubstring("larger than 3 bytes")))
+	_, err = NewRedactor().ReadBody("Op", io.NopCloser(strings.NewReader(strings.Repeat("a", 2<<20+1))), 2<<20)
+	g.Expect(err).To(MatchError(ContainSubstring("larger than 2 MiB")))
 	text, err := NewRedactor().ReadBody("Op", io.NopCloser(strings.NewReader("abc")), 3)
 	g.Expect(string(text), err).To(Equal("abc"))
 }

@@ -4,6 +4,7 @@ package driverkit
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -28,9 +29,17 @@ func (r Redactor) ReadBody(operation string, body io.ReadCloser, limit int) ([]b
 	case err != nil:
 		return nil, r.NoAnswer(operation, err)
 	case len(text) > limit:
-		return nil, cloud.Errorf(cloud.Unknown, "%s: the answer is larger than %d bytes", operation, limit)
+		return nil, cloud.Errorf(cloud.Unknown, "%s: the answer is larger than %s", operation, sizeOf(limit))
 	}
 	return text, nil
+}
+
+// sizeOf is a number of bytes as people read it.
+func sizeOf(n int) string {
+	if n >= 1<<20 && n%(1<<20) == 0 {
+		return fmt.Sprintf("%d MiB", n>>20)
+	}
+	return fmt.Sprintf("%d bytes", n)
 }
 
 // maxPages ends a listing that repeats itself.
