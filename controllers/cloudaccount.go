@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,8 +51,6 @@ type CloudAccountReconciler struct {
 	retries retries
 	// told is of which live account the machines were told last.
 	told sync.Map // client.ObjectKey → told
-	// missing is since when a live account's Secret is gone.
-	missing sync.Map // client.ObjectKey → time.Time
 }
 
 // told is what the machines know of their account: which one it is, and whether its place is proved.
@@ -66,6 +63,7 @@ type told struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager registers the reconciler.
@@ -176,14 +174,13 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		return reconcile.Result{}, err
 	}
 	if refusal != nil {
-		if left := r.bears(key, refusal); left > 0 {
-			return reconcile.Result{RequeueAfter: left}, nil // it is said when it is so: others act on the condition
+		if ends, err := r.endsWithNamespace(ctx, account, refusal); ends || err != nil {
+			return reconcile.Result{}, err // the account's deletion comes as an event
 		}
 		r.disconnect(key) // what is not permitted any more must not go on
 		setNotReady(account, refusal.reason, refusal.message)
 		return reconcile.Result{}, nil
 	}
-	r.missing.Delete(key)
 	live, err := r.Accounts.Set(key, config)
 	if err != nil {
 		message := err.Error()
@@ -232,23 +229,22 @@ func (r *CloudAccountReconciler) pin(account *infrav1.CloudAccount, place string
 	return reconcile.Result{}
 }
 
-// secretPatience is how long a live account goes on when its Secret is gone.
-const secretPatience = 15 * time.Second
-
-// bears tells for how long a live account goes on although it would be refused now. A namespace that is deleted whole loses
-// its Secrets before its machines: their VMs are deleted by the credentials that are known, for an account that is being
-// deleted stays connected as long as it has machines.
-func (r *CloudAccountReconciler) bears(key client.ObjectKey, why *refusal) time.Duration {
-	if why.reason != infrav1.SecretInvalidReason || r.Accounts.Get(key) == nil {
-		return 0
+// endsWithNamespace tells whether a live account lost its Secret because its namespace is being deleted, which takes Secrets
+// before machines. The machines' VMs are deleted by the credentials that the manager holds: an account that is being deleted
+// stays connected as long as it has machines.
+func (r *CloudAccountReconciler) endsWithNamespace(ctx context.Context, account *infrav1.CloudAccount, why *refusal) (bool, error) {
+	if !why.secretGone || r.Accounts.Get(client.ObjectKeyFromObject(account)) == nil {
+		return false, nil
 	}
-	since, _ := r.missing.LoadOrStore(key, time.Now())
-	return secretPatience - time.Since(since.(time.Time))
+	namespace := &corev1.Namespace{}
+	if err := r.APIReader.Get(ctx, client.ObjectKey{Name: account.Namespace}, namespace); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("reading the namespace of the account: %w", err)
+	}
+	return !namespace.DeletionTimestamp.IsZero(), nil
 }
 
 // disconnect ends the live account.
 func (r *CloudAccountReconciler) disconnect(key client.ObjectKey) {
-	r.missing.Delete(key)
 	r.Accounts.Remove(key)
 	r.told.Delete(key)
 }
@@ -267,7 +263,10 @@ func (r *CloudAccountReconciler) tellMachines(ctx context.Context, account *infr
 }
 
 // refusal is why an account may not be used.
-type refusal struct{ reason, message string }
+type refusal struct {
+	reason, message string
+	secretGone      bool
+}
 
 // config gathers what the live account is made from, or why it may not be made.
 func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.CloudAccount) (fleet.AccountConfig, *refusal, error) {
@@ -280,8 +279,8 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 	name := account.Spec.CredentialsRef.Name
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: account.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
-		return config, &refusal{infrav1.SecretInvalidReason,
-			fmt.Sprintf("waits for Secret %q in this namespace, which holds the credentials", name)}, nil
+		return config, &refusal{reason: infrav1.SecretInvalidReason, secretGone: true,
+			message: fmt.Sprintf("waits for Secret %q in this namespace, which holds the credentials", name)}, nil
 	}
 	if err != nil {
 		return config, nil, fmt.Errorf("reading the credentials: %w", err)
@@ -316,7 +315,7 @@ func (r *CloudAccountReconciler) refuseSecret(account *infrav1.CloudAccount, sec
 		if labelled {
 			overwrite = "--overwrite "
 		}
-		return &refusal{infrav1.SecretInvalidReason, fmt.Sprintf("Secret %q does not say that it holds credentials of this cloud: "+
+		return &refusal{reason: infrav1.SecretInvalidReason, message: fmt.Sprintf("Secret %q does not say that it holds credentials of this cloud: "+
 			"if it does, and may be sent to the account's endpoint, run `kubectl -n %s label %ssecret %s %s=%s`",
 			secret.Name, secret.Namespace, overwrite, secret.Name, infrav1.CredentialsLabel, row.Name)}
 	}
@@ -326,17 +325,16 @@ func (r *CloudAccountReconciler) refuseSecret(account *infrav1.CloudAccount, sec
 // refuseAmbient says why an account may not use the manager's own credentials, or nil.
 func (r *CloudAccountReconciler) refuseAmbient(account *infrav1.CloudAccount) *refusal {
 	if !slices.Contains(r.AmbientNamespaces, account.Namespace) {
-		return &refusal{infrav1.NotPermittedReason, fmt.Sprintf("namespace %q may not use the manager's own credentials: "+
+		return &refusal{reason: infrav1.NotPermittedReason, message: fmt.Sprintf("namespace %q may not use the manager's own credentials: "+
 			"set credentialsRef, or ask the operator to list the namespace in --ambient-credentials-namespaces", account.Namespace)}
 	}
 	if kubevirt := account.Spec.KubeVirt; kubevirt != nil && kubevirt.Namespace != account.Namespace {
-		return &refusal{infrav1.NotPermittedReason, fmt.Sprintf("by the manager's own credentials VMs are made in the CloudAccount's namespace alone, and spec.kubevirt.namespace is %q: "+
+		return &refusal{reason: infrav1.NotPermittedReason, message: fmt.Sprintf("by the manager's own credentials VMs are made in the CloudAccount's namespace alone, and spec.kubevirt.namespace is %q: "+
 			"set credentialsRef, or make the CloudAccount there", kubevirt.Namespace)}
 	}
 	sim, aws := account.Spec.Simulated, account.Spec.AWS
 	if (sim != nil && sim.Endpoint != "") || (aws != nil && aws.Endpoint != "") {
-		return &refusal{infrav1.NotPermittedReason,
-			"the manager's own credentials are never sent to an endpoint of one's own: set credentialsRef, or leave out endpoint"}
+		return &refusal{reason: infrav1.NotPermittedReason, message: "the manager's own credentials are never sent to an endpoint of one's own: set credentialsRef, or leave out endpoint"}
 	}
 	return nil
 }

@@ -207,3 +207,29 @@ func TestErrorKeepsTheLiveAccount(t *testing.T) {
 		x.Expect(message).To(And(ContainSubstring("leads-to"), ContainSubstring("goes on with what it had")))
 	}
 }
+
+// TestSecretGone: without its Secret an account ends, but for one whose namespace is being deleted: it has VMs to delete.
+func TestSecretGone(t *testing.T) {
+	t.Parallel()
+	for _, deleted := range []bool{false, true} {
+		x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Finalizers: []string{"example.com/waits"}}}
+		x.Expect(x.Client.Create(t.Context(), namespace)).To(Succeed())
+		x.reconcile()
+		x.reconcile()
+		if deleted {
+			x.Expect(x.Client.Delete(t.Context(), namespace)).To(Succeed())
+		}
+		x.Expect(x.Client.Delete(t.Context(), x.secret)).To(Succeed())
+		x.reconcile()
+		reason, message := x.ready()
+		if deleted {
+			x.Expect(x.live()).NotTo(BeNil())
+			x.Expect(reason).To(Equal(infrav1.ReadyReason))
+			continue
+		}
+		x.Expect(x.live()).To(BeNil())
+		x.Expect(reason).To(Equal(infrav1.SecretInvalidReason))
+		x.Expect(message).To(ContainSubstring(`Secret "keys"`))
+	}
+}

@@ -50,8 +50,6 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (re
 	return reconcile.Result{}, nil
 }
 
-// +kubebuilder:rbac:groups="",resources=namespaces,resourceNames=kube-system,verbs=get
-
 // Identity tells management clusters apart, in 8 hexadecimal digits: by the UID of kube-system, which no copy of objects
 // and no move takes along.
 func Identity(ctx context.Context, reader client.Reader) (string, error) {

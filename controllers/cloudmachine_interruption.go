@@ -114,7 +114,7 @@ func (r *CloudMachineReconciler) pool(ctx context.Context, machine *clusterv1.Ma
 
 // makesSuccessors is false while the pool is frozen, paused or deleted: what is deleted then is not replaced.
 func (p *pool) makesSuccessors() bool {
-	_, disabled := p.set.Annotations[clusterv1.DisableMachineCreateAnnotation]
+	disabled := p.set.Annotations[clusterv1.DisableMachineCreateAnnotation] == "true" // a MachineDeployment sets "false" too
 	if disabled || annotations.HasPaused(p.set) || !p.set.DeletionTimestamp.IsZero() {
 		return false
 	}

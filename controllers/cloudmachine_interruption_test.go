@@ -74,6 +74,9 @@ func TestInterruptionWave(t *testing.T) {
 			d.Spec.Rollout.Strategy.RollingUpdate.MaxUnavailable = ptr.To(intstr.FromInt32(4))
 			d.Spec.Remediation.MaxInFlight = ptr.To(intstr.FromInt32(2))
 		}, 2},
+		"not frozen, said by the MachineDeployment": {func(s *clusterv1.MachineSet, _ *md) {
+			s.Annotations = map[string]string{clusterv1.DisableMachineCreateAnnotation: "false"}
+		}, 1},
 		"frozen": {func(s *clusterv1.MachineSet, _ *md) {
 			s.Annotations = map[string]string{clusterv1.DisableMachineCreateAnnotation: "true"}
 		}, 0},

@@ -49,6 +49,7 @@ func TestConformance(t *testing.T) {
 		Machines: 60,
 		Patience: 5 * time.Minute, // virt-controller takes its time for many deletions on two busy cores
 		Calls: conformance.Calls{
+			Probe:    2, // the first one also asks for the place
 			Create:   2, // the Secret and the VM
 			Again:    2, // the Secret, which is there, and a look at the VM
 			List:     4, // VMIs, volumes, VMs, Secrets

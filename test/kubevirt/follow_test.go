@@ -145,7 +145,7 @@ func TestPool(t *testing.T) {
 	g.Expect(infra.left(t, owner)).To(HaveLen(3 * machines))
 	t.Logf("calls to make %d machines and see them run: %v", machines, a.calls())
 	g.Expect(a.calls()).To(HaveKeyWithValue("create", 2*machines), "the Secret and the VM")
-	g.Expect(a.calls()).To(HaveKeyWithValue("list", 4), "everything, once")
+	g.Expect(a.calls()).To(HaveKeyWithValue("list", 5), "the probe's, and everything once")
 
 	a.proxy.Reset()
 	g.Consistently(a.calls, "10s", "1s").ShouldNot(HaveKey("list"), "ten times the interval of listings")
