@@ -114,7 +114,7 @@ write_files:
         taints:
         - {effect: NoSchedule, key: dedicated, value: batch}
         - {effect: NoSchedule, key: node.cluster.x-k8s.io/uninitialized}
-      timeouts: {discovery: 100ms}
+      timeouts: {discovery: 10s}
 runcmd:
   - kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml  && echo success > /run/cluster-api/bootstrap-success.complete
 `, a.Listener.Addr(), hash, joinToken), userdata.InstanceData{InstanceID: "i-1", AvailabilityZone: "a", LocalHostname: "Worker-1"})
@@ -129,6 +129,7 @@ runcmd:
 }
 
 func TestKubeadmJoin(t *testing.T) {
+	t.Parallel()
 	a := newAPIServer(t)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -161,6 +162,7 @@ func TestKubeadmJoin(t *testing.T) {
 		}, keyHash(other), "unknown authority"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			a := newAPIServer(t)
 			c.change(a)
 			if _, err := join(t, a, c.hash); err == nil || !strings.Contains(err.Error(), c.words) {
