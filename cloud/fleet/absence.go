@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -29,10 +28,9 @@ type Doubt struct {
 	Digest string
 }
 
-// absences is the account's only place that believes a machine to be gone because nothing of it is found. Inventory and
-// deleter ask it. It has its own lock, and calls nobody.
+// absences is the account's only place that believes a machine to be gone because nothing of it is found. The inventory's
+// lock guards it.
 type absences struct {
-	mu        sync.Mutex
 	recorded  map[string]struct{}  // tokens of all machines that are known to have been made
 	missing   map[string]struct{}  // those that are not found, and whose end nothing records
 	believed  map[string]time.Time // those that were believed to be gone, and when
@@ -40,28 +38,22 @@ type absences struct {
 	doubting  bool                 // as of the last question
 }
 
-func newAbsences() *absences {
-	return &absences{recorded: map[string]struct{}{}, missing: map[string]struct{}{}, believed: map[string]time.Time{}, confirmed: map[string]struct{}{}}
+func newAbsences() absences {
+	return absences{recorded: map[string]struct{}{}, missing: map[string]struct{}{}, believed: map[string]time.Time{}, confirmed: map[string]struct{}{}}
 }
 
 // record notes a machine that was made.
 func (a *absences) record(token string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.recorded[token] = struct{}{}
 }
 
 // miss notes that nothing of the machine is found.
 func (a *absences) miss(token string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.missing[token] = struct{}{}
 }
 
 // found takes back what was noted of a machine that is there, or whose end the cloud records.
 func (a *absences) found(token string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	delete(a.missing, token)
 	delete(a.believed, token)
 	delete(a.confirmed, token)
@@ -69,15 +61,11 @@ func (a *absences) found(token string) {
 
 func (a *absences) forget(token string) {
 	a.found(token)
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	delete(a.recorded, token)
 }
 
 // believe decides whether a machine that live reads do not find is gone.
 func (a *absences) believe(token string, now time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.missing[token] = struct{}{}
 	if _, ok := a.confirmed[token]; !ok && a.tooMany(now) {
 		return false
@@ -105,8 +93,6 @@ func (a *absences) tooMany(now time.Time) bool {
 
 // doubt is what is not believed now; nil for nothing.
 func (a *absences) doubt(now time.Time) *Doubt {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	open := a.open()
 	if len(open) == 0 || !a.tooMany(now) {
 		return nil
@@ -125,8 +111,6 @@ func (a *absences) open() []string {
 // flipped tells whether there is doubt, and whether that has changed since it was last asked.
 func (a *absences) flipped(now time.Time) bool {
 	doubting := a.doubt(now) != nil
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	was := a.doubting
 	a.doubting = doubting
 	return was != doubting
@@ -134,8 +118,6 @@ func (a *absences) flipped(now time.Time) bool {
 
 // confirm believes of the machines with this digest that they are gone, and of no others.
 func (a *absences) confirm(of string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	open := a.open()
 	if len(open) == 0 || Digest(open) != of {
 		return false

@@ -71,10 +71,8 @@ type offering struct {
 type ledger struct {
 	current   atomic.Pointer[Account] // whose driver the loops use
 	inventory *inventory
-	deleter   *deleter
-	absences  *absences
-	herald    *herald
-	follower  *follower
+	news      *source
+	changes   *source
 	capacity  *capacity
 	stop      context.CancelFunc // ends the loops; nil while they do not run
 }
@@ -202,9 +200,6 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 	if req.Token == "" || req.OwnershipID == "" {
 		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: it has no token or no owner, and could not be found again", req.Namespace, req.Name)
 	}
-	if a.deleter.has(req.Token) {
-		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "create machine %s/%s: it is being deleted", req.Namespace, req.Name)
-	}
 	if found, err := a.inventory.adopt(req); found != nil || err != nil {
 		a.limiter.Load().create.drop(req.Token)
 		if err != nil {
@@ -286,15 +281,15 @@ func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.S
 // Observe returns what is known of the machine, and registers interest in it until Forget: OnMachines tells of changes.
 // seen says that the machine's object records that its instance was seen before. It never calls the cloud.
 func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
-	o := a.inventory.observe(ref, seen, a.deleter.has(ref.Token))
-	a.herald.wake()
-	a.follower.wake()
+	o := a.inventory.observe(ref, seen)
+	a.news.wake()
+	a.changes.wake()
 	return o
 }
 
 // Joined says that the machine is at work, as a Node of its cluster, while Observe still shows it Pending. When that is so of all
 // machines that start, the account is listed at once instead of a little later. It never calls the cloud.
-func (a *Account) Joined(token string) { a.inventory.joined(token) }
+func (a *Account) Joined(token string) { a.inventory.joins(token) }
 
 // Recorded says that the Notice and the Ending of the machine's instance, as Observe has returned it, are on record, so that the cloud need
 // not tell them again. It never calls the cloud.
@@ -308,30 +303,20 @@ func (a *Account) Recorded(token string, seen *cloud.Resource) { a.inventory.rec
 // is not collected any longer.
 func (a *Account) Delete(ref cloud.Reference, asked time.Time) Deletion {
 	a.limiter.Load().create.drop(ref.Token)
-	known, gone := a.inventory.leave(ref.Token)
-	a.follower.wake() // this may have been the last that is followed
-	return a.deleter.ask(ref, asked, known, gone)
+	defer a.changes.wake() // this may have been the last that is followed
+	return a.inventory.delete(ref, asked)
 }
 
 // Forget ends the interest in a machine, and its deletion if one is under way.
 func (a *Account) Forget(token string) {
 	a.limiter.Load().create.drop(token)
 	a.inventory.forget(token)
-	a.follower.wake()
-	a.deleter.forget(token)
-	a.absences.forget(token)
+	a.changes.wake()
 }
 
 // Confirm believes that the machines are gone whose absence is in doubt, if they are still those of the digest. It is a
 // person's word, see Doubt.
-func (a *Account) Confirm(digest string) bool {
-	if !a.absences.confirm(digest) {
-		return false
-	}
-	a.inventory.retry()
-	a.deleter.retry()
-	return true
-}
+func (a *Account) Confirm(digest string) bool { return a.inventory.confirm(digest) }
 
 // createHorizon is how long a create of which no answer came may still take effect.
 func (a *Account) createHorizon() time.Duration {
@@ -346,19 +331,18 @@ func (a *Account) Settled(ref cloud.Reference) bool { return a.inventory.settle(
 // it, and when that began; zero before the first. It never calls the cloud, but has it listed at least so often from
 // then on, also while no machine is observed.
 func (a *Account) Listing(atLeast time.Duration) (began time.Time, all []cloud.Resource) {
-	defer a.follower.wake()
+	defer a.changes.wake()
 	return a.inventory.listing(atLeast)
 }
 
 // Living counts the machine's instances that live, as far as they are known. It never calls the cloud.
-func (a *Account) Living(token string) int { return len(living(a.inventory.resources(token))) }
+func (a *Account) Living(token string) int { return len(living(a.inventory.known(token))) }
 
 // Inventory says how much the inventory is worth.
 func (a *Account) Inventory() InventoryState {
 	s := a.inventory.state()
-	s.Doubt = a.absences.doubt(time.Now())
-	if s.Deaf = a.herald.deaf(); s.Deaf == nil {
-		s.Deaf = a.follower.deaf()
+	if s.Deaf = a.news.failure(); s.Deaf == nil {
+		s.Deaf = a.changes.failure()
 	}
 	return s
 }

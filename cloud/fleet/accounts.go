@@ -154,8 +154,8 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 	if old == nil {
 		s.run(a.ledger)
 	} else {
-		a.herald.wake()
-		a.follower.wake()
+		a.news.wake()
+		a.changes.wake()
 	}
 	return a, nil
 }
@@ -222,9 +222,8 @@ func (s *Accounts) admitted(a *Account) {
 		return // it is being made
 	}
 	a.inventory.retry()
-	a.deleter.retry()
-	a.herald.wake()
-	a.follower.wake()
+	a.news.wake()
+	a.changes.wake()
 }
 
 func (s *Accounts) newLedger(a *Account) *ledger {
@@ -234,11 +233,8 @@ func (s *Accounts) newLedger(a *Account) *ledger {
 			s.options.OnMachines(a.key, tokens)
 		}
 	}
-	l.absences = newAbsences()
-	l.inventory = newInventory(l.current.Load, l.absences, changed, func() { s.options.OnAccount(a.key) }, s.options.random)
-	l.deleter = newDeleter(l.current.Load, l.inventory, l.absences, changed, s.options.random)
-	l.herald = newHerald(l.current.Load, l.inventory, func() { s.options.OnAccount(a.key) }, s.options.random)
-	l.follower = newFollower(l.current.Load, l.inventory, func() { s.options.OnAccount(a.key) }, s.options.random)
+	l.inventory = newInventory(l.current.Load, changed, func() { s.options.OnAccount(a.key) }, s.options.random)
+	l.news, l.changes = newNews(l.inventory), newChanges(l.inventory)
 	return l
 }
 
@@ -249,10 +245,9 @@ func (s *Accounts) run(l *ledger) {
 	}
 	ctx, stop := context.WithCancel(s.running)
 	l.stop = stop
-	s.loops.Go(func() { l.inventory.run(ctx) })
-	s.loops.Go(func() { l.deleter.run(ctx) })
-	s.loops.Go(func() { l.herald.run(ctx) })
-	s.loops.Go(func() { l.follower.run(ctx) })
+	for _, run := range []func(context.Context){l.inventory.runListings, l.inventory.runWork, l.news.run, l.changes.run} {
+		s.loops.Go(func() { run(ctx) })
+	}
 }
 
 func (s *Accounts) all() []*Account {

@@ -17,7 +17,7 @@ const maxConsole = 64 << 10
 // one is read at a time, and others are *Queued.
 func (a *Account) Console(ctx context.Context, ref cloud.Reference) ([]byte, error) {
 	driver, able := a.driver.(cloud.Console)
-	alive := living(ownedBy(a.inventory.resources(ref.Token), ref.OwnershipID))
+	alive := living(ownedBy(a.inventory.known(ref.Token), ref.OwnershipID))
 	if !able || len(alive) != 1 {
 		return nil, nil
 	}

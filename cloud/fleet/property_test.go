@@ -39,14 +39,14 @@ type history struct {
 	session  *session
 	ctx      context.Context // the process's life
 	cancel   context.CancelFunc
-	machines []*machine
+	machines []*object
 	work     sync.WaitGroup
 	calm     bool
 	stream   *stream // of a cloud that tells of changes, or nil
 }
 
-// machine is a CloudMachine: what etcd holds of it, and who works on it.
-type machine struct {
+// object is a CloudMachine: what etcd holds of it, and who works on it.
+type object struct {
 	sync.Mutex
 	ref      cloud.Reference
 	deleting bool
@@ -67,7 +67,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 		h.stream = &stream{delay: c.lag}
 	}
 	for i := range 12 {
-		h.machines = append(h.machines, &machine{ref: cloud.Reference{Token: fmt.Sprintf("token-%d", i), OwnershipID: "own"}})
+		h.machines = append(h.machines, &object{ref: cloud.Reference{Token: fmt.Sprintf("token-%d", i), OwnershipID: "own"}})
 	}
 	c.with(func() {
 		c.make("foreign", "foreign", "a")
@@ -156,7 +156,7 @@ func (h *history) play() {
 	h.session.end()
 }
 
-func (m *machine) isDone() bool {
+func (m *object) isDone() bool {
 	m.Lock()
 	defer m.Unlock()
 	return m.done
@@ -192,7 +192,7 @@ func (h *history) event() {
 }
 
 // reconcile does one step for a machine, as its controller would, unless one is being done.
-func (h *history) reconcile(m *machine) {
+func (h *history) reconcile(m *object) {
 	if !m.TryLock() {
 		return
 	}
@@ -241,7 +241,7 @@ func (h *history) check() {
 }
 
 // dead looks whether nothing of a machine is alive.
-func (h *history) dead(m *machine) {
+func (h *history) dead(m *object) {
 	for id, r := range h.cloud.resources {
 		if r.Token == m.ref.Token && r.State != cloud.StateTerminated {
 			h.Errorf("%s is said to be deleted, and %s is %s", m.ref.Token, id, r.State)

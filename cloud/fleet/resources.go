@@ -75,37 +75,6 @@ func find(resources []cloud.Resource, r cloud.Resource) int {
 	return slices.IndexFunc(resources, func(o cloud.Resource) bool { return o.Kind == r.Kind && o.ID == r.ID })
 }
 
-// look is the machine as the resources tell it.
-func (v *inventory) look(w *watch) Observation {
-	o := Observation{Gone: w.gone, NeverSeen: w.neverSeen}
-	instances := slices.DeleteFunc(v.own(w.ref), func(r cloud.Resource) bool { return r.Kind != cloud.KindInstance })
-	if w.gone {
-		instances = slices.DeleteFunc(instances, func(r cloud.Resource) bool { return r.State != cloud.StateTerminated })
-	}
-	if len(instances) == 0 {
-		if !w.gone {
-			o.Instance = w.last // until a live read has confirmed that it is not there
-		}
-		return o
-	}
-	alive := living(instances)
-	pick := instances[0]
-	if len(alive) > 0 {
-		pick = alive[0]
-	}
-	if i := slices.IndexFunc(instances, func(r cloud.Resource) bool { return w.ref.ProviderID != "" && r.ProviderID == w.ref.ProviderID }); i >= 0 {
-		pick = instances[i]
-	}
-	w.announce(&pick)
-	o.Instance, w.last = &pick, &pick
-	if len(alive) > 1 || (len(alive) == 1 && alive[0].ID != pick.ID) {
-		for _, r := range alive {
-			o.Duplicates = append(o.Duplicates, r.ID)
-		}
-	}
-	return o
-}
-
 // living are the instances that are not terminated.
 func living(resources []cloud.Resource) (alive []cloud.Resource) {
 	for _, r := range resources {

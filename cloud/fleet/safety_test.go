@@ -582,7 +582,7 @@ func TestSignOfLife(t *testing.T) {
 	for i := range 10_000 {
 		token := fmt.Sprintf("%032d", i)
 		all = append(all, cloud.Resource{Kind: cloud.KindInstance, ID: "i-" + token, Token: token, OwnershipID: "own", ProviderID: "p://" + token, State: cloud.StateRunning})
-		a.inventory.observe(cloud.Reference{Token: token, OwnershipID: "own", ProviderID: "p://" + token}, true, false)
+		a.inventory.observe(cloud.Reference{Token: token, OwnershipID: "own", ProviderID: "p://" + token}, true)
 	}
 	a.inventory.follow(cloud.Change{At: time.Now(), All: true, Resources: slices.Clone(all)})
 	if n := testing.AllocsPerRun(5, func() { a.inventory.follow(cloud.Change{At: time.Now()}) }); n > 50 {
