@@ -186,10 +186,6 @@ type Config struct {
 // own retries are off), honours ctx, makes no call once ctx has ended, and returns errors that are *Error. No error text
 // holds a secret. Methods may be called at the same time.
 type Driver interface {
-	// Identity tells accounts apart for the rate limit: two drivers with the same Identity are throttled together.
-	// It holds the cloud, endpoint, region and the account's own ID or the credentials' public part; no secret. No call.
-	Identity() string
-
 	// Probe proves the credentials, and tells where they lead, by the cheapest calls there are.
 	Probe(ctx context.Context) (Info, error)
 

@@ -28,8 +28,6 @@ type placed struct {
 	place string
 }
 
-func (d placed) Identity() string { return d.place }
-
 func (d placed) Probe(context.Context) (cloud.Info, error) { return cloud.Info{Place: d.place}, nil }
 
 // accountTest is one AWS account whose Secret says where it leads.

@@ -4,8 +4,6 @@ package aws
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"os"
 	"strings"
 
@@ -39,9 +37,7 @@ const sessionName = "drover"
 // login is how an account proves who it is.
 type login struct {
 	provider aws.CredentialsProvider
-	// who tells accounts apart for the rate limit, without a secret.
-	who     string
-	secrets redactor
+	secrets  redactor
 }
 
 // newLogin makes the account's: from its Secret, or for nil the manager's own, and then the role to act as. It makes no
@@ -56,7 +52,6 @@ func newLogin(account *infrav1.AWSAccount, secret map[string][]byte, base aws.Co
 	}
 	if role := account.AssumeRole; role != nil {
 		base.Credentials = l.cached()
-		l.who = accountOf(role.ARN)
 		l.provider = stscreds.NewAssumeRoleProvider(newSTS(base, account), role.ARN, func(o *stscreds.AssumeRoleOptions) {
 			o.RoleSessionName = sessionName
 			if role.ExternalID != "" {
@@ -90,14 +85,12 @@ func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWS
 		return login{}, cloud.Errorf(cloud.Unauthorized, "the credentials Secret's key %q is empty: leave it out for lasting keys", keySessionToken)
 	}
 	l := login{
-		who:     digest(values[keyAccessKeyID]),
 		secrets: newRedactor(values[keyIdentity], values[keySessionToken], values[keySecretKey], values[keyAccessKeyID]),
 	}
 	if needed[0] == keyAccessKeyID {
 		l.provider = credentials.NewStaticCredentialsProvider(values[keyAccessKeyID], values[keySecretKey], values[keySessionToken])
 		return l, nil
 	}
-	l.who = accountOf(values[keyRoleARN])
 	base.Credentials = aws.AnonymousCredentials{}
 	l.provider = stscreds.NewWebIdentityRoleProvider(newSTS(base, account), values[keyRoleARN], identityToken(values[keyIdentity]),
 		func(o *stscreds.WebIdentityRoleOptions) { o.RoleSessionName = sessionName })
@@ -117,7 +110,7 @@ func ambientLogin(base aws.Config) (login, error) {
 		return login{}, cloud.Errorf(cloud.Unauthorized, "the manager's own AWS configuration can't be read")
 	}
 	secrets := newRedactor(os.Getenv("AWS_SESSION_TOKEN"), os.Getenv("AWS_SECRET_ACCESS_KEY"))
-	return login{provider: chain.Credentials, who: "ambient", secrets: secrets}, nil
+	return login{provider: chain.Credentials, secrets: secrets}, nil
 }
 
 func newSTS(base aws.Config, account *infrav1.AWSAccount) *sts.Client {
@@ -163,17 +156,3 @@ type identityToken string
 
 // GetIdentityToken implements stscreds.IdentityTokenRetriever.
 func (t identityToken) GetIdentityToken() ([]byte, error) { return []byte(t), nil }
-
-// accountOf is the AWS account that a role belongs to: its roles are throttled together.
-func accountOf(arn string) string {
-	if parts := strings.SplitN(arn, ":", 6); len(parts) == 6 {
-		return parts[4]
-	}
-	return digest(arn)
-}
-
-// digest stands for something that is better not written down.
-func digest(s string) string {
-	sum := sha256.Sum256([]byte(s))
-	return hex.EncodeToString(sum[:6])
-}

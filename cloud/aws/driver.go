@@ -33,12 +33,11 @@ const (
 )
 
 type driver struct {
-	identity string
-	ec2      *ec2.Client
-	ssm      *ssm.Client
-	sts      *sts.Client
-	region   string
-	secrets  redactor
+	ec2     *ec2.Client
+	ssm     *ssm.Client
+	sts     *sts.Client
+	region  string
+	secrets redactor
 
 	place      driverkit.Memo[string]
 	images     driverkit.Memo[image]
@@ -81,11 +80,10 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	base.Credentials = login.provider
 	fips, dual := endpointKinds(account)
 	d := &driver{
-		region:   account.Region,
-		sts:      newSTS(base, account),
-		place:    driverkit.Memo[string]{TTL: placeTTL},
-		identity: strings.Join([]string{"aws", account.Endpoint, account.Region, login.who}, "|"),
-		secrets:  login.secrets,
+		region:  account.Region,
+		sts:     newSTS(base, account),
+		place:   driverkit.Memo[string]{TTL: placeTTL},
+		secrets: login.secrets,
 		ec2: ec2.NewFromConfig(base, func(o *ec2.Options) {
 			o.EndpointOptions.UseFIPSEndpoint, o.EndpointOptions.UseDualStackEndpoint = fips, dual
 		}),
@@ -108,8 +106,6 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}
 	return d, nil
 }
-
-func (d *driver) Identity() string { return d.identity }
 
 // Probe asks for the region's zones and the account; local and wavelength zones are no failure domains of their own.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {

@@ -27,8 +27,6 @@ type testDriver struct {
 	http       http.Client
 }
 
-func (d *testDriver) Identity() string { return "test/" + d.region }
-
 func (d *testDriver) call(ctx context.Context, op string, in wireRequest) (wireAnswer, error) {
 	var out wireAnswer
 	text, err := json.Marshal(in)

@@ -66,11 +66,6 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}, nil
 }
 
-// Identity holds the namespace, and not the user: a token that is renewed is the same user still.
-func (d *driver) Identity() string {
-	return strings.Join([]string{"kubevirt", d.server.Host + d.server.Path, d.namespace}, "|")
-}
-
 // resourceKind is a kind of object that a machine is made of.
 type resourceKind struct {
 	prefix, plural, kind string

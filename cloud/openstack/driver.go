@@ -79,10 +79,6 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	return d, nil
 }
 
-func (d *driver) Identity() string {
-	return strings.Join([]string{"openstack", identityURL(d.account.AuthURL), d.account.Region, d.account.ProjectID}, "|")
-}
-
 // forget drops all that was resolved.
 func (d *driver) forget() {
 	d.flavors.Reset()

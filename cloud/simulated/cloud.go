@@ -6,8 +6,6 @@ package simulated
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"net/url"
 	"os"
 	"strings"
@@ -163,12 +161,6 @@ func tokenOf(credentials map[string][]byte) (string, error) {
 		return "", cloud.Errorf(cloud.Unauthorized, "%s holds characters that no token has", from)
 	}
 	return token, nil
-}
-
-// identity names the account for the rate limit. A token has no public part, so a short digest stands for it.
-func identity(endpoint, region, token string) string {
-	sum := sha256.Sum256([]byte(token))
-	return strings.Join([]string{"simulated", endpoint, region, hex.EncodeToString(sum[:6])}, "|")
 }
 
 const providerScheme = "simulated:///"

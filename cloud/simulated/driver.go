@@ -28,8 +28,6 @@ type driver struct {
 	secrets                 driverkit.Redactor
 }
 
-func (d *driver) Identity() string { return identity(d.endpoint, d.region, d.token) }
-
 // accountID is what the simulated cloud numbers its customers by.
 var accountID = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 

@@ -7,7 +7,6 @@ package vsphere
 import (
 	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -151,7 +150,6 @@ type driver struct {
 	page     int32
 	pace     time.Duration // between two looks at machines that change
 	idle     time.Duration // how long vCenter is waited for while none does
-	identity string
 	clones   clones
 	seen     sightings
 	removals removals
@@ -195,7 +193,6 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if l := cfg.Account.RateLimits; l != nil && l.Create != nil {
 		most = int(l.Create.Burst)
 	}
-	sum := sha256.Sum256([]byte(username)) // a name may tell more than a log should hold
 	return &driver{
 		vcenter: v,
 		clones:  clones{most: most},
@@ -207,13 +204,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 		zones:  driverkit.Memo[map[string]zone]{TTL: planMemory},
 		pace:   cmp.Or(time.Duration(cfg.Account.Inventory.ActiveSeconds)*time.Second, defaultPace),
 		idle:   idleWait,
-		identity: strings.Join([]string{"vsphere", account.Server, account.Datacenter,
-			hex.EncodeToString(sum[:6])}, "|"),
 	}, nil
 }
-
-// Identity holds the datacenter too: vCenter names no limit that its datacenters share.
-func (d *driver) Identity() string { return d.identity }
 
 // label makes a host name of a name, with room for a suffix.
 func label(name string) string { return driverkit.HostName(name, 54) }

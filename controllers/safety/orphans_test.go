@@ -31,8 +31,6 @@ type driver struct {
 	deleted   []string
 }
 
-func (d *driver) Identity() string { return "test" }
-
 func (d *driver) Describe(_ context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
 	for _, ref := range refs {
 		for _, x := range d.resources {

@@ -65,9 +65,6 @@ func newDriver(config cloud.Config) (cloud.Driver, error) {
 	return &driver{endpoint: account.Endpoint, key: key, client: driverkit.Client(carrier), secrets: driverkit.NewRedactor(key)}, nil
 }
 
-// Identity: the toy cloud throttles an endpoint as a whole.
-func (d *driver) Identity() string { return "toy|" + d.endpoint }
-
 // What follows is the toy cloud's API.
 
 type server struct {
