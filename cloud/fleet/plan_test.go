@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/drover-io/drover/cloud"
+)
+
+// TestPlan: what comes next for the machines that are known, and when.
+func TestPlan(t *testing.T) {
+	const none = time.Duration(-1) // nothing, before someone wakes the loop
+	now := time.Now()
+	at := func(d time.Duration) time.Time { return now.Add(d) }
+	deletes := func(begun bool, change func(*machine)) *machine {
+		m := &machine{phase: deleting, asked: now, due: now, deletion: deletion{begun: begun}}
+		change(m)
+		return m
+	}
+	many := func(n int, make func() *machine) (all []*machine) {
+		for range n {
+			all = append(all, make())
+		}
+		return all
+	}
+	nothing := func(*machine) {}
+	instance := []cloud.Resource{{Kind: cloud.KindInstance, ID: "i"}}
+	for name, c := range map[string]struct {
+		machines  []*machine
+		elsewhere bool // the credentials lead to another place
+		rested    time.Duration
+		tasks     int
+		reads     int
+		next      time.Duration
+	}{
+		"nobody":                              {next: none},
+		"listed, watched, settled, and ended": {machines: []*machine{{}, {phase: watched}, {phase: settled}, {phase: ended}, {phase: vanished}, {phase: deleted}}, next: none},
+		"missing, and due":                    {machines: []*machine{{phase: missing, due: now}}, tasks: 1, reads: 1, next: none},
+		"missing, and not due":                {machines: []*machine{{phase: missing, due: at(time.Second)}}, next: time.Second},
+		"never seen, and an open create": {machines: []*machine{{phase: neverSeen, due: at(time.Minute)}, {phase: settling, due: at(2 * time.Second)}},
+			next: 2 * time.Second},
+		"one is due, and another later": {machines: []*machine{{phase: missing, due: now}, {phase: settling, due: at(time.Minute)}}, tasks: 1, reads: 1, next: time.Minute},
+		"elsewhere":                     {machines: []*machine{{phase: missing, due: now}, deletes(true, nothing)}, elsewhere: true, next: none},
+
+		"a deletion is collected":    {machines: []*machine{deletes(false, nothing)}, next: time.Second},
+		"its window is over":         {machines: []*machine{deletes(false, func(m *machine) { m.asked = at(-time.Second) })}, tasks: 1, reads: 1, next: none},
+		"what is known is not read":  {machines: []*machine{deletes(false, func(m *machine) { m.asked, m.listed = at(-time.Second), instance })}, tasks: 1, next: none},
+		"asked for before a restart": {machines: []*machine{deletes(false, func(m *machine) { m.before = true })}, tasks: 1, reads: 1, next: none},
+		"many are collected longer":  {machines: many(manyDeletions, func() *machine { return deletes(false, nothing) }), next: 3500 * time.Millisecond},
+		"the next read":              {machines: []*machine{deletes(true, func(m *machine) { m.due = at(3 * time.Second) })}, next: 3 * time.Second},
+		"the cloud is left alone":    {machines: []*machine{deletes(true, nothing)}, rested: 5 * time.Second, next: 5 * time.Second},
+		"one that is nearly due goes along": {machines: []*machine{deletes(true, nothing), deletes(true, func(m *machine) { m.due = at(400 * time.Millisecond) })},
+			tasks: 2, reads: 2, next: none},
+		"one that has failed does not": {machines: []*machine{deletes(true, nothing), deletes(true, func(m *machine) { m.due, m.failures = at(400*time.Millisecond), 1 })},
+			tasks: 1, reads: 1, next: none},
+		"a new one waits for no read that is far": {machines: []*machine{deletes(false, nothing), deletes(true, func(m *machine) { m.due = at(time.Minute) })},
+			next: time.Second},
+		"a suspect and a deletion are read together": {machines: []*machine{{phase: missing, due: now}, deletes(true, nothing)}, tasks: 2, reads: 2, next: none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := &Account{times: TimesFor(DefaultCall), place: place{pinned: testPlace, proved: testPlace}}
+			if c.elsewhere {
+				a.place.proved = "elsewhere"
+			}
+			v := newInventory(func() *Account { return a }, func([]string) {}, func() {}, func() float64 { return 0 })
+			v.rested = at(c.rested)
+			for i, m := range c.machines {
+				m.ref.Token = fmt.Sprint("m", i)
+				v.machines[m.ref.Token] = m
+			}
+			tasks, next := v.plan(now)
+			reads := 0
+			for _, task := range tasks {
+				if task.read {
+					reads++
+				}
+			}
+			wait := none
+			if !next.IsZero() {
+				wait = next.Sub(now)
+			}
+			if len(tasks) != c.tasks || reads != c.reads || wait != c.next {
+				t.Errorf("%d tasks, %d reads, the next in %s; want %d, %d, %s", len(tasks), reads, wait, c.tasks, c.reads, c.next)
+			}
+		})
+	}
+}
