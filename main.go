@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command drover is the manager of Drover's infrastructure, bootstrap and control plane providers for Cluster API, and,
-// as "drover simulate", the simulated cloud that they can be tried out on. This package holds flags and wiring only.
+// Command drover is the manager of Drover's infrastructure, bootstrap and control plane providers
+// for Cluster API, and, as "drover simulate", the simulated cloud that they can be tried out on.
+// This package holds flags and wiring only.
 package main
 
 import (
@@ -174,8 +175,8 @@ func run(o *options) error {
 	return mgr.Start(ctx)
 }
 
-// election is the name of the lease that the leader holds. Managers among which the work is divided, by namespace or by label, lead each for
-// their own part.
+// election is the name of the lease that the leader holds. Managers among which the work is
+// divided, by namespace or by label, lead each for their own part.
 func (o *options) election() (string, error) {
 	name := map[string]string{runAll: "drover-leader", runMachines: "drover-leader", runSafety: "drover-safety-leader"}[o.part]
 	switch {
@@ -253,8 +254,8 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// cacheOptions keep what is watched small. There is no resync: every change comes as an event, and an idle machine is
-// never reconciled.
+// cacheOptions keep what is watched small. There is no resync: every change comes as an event, and
+// an idle machine is never reconciled.
 func (o *options) cacheOptions() cache.Options {
 	options := cache.Options{DefaultTransform: cache.TransformStripManagedFields()}
 	if o.namespace != "" {

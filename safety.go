@@ -35,8 +35,8 @@ const (
 	runSafety   = "safety"
 )
 
-// safetyOptions are the safety controllers' flags. They have the names of machine-controller-manager's where they mean
-// the same.
+// safetyOptions are the safety controllers' flags. They have the names of
+// machine-controller-manager's where they mean the same.
 type safetyOptions struct {
 	orphanPeriod, orphanGrace    time.Duration
 	orphanDeletions, orphanShare int

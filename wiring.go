@@ -29,8 +29,9 @@ import (
 	"github.com/drover-io/drover/internal/egress"
 )
 
-// clusterCache connects to the workload clusters. It reads their kubeconfig Secrets live, and keeps of a Node only what
-// Drover asks for: thousands of Nodes list their images and conditions in vain. Without indexes it keeps no Nodes at all.
+// clusterCache connects to the workload clusters. It reads their kubeconfig Secrets live, and keeps
+// of a Node only what Drover asks for: thousands of Nodes list their images and conditions in vain.
+// Without indexes it keeps no Nodes at all.
 func (o *options) clusterCache(ctx context.Context, mgr ctrl.Manager, indexes ...clustercache.CacheOptionsIndex) (clustercache.ClusterCache, error) {
 	clusterCache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
 		SecretClient:     mgr.GetAPIReader(),
@@ -65,8 +66,9 @@ func slimNode(object any) (any, error) {
 	return node, nil
 }
 
-// controllerOptions bound the work at a time, and the pause after an error that is not the cloud's: a second's worth at
-// first, half a minute at most, where controller-runtime would go up to a quarter of an hour.
+// controllerOptions bound the work at a time, and the pause after an error that is not the cloud's:
+// a second's worth at first, half a minute at most, where controller-runtime would go up to a
+// quarter of an hour.
 func controllerOptions[request comparable](concurrency int) controller.TypedOptions[request] {
 	return controller.TypedOptions[request]{
 		MaxConcurrentReconciles: concurrency,
@@ -91,11 +93,12 @@ func (o *endpointOptions) dialer() (*egress.Dialer, error) {
 	return dialer, nil
 }
 
-// reconcileTimeout bounds every reconcile of every controller: a minute, as Cluster API's own have, or two of the longest
-// calls to a cloud.
+// reconcileTimeout bounds every reconcile of every controller: a minute, as Cluster API's own have,
+// or two of the longest calls to a cloud.
 func (o *options) reconcileTimeout() time.Duration { return max(time.Minute, 2*o.cloudCall) }
 
-// webhooks serves admission, unless it is switched off, and makes the manager ready only once it can.
+// webhooks serves admission, unless it is switched off, and makes the manager ready only once it
+// can.
 func (o *options) webhooks(mgr ctrl.Manager, clouds []cloud.Cloud) error {
 	if o.webhookPort == 0 {
 		return nil
@@ -107,7 +110,8 @@ func (o *options) webhooks(mgr ctrl.Manager, clouds []cloud.Cloud) error {
 	)
 }
 
-// checks say whether the manager lives (its webhook server answers) and is ready (its caches are filled as well).
+// checks say whether the manager lives (its webhook server answers) and is ready (its caches are
+// filled as well).
 func (o *options) checks(mgr ctrl.Manager) error {
 	synced := func(req *http.Request) error {
 		ctx, cancel := context.WithTimeout(req.Context(), time.Second)
@@ -125,8 +129,8 @@ func (o *options) checks(mgr ctrl.Manager) error {
 	return errors.Join(errs...)
 }
 
-// hosts tells the bootstrap provider what a machine's provider ID will be, and how much user data its cloud takes. It lies here
-// because bootstrap knows nothing of clouds.
+// hosts tells the bootstrap provider what a machine's provider ID will be, and how much user data
+// its cloud takes. It lies here because bootstrap knows nothing of clouds.
 func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *clusterv1.Machine) (bootstrap.Host, error) {
 	return func(ctx context.Context, machine *clusterv1.Machine) (bootstrap.Host, error) {
 		none := bootstrap.Host{}

@@ -33,7 +33,8 @@ import (
 	"github.com/drover-io/drover/test/authority"
 )
 
-// endpoints are dialed by the reconcilers: all hang but the healthy one, of which it is known when it was reached.
+// endpoints are dialed by the reconcilers: all hang but the healthy one, of which it is known when
+// it was reached.
 type endpoints struct {
 	end chan struct{} // net/http goes on dialing for whom nobody waits any more
 
@@ -57,8 +58,8 @@ func (e *endpoints) dial(ctx context.Context, _, address string) (net.Conn, erro
 	return nil, errors.New("it never answered")
 }
 
-// TestHangingEndpointsHoldUpNobody: 30 endpoints that hang, reconciled before a healthy one, do not make it wait for
-// as long as a second.
+// TestHangingEndpointsHoldUpNobody: 30 endpoints that hang, reconciled before a healthy one, do not
+// make it wait for as long as a second.
 func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 	ca := authority.New(t).PEM
 	for flag, build := range map[string]func(client.Client, *endpoints) reconcile.Reconciler{
@@ -132,7 +133,8 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 	}
 }
 
-// tenant is an account and an adopted control plane, each at an endpoint with the name's host, with what they need.
+// tenant is an account and an adopted control plane, each at an endpoint with the name's host, with
+// what they need.
 func tenant(t *testing.T, name string, ca []byte) []client.Object {
 	t.Helper()
 	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{

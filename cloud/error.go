@@ -14,26 +14,34 @@ import (
 // Code is what kind of failure an Error is. Each has one consequence, the same for every cloud.
 type Code string
 
-// The codes. "Retried" says how the machine controller comes back; delays are jittered and grow to the cap given.
+// The codes. "Retried" says how the machine controller comes back; delays are jittered and grow to
+// the cap given.
 const (
-	// Throttled: the cloud asked for fewer calls. Retried after RetryAfter, or 1 s to 1 min; the bucket is emptied.
+	// Throttled: the cloud asked for fewer calls. Retried after RetryAfter, or 1 s to 1 min; the
+	// bucket is emptied.
 	Throttled Code = "Throttled"
 	// QuotaExceeded: the account's quota leaves no room. Retried 30 s to 10 min.
 	QuotaExceeded Code = "QuotaExceeded"
-	// NoCapacity: the cloud has none to give in this failure domain. Remembered for NoCapacityMemory; another
-	// allowed failure domain is tried at once, else retried when the memory ends.
+	// NoCapacity: the cloud has none to give in this failure domain. Remembered for
+	// NoCapacityMemory; another allowed failure domain is tried at once, else retried when the
+	// memory ends.
 	NoCapacity Code = "NoCapacity"
-	// Unauthorized: the credentials are refused. Retried 30 s to 10 min, and at once when they change.
+	// Unauthorized: the credentials are refused. Retried 30 s to 10 min, and at once when they
+	// change.
 	Unauthorized Code = "Unauthorized"
-	// InvalidSpec: this request will never be accepted. Retried only when spec, account or credentials change.
+	// InvalidSpec: this request will never be accepted. Retried only when spec, account or
+	// credentials change.
 	InvalidSpec Code = "InvalidSpec"
 	// NotFound: something that the request names does not exist. Retried 30 s to 10 min.
 	NotFound Code = "NotFound"
-	// Conflict: the cloud's state contradicts the request, such as two instances with one token. Retried 30 s to 10 min.
+	// Conflict: the cloud's state contradicts the request, such as two instances with one token.
+	// Retried 30 s to 10 min.
 	Conflict Code = "Conflict"
-	// Unavailable: no answer, or the cloud can't work now. Whether anything was done is open. Retried 1 s to 1 min.
+	// Unavailable: no answer, or the cloud can't work now. Whether anything was done is open.
+	// Retried 1 s to 1 min.
 	Unavailable Code = "Unavailable"
-	// Unknown: an answer that the driver does not know. Whether anything was done is open. Retried 1 s to 1 min.
+	// Unknown: an answer that the driver does not know. Whether anything was done is open. Retried
+	// 1 s to 1 min.
 	Unknown Code = "Unknown"
 )
 
@@ -42,8 +50,8 @@ type Error struct {
 	Code Code
 	// Message says what was attempted, on what, and what the cloud answered. It holds no secret.
 	Message string
-	// RetryAfter is how long the cloud asked to wait; 0 when it did not say. Only with Throttled and
-	// Unavailable; with NoCapacity from an Account it is when to come back.
+	// RetryAfter is how long the cloud asked to wait; 0 when it did not say. Only with Throttled
+	// and Unavailable; with NoCapacity from an Account it is when to come back.
 	RetryAfter time.Duration
 	// Err is the cause, for errors.Is and errors.As; its text is not shown.
 	Err error
@@ -59,7 +67,8 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// CodeOf returns the code of err: "" for nil, Unavailable for an ended context, Unknown for a foreign error.
+// CodeOf returns the code of err: "" for nil, Unavailable for an ended context, Unknown for a
+// foreign error.
 func CodeOf(err error) Code {
 	var e *Error
 	switch {
@@ -74,7 +83,8 @@ func CodeOf(err error) Code {
 	}
 }
 
-// Plain is the text of an error of net/http's without the request's method and address, which stand before the cause.
+// Plain is the text of an error of net/http's without the request's method and address, which stand
+// before the cause.
 func Plain(err error) string {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -83,8 +93,9 @@ func Plain(err error) string {
 	return err.Error()
 }
 
-// Queued says that a call was not made because its turn in the account's rate limit has not come. The turn is kept:
-// whoever comes back with the same token after After goes ahead of all that came later.
+// Queued says that a call was not made because its turn in the account's rate limit has not come.
+// The turn is kept: whoever comes back with the same token after After goes ahead of all that came
+// later.
 type Queued struct {
 	After time.Duration
 }

@@ -6,7 +6,8 @@ import (
 	"context"
 )
 
-// Class is the kind of a call for the rate limit. Each has a bucket of its own, so that none starves another.
+// Class is the kind of a call for the rate limit. Each has a bucket of its own, so that none
+// starves another.
 type Class string
 
 // The classes.
@@ -37,8 +38,9 @@ type Operation struct {
 	Stream bool
 }
 
-// WithOperation names the calls made under the returned context, for the rate limit and the metrics. A driver calls it
-// once for each call that it makes, with the cloud's own name of the operation. Example: "RunInstances".
+// WithOperation names the calls made under the returned context, for the rate limit and the
+// metrics. A driver calls it once for each call that it makes, with the cloud's own name of the
+// operation. Example: "RunInstances".
 func WithOperation(ctx context.Context, name string, class Class) context.Context {
 	return context.WithValue(ctx, operationKey{}, Operation{Name: name, Class: class})
 }
@@ -48,7 +50,8 @@ func WithStream(ctx context.Context, name string, class Class) context.Context {
 	return context.WithValue(ctx, operationKey{}, Operation{Name: name, Class: class, Stream: true})
 }
 
-// OperationOf returns what WithOperation or WithStream put into ctx. Its name is empty when the driver did not name the call.
+// OperationOf returns what WithOperation or WithStream put into ctx. Its name is empty when the
+// driver did not name the call.
 func OperationOf(ctx context.Context) Operation {
 	op, _ := ctx.Value(operationKey{}).(Operation)
 	return op

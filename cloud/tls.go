@@ -4,24 +4,11 @@ package cloud
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"net/http"
 )
 
-// CertPool reads an account's CA bundle; nil for an empty one. Errors are InvalidSpec.
-func CertPool(bundle string) (*x509.CertPool, error) {
-	if bundle == "" {
-		return nil, nil
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM([]byte(bundle)) {
-		return nil, Errorf(InvalidSpec, "caBundle holds no certificate in PEM")
-	}
-	return pool, nil
-}
-
-// Connect returns base, or with a TLS configuration a copy of it that trusts as that says and shares no connection with it.
-// Errors are InvalidSpec.
+// Connect returns base, or with a TLS configuration a copy of it that trusts as that says and
+// shares no connection with it. Errors are InvalidSpec.
 func Connect(base http.RoundTripper, config *tls.Config) (http.RoundTripper, error) {
 	if config == nil {
 		return base, nil

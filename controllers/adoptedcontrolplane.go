@@ -31,16 +31,19 @@ import (
 )
 
 const (
-	// DefaultProbeInterval is how often an adopted API server is asked, unless the operator says otherwise.
+	// DefaultProbeInterval is how often an adopted API server is asked, unless the operator says
+	// otherwise.
 	DefaultProbeInterval = time.Minute
-	// firstProbeInterval is after how long it is asked again when it does not answer: someone is waiting for it.
+	// firstProbeInterval is after how long it is asked again when it does not answer: someone is
+	// waiting for it.
 	firstProbeInterval      = 10 * time.Second
 	adoptedControlPlaneKind = "AdoptedControlPlane"
 )
 
-// AdoptedControlPlaneReconciler tells Cluster API of an API server that exists already: it probes it, reports its
-// version, and keeps the Cluster's Secrets with its kubeconfig and its authority. It makes nothing and deletes nothing there; an object that goes
-// away is a cluster that runs on, so there is no finalizer.
+// AdoptedControlPlaneReconciler tells Cluster API of an API server that exists already: it probes
+// it, reports its version, and keeps the Cluster's Secrets with its kubeconfig and its authority.
+// It makes nothing and deletes nothing there; an object that goes away is a cluster that runs on,
+// so there is no finalizer.
 type AdoptedControlPlaneReconciler struct {
 	Client client.Client
 	// APIReader reads Secrets' contents: they are never held in a cache.
@@ -103,7 +106,8 @@ func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req recon
 	return result, errors.Join(err, patchStatus(ctx, r.Client, before, adopted))
 }
 
-// adopt takes the user's kubeconfig, proves it, and hands it to Cluster API. What it finds is in the Available condition.
+// adopt takes the user's kubeconfig, proves it, and hands it to Cluster API. What it finds is in
+// the Available condition.
 func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) (reconcile.Result, error) {
 	source, config, refused, err := r.kubeconfig(ctx, adopted)
 	if err != nil {
@@ -140,8 +144,9 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 	return r.nextProbe(adopted), nil
 }
 
-// nextProbe is when to ask again, spread out so that many control planes are not asked at once. One that does not answer
-// takes a worker for as long as a probe may last: it is asked less and less often.
+// nextProbe is when to ask again, spread out so that many control planes are not asked at once. One
+// that does not answer takes a worker for as long as a probe may last: it is asked less and less
+// often.
 func (r *AdoptedControlPlaneReconciler) nextProbe(adopted *controlplanev1.AdoptedControlPlane) reconcile.Result {
 	interval := r.ProbeInterval
 	if interval == 0 {
@@ -156,7 +161,8 @@ func (r *AdoptedControlPlaneReconciler) nextProbe(adopted *controlplanev1.Adopte
 	return reconcile.Result{RequeueAfter: jitter(interval)}
 }
 
-// setAvailable says that the API server answers, and whether the Cluster and the spec agree with what was found.
+// setAvailable says that the API server answers, and whether the Cluster and the spec agree with
+// what was found.
 func setAvailable(adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) {
 	ours, theirs := adopted.Spec.ControlPlaneEndpoint, cluster.Spec.ControlPlaneEndpoint
 	if theirs.IsValid() && ours.IsValid() && ours != theirs {
@@ -200,8 +206,9 @@ func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted 
 	return source, config, nil, nil
 }
 
-// ensureEndpoint completes the spec where the user left the endpoint out: with the Cluster's, who may know a better address
-// for machines, else with the kubeconfig's. Cluster API copies it to the Cluster.
+// ensureEndpoint completes the spec where the user left the endpoint out: with the Cluster's, who
+// may know a better address for machines, else with the kubeconfig's. Cluster API copies it to the
+// Cluster.
 func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) error {
 	if adopted.Spec.ControlPlaneEndpoint.IsValid() {
 		return nil
@@ -220,8 +227,8 @@ func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adop
 	return nil
 }
 
-// keepSecret writes <cluster>-kubeconfig as Cluster API wants it, if it is not so already. A Secret of that name which is
-// not ours is never touched: then the answer says what is in the way.
+// keepSecret writes <cluster>-kubeconfig as Cluster API wants it, if it is not so already. A Secret
+// of that name which is not ours is never touched: then the answer says what is in the way.
 func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, source *corev1.Secret, config *kubeconfig.Config) (string, error) {
 	name := secret.Name(cluster.Name, secret.Kubeconfig)
 	if source.Name == name {
@@ -242,13 +249,15 @@ func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted 
 	return "", err
 }
 
-// noKey stands where a Secret of an authority would have its key. Cluster API's kubeadm bootstrap provider refuses a Secret without
-// one (util/secret, EnsureAllExist), and puts it onto control plane machines only, of which an adopted cluster has none. It is no
-// PEM, so that nothing can take it for a key.
+// noKey stands where a Secret of an authority would have its key. Cluster API's kubeadm bootstrap
+// provider refuses a Secret without one (util/secret, EnsureAllExist), and puts it onto control
+// plane machines only, of which an adopted cluster has none. It is no PEM, so that nothing can take
+// it for a key.
 const noKey = "The key of this authority is not known here. Workers join without it."
 
-// keepAuthority writes <cluster>-ca, where Cluster API's kubeadm bootstrap provider finds the authority that its machines pin. A Secret
-// of that name which is not ours is taken for better knowledge, and left alone.
+// keepAuthority writes <cluster>-ca, where Cluster API's kubeadm bootstrap provider finds the
+// authority that its machines pin. A Secret of that name which is not ours is taken for better
+// knowledge, and left alone.
 func (r *AdoptedControlPlaneReconciler) keepAuthority(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) error {
 	_, err := r.ensureSecret(ctx, adopted, cluster, secret.Name(cluster.Name, secret.ClusterCA), map[string][]byte{
 		secret.TLSCrtDataName: config.CA(), secret.TLSKeyDataName: []byte(noKey),
@@ -256,7 +265,8 @@ func (r *AdoptedControlPlaneReconciler) keepAuthority(ctx context.Context, adopt
 	return err
 }
 
-// ensureSecret makes the control plane's Secret of this name, or brings it up to date. ours is false where another one is in its place.
+// ensureSecret makes the control plane's Secret of this name, or brings it up to date. ours is
+// false where another one is in its place.
 func (r *AdoptedControlPlaneReconciler) ensureSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, name string, data map[string][]byte) (ours bool, err error) {
 	have := &corev1.Secret{}
 	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: adopted.Namespace, Name: name}, have)
@@ -287,8 +297,8 @@ func (r *AdoptedControlPlaneReconciler) createSecret(ctx context.Context, adopte
 	return nil
 }
 
-// stillHere reads past the cache, so that no Secret is made anew which "clusterctl move" has just deleted: it pauses the
-// Cluster before, but that comes by another watch, which may be behind.
+// stillHere reads past the cache, so that no Secret is made anew which "clusterctl move" has just
+// deleted: it pauses the Cluster before, but that comes by another watch, which may be behind.
 func (r *AdoptedControlPlaneReconciler) stillHere(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) (bool, error) {
 	liveCluster, liveAdopted := &clusterv1.Cluster{}, &controlplanev1.AdoptedControlPlane{}
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(cluster), liveCluster)
@@ -314,15 +324,16 @@ func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have 
 	return nil
 }
 
-// fillSecret sets what Cluster API reads of a Secret of a cluster, and leaves the rest of its metadata alone.
+// fillSecret sets what Cluster API reads of a Secret of a cluster, and leaves the rest of its
+// metadata alone.
 func fillSecret(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data map[string][]byte) {
 	s.Labels = util.MergeMap(s.Labels, map[string]string{clusterv1.ClusterNameLabel: cluster.Name})
 	s.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(adopted, controlplanev1.GroupVersion.WithKind(adoptedControlPlaneKind))}
 	s.Data = data
 }
 
-// ownedBy tells whether the Secret's controller is this control plane. The name decides, not the UID, which a restored
-// backup or a move has changed.
+// ownedBy tells whether the Secret's controller is this control plane. The name decides, not the
+// UID, which a restored backup or a move has changed.
 func ownedBy(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane) bool {
 	owner := metav1.GetControllerOf(s)
 	if owner == nil || owner.Kind != adoptedControlPlaneKind || owner.Name != adopted.Name {
@@ -332,7 +343,8 @@ func ownedBy(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane) bool
 	return err == nil && gv.Group == controlplanev1.GroupVersion.Group
 }
 
-// usableAsIs says what Cluster API lacks in a Secret that the user wrote at the very place where it looks, or "".
+// usableAsIs says what Cluster API lacks in a Secret that the user wrote at the very place where it
+// looks, or "".
 func usableAsIs(source *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) string {
 	if source.Labels[clusterv1.ClusterNameLabel] == cluster.Name && adopted.Spec.KubeconfigRef.Key == secret.KubeconfigDataName {
 		return ""
@@ -353,7 +365,8 @@ func clusterToAdoptedControlPlane(_ context.Context, o client.Object) []reconcil
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: cluster.Namespace, Name: name}}}
 }
 
-// adoptedControlPlaneOf returns the name of the Cluster's AdoptedControlPlane, or "" if its control plane is another's.
+// adoptedControlPlaneOf returns the name of the Cluster's AdoptedControlPlane, or "" if its control
+// plane is another's.
 func adoptedControlPlaneOf(cluster *clusterv1.Cluster) string {
 	ref := cluster.Spec.ControlPlaneRef
 	if ref.APIGroup != controlplanev1.GroupVersion.Group || ref.Kind != adoptedControlPlaneKind {
@@ -362,7 +375,8 @@ func adoptedControlPlaneOf(cluster *clusterv1.Cluster) string {
 	return ref.Name
 }
 
-// secretToControlPlanes finds those that read the Secret, and those whose Cluster's kubeconfig or authority it is.
+// secretToControlPlanes finds those that read the Secret, and those whose Cluster's kubeconfig or
+// authority it is.
 func (r *AdoptedControlPlaneReconciler) secretToControlPlanes(ctx context.Context, o client.Object) []reconcile.Request {
 	list := &controlplanev1.AdoptedControlPlaneList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {

@@ -39,8 +39,8 @@ type CloudAccountReconciler struct {
 	Recorder events.EventRecorder
 	// Changed brings the accounts whose inventory went fresh or stale.
 	Changed *Trigger
-	// Machines is told of all machines of an account that was connected anew: they may have waited for it, or for other
-	// credentials.
+	// Machines is told of all machines of an account that was connected anew: they may have waited
+	// for it, or for other credentials.
 	Machines *Trigger
 	// AmbientNamespaces are the namespaces that may use the manager's own credentials.
 	AmbientNamespaces []string
@@ -53,7 +53,8 @@ type CloudAccountReconciler struct {
 	told sync.Map // client.ObjectKey → told
 }
 
-// told is what the machines know of their account: which one it is, and whether its place is proved.
+// told is what the machines know of their account: which one it is, and whether its place is
+// proved.
 type told struct {
 	live   *fleet.Account
 	proved bool
@@ -114,8 +115,8 @@ func (r *CloudAccountReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return result, errors.Join(err, r.write(ctx, before, account))
 }
 
-// write patches what connect has found. A place that was proved is recorded before anything else is said or done: the
-// write comes back as an event.
+// write patches what connect has found. A place that was proved is recorded before anything else is
+// said or done: the write comes back as an event.
 func (r *CloudAccountReconciler) write(ctx context.Context, before, account *infrav1.CloudAccount) error {
 	if account.Spec.Place != before.Spec.Place {
 		recorded := before.DeepCopy()
@@ -143,7 +144,8 @@ func (r *CloudAccountReconciler) Connect(ctx context.Context, account *infrav1.C
 	return err
 }
 
-// connectOnly is Connect, and says when to try again. The process that writes says why an account is refused.
+// connectOnly is Connect, and says when to try again. The process that writes says why an account
+// is refused.
 func (r *CloudAccountReconciler) connectOnly(ctx context.Context, account *infrav1.CloudAccount) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(account)
 	config, refusal, err := r.config(ctx, account)
@@ -165,8 +167,9 @@ func (r *CloudAccountReconciler) connectOnly(ctx context.Context, account *infra
 	return reconcile.Result{}, nil
 }
 
-// connect makes the live account, proves by one call where its credentials lead, and reports on its inventory. It runs
-// when something changed, never by time alone: the listings prove the credentials from then on.
+// connect makes the live account, proves by one call where its credentials lead, and reports on its
+// inventory. It runs when something changed, never by time alone: the listings prove the
+// credentials from then on.
 func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.CloudAccount) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(account)
 	config, refusal, err := r.config(ctx, account)
@@ -217,7 +220,8 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 	return reconcile.Result{}, nil
 }
 
-// pin has a proved place recorded, unless the user has stated another one. Nothing happens in an account before that.
+// pin has a proved place recorded, unless the user has stated another one. Nothing happens in an
+// account before that.
 func (r *CloudAccountReconciler) pin(account *infrav1.CloudAccount, place string) reconcile.Result {
 	if aws := account.Spec.AWS; aws != nil && aws.AccountID != "" && !strings.Contains(place, ":"+aws.AccountID+":") {
 		err := cloud.Errorf(cloud.Conflict, "the credentials lead to %q, and spec.aws.accountID says %q: nothing is listed, made or deleted with them; "+
@@ -229,9 +233,10 @@ func (r *CloudAccountReconciler) pin(account *infrav1.CloudAccount, place string
 	return reconcile.Result{}
 }
 
-// endsWithNamespace tells whether a live account lost its Secret because its namespace is being deleted, which takes Secrets
-// before machines. The machines' VMs are deleted by the credentials that the manager holds: an account that is being deleted
-// stays connected as long as it has machines.
+// endsWithNamespace tells whether a live account lost its Secret because its namespace is being
+// deleted, which takes Secrets before machines. The machines' VMs are deleted by the credentials
+// that the manager holds: an account that is being deleted stays connected as long as it has
+// machines.
 func (r *CloudAccountReconciler) endsWithNamespace(ctx context.Context, account *infrav1.CloudAccount, why *refusal) (bool, error) {
 	if !why.secretGone || r.Accounts.Get(client.ObjectKeyFromObject(account)) == nil {
 		return false, nil
@@ -300,8 +305,8 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 	return config, nil, nil
 }
 
-// refuseSecret says why a Secret may not serve as the account's credentials, or nil. Who may write a CloudAccount could
-// otherwise have any Secret of the namespace sent to an endpoint of his.
+// refuseSecret says why a Secret may not serve as the account's credentials, or nil. Who may write
+// a CloudAccount could otherwise have any Secret of the namespace sent to an endpoint of his.
 func (r *CloudAccountReconciler) refuseSecret(account *infrav1.CloudAccount, secret *corev1.Secret) *refusal {
 	for _, row := range r.Clouds {
 		if !row.Union.InAccount(&account.Spec) {
@@ -421,7 +426,8 @@ func (r *CloudAccountReconciler) secretToAccounts(ctx context.Context, secret cl
 	return requests
 }
 
-// machineToDeletedAccount brings back the account of a machine that is gone, if the account waits for that.
+// machineToDeletedAccount brings back the account of a machine that is gone, if the account waits
+// for that.
 func (r *CloudAccountReconciler) machineToDeletedAccount(ctx context.Context, o client.Object) []reconcile.Request {
 	machine, ok := o.(*infrav1.CloudMachine)
 	if !ok {

@@ -18,7 +18,8 @@ func confirmMissing(account *infrav1.CloudAccount, live *fleet.Account) {
 	}
 }
 
-// setMachinesFound says whether so many machines are missing at once that none of them is believed to be gone.
+// setMachinesFound says whether so many machines are missing at once that none of them is believed
+// to be gone.
 func setMachinesFound(account *infrav1.CloudAccount, state fleet.InventoryState) {
 	switch {
 	case state.Doubt != nil:

@@ -19,6 +19,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
@@ -62,7 +63,7 @@ func newAccountTest(t *testing.T, spec infrav1.CloudAccountSpec) *accountTest {
 		}).Build()
 	clouds := []cloud.Cloud{{
 		Name: "aws",
-		Union: cloud.Fields[infrav1.AWSAccount, infrav1.AWSMachine]{
+		Union: driverkit.Fields[infrav1.AWSAccount, infrav1.AWSMachine]{
 			Account: func(s *infrav1.CloudAccountSpec) *infrav1.AWSAccount { return s.AWS },
 			Machine: func(f *infrav1.CloudMachineFields) *infrav1.AWSMachine { return f.AWS },
 		},
@@ -108,7 +109,8 @@ func (x *accountTest) live() *fleet.Account {
 	return x.Accounts.Get(client.ObjectKeyFromObject(x.account))
 }
 
-// TestPlaceIsRecorded: where the credentials lead is written before anything else, and only then the account is ready.
+// TestPlaceIsRecorded: where the credentials lead is written before anything else, and only then
+// the account is ready.
 func TestPlaceIsRecorded(t *testing.T) {
 	t.Parallel()
 	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
@@ -122,7 +124,8 @@ func TestPlaceIsRecorded(t *testing.T) {
 	x.Expect(reason).To(Equal(infrav1.ReadyReason))
 }
 
-// TestPlaceMismatch: credentials of another place are refused, with both places and the remedy, until the right ones are back.
+// TestPlaceMismatch: credentials of another place are refused, with both places and the remedy,
+// until the right ones are back.
 func TestPlaceMismatch(t *testing.T) {
 	t.Parallel()
 	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
@@ -145,7 +148,8 @@ func TestPlaceMismatch(t *testing.T) {
 	x.Expect(reason).To(Equal(infrav1.ReadyReason))
 }
 
-// TestStatedAccountID: an AWS account that was stated beforehand is compared before a place is recorded.
+// TestStatedAccountID: an AWS account that was stated beforehand is compared before a place is
+// recorded.
 func TestStatedAccountID(t *testing.T) {
 	t.Parallel()
 	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1", AccountID: "222222222222"}})
@@ -161,7 +165,8 @@ func TestStatedAccountID(t *testing.T) {
 	x.Expect(x.account.Spec.Place).To(Equal("aws-cn:222222222222:eu-central-1"))
 }
 
-// TestSecretMustServe: a Secret that does not say that it is this cloud's credentials is neither used nor changed.
+// TestSecretMustServe: a Secret that does not say that it is this cloud's credentials is neither
+// used nor changed.
 func TestSecretMustServe(t *testing.T) {
 	t.Parallel()
 	for value, command := range map[string]string{
@@ -184,7 +189,8 @@ func TestSecretMustServe(t *testing.T) {
 	}
 }
 
-// TestErrorKeepsTheLiveAccount: what can't be made from an account's new state does not end the account that works.
+// TestErrorKeepsTheLiveAccount: what can't be made from an account's new state does not end the
+// account that works.
 func TestErrorKeepsTheLiveAccount(t *testing.T) {
 	t.Parallel()
 	for _, connectOnly := range []bool{false, true} {
@@ -206,7 +212,8 @@ func TestErrorKeepsTheLiveAccount(t *testing.T) {
 	}
 }
 
-// TestSecretGone: without its Secret an account ends, but for one whose namespace is being deleted: it has VMs to delete.
+// TestSecretGone: without its Secret an account ends, but for one whose namespace is being deleted:
+// it has VMs to delete.
 func TestSecretGone(t *testing.T) {
 	t.Parallel()
 	for _, deleted := range []bool{false, true} {

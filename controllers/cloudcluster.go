@@ -33,11 +33,12 @@ import (
 	"github.com/drover-io/drover/kubeconfig"
 )
 
-// maxFailureDomains is the most that the API takes; a cluster that has more is told the first, by name.
+// maxFailureDomains is the most that the API takes; a cluster that has more is told the first, by
+// name.
 const maxFailureDomains = 100
 
-// CloudClusterReconciler gives each cluster its identity in the clouds and offers the zones of its accounts. It makes
-// no cloud call.
+// CloudClusterReconciler gives each cluster its identity in the clouds and offers the zones of its
+// accounts. It makes no cloud call.
 type CloudClusterReconciler struct {
 	Client           client.Client
 	WatchFilterValue string
@@ -74,7 +75,8 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return reconcile.Result{}, nil
 	}
 	if annotations.IsExternallyManaged(infra) {
-		// Someone else fills it; all that may be ours is a finalizer from before it was handed over.
+		// Someone else fills it; all that may be ours is a finalizer from before it was handed
+		// over.
 		return reconcile.Result{}, r.release(ctx, infra)
 	}
 	cluster, err := util.GetOwnerCluster(ctx, r.Client, infra.ObjectMeta)
@@ -100,8 +102,9 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return reconcile.Result{}, errors.Join(err, patchSharedStatus(ctx, r.Client, before, infra))
 }
 
-// claim completes the spec: identity and finalizer before anything may be made for this cluster, and the endpoint as
-// soon as the Cluster knows it (Cluster API copies it there from any control plane). It reports whether it wrote.
+// claim completes the spec: identity and finalizer before anything may be made for this cluster,
+// and the endpoint as soon as the Cluster knows it (Cluster API copies it there from any control
+// plane). It reports whether it wrote.
 func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) (bool, error) {
 	claimed := infra.DeepCopy()
 	controllerutil.AddFinalizer(claimed, infrav1.ClusterFinalizer)
@@ -122,8 +125,8 @@ func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.Cloud
 	return true, nil
 }
 
-// usable tells whether an endpoint of the Cluster, which judges it less strictly, would pass our own webhook: a write that is
-// refused for its sake would never give the cluster its identity.
+// usable tells whether an endpoint of the Cluster, which judges it less strictly, would pass our
+// own webhook: a write that is refused for its sake would never give the cluster its identity.
 func usable(endpoint clusterv1.APIEndpoint) bool {
 	return endpoint.IsValid() && kubeconfig.IsHost(endpoint.Host)
 }
@@ -138,8 +141,8 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 	if accounts.untried == "" {
 		infra.Status.FailureDomains = accounts.domains
 	}
-	// Without its zones known once, a control plane would put its first machines anywhere. Later on, an account that
-	// has trouble stops nothing but its own machines.
+	// Without its zones known once, a control plane would put its first machines anywhere. Later
+	// on, an account that has trouble stops nothing but its own machines.
 	adopts := waitsForAdoption(cluster)
 	if accounts.untried == "" && !adopts || provisioned {
 		infra.Status.Initialization.Provisioned = ptr.To(true)
@@ -152,17 +155,19 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 	case trouble != "" && !conditions.IsTrue(infra, clusterv1.ReadyCondition):
 		setNotReady(infra, infrav1.WaitingForAccountReason, trouble)
 	default:
-		// Once it is Ready it stays so: while a cluster's infrastructure is not, Cluster API's MachineHealthChecks heal none of its
-		// machines, those of accounts without trouble included; and one that looked then does not look again when it is (v1.14.2,
+		// Once it is Ready it stays so: while a cluster's infrastructure is not, Cluster API's
+		// MachineHealthChecks heal none of its machines, those of accounts without trouble
+		// included; and one that looked then does not look again when it is (v1.14.2,
 		// machinehealthcheck_targets.go, needsRemediation).
 		setCondition(infra, clusterv1.ReadyCondition, metav1.ConditionTrue, infrav1.ReadyReason, trouble)
 	}
 	return nil
 }
 
-// waitsForAdoption tells whether the cluster's API server is to be adopted and is not yet. Cluster API connects to it as soon
-// as the infrastructure is provisioned; if there is no kubeconfig by then, it tries again half a minute later and not before
-// (clustercache, ConnectionCreationRetryInterval), and no Node is seen meanwhile.
+// waitsForAdoption tells whether the cluster's API server is to be adopted and is not yet. Cluster
+// API connects to it as soon as the infrastructure is provisioned; if there is no kubeconfig by
+// then, it tries again half a minute later and not before (clustercache,
+// ConnectionCreationRetryInterval), and no Node is seen meanwhile.
 func waitsForAdoption(cluster *clusterv1.Cluster) bool {
 	return adoptedControlPlaneOf(cluster) != "" && !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
@@ -204,7 +209,8 @@ func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.Cl
 	return report, nil
 }
 
-// reconcileDelete lets the cluster's identity go once no machine needs it to be deleted, and reports whether it did.
+// reconcileDelete lets the cluster's identity go once no machine needs it to be deleted, and
+// reports whether it did.
 func (r *CloudClusterReconciler) reconcileDelete(ctx context.Context, infra *infrav1.CloudCluster) (bool, error) {
 	machines := &infrav1.CloudMachineList{}
 	if name := infra.Labels[clusterv1.ClusterNameLabel]; name != "" {
@@ -224,11 +230,12 @@ func (r *CloudClusterReconciler) reconcileDelete(ctx context.Context, infra *inf
 	return false, nil
 }
 
-// maxFormerOwners is how many deleted clusters an account remembers; the oldest are forgotten first.
+// maxFormerOwners is how many deleted clusters an account remembers; the oldest are forgotten
+// first.
 const maxFormerOwners = 100
 
-// remember notes the cluster's identity on the accounts of its namespace before it goes: if anything of it is left in
-// the cloud, the orphan collector must still know whose it was.
+// remember notes the cluster's identity on the accounts of its namespace before it goes: if
+// anything of it is left in the cloud, the orphan collector must still know whose it was.
 func (r *CloudClusterReconciler) remember(ctx context.Context, infra *infrav1.CloudCluster) error {
 	if infra.Spec.OwnershipID == "" || !controllerutil.ContainsFinalizer(infra, infrav1.ClusterFinalizer) {
 		return nil
@@ -316,8 +323,8 @@ func accountReportChanged(before, after *infrav1.CloudAccount) bool {
 		!equality.Semantic.DeepEqual(conditions.Get(before, clusterv1.ReadyCondition), conditions.Get(after, clusterv1.ReadyCondition))
 }
 
-// watched tells whether this manager is responsible for o. It is asked in Reconcile, because requests that come by way of
-// other objects have passed no filter on o.
+// watched tells whether this manager is responsible for o. It is asked in Reconcile, because
+// requests that come by way of other objects have passed no filter on o.
 func watched(o client.Object, filter string) bool {
 	return filter == "" || labels.HasWatchLabel(o, filter)
 }

@@ -31,9 +31,10 @@ import (
 
 // CloudMachineReconciler brings machines up, watches over them and takes them down.
 //
-// A machine's life is wait → claim → ensure → record → observe → link. It claims (finalizer and creation token, written
-// before any call) only when everything that a create needs is there: so a token without a provider ID means that a
-// create may have been sent, and a machine without a token surely has nothing in the cloud.
+// A machine's life is wait → claim → ensure → record → observe → link. It claims (finalizer and
+// creation token, written before any call) only when everything that a create needs is there: so a
+// token without a provider ID means that a create may have been sent, and a machine without a token
+// surely has nothing in the cloud.
 type CloudMachineReconciler struct {
 	Client client.Client
 	// APIReader reads past the cache: before a create, and for Secrets, which are never cached.
@@ -41,7 +42,8 @@ type CloudMachineReconciler struct {
 	ClusterCache clustercache.ClusterCache
 	Accounts     *fleet.Accounts
 	Recorder     events.EventRecorder
-	// Identity is the beginning of each creation token: 8 hexadecimal digits that tell which management cluster made a VM.
+	// Identity is the beginning of each creation token: 8 hexadecimal digits that tell which
+	// management cluster made a VM.
 	Identity string
 	// Namespace is the one that this manager works in; empty for all.
 	Namespace string
@@ -49,8 +51,8 @@ type CloudMachineReconciler struct {
 	Changed *Trigger
 	// LateAfter is how long a VM may run before NodeLinked says why it is not a ready Node.
 	LateAfter time.Duration
-	// Progress tells how far a machine without a Node came, as a reason and the end of a sentence about its VM; both
-	// are empty where the bootstrap provider is not known.
+	// Progress tells how far a machine without a Node came, as a reason and the end of a sentence
+	// about its VM; both are empty where the bootstrap provider is not known.
 	Progress         func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (reason, message string, err error)
 	WatchFilterValue string
 
@@ -102,14 +104,16 @@ type machineScope struct {
 	cluster *clusterv1.Cluster
 	// ownershipID is the CloudCluster's; empty when it has none (any more).
 	ownershipID string
-	// unreachable is since when the workload cluster's API server does not answer; empty when it does.
+	// unreachable is since when the workload cluster's API server does not answer; empty when it
+	// does.
 	unreachable string
 	// account is nil while the CloudAccount is missing or refused.
 	account machineAccount
-	// later says that the status is a later step's to write, which saves a write: because this step wrote the spec, and that
-	// comes back as an event; or because there is nothing to say yet.
+	// later says that the status is a later step's to write, which saves a write: because this step
+	// wrote the spec, and that comes back as an event; or because there is nothing to say yet.
 	later bool
-	// heeded is the instance as it was seen, when what the cloud has told of it is on record after this step.
+	// heeded is the instance as it was seen, when what the cloud has told of it is on record after
+	// this step.
 	heeded *cloud.Resource
 }
 
@@ -200,12 +204,13 @@ func (r *CloudMachineReconciler) cloudCluster(ctx context.Context, cluster *clus
 	return cloudCluster, nil
 }
 
-// quietWait is how long a new CloudMachine may wait before its status says for what: Cluster API brings its Machine, its
-// bootstrap data and all else one right after the other, and a write for each machine is saved, with what Cluster API
-// does after each.
+// quietWait is how long a new CloudMachine may wait before its status says for what: Cluster API
+// brings its Machine, its bootstrap data and all else one right after the other, and a write for
+// each machine is saved, with what Cluster API does after each.
 const quietWait = 10 * time.Second
 
-// quietLeft is how much of quietWait is left. One who was created in the future, by a clock that differs from ours, gets none.
+// quietLeft is how much of quietWait is left. One who was created in the future, by a clock that
+// differs from ours, gets none.
 func quietLeft(created time.Time) time.Duration {
 	age := time.Since(created)
 	if age < 0 {
@@ -242,8 +247,9 @@ func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (rec
 	return r.create(ctx, s)
 }
 
-// waitsFor says what is missing before the machine can be made, as a reason and a sentence; "" when nothing is. The end
-// of each wait comes as an event. The account is before the user data, which may need it (bootstrap.ConfigReconciler.Host).
+// waitsFor says what is missing before the machine can be made, as a reason and a sentence; "" when
+// nothing is. The end of each wait comes as an event. The account is before the user data, which
+// may need it (bootstrap.ConfigReconciler.Host).
 func waitsFor(s *machineScope) (reason, message string) {
 	switch {
 	case s.owner == nil:

@@ -17,13 +17,15 @@ import (
 )
 
 const (
-	// scriptSays begins what Drover's script says of itself, on the console too (bootstrap/render). No secret is in it.
+	// scriptSays begins what Drover's script says of itself, on the console too (bootstrap/render).
+	// No secret is in it.
 	scriptSays = "drover: "
 	// consoleLines and consoleLine bound what is told of a console: lines, and bytes of each.
 	consoleLines, consoleLine = 3, 240
 )
 
-// consoles remembers what the consoles of machines that are late have shown. The zero value is ready for use.
+// consoles remembers what the consoles of machines that are late have shown. The zero value is
+// ready for use.
 type consoles struct {
 	mu  sync.Mutex
 	all map[types.NamespacedName]consoleLook
@@ -35,8 +37,8 @@ type consoleLook struct {
 	shown string // the end of a sentence; "" for nothing
 }
 
-// due tells whether it is time to look at the console of a VM that runs since then: when it is late, and each time that it has run for
-// twice as long as at the last look.
+// due tells whether it is time to look at the console of a VM that runs since then: when it is
+// late, and each time that it has run for twice as long as at the last look.
 func (l consoleLook) due(since time.Time) bool {
 	return l.at.IsZero() || time.Since(since) >= 2*l.at.Sub(since)
 }
@@ -65,8 +67,8 @@ func (c *consoles) forget(key types.NamespacedName) {
 	delete(c.all, key)
 }
 
-// console is what the console of a VM that runs since then has shown last, as the end of a sentence; "" for nothing. Its cloud is
-// asked when that is due: it costs a call.
+// console is what the console of a VM that runs since then has shown last, as the end of a
+// sentence; "" for nothing. Its cloud is asked when that is due: it costs a call.
 func (r *CloudMachineReconciler) console(ctx context.Context, s *machineScope, since time.Time) string {
 	last := r.consoles.of(s)
 	if s.account == nil || !last.due(since) {
@@ -91,8 +93,8 @@ func (r *CloudMachineReconciler) console(ctx context.Context, s *machineScope, s
 // escape is a terminal's control sequence (ECMA-48), such as a colour.
 var escape = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|[@-Z\\\\-_])")
 
-// lastWords are the last lines of a console, in quotes: those in which Drover's script speaks, where there are any. What repeats
-// is told once.
+// lastWords are the last lines of a console, in quotes: those in which Drover's script speaks,
+// where there are any. What repeats is told once.
 func lastWords(console []byte) string {
 	var script, all []string
 	for line := range strings.SplitSeq(strings.ReplaceAll(escape.ReplaceAllString(string(console), ""), "\r", "\n"), "\n") {
@@ -124,8 +126,8 @@ func appendNew(lines []string, line string) []string {
 var (
 	// bootstrapToken is the form of the only secret that all machines are given.
 	bootstrapToken = regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`)
-	// secretWords and secretForm are of lines that programs wrote of which nothing is known: what they call a secret, and what
-	// looks like a key or a part of a file in base64.
+	// secretWords and secretForm are of lines that programs wrote of which nothing is known: what
+	// they call a secret, and what looks like a key or a part of a file in base64.
 	secretWords = regexp.MustCompile(`(?i)passw|passphrase|secret|token|credential|private|bearer|authorization|api.?key`)
 	secretForm  = regexp.MustCompile(`[A-Za-z0-9+/_=-]{40,}`)
 )

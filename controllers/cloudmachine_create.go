@@ -24,12 +24,14 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// recordTimeout bounds the write of the provider ID after a create. It goes on when the manager is asked to stop: the
-// process waits for it (the manager's graceful shutdown), and if it is killed, the token finds the VM again.
+// recordTimeout bounds the write of the provider ID after a create. It goes on when the manager is
+// asked to stop: the process waits for it (the manager's graceful shutdown), and if it is killed,
+// the token finds the VM again.
 const recordTimeout = 10 * time.Second
 
-// claim writes the intent to create: finalizer, token and, where it matters, the failure domain in one write, refused if anyone
-// changed the object meanwhile. The create follows when the write comes back as an event, read from the API server.
+// claim writes the intent to create: finalizer, token and, where it matters, the failure domain in
+// one write, refused if anyone changed the object meanwhile. The create follows when the write
+// comes back as an event, read from the API server.
 func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	before := s.DeepCopy()
 	claimed := s.DeepCopy()
@@ -50,8 +52,8 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (re
 	return reconcile.Result{}, nil
 }
 
-// Identity tells management clusters apart, in 8 hexadecimal digits: by the UID of kube-system, which no copy of objects
-// and no move takes along.
+// Identity tells management clusters apart, in 8 hexadecimal digits: by the UID of kube-system,
+// which no copy of objects and no move takes along.
 func Identity(ctx context.Context, reader client.Reader) (string, error) {
 	namespace := &corev1.Namespace{}
 	if err := reader.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace); err != nil {
@@ -61,8 +63,8 @@ func Identity(ctx context.Context, reader client.Reader) (string, error) {
 	return hex.EncodeToString(sum[:4]), nil
 }
 
-// newToken makes 96 bits of chance behind this management cluster's identity, in letters that every cloud takes as a tag
-// and as a client token.
+// newToken makes 96 bits of chance behind this management cluster's identity, in letters that every
+// cloud takes as a tag and as a client token.
 func (r *CloudMachineReconciler) newToken() string {
 	var b [12]byte
 	_, _ = rand.Read(b[:]) // never fails, says crypto/rand
@@ -95,7 +97,8 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 		setNotReady(s.CloudMachine, infrav1.SecretInvalidReason, reason)
 		return reconcile.Result{RequeueAfter: jitter(30 * time.Second)}, nil // Secrets are not watched for this
 	}
-	// A create under way ends even when the manager is asked to stop: its answer is worth waiting for.
+	// A create under way ends even when the manager is asked to stop: its answer is worth waiting
+	// for.
 	ctx = context.WithoutCancel(ctx)
 	known := r.fates.of(s.CloudMachine)
 	r.fates.set(s.CloudMachine, unknown) // from here on something may be made
@@ -110,8 +113,8 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	return reconcile.Result{}, nil // the record comes back as an event, and then the VM is observed
 }
 
-// stillWanted looks for the machine among what was read past the cache, so that no VM is made for one that was deleted, made
-// already or claimed anew.
+// stillWanted looks for the machine among what was read past the cache, so that no VM is made for
+// one that was deleted, made already or claimed anew.
 func stillWanted(s *machineScope, live []infrav1.CloudMachine) bool {
 	return slices.ContainsFunc(live, func(m infrav1.CloudMachine) bool {
 		return m.UID == s.UID && m.DeletionTimestamp.IsZero() && m.Spec.ProviderID == "" && m.Spec.CreationDomain == s.Spec.CreationDomain &&
@@ -161,8 +164,9 @@ func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, us
 	}, domains)
 }
 
-// domains returns the failure domains that the machine may go to, in the order to try: its own, its Machine's, or all of
-// the account's. Of all, each machine starts with another, and always with the same one.
+// domains returns the failure domains that the machine may go to, in the order to try: its own, its
+// Machine's, or all of the account's. Of all, each machine starts with another, and always with the
+// same one.
 func (r *CloudMachineReconciler) domains(ctx context.Context, s *machineScope) ([]string, error) {
 	allowed, err := s.account.FailureDomains(ctx, &s.Spec.CloudMachineFields)
 	if err != nil {
@@ -213,7 +217,8 @@ func (r *CloudMachineReconciler) record(ctx context.Context, s *machineScope, pr
 func (r *CloudMachineReconciler) createFailed(s *machineScope, err error) reconcile.Result {
 	var queued *cloud.Queued
 	if errors.As(err, &queued) {
-		// Not a word of how long: a status write for each machine and turn would cost more than the create.
+		// Not a word of how long: a status write for each machine and turn would cost more than the
+		// create.
 		setNotReady(s.CloudMachine, infrav1.QueuedReason, "waits for its turn in the account's rate limit")
 	} else {
 		setCloudError(s.CloudMachine, err)

@@ -20,18 +20,20 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// deleteCheck is how often a deletion is looked at although its progress comes as events: a safety net, not the way.
+// deleteCheck is how often a deletion is looked at although its progress comes as events: a safety
+// net, not the way.
 const deleteCheck = 2 * time.Minute
 
-// nodeRetry is how soon a Node that could not be removed is tried again, and nodePatience how long after the deletion
-// was asked for at most.
+// nodeRetry is how soon a Node that could not be removed is tried again, and nodePatience how long
+// after the deletion was asked for at most.
 const (
 	nodeRetry    = 5 * time.Second
 	nodePatience = 2 * time.Minute
 )
 
-// reconcileDelete takes the VM down and lets the object go only when a live read of the cloud said that nothing is left.
-// It needs neither the Cluster, nor the template, nor the bootstrap data: token and account are enough.
+// reconcileDelete takes the VM down and lets the object go only when a live read of the cloud said
+// that nothing is left. It needs neither the Cluster, nor the template, nor the bootstrap data:
+// token and account are enough.
 func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(s, infrav1.MachineFinalizer) {
 		return reconcile.Result{}, nil
@@ -83,7 +85,8 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil
 }
 
-// duplicateStops reports whether another object has the machine's token. Before the deletion begins it reads past the cache.
+// duplicateStops reports whether another object has the machine's token. Before the deletion begins
+// it reads past the cache.
 func (r *CloudMachineReconciler) duplicateStops(ctx context.Context, s *machineScope, begun bool) (bool, error) {
 	if s.Spec.CreationToken == "" {
 		return false, nil
@@ -96,10 +99,11 @@ func (r *CloudMachineReconciler) duplicateStops(ctx context.Context, s *machineS
 	return err == nil && stopDuplicate(s, withToken), err
 }
 
-// tidyNode removes the Node, for Cluster API may not: it leaves Nodes alone while the whole Cluster is deleted, though an
-// adopted cluster lives on; it does not know the Node of a Machine that was deleted as soon as it had joined; and it gives
-// up after ten seconds without a connection, because its nodeDeletionTimeoutSeconds has run out while the VM was deleted.
-// It is a kindness: a workload cluster that does not answer holds nothing up for long. It returns when to try again.
+// tidyNode removes the Node, for Cluster API may not: it leaves Nodes alone while the whole Cluster
+// is deleted, though an adopted cluster lives on; it does not know the Node of a Machine that was
+// deleted as soon as it had joined; and it gives up after ten seconds without a connection, because
+// its nodeDeletionTimeoutSeconds has run out while the VM was deleted. It is a kindness: a workload
+// cluster that does not answer holds nothing up for long. It returns when to try again.
 func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope) time.Duration {
 	if s.cluster == nil || s.Spec.ProviderID == "" {
 		return 0
@@ -114,8 +118,9 @@ func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope) 
 	return r.nodeAgain(ctx, s, s.Spec.ProviderID, err)
 }
 
-// nodeAgain returns when a workload cluster that does not answer is asked again about the Node of a machine that is being deleted; 0
-// when that was done for long enough. What an earlier process has waited does not count: this one has to connect first.
+// nodeAgain returns when a workload cluster that does not answer is asked again about the Node of a
+// machine that is being deleted; 0 when that was done for long enough. What an earlier process has
+// waited does not count: this one has to connect first.
 func (r *CloudMachineReconciler) nodeAgain(ctx context.Context, s *machineScope, providerID string, err error) time.Duration {
 	if s.cluster.DeletionTimestamp.IsZero() && min(time.Since(s.DeletionTimestamp.Time), time.Since(r.began)) < nodePatience {
 		return nodeRetry
@@ -125,7 +130,8 @@ func (r *CloudMachineReconciler) nodeAgain(ctx context.Context, s *machineScope,
 }
 
 // release removes the finalizer. A cache that is behind does not hold it up: what was sent under a
-// token is settled once and for all. Only a machine without a token must be as it was read, for it may have been claimed.
+// token is settled once and for all. Only a machine without a token must be as it was read, for it
+// may have been claimed.
 func (r *CloudMachineReconciler) release(ctx context.Context, s *machineScope) error {
 	s.later = true // who goes needs no status
 	i := slices.Index(s.Finalizers, infrav1.MachineFinalizer)

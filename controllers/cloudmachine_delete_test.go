@@ -32,8 +32,9 @@ func TestUnsentGoesAtOnce(t *testing.T) {
 	b.Expect(b.account.deleted).To(BeEmpty())
 }
 
-// TestSentIsLookedFor: a machine for which something was sent, by this process or an earlier one, is looked for; so is one whose
-// create was refused, for which steps before may have left something.
+// TestSentIsLookedFor: a machine for which something was sent, by this process or an earlier one,
+// is looked for; so is one whose create was refused, for which steps before may have left
+// something.
 func TestSentIsLookedFor(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{

@@ -13,11 +13,13 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// A token belongs to one object. A copy of a CloudMachine, as "kubectl apply" of an export or a restore into another namespace makes
-// it, has the original's token and would delete or adopt the original's VM. So both stop until one of them is abandoned.
+// A token belongs to one object. A copy of a CloudMachine, as "kubectl apply" of an export or a
+// restore into another namespace makes it, has the original's token and would delete or adopt the
+// original's VM. So both stop until one of them is abandoned.
 
-// withToken lists the CloudMachines that have a creation token, in all namespaces that this manager works in. The API server selects by
-// that field (CloudMachine's selectableFields), and the cache has it as an index.
+// withToken lists the CloudMachines that have a creation token, in all namespaces that this manager
+// works in. The API server selects by that field (CloudMachine's selectableFields), and the cache
+// has it as an index.
 func (r *CloudMachineReconciler) withToken(ctx context.Context, reader client.Reader, token string) ([]infrav1.CloudMachine, error) {
 	list := &infrav1.CloudMachineList{}
 	if err := reader.List(ctx, list, client.InNamespace(r.Namespace), client.MatchingFields{machineByToken: token}); err != nil {
@@ -40,8 +42,9 @@ func stopDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
 	return false
 }
 
-// machineDeleted ends what the account does for a machine that is no more, and wakes those with the same token: they may go on. It is
-// the only place that forgets, because a finalizer that a person has removed ends a machine too.
+// machineDeleted ends what the account does for a machine that is no more, and wakes those with the
+// same token: they may go on. It is the only place that forgets, because a finalizer that a person
+// has removed ends a machine too.
 func (r *CloudMachineReconciler) machineDeleted(ctx context.Context, o client.Object) []reconcile.Request {
 	m, ok := o.(*infrav1.CloudMachine)
 	if !ok || m.Spec.CreationToken == "" || !watched(m, r.WatchFilterValue) {
@@ -62,7 +65,8 @@ func (r *CloudMachineReconciler) machineDeleted(ctx context.Context, o client.Ob
 	return requests
 }
 
-// forget ends the account's interest in a deleted machine's token, unless another machine of the account has it.
+// forget ends the account's interest in a deleted machine's token, unless another machine of the
+// account has it.
 func forget(account machineAccount, deleted *infrav1.CloudMachine, sameToken []infrav1.CloudMachine) {
 	for _, m := range sameToken {
 		if m.Namespace == deleted.Namespace && m.Spec.AccountRef == deleted.Spec.AccountRef {

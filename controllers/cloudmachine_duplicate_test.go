@@ -26,8 +26,8 @@ func copyOf(objects []client.Object, name, namespace, as string) *infrav1.CloudM
 	return nil
 }
 
-// TestCopyDeletesNothing: a copy of a CloudMachine has the original's token. Neither of them has the VM deleted, until one is
-// abandoned.
+// TestCopyDeletesNothing: a copy of a CloudMachine has the original's token. Neither of them has
+// the VM deleted, until one is abandoned.
 func TestCopyDeletesNothing(t *testing.T) {
 	t.Parallel()
 	for name, namespace := range map[string]string{"in the same namespace": "team-a", "in another namespace": "team-b"} {
@@ -85,8 +85,8 @@ func TestWakesWithSameToken(t *testing.T) {
 	b.Expect(b.r.machineDeleted(t.Context(), duplicate)).To(HaveLen(1))
 }
 
-// TestDeletedIsForgotten: whatever ended a machine, a finalizer removed by hand included, the account watches it no longer; but one with
-// the same token in the same account is still watched.
+// TestDeletedIsForgotten: whatever ended a machine, a finalizer removed by hand included, the
+// account watches it no longer; but one with the same token in the same account is still watched.
 func TestDeletedIsForgotten(t *testing.T) {
 	t.Parallel()
 	objects := fleetOf("original")
@@ -105,8 +105,8 @@ func TestDeletedIsForgotten(t *testing.T) {
 	}
 }
 
-// TestWebhookRefusesCopy: the API server refuses to create a copy in the first place; what a move or a restore brings passes,
-// because the original is not there.
+// TestWebhookRefusesCopy: the API server refuses to create a copy in the first place; what a move
+// or a restore brings passes, because the original is not there.
 func TestWebhookRefusesCopy(t *testing.T) {
 	t.Parallel()
 	objects := fleetOf("original")

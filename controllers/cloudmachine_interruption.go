@@ -23,18 +23,21 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// interruptionCheck is how soon a machine that waits to be replaced is looked at again. It reads the cache alone.
+// interruptionCheck is how soon a machine that waits to be replaced is looked at again. It reads
+// the cache alone.
 const interruptionCheck = 15 * time.Second
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinesets;machinedeployments,verbs=get;list;watch
 
-// reconcileInterruption records what the cloud has announced of a VM. If the VM is about to be taken back, it deletes the Machine, so
-// that Cluster API drains the Node and makes a successor while the VM still runs. The cloud repeats what is not recorded. It
-// returns when to look again, 0 for never.
+// reconcileInterruption records what the cloud has announced of a VM. If the VM is about to be
+// taken back, it deletes the Machine, so that Cluster API drains the Node and makes a successor
+// while the VM still runs. The cloud repeats what is not recorded. It returns when to look again, 0
+// for never.
 //
-// It deletes only a Machine whose MachineSet makes a successor. As for all deletions that no user asked for, nothing is deleted
-// while the workload cluster's API server does not answer, or what is paused. An announcement that leaves time, such as a rebalance
-// recommendation or the drain of a KubeVirt node, comes for many VMs at once: it replaces no more of a pool at the same time than
+// It deletes only a Machine whose MachineSet makes a successor. As for all deletions that no user
+// asked for, nothing is deleted while the workload cluster's API server does not answer, or what is
+// paused. An announcement that leaves time, such as a rebalance recommendation or the drain of a
+// KubeVirt node, comes for many VMs at once: it replaces no more of a pool at the same time than
 // the pool's own limits allow.
 func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *machineScope, instance *cloud.Resource) (time.Duration, error) {
 	switch {
@@ -112,7 +115,8 @@ func (r *CloudMachineReconciler) pool(ctx context.Context, machine *clusterv1.Ma
 	return p, nil
 }
 
-// makesSuccessors is false while the pool is frozen, paused or deleted: what is deleted then is not replaced.
+// makesSuccessors is false while the pool is frozen, paused or deleted: what is deleted then is not
+// replaced.
 func (p *pool) makesSuccessors() bool {
 	disabled := p.set.Annotations[clusterv1.DisableMachineCreateAnnotation] == "true" // a MachineDeployment sets "false" too
 	if disabled || annotations.HasPaused(p.set) || !p.set.DeletionTimestamp.IsZero() {
@@ -122,8 +126,8 @@ func (p *pool) makesSuccessors() bool {
 	return d == nil || !ptr.Deref(d.Spec.Paused, false) && !annotations.HasPaused(d) && d.DeletionTimestamp.IsZero()
 }
 
-// maxUnavailable is how many Machines of the pool may be missing at once: as many as its remediation, or else its rollout, allows;
-// one where neither says more.
+// maxUnavailable is how many Machines of the pool may be missing at once: as many as its
+// remediation, or else its rollout, allows; one where neither says more.
 func (p *pool) maxUnavailable() int {
 	if p.deployment == nil {
 		return 1
@@ -142,8 +146,9 @@ func (p *pool) maxUnavailable() int {
 	return 1
 }
 
-// replacements are the Machines that this process has begun to replace, by MachineSet: the cache shows their deletion a moment
-// later, and another worker must not count them as available until then. The zero value is ready for use.
+// replacements are the Machines that this process has begun to replace, by MachineSet: the cache
+// shows their deletion a moment later, and another worker must not count them as available until
+// then. The zero value is ready for use.
 type replacements struct {
 	mu    sync.Mutex
 	begun map[types.UID]sets.Set[types.UID]

@@ -53,8 +53,8 @@ func (b *bench) deletedMachines() (n int) {
 	return n
 }
 
-// TestInterruptionWave: the cloud recommends to leave all VMs of a pool at once. As many Machines are replaced at a time as the pool's
-// own limits allow, and none that would get no successor.
+// TestInterruptionWave: the cloud recommends to leave all VMs of a pool at once. As many Machines
+// are replaced at a time as the pool's own limits allow, and none that would get no successor.
 func TestInterruptionWave(t *testing.T) {
 	t.Parallel()
 	type md = clusterv1.MachineDeployment
@@ -110,7 +110,8 @@ func TestInterruptionWave(t *testing.T) {
 	}
 }
 
-// TestReplacementEnds: the next Machine goes when the first one's successor is available, and not before.
+// TestReplacementEnds: the next Machine goes when the first one's successor is available, and not
+// before.
 func TestReplacementEnds(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, poolOf(fleetOf("m1", "m2", "m3"), func(*clusterv1.MachineSet, *clusterv1.MachineDeployment) {})...)
@@ -139,8 +140,8 @@ func TestReplacementEnds(t *testing.T) {
 	b.Expect(b.deletedMachines()).To(Equal(1))
 }
 
-// TestReplacementsOfStaleCache: a Machine that was just deleted counts although the cache does not show it yet; what is imminent is
-// not held up.
+// TestReplacementsOfStaleCache: a Machine that was just deleted counts although the cache does not
+// show it yet; what is imminent is not held up.
 func TestReplacementsOfStaleCache(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

@@ -16,15 +16,17 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// lateCheck is how often a machine that is late is looked at again: not all that may become of it comes as an event.
+// lateCheck is how often a machine that is late is looked at again: not all that may become of it
+// comes as an event.
 const lateCheck = time.Minute
 
 // nodeProblem is what NodeLinked says; the zero value takes the condition away.
 type nodeProblem struct{ reason, message string }
 
-// late tells why the VM of a machine, which has run for longer than LateAfter, is not a ready Node, and when to look again.
-// A machine that has been one is none of its business: that is a MachineHealthCheck's. hasNode says that a Node carries
-// the machine's provider ID, whether or not Cluster API has seen it.
+// late tells why the VM of a machine, which has run for longer than LateAfter, is not a ready Node,
+// and when to look again. A machine that has been one is none of its business: that is a
+// MachineHealthCheck's. hasNode says that a Node carries the machine's provider ID, whether or not
+// Cluster API has seen it.
 func (r *CloudMachineReconciler) late(ctx context.Context, s *machineScope, hasNode bool) (nodeProblem, time.Duration, error) {
 	since := runningSince(s.CloudMachine)
 	if since.IsZero() || !s.owner.DeletionTimestamp.IsZero() {
@@ -50,7 +52,8 @@ func (r *CloudMachineReconciler) late(ctx context.Context, s *machineScope, hasN
 	return nodeProblem{reason, fmt.Sprintf("VM runs since %s, and %s", since.Format(time.RFC3339), message)}, jitter(lateCheck), err
 }
 
-// runningSince is the time since when a machine's VM has run, in UTC and whole seconds; zero when it does not.
+// runningSince is the time since when a machine's VM has run, in UTC and whole seconds; zero when
+// it does not.
 func runningSince(m *infrav1.CloudMachine) time.Time {
 	if c := conditions.Get(m, clusterv1.ReadyCondition); c != nil && c.Status == metav1.ConditionTrue {
 		return c.LastTransitionTime.UTC()
@@ -58,8 +61,9 @@ func runningSince(m *infrav1.CloudMachine) time.Time {
 	return time.Time{}
 }
 
-// lateToBeReady is late for a machine whose Node Cluster API has seen. The Node's own condition is in the Machine, which saves
-// holding those of all Nodes. One that has not changed since the machine was due was never True in time.
+// lateToBeReady is late for a machine whose Node Cluster API has seen. The Node's own condition is
+// in the Machine, which saves holding those of all Nodes. One that has not changed since the
+// machine was due was never True in time.
 func lateToBeReady(s *machineScope, since, due time.Time) (nodeProblem, time.Duration, error) {
 	ready := conditions.Get(s.owner, clusterv1.MachineNodeReadyCondition)
 	told := conditions.GetReason(s.CloudMachine, infrav1.MachineNodeLinkedCondition) == infrav1.NodeNotReadyReason

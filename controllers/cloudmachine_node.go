@@ -42,9 +42,10 @@ func NodeIndexes() []clustercache.CacheOptionsIndex {
 	}
 }
 
-// link sees to it that exactly one Node carries the machine's provider ID. Nearly always the kubelet has set it, and there
-// is nothing to do; where it could not, the Node is found by the VM's own addresses and given the ID. Cluster API then
-// matches Machine and Node. What stands in the way, NodeLinked says.
+// link sees to it that exactly one Node carries the machine's provider ID. Nearly always the
+// kubelet has set it, and there is nothing to do; where it could not, the Node is found by the VM's
+// own addresses and given the ID. Cluster API then matches Machine and Node. What stands in the
+// way, NodeLinked says.
 func (r *CloudMachineReconciler) link(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	if s.cluster == nil || s.owner == nil {
 		return reconcile.Result{}, nil
@@ -87,7 +88,8 @@ func linkedNodes(ctx context.Context, s *machineScope, nodes client.Reader) ([]c
 	return list.Items, nil
 }
 
-// findNode returns what stands between the machine and its Node, and when to look again, 0 for never.
+// findNode returns what stands between the machine and its Node, and when to look again, 0 for
+// never.
 func (r *CloudMachineReconciler) findNode(ctx context.Context, s *machineScope) (nodeProblem, time.Duration, error) {
 	nodes, err := r.nodes(ctx, s)
 	if err != nil {
@@ -111,7 +113,8 @@ func duplicateNodes(format string, args ...any) nodeProblem {
 	return nodeProblem{infrav1.DuplicateNodesReason, fmt.Sprintf(format, args...)}
 }
 
-// setProviderID gives the machine's provider ID to the one Node that has none and answers at one of the VM's addresses.
+// setProviderID gives the machine's provider ID to the one Node that has none and answers at one of
+// the VM's addresses.
 func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (nodeProblem, time.Duration, error) {
 	node, problem, err := r.unlinked(ctx, s, nodes)
 	switch {
@@ -137,9 +140,9 @@ func giveProviderID(ctx context.Context, nodes client.Client, node *corev1.Node,
 	return nil
 }
 
-// unlinked returns the one Node that has no provider ID and answers at one of the VM's addresses; nil where there is none.
-// Two clouds may give the same private address to two machines of one cluster: then it tells nothing, and the kubelet has
-// to know its provider ID.
+// unlinked returns the one Node that has no provider ID and answers at one of the VM's addresses;
+// nil where there is none. Two clouds may give the same private address to two machines of one
+// cluster: then it tells nothing, and the kubelet has to know its provider ID.
 func (r *CloudMachineReconciler) unlinked(ctx context.Context, s *machineScope, nodes client.Client) (*corev1.Node, nodeProblem, error) {
 	unlinked := &corev1.NodeList{}
 	if err := nodes.List(ctx, unlinked, client.MatchingFields{nodeByMissingID: "true"}); err != nil {
@@ -173,9 +176,10 @@ func (r *CloudMachineReconciler) unlinked(ctx context.Context, s *machineScope, 
 	return match[0], nodeProblem{}, nil
 }
 
-// claimNode gives the provider ID of a VM that is about to be deleted to the Node that it has become, if that has none: when the VM
-// is gone, its address may be another's, and nobody could tell which Node to remove. Like the removal it is a kindness, which holds
-// nothing up for long. It returns when to try again.
+// claimNode gives the provider ID of a VM that is about to be deleted to the Node that it has
+// become, if that has none: when the VM is gone, its address may be another's, and nobody could
+// tell which Node to remove. Like the removal it is a kindness, which holds nothing up for long. It
+// returns when to try again.
 func (r *CloudMachineReconciler) claimNode(ctx context.Context, s *machineScope, providerID string, addresses []clusterv1.MachineAddress) time.Duration {
 	if s.cluster == nil || len(addresses) == 0 || (s.owner != nil && s.owner.Status.NodeRef.IsDefined()) {
 		return 0
@@ -218,9 +222,9 @@ func sharedIP(node *corev1.Node, machine *infrav1.CloudMachine) string {
 	return ""
 }
 
-// removeNode deletes the Node of a VM that is gone for good, as a cloud controller manager does: its pods are moved at
-// once, and Cluster API sees that the Machine has lost its Node, which lets a MachineHealthCheck replace it. held says that the
-// rate of such removals keeps the Node for now.
+// removeNode deletes the Node of a VM that is gone for good, as a cloud controller manager does:
+// its pods are moved at once, and Cluster API sees that the Machine has lost its Node, which lets a
+// MachineHealthCheck replace it. held says that the rate of such removals keeps the Node for now.
 func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope) (held bool, again time.Duration, err error) {
 	if s.cluster == nil {
 		return false, 0, nil
@@ -241,7 +245,8 @@ func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope
 	return false, 0, r.deleteNodes(ctx, s, nodes, own)
 }
 
-// ownNodes are the Nodes that carry the machine's provider ID, and the one that has its name and no provider ID.
+// ownNodes are the Nodes that carry the machine's provider ID, and the one that has its name and no
+// provider ID.
 func (r *CloudMachineReconciler) ownNodes(ctx context.Context, s *machineScope) ([]corev1.Node, client.Client, error) {
 	nodes, err := r.nodes(ctx, s)
 	if err != nil {
@@ -267,10 +272,11 @@ func (r *CloudMachineReconciler) deleteNodes(ctx context.Context, s *machineScop
 	return nil
 }
 
-// namesake is the Node without provider ID that has the machine's own name, if there is one: it registered when nobody asked for the VM's
-// addresses any more, as a kubelet does that was approved just before its Machine was deleted. A kubelet gets a certificate for that
-// name by this machine's token alone (bootstrap.CSRReconciler). One that is older than the machine is not its: users have Nodes without
-// provider ID of their own.
+// namesake is the Node without provider ID that has the machine's own name, if there is one: it
+// registered when nobody asked for the VM's addresses any more, as a kubelet does that was approved
+// just before its Machine was deleted. A kubelet gets a certificate for that name by this machine's
+// token alone (bootstrap.CSRReconciler). One that is older than the machine is not its: users have
+// Nodes without provider ID of their own.
 func namesake(ctx context.Context, s *machineScope, nodes client.Reader) ([]corev1.Node, error) {
 	name := s.Name
 	if s.owner != nil {
@@ -307,7 +313,8 @@ func (r *CloudMachineReconciler) nodes(ctx context.Context, s *machineScope) (cl
 	return nodes, nil
 }
 
-// nodeMatters passes the arrival of a Node and a change of its provider ID or addresses; never a heartbeat.
+// nodeMatters passes the arrival of a Node and a change of its provider ID or addresses; never a
+// heartbeat.
 func nodeMatters() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -330,8 +337,9 @@ func sameAddresses(a, b []corev1.NodeAddress) bool {
 	return true
 }
 
-// nodeToMachines finds the machines that have something to do because of a Node: those at its addresses while it has no
-// provider ID, and those of its provider ID when they were not seen running yet, or it is not the only one with it, or ceased to be.
+// nodeToMachines finds the machines that have something to do because of a Node: those at its
+// addresses while it has no provider ID, and those of its provider ID when they were not seen
+// running yet, or it is not the only one with it, or ceased to be.
 func (r *CloudMachineReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
 		node, ok := o.(*corev1.Node)

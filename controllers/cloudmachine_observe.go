@@ -21,10 +21,12 @@ import (
 // stateGone is the instanceState of a VM whose absence a live read confirmed.
 const stateGone = "Gone"
 
-// observe writes what the account's inventory knows of the VM. It makes no call; changes come as events.
+// observe writes what the account's inventory knows of the VM. It makes no call; changes come as
+// events.
 func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	if s.account == nil {
-		// The VM goes on without its account: what is known stays, and only what is not known waits.
+		// The VM goes on without its account: what is known stays, and only what is not known
+		// waits.
 		if !isProvisioned(s.CloudMachine) {
 			setNotReady(s.CloudMachine, infrav1.WaitingForAccountReason,
 				fmt.Sprintf("waits for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name))
@@ -62,7 +64,8 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 	return result, err
 }
 
-// reportGone writes that the VM is gone, and removes its Node. It is undone when the account sees the VM again.
+// reportGone writes that the VM is gone, and removes its Node. It is undone when the account sees
+// the VM again.
 func (r *CloudMachineReconciler) reportGone(ctx context.Context, s *machineScope, last *cloud.Resource) (reconcile.Result, error) {
 	s.Status.InstanceState = stateGone
 	message := fmt.Sprintf("VM %s is gone from the cloud", s.Spec.ProviderID)

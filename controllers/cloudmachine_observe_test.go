@@ -44,8 +44,8 @@ func TestGoneIsUndone(t *testing.T) {
 	b.Expect(b.countNodes()).To(Equal(1))
 }
 
-// TestNodeRemovalsHaveARate: of a cluster whose VMs are all called gone, some Nodes are removed at once and the others one after
-// the other; what users delete is not held up by that.
+// TestNodeRemovalsHaveARate: of a cluster whose VMs are all called gone, some Nodes are removed at
+// once and the others one after the other; what users delete is not held up by that.
 func TestNodeRemovalsHaveARate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

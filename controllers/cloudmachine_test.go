@@ -24,6 +24,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
@@ -89,7 +90,8 @@ func (i indexes) IndexField(_ context.Context, o client.Object, field string, va
 	return nil
 }
 
-// bench is a reconciler with a management cluster, a workload cluster and an account that the test fills.
+// bench is a reconciler with a management cluster, a workload cluster and an account that the test
+// fills.
 type bench struct {
 	*WithT
 	t        *testing.T
@@ -121,8 +123,8 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	b.account = &fakeAccount{
 		row: cloud.Cloud{
 			Name:          "simulated",
-			Union:         cloud.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Machine: func(f *infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return f.Simulated }},
-			CheckUserData: cloud.MaxUserData(1000),
+			Union:         driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Machine: func(f *infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return f.Simulated }},
+			CheckUserData: driverkit.MaxUserData(1000),
 		},
 		made: cloud.Resource{Kind: cloud.KindInstance, ID: "vm-1", ProviderID: testVM, State: cloud.StatePending},
 	}

@@ -17,9 +17,10 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// nodeMayBeFound passes our own writes that other events go by: a Node without a provider ID finds its machine by the addresses,
-// a connection to the workload cluster those that are provisioned, and a Node that goes those that have trouble with one. What came
-// before these were in the cache found nobody, so the machine must look once more when they are.
+// nodeMayBeFound passes our own writes that other events go by: a Node without a provider ID finds
+// its machine by the addresses, a connection to the workload cluster those that are provisioned,
+// and a Node that goes those that have trouble with one. What came before these were in the cache
+// found nobody, so the machine must look once more when they are.
 func nodeMayBeFound(before, after *infrav1.CloudMachine) bool {
 	return isProvisioned(before) != isProvisioned(after) || !slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
 		!conditions.Has(before, infrav1.MachineNodeLinkedCondition) && conditions.Has(after, infrav1.MachineNodeLinkedCondition)
@@ -38,8 +39,8 @@ func clusterMatters(before, after *clusterv1.Cluster) bool {
 		ptr.Deref(before.Status.Initialization.InfrastructureProvisioned, false) != ptr.Deref(after.Status.Initialization.InfrastructureProvisioned, false)
 }
 
-// unmadeWaitFor passes the changes of a CloudCluster that machines without a VM wait for: its ownership ID, and the beginning and
-// the end of an outage of the workload cluster's API server.
+// unmadeWaitFor passes the changes of a CloudCluster that machines without a VM wait for: its
+// ownership ID, and the beginning and the end of an outage of the workload cluster's API server.
 func unmadeWaitFor(before, after *infrav1.CloudCluster) bool {
 	return before.Annotations[infrav1.UnreachableAnnotation] != after.Annotations[infrav1.UnreachableAnnotation] ||
 		before.Spec.OwnershipID != after.Spec.OwnershipID
@@ -56,7 +57,8 @@ func (r *CloudMachineReconciler) clusterToMachines(ctx context.Context, o client
 	return r.list(ctx, nil, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 }
 
-// clusterToUnlinked brings the machines that need a Node when the connection to the workload cluster comes or goes.
+// clusterToUnlinked brings the machines that need a Node when the connection to the workload
+// cluster comes or goes.
 func (r *CloudMachineReconciler) clusterToUnlinked(ctx context.Context, o client.Object) []reconcile.Request {
 	needsNode := func(m *infrav1.CloudMachine) bool {
 		if m.Status.InstanceState == stateGone {
@@ -71,7 +73,8 @@ func (r *CloudMachineReconciler) clusterToUnlinked(ctx context.Context, o client
 	return r.list(ctx, needsNode, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 }
 
-// InstancesChanged brings the machines with these tokens. It is what cloud.Options.OnMachines calls.
+// InstancesChanged brings the machines with these tokens. It is what cloud.Options.OnMachines
+// calls.
 func (r *CloudMachineReconciler) InstancesChanged(ctx context.Context, namespace string, tokens []string) {
 	for _, token := range tokens {
 		r.Changed.Add(r.list(ctx, nil, client.InNamespace(namespace), client.MatchingFields{machineByToken: token})...)

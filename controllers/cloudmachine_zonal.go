@@ -17,10 +17,12 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Where a cloud's idempotency ends at the border of a failure domain (cloud.Traits.ZonalIdempotency), the domain belongs to the intent: it is
-// written down with the token, and another is written down before it is asked. A machine leaves the domain on record only when
-// nothing can have been made there: because the cloud has refused this very machine, or because this process wrote the domain down and has
-// sent nothing yet. Whoever comes after a crash knows neither, and asks the domain on record first.
+// Where a cloud's idempotency ends at the border of a failure domain
+// (cloud.Traits.ZonalIdempotency), the domain belongs to the intent: it is written down with the
+// token, and another is written down before it is asked. A machine leaves the domain on record only
+// when nothing can have been made there: because the cloud has refused this very machine, or
+// because this process wrote the domain down and has sent nothing yet. Whoever comes after a crash
+// knows neither, and asks the domain on record first.
 
 // fate is what a process knows of the attempt that is on record.
 type fate int
@@ -28,11 +30,13 @@ type fate int
 const (
 	// unknown: something may have been sent, and made.
 	unknown fate = iota
-	// unsent: this process wrote the attempt down, and has sent nothing since of which anything can come.
+	// unsent: this process wrote the attempt down, and has sent nothing since of which anything can
+	// come.
 	unsent
 	// refused: the cloud has said that it makes nothing of it.
 	refused
-	// unsettled: the cloud refuses it now, and what an earlier process may have sent could still take effect.
+	// unsettled: the cloud refuses it now, and what an earlier process may have sent could still
+	// take effect.
 	unsettled
 )
 
@@ -76,7 +80,8 @@ func (f *fates) forget(key types.NamespacedName) {
 	delete(f.all, key)
 }
 
-// chooseDomain returns the first of the machine's failure domains that is not known to lack capacity.
+// chooseDomain returns the first of the machine's failure domains that is not known to lack
+// capacity.
 func (r *CloudMachineReconciler) chooseDomain(ctx context.Context, s *machineScope) (string, error) {
 	domains, err := r.domains(ctx, s)
 	if err != nil {
@@ -89,8 +94,8 @@ func (r *CloudMachineReconciler) chooseDomain(ctx context.Context, s *machineSco
 	return s.account.Domain(&s.Spec.CloudMachineFields, domains)
 }
 
-// moves tells whether the machine leaves the attempt on record for another; then that has been written down, and comes back as an
-// event.
+// moves tells whether the machine leaves the attempt on record for another; then that has been
+// written down, and comes back as an event.
 func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bool, error) {
 	if !s.account.Cloud().Traits.ZonalIdempotency {
 		return false, nil
@@ -117,8 +122,9 @@ func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bo
 	return true, nil
 }
 
-// notMade goes on after a create that brought no VM. A sure refusal ends the attempt, unless an earlier process may have sent
-// something that still takes effect: then the attempt is left once live reads have proved that nothing was made.
+// notMade goes on after a create that brought no VM. A sure refusal ends the attempt, unless an
+// earlier process may have sent something that still takes effect: then the attempt is left once
+// live reads have proved that nothing was made.
 func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, before fate, err error) (reconcile.Result, error) {
 	zonal := s.account.Cloud().Traits.ZonalIdempotency
 	var queued *cloud.Queued
@@ -141,11 +147,13 @@ func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, b
 	return r.leaveAttempt(ctx, s, err)
 }
 
-// settledCheck is how often an attempt that is not settled is looked at although its end comes as an event. It makes no call.
+// settledCheck is how often an attempt that is not settled is looked at although its end comes as
+// an event. It makes no call.
 const settledCheck = time.Minute
 
-// waitsToSettle reports whether the attempt on record is still open although the cloud refuses it: asked again now, it would be open for
-// longer. It ends when live reads have proved that nothing was made, or have found what was.
+// waitsToSettle reports whether the attempt on record is still open although the cloud refuses it:
+// asked again now, it would be open for longer. It ends when live reads have proved that nothing
+// was made, or have found what was.
 func (r *CloudMachineReconciler) waitsToSettle(s *machineScope) bool {
 	if r.fates.of(s.CloudMachine) != unsettled {
 		return false
@@ -164,8 +172,8 @@ func stillOpen(s *machineScope, err error) error {
 		"%v; whether an earlier create made a VM in %s is being looked up before the machine is tried again", err, s.Spec.CreationDomain)}
 }
 
-// leaveAttempt goes to another failure domain at once if there is one to try. Otherwise the attempt is counted when the next one
-// comes.
+// leaveAttempt goes to another failure domain at once if there is one to try. Otherwise the attempt
+// is counted when the next one comes.
 func (r *CloudMachineReconciler) leaveAttempt(ctx context.Context, s *machineScope, err error) (reconcile.Result, error) {
 	domain, nowhere := r.chooseDomain(ctx, s)
 	var said, told *cloud.Error

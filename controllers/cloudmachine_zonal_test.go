@@ -11,7 +11,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// zonalBench has one machine that is claimed for a zone in which its own fields do not allow it to be.
+// zonalBench has one machine that is claimed for a zone in which its own fields do not allow it to
+// be.
 func zonalBench(t *testing.T, answer error) *bench {
 	t.Helper()
 	b := newBench(t, edit(fleetOf("m"), "m", func(m *infrav1.CloudMachine) {
@@ -24,8 +25,8 @@ func zonalBench(t *testing.T, answer error) *bench {
 	return b
 }
 
-// TestOpenAttemptIsSettled: an attempt of which an earlier process may have sent something, and which is now refused, is left once
-// live reads have proved that it made nothing.
+// TestOpenAttemptIsSettled: an attempt of which an earlier process may have sent something, and
+// which is now refused, is left once live reads have proved that it made nothing.
 func TestOpenAttemptIsSettled(t *testing.T) {
 	t.Parallel()
 	for _, code := range []cloud.Code{cloud.InvalidSpec, cloud.NotFound, cloud.Conflict, cloud.NoCapacity, cloud.QuotaExceeded} {
@@ -57,7 +58,8 @@ func TestOpenAttemptIsSettled(t *testing.T) {
 	}
 }
 
-// TestOpenAttemptIsFound: what an earlier process has sent was made after all, and the machine takes it.
+// TestOpenAttemptIsFound: what an earlier process has sent was made after all, and the machine
+// takes it.
 func TestOpenAttemptIsFound(t *testing.T) {
 	t.Parallel()
 	b := zonalBench(t, cloud.Errorf(cloud.NotFound, "it can't be there"))
@@ -89,8 +91,9 @@ func TestOpenAttemptIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestRefusedAttemptIsCounted: after a sure refusal the next create is another request for the cloud, which may hold a token to
-// what it was first sent with. The next one comes when it is time, and not at once.
+// TestRefusedAttemptIsCounted: after a sure refusal the next create is another request for the
+// cloud, which may hold a token to what it was first sent with. The next one comes when it is time,
+// and not at once.
 func TestRefusedAttemptIsCounted(t *testing.T) {
 	t.Parallel()
 	b := zonalBench(t, nil)

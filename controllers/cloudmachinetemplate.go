@@ -24,12 +24,14 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// reconnectDelay is how soon a template looks again for an account that works by its status, but is not connected in
-// this process: the manager has just started and the account's own reconcile is in the queue.
+// reconnectDelay is how soon a template looks again for an account that works by its status, but is
+// not connected in this process: the manager has just started and the account's own reconcile is in
+// the queue.
 const reconnectDelay = 2 * time.Second
 
-// CloudMachineTemplateReconciler asks the cloud what a template's machines will be, so that the cluster-autoscaler can
-// scale from zero. It asks once for each account, and again only when the account says something new.
+// CloudMachineTemplateReconciler asks the cloud what a template's machines will be, so that the
+// cluster-autoscaler can scale from zero. It asks once for each account, and again only when the
+// account says something new.
 type CloudMachineTemplateReconciler struct {
 	Client           client.Client
 	Accounts         *fleet.Accounts

@@ -24,15 +24,16 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// kindsPatience is how long an API server may take until it publishes kinds that were installed a moment ago.
+// kindsPatience is how long an API server may take until it publishes kinds that were installed a
+// moment ago.
 const kindsPatience = 10 * time.Second
 
 // ownTypes is where Drover's types are.
 const ownTypes = "github.com/drover-io/drover/api/"
 
-// CheckKinds fails where the management cluster does not serve Cluster API's version, or knows Drover's kinds without a field that
-// this build has, as CRDs of an older release do. An API server drops such fields without a word: with them would go what keeps a VM
-// from being made twice.
+// CheckKinds fails where the management cluster does not serve Cluster API's version, or knows
+// Drover's kinds without a field that this build has, as CRDs of an older release do. An API server
+// drops such fields without a word: with them would go what keeps a VM from being made twice.
 func CheckKinds(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) error {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -115,7 +116,8 @@ func publishedKinds(group openapi.GroupVersion) (map[schema.GroupVersionKind]*pu
 	return kinds, nil
 }
 
-// unknown returns the fields of a type that are not published. It looks into types of Drover's own; others' are theirs to keep.
+// unknown returns the fields of a type that are not published. It looks into types of Drover's own;
+// others' are theirs to keep.
 func (p *published) unknown(t reflect.Type, path string) (fields []string) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		if t.Kind() == reflect.Slice && p != nil {

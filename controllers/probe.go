@@ -33,8 +33,8 @@ const (
 // kubernetesVersion is what a real API server calls itself.
 var kubernetesVersion = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+[-+.~0-9A-Za-z]{0,200}$`)
 
-// probeFailure is why an API server does not serve us: a reason of the Available condition, and words that stay the
-// same while the failure does, so that a lasting failure is written once.
+// probeFailure is why an API server does not serve us: a reason of the Available condition, and
+// words that stay the same while the failure does, so that a lasting failure is written once.
 type probeFailure struct{ reason, message string }
 
 func unreachable(format string, args ...any) *probeFailure {
@@ -56,14 +56,15 @@ func (k server) probe(ctx context.Context, timeout time.Duration) (string, *prob
 	defer cancel()
 	version, failure := k.ask(ctx)
 	if failure != nil && failure.reason == controlplanev1.UnreachableReason && ctx.Err() != nil {
-		// Whatever it looked like: giving up closes the connection, and then a half answer may look like a whole one.
+		// Whatever it looked like: giving up closes the connection, and then a half answer may look
+		// like a whole one.
 		return "", unreachable("does not answer within %s", timeout)
 	}
 	return version, failure
 }
 
-// ask makes one request on one connection, closed again. Redirects are not followed, because they would carry the
-// credentials elsewhere.
+// ask makes one request on one connection, closed again. Redirects are not followed, because they
+// would carry the credentials elsewhere.
 func (k server) ask(ctx context.Context) (string, *probeFailure) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.Server.JoinPath("version").String(), nil)
 	if err != nil {
@@ -140,8 +141,8 @@ func (k server) unauthorized(message string) *probeFailure {
 	return &probeFailure{controlplanev1.UnauthorizedReason, message}
 }
 
-// connectionFailure says why there was no answer. It uses words of its own: those of the network hold port numbers that
-// differ each time.
+// connectionFailure says why there was no answer. It uses words of its own: those of the network
+// hold port numbers that differ each time.
 func (k server) connectionFailure(err error) *probeFailure {
 	if message := certificateFailure(err); message != "" {
 		return &probeFailure{controlplanev1.CertificateRefusedReason, message}
@@ -178,7 +179,8 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// certificateFailure says why the API server's certificate was refused, or "" when that is not what happened.
+// certificateFailure says why the API server's certificate was refused, or "" when that is not what
+// happened.
 func certificateFailure(err error) string {
 	var (
 		authority x509.UnknownAuthorityError

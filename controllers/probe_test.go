@@ -274,7 +274,8 @@ func TestProbeOfDeniedAddress(t *testing.T) {
 	want(t, version, failure, "", controlplanev1.UnreachableReason, "the API server is at an address that the operator does not allow")
 }
 
-// TestNextProbe: an API server that does not answer is asked less and less often, a minute apart in the end.
+// TestNextProbe: an API server that does not answer is asked less and less often, a minute apart in
+// the end.
 func TestNextProbe(t *testing.T) {
 	r := &AdoptedControlPlaneReconciler{}
 	adopted := &controlplanev1.AdoptedControlPlane{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "blue"}}

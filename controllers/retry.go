@@ -16,8 +16,9 @@ import (
 // delays of one code: from the first retry to the cap.
 type delays struct{ first, max time.Duration }
 
-// delaysOf says how soon a failed call is tried again, by its code; cloud.Code documents the same figures. A code that
-// is not listed is not tried again by time: its cure is an event (a changed account, new credentials).
+// delaysOf says how soon a failed call is tried again, by its code; cloud.Code documents the same
+// figures. A code that is not listed is not tried again by time: its cure is an event (a changed
+// account, new credentials).
 func delaysOf(code cloud.Code) (delays, bool) {
 	switch code {
 	case cloud.Throttled, cloud.Unavailable, cloud.Unknown:
@@ -35,8 +36,9 @@ type retries struct {
 	failures map[types.NamespacedName]int
 }
 
-// after returns how long to wait before the next attempt for err, and false when only an event can help.
-// Delays double, are jittered by a quarter, and are never shorter than what the cloud asked for.
+// after returns how long to wait before the next attempt for err, and false when only an event can
+// help. Delays double, are jittered by a quarter, and are never shorter than what the cloud asked
+// for.
 func (r *retries) after(key types.NamespacedName, err error) (time.Duration, bool) {
 	var queued *cloud.Queued
 	if errors.As(err, &queued) {

@@ -32,14 +32,15 @@ type object interface {
 	conditions.Setter
 }
 
-// patchStatus writes the status of obj if it differs from before, the object as it was read. One write at most: a merge
-// patch, because each of our statuses but CloudAccount's and CloudCluster's has a single writer.
+// patchStatus writes the status of obj if it differs from before, the object as it was read. One
+// write at most: a merge patch, because each of our statuses but CloudAccount's and CloudCluster's
+// has a single writer.
 func patchStatus(ctx context.Context, c client.Client, before, obj client.Object) error {
 	return writeStatus(ctx, c, before, obj, client.MergeFrom(before))
 }
 
-// patchSharedStatus is patchStatus for a kind whose status other reconcilers write too: it writes only what it has read,
-// and fails with a Conflict otherwise.
+// patchSharedStatus is patchStatus for a kind whose status other reconcilers write too: it writes
+// only what it has read, and fails with a Conflict otherwise.
 func patchSharedStatus(ctx context.Context, c client.Client, before, obj client.Object) error {
 	return writeStatus(ctx, c, before, obj, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
@@ -76,8 +77,9 @@ func setReady(obj object) {
 	setCondition(obj, clusterv1.ReadyCondition, metav1.ConditionTrue, infrav1.ReadyReason, "")
 }
 
-// setPaused keeps the Paused condition, as Cluster API's contract wants it, and reports whether obj is paused: by its
-// Cluster, by the annotation on itself, or because it lives on elsewhere. cluster may be nil.
+// setPaused keeps the Paused condition, as Cluster API's contract wants it, and reports whether obj
+// is paused: by its Cluster, by the annotation on itself, or because it lives on elsewhere. cluster
+// may be nil.
 func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	var by []string
 	if cluster != nil && ptr.Deref(cluster.Spec.Paused, false) {
@@ -102,7 +104,8 @@ func setCloudError(obj object, err error) {
 	setNotReady(obj, string(cloud.CodeOf(err)), err.Error())
 }
 
-// cut shortens a message to maxMessage, between characters, and makes it valid UTF-8: the API server refuses the rest.
+// cut shortens a message to maxMessage, between characters, and makes it valid UTF-8: the API
+// server refuses the rest.
 func cut(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= maxMessage {
@@ -115,8 +118,9 @@ func cut(s string) string {
 	return s[:end] + "…"
 }
 
-// movedAway tells whether obj is being deleted only because it was moved. clusterctl pauses the Cluster before, but that
-// comes by another watch, which may be behind: then the VMs of a whole cluster would be deleted that has just moved.
+// movedAway tells whether obj is being deleted only because it was moved. clusterctl pauses the
+// Cluster before, but that comes by another watch, which may be behind: then the VMs of a whole
+// cluster would be deleted that has just moved.
 func movedAway(obj client.Object) bool {
 	_, moved := obj.GetAnnotations()[clusterctlv1.DeleteForMoveAnnotation]
 	return moved && !obj.GetDeletionTimestamp().IsZero()
@@ -125,8 +129,8 @@ func movedAway(obj client.Object) bool {
 // moveLabel makes "clusterctl move" take an object along that nothing of the Cluster owns.
 const moveLabel = "clusterctl.cluster.x-k8s.io/move"
 
-// moveAlong labels a user's Secret so that "clusterctl move" takes it along: without it, what refers to it would be
-// broken at its new place.
+// moveAlong labels a user's Secret so that "clusterctl move" takes it along: without it, what
+// refers to it would be broken at its new place.
 func moveAlong(ctx context.Context, c client.Client, secret *corev1.Secret) error {
 	if _, ok := secret.Labels[moveLabel]; ok {
 		return nil

@@ -19,9 +19,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// MachineTimes measures how long the parts of machines' lives take. It does nothing but look at the changes that pass: each
-// part ends with one, and its beginning is written in the objects. So nothing is remembered, and a part that ends
-// while no manager runs is not counted. It runs in the leader alone, so that nothing is counted twice.
+// MachineTimes measures how long the parts of machines' lives take. It does nothing but look at the
+// changes that pass: each part ends with one, and its beginning is written in the objects. So
+// nothing is remembered, and a part that ends while no manager runs is not counted. It runs in the
+// leader alone, so that nothing is counted twice.
 type MachineTimes struct {
 	Client           client.Reader
 	Clouds           []cloud.Cloud
@@ -105,8 +106,8 @@ func (t *MachineTimes) machineGone(m *infrav1.CloudMachine) {
 	t.observe(t.delete, m, time.Since(m.DeletionTimestamp.Time))
 }
 
-// ownerChanged measures a join, when a Machine's Node has become known, and what a drain and all that follows it took, when
-// nothing holds the VM any more.
+// ownerChanged measures a join, when a Machine's Node has become known, and what a drain and all
+// that follows it took, when nothing holds the VM any more.
 func (t *MachineTimes) ownerChanged(ctx context.Context, before, after *clusterv1.Machine) {
 	joined := !before.Status.NodeRef.IsDefined() && after.Status.NodeRef.IsDefined()
 	drained := !letGo(before) && letGo(after) && !after.Status.Deletion.NodeDrainStartTime.IsZero()
@@ -125,17 +126,19 @@ func (t *MachineTimes) ownerChanged(ctx context.Context, before, after *clusterv
 	}
 }
 
-// letGo says that Cluster API has asked for the deletion of a Machine's VM, and with it that Status.Deletion is there.
+// letGo says that Cluster API has asked for the deletion of a Machine's VM, and with it that
+// Status.Deletion is there.
 func letGo(m *clusterv1.Machine) bool {
 	return m.Status.Deletion != nil &&
 		conditions.GetReason(m, clusterv1.MachineDeletingCondition) == clusterv1.MachineDeletingWaitingForInfrastructureDeletionReason
 }
 
-// madeHere says that a machine was made under this object. An object that came by a move or from a backup has its token from
-// the beginning, and its times say nothing.
+// madeHere says that a machine was made under this object. An object that came by a move or from a
+// backup has its token from the beginning, and its times say nothing.
 func madeHere(m *infrav1.CloudMachine) bool { return m.Generation > 1 }
 
-// observe counts a time by the machine's cloud. Clocks differ: what seems to be less than nothing took no time.
+// observe counts a time by the machine's cloud. Clocks differ: what seems to be less than nothing
+// took no time.
 func (t *MachineTimes) observe(h *prometheus.HistogramVec, m *infrav1.CloudMachine, took time.Duration) {
 	if !watched(m, t.WatchFilterValue) {
 		return

@@ -19,6 +19,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // one is a cache that holds one CloudMachine.
@@ -32,8 +33,8 @@ func (o one) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ..
 	return nil
 }
 
-// TestMachineTimes: each part of a machine's life is measured when it ends, once, and nothing else is. (test/monitoring counts
-// them for real machines.)
+// TestMachineTimes: each part of a machine's life is measured when it ends, once, and nothing else
+// is. (test/monitoring counts them for real machines.)
 func TestMachineTimes(t *testing.T) {
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(time.Now().Add(-d)) }
 	fresh := &infrav1.CloudMachine{}
@@ -103,8 +104,8 @@ func TestMachineTimes(t *testing.T) {
 			g := NewWithT(t)
 			registry := prometheus.NewPedanticRegistry()
 			clouds := []cloud.Cloud{
-				{Name: "right", Union: cloud.Fields[infrav1.AWSAccount, infrav1.SimulatedMachine]{Machine: func(*infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return &infrav1.SimulatedMachine{} }}},
-				{Name: "wrong", Union: cloud.Fields[infrav1.AWSAccount, infrav1.SimulatedMachine]{Machine: func(*infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return nil }}},
+				{Name: "right", Union: driverkit.Fields[infrav1.AWSAccount, infrav1.SimulatedMachine]{Machine: func(*infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return &infrav1.SimulatedMachine{} }}},
+				{Name: "wrong", Union: driverkit.Fields[infrav1.AWSAccount, infrav1.SimulatedMachine]{Machine: func(*infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return nil }}},
 			}
 			c.happens(NewMachineTimes(one{CloudMachine: c.cached}, clouds, "", registry))
 			families, err := registry.Gather()

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Trigger brings objects back to their reconciler from outside Kubernetes. Adding never blocks, and what is added before
-// the reconciler has started waits for it. The zero value is ready for use.
+// Trigger brings objects back to their reconciler from outside Kubernetes. Adding never blocks, and
+// what is added before the reconciler has started waits for it. The zero value is ready for use.
 type Trigger struct {
 	mu      sync.Mutex
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]

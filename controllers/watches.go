@@ -23,8 +23,8 @@ const (
 	machineByAddress     = "status.addresses.address"
 )
 
-// SetupIndexes declares the fields by which the reconcilers of this package find objects. It must be called before the
-// manager starts.
+// SetupIndexes declares the fields by which the reconcilers of this package find objects. It must
+// be called before the manager starts.
 func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	indexes := []struct {
 		object client.Object
@@ -69,8 +69,8 @@ func nonEmpty(value string) []string {
 	return []string{value}
 }
 
-// specOrMetadataChanged passes an update only if something other than status changed: our own status writes must not
-// bring an object back.
+// specOrMetadataChanged passes an update only if something other than status changed: our own
+// status writes must not bring an object back.
 func specOrMetadataChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld, e.ObjectNew

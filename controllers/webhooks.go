@@ -25,8 +25,9 @@ import (
 	"github.com/drover-io/drover/kubeconfig"
 )
 
-// Webhooks refuses objects that the CRDs' own rules can't judge: what only a cloud's row of the registry knows, and
-// templates that change. It makes no call to any cloud. Defaults are the CRDs' own, so nothing mutates.
+// Webhooks refuses objects that the CRDs' own rules can't judge: what only a cloud's row of the
+// registry knows, and templates that change. It makes no call to any cloud. Defaults are the CRDs'
+// own, so nothing mutates.
 type Webhooks struct {
 	// Clouds are the registry's rows.
 	Clouds []cloud.Cloud
@@ -97,7 +98,8 @@ func (w Webhooks) checkAccount(account *infrav1.CloudAccount) field.ErrorList {
 	return field.ErrorList{field.Required(path, "no cloud that this manager knows is set; it knows "+w.names())}
 }
 
-// checkAccountChange keeps an account on its cloud: its machines could be neither found nor deleted on another.
+// checkAccountChange keeps an account on its cloud: its machines could be neither found nor deleted
+// on another.
 func (w Webhooks) checkAccountChange(before, after *infrav1.CloudAccount) field.ErrorList {
 	for _, row := range w.Clouds {
 		if row.Union.InAccount(&before.Spec) && !row.Union.InAccount(&after.Spec) {
@@ -117,8 +119,9 @@ func (w Webhooks) checkMachine(fields *infrav1.CloudMachineFields, path *field.P
 	return field.ErrorList{field.Required(path, "no cloud that this manager knows is set; it knows "+w.names())}
 }
 
-// checkUnique refuses a copy of a CloudMachine: it would claim the original's VM. What comes by a move or from a backup has a token too,
-// and no other object has it. An object of the same name is the original itself, and the API server's to judge.
+// checkUnique refuses a copy of a CloudMachine: it would claim the original's VM. What comes by a
+// move or from a backup has a token too, and no other object has it. An object of the same name is
+// the original itself, and the API server's to judge.
 func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (field.ErrorList, error) {
 	path := field.NewPath("spec")
 	if m.Spec.CreationToken != "" {
@@ -185,8 +188,9 @@ func checkEndpoint(endpoint clusterv1.APIEndpoint, spec *field.Path) field.Error
 
 // rules are one kind's.
 type rules[T client.Object] struct {
-	// spec returns what is judged; an update that leaves it as it was passes whatever the rules say by now, so that
-	// an object made under older rules can still be labelled, reported on and released.
+	// spec returns what is judged; an update that leaves it as it was passes whatever the rules say
+	// by now, so that an object made under older rules can still be labelled, reported on and
+	// released.
 	spec func(T) any
 	// check judges an object by itself.
 	check func(T) field.ErrorList
@@ -194,8 +198,8 @@ type rules[T client.Object] struct {
 	create func(context.Context, T) (field.ErrorList, error)
 	// change judges what became of it. nil: any change that check accepts.
 	change func(before, after T) field.ErrorList
-	// template forbids every change of spec, but for Cluster API's dry runs: it patches a copy of the template that way to
-	// see whether a ClusterClass changed it.
+	// template forbids every change of spec, but for Cluster API's dry runs: it patches a copy of
+	// the template that way to see whether a ClusterClass changed it.
 	template bool
 }
 

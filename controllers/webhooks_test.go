@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestWebhooksLetObjectsGo: while no manager serves webhooks, the finalizers of an object under deletion can be removed.
+// TestWebhooksLetObjectsGo: while no manager serves webhooks, the finalizers of an object under
+// deletion can be removed.
 func TestWebhooksLetObjectsGo(t *testing.T) {
 	t.Parallel()
 	manifests, err := os.ReadFile("../config/webhook/manifests.yaml")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeconfig takes from a user's kubeconfig what is data, and refuses the rest. It makes no connection, knows no object of
-// Kubernetes', and imports nothing of ours.
+// Package kubeconfig takes from a user's kubeconfig what is data, and refuses the rest. It makes no
+// connection, knows no object of Kubernetes', and imports nothing of ours.
 package kubeconfig
 
 import (
@@ -25,8 +25,9 @@ import (
 // maxKubeconfig bounds a kubeconfig, in bytes. Those of real clusters have 5 to 20 KiB.
 const maxKubeconfig = 256 << 10
 
-// Config is what Drover takes from a user's kubeconfig: one API server, one CA, one set of credentials, all of it
-// data. Nothing in it runs a program, reads a file of the manager or weakens TLS.
+// Config is what Drover takes from a user's kubeconfig: one API server, one CA, one set of
+// credentials, all of it data. Nothing in it runs a program, reads a file of the manager or weakens
+// TLS.
 type Config struct {
 	// Server is the API server's URL: https, a host, perhaps a port and a path.
 	Server *url.URL
@@ -42,7 +43,8 @@ type Config struct {
 }
 
 // Parse reads the current context of a kubeconfig, and refuses what Drover never does for a tenant.
-// Errors say what to change and hold nothing of the kubeconfig's content but names of its fields and contexts.
+// Errors say what to change and hold nothing of the kubeconfig's content but names of its fields
+// and contexts.
 func Parse(data []byte) (*Config, error) {
 	if len(data) == 0 {
 		return nil, errors.New("it is empty")
@@ -149,7 +151,8 @@ func parseServer(text string) (*url.URL, error) {
 	return server, nil
 }
 
-// parseCA wants certificates and nothing else: a private key in here would be handed to every machine.
+// parseCA wants certificates and nothing else: a private key in here would be handed to every
+// machine.
 func parseCA(data []byte) (*x509.CertPool, error) {
 	roots, found := x509.NewCertPool(), false
 	for rest := data; ; {
@@ -210,7 +213,8 @@ func (k *Config) takeUser(user *clientcmdapi.AuthInfo) error {
 	return nil
 }
 
-// TLS is how to connect to the API server: it trusts the kubeconfig's authority alone, and shows its client certificate.
+// TLS is how to connect to the API server: it trusts the kubeconfig's authority alone, and shows
+// its client certificate.
 func (k *Config) TLS() *tls.Config {
 	config := &tls.Config{RootCAs: k.roots, ServerName: k.tlsServerName, MinVersion: tls.VersionTLS12}
 	if k.pair != nil {
@@ -228,7 +232,8 @@ func (k *Config) Endpoint() clusterv1.APIEndpoint {
 	return clusterv1.APIEndpoint{Host: k.Server.Hostname(), Port: int32(port)}
 }
 
-// CA is the authority, or authorities, that the API server's certificate is checked against, as PEM: certificates and nothing else.
+// CA is the authority, or authorities, that the API server's certificate is checked against, as
+// PEM: certificates and nothing else.
 func (k *Config) CA() []byte { return k.ca }
 
 // Subject is the client certificate's, as it was issued; empty without one.
@@ -247,8 +252,8 @@ func (k *Config) Expired(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// Serialize writes the kubeconfig anew, with the names that Cluster API uses and nothing that was not checked.
-// The same input gives the same bytes.
+// Serialize writes the kubeconfig anew, with the names that Cluster API uses and nothing that was
+// not checked. The same input gives the same bytes.
 func (k *Config) Serialize(clusterName string) ([]byte, error) {
 	user := clusterName + "-admin"
 	context := user + "@" + clusterName

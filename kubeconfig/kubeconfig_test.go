@@ -207,7 +207,8 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// Whatever a tenant writes: no panic, no message with a secret, and what is taken is safe and can be written and read again.
+// Whatever a tenant writes: no panic, no message with a secret, and what is taken is safe and can
+// be written and read again.
 func FuzzParse(f *testing.F) {
 	ca := authority.New(f)
 	f.Add(write(f, ca, nil))

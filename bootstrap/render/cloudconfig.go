@@ -10,10 +10,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Header begins a cloud-config: cloud-init fills in instance data first, then reads the rest as its configuration.
+// Header begins a cloud-config: cloud-init fills in instance data first, then reads the rest as its
+// configuration.
 const Header = "## template: jinja\n#cloud-config\n"
 
-// The parts of cloud-config that are written (https://docs.cloud-init.io/en/latest/reference/modules.html).
+// The parts of cloud-config that are written
+// (https://docs.cloud-init.io/en/latest/reference/modules.html).
 type cloudInit struct {
 	// Hostname is empty where the host is to keep the name that the cloud gave it.
 	Hostname          string      `json:"hostname,omitempty"`
@@ -36,7 +38,8 @@ type writeFile struct {
 	Encoding    string `json:"encoding,omitempty"`
 	Owner       string `json:"owner,omitempty"`
 	Permissions string `json:"permissions"`
-	// Defer writes the file after users and packages are there, which an owner other than root needs.
+	// Defer writes the file after users and packages are there, which an owner other than root
+	// needs.
 	Defer bool `json:"defer,omitempty"`
 }
 

@@ -18,8 +18,8 @@ const (
 	credentialsPath = "/var/lib/kubelet/config.json"
 )
 
-// containerd sets the runtime up. A prebuilt image has its own configuration, which reads the registries' folder if
-// image-builder made it.
+// containerd sets the runtime up. A prebuilt image has its own configuration, which reads the
+// registries' folder if image-builder made it.
 func (n *node) containerd(in Input) {
 	settings := in.Spec.Containerd
 	for _, r := range settings.Registries {
@@ -37,7 +37,8 @@ func (n *node) containerd(in Input) {
 	}
 }
 
-// containerdConfig is of version 2, which both containerd 1 and 2 read: the latter moves its parts to their new places.
+// containerdConfig is of version 2, which both containerd 1 and 2 read: the latter moves its parts
+// to their new places.
 func containerdConfig(pause string) string {
 	const plugin = `[plugins."io.containerd.grpc.v1.cri"`
 	var b strings.Builder
@@ -51,8 +52,8 @@ func containerdConfig(pause string) string {
 	return b.String()
 }
 
-// hostsTOML names a registry's mirrors, as containerd's docs/hosts.md has it. Hosts and addresses hold no character that
-// would need to be escaped.
+// hostsTOML names a registry's mirrors, as containerd's docs/hosts.md has it. Hosts and addresses
+// hold no character that would need to be escaped.
 func hostsTOML(r bootstrapv1.Registry) string {
 	var b strings.Builder
 	switch r.Host {

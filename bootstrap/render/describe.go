@@ -13,16 +13,18 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// The files that a node has: the first four where the kubelet joins by itself, and the others always.
+// The files that a node has: the first four where the kubelet joins by itself, and the others
+// always.
 const (
-	// BootstrapKubeconfigPath holds the kubeconfig with the bootstrap token. kubeadm's kubelet unit reads it.
+	// BootstrapKubeconfigPath holds the kubeconfig with the bootstrap token. kubeadm's kubelet unit
+	// reads it.
 	BootstrapKubeconfigPath = "/etc/kubernetes/bootstrap-kubelet.conf"
 	// CAPath holds the cluster's CA.
 	CAPath = "/etc/kubernetes/pki/ca.crt"
 	// KubeletConfigPath holds the KubeletConfiguration.
 	KubeletConfigPath = "/var/lib/kubelet/config.yaml"
-	// KubeletDefaultsPath holds the kubelet's flags. It, and JoinConfigPath, are the files that are not encoded in a
-	// cloud-config, because they may carry instance-data variables.
+	// KubeletDefaultsPath holds the kubelet's flags. It, and JoinConfigPath, are the files that are
+	// not encoded in a cloud-config, because they may carry instance-data variables.
 	KubeletDefaultsPath = "/etc/default/kubelet"
 	// ScriptPath holds the script that does the rest.
 	ScriptPath = "/etc/kubernetes/drover-bootstrap.sh"
@@ -151,8 +153,8 @@ func userFiles(in Input) []file {
 	return out
 }
 
-// commands runs each of the user's commands in a shell of its own, so that an unclosed quote, an exit or a changed option
-// in one can't skip what follows.
+// commands runs each of the user's commands in a shell of its own, so that an unclosed quote, an
+// exit or a changed option in one can't skip what follows.
 func (n *node) commands(name string, commands []string) {
 	if len(commands) == 0 {
 		return

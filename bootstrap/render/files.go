@@ -16,23 +16,25 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// Where a machine fetches what its user data has no room for: a Secret of the workload cluster, in kube-system, which its bootstrap
-// token alone may read.
+// Where a machine fetches what its user data has no room for: a Secret of the workload cluster, in
+// kube-system, which its bootstrap token alone may read.
 const (
-	// FilesKey is the Secret's only key: the files of the spec, as a packed tar archive. They fit: a Secret holds 1 MiB, and a spec
-	// with what it takes from Secrets a quarter of that.
+	// FilesKey is the Secret's only key: the files of the spec, as a packed tar archive. They fit:
+	// a Secret holds 1 MiB, and a spec with what it takes from Secrets a quarter of that.
 	FilesKey = "files"
 
 	filesSecretPrefix = "drover-files-"
-	// filesConfigPath holds curl's configuration, with the token. It is there as long as the files are not.
+	// filesConfigPath holds curl's configuration, with the token. It is there as long as the files
+	// are not.
 	filesConfigPath = "/etc/kubernetes/drover-files.conf"
 )
 
 // FilesSecretName is the Secret's name, for a token of that ID.
 func FilesSecretName(tokenID string) string { return filesSecretPrefix + tokenID }
 
-// Split renders user data without the files of the spec, which the machine fetches from the cluster's API server before anything is
-// installed, and returns the files beside it. They are the same bytes for the same input, and the user data hold their SHA-256.
+// Split renders user data without the files of the spec, which the machine fetches from the
+// cluster's API server before anything is installed, and returns the files beside it. They are the
+// same bytes for the same input, and the user data hold their SHA-256.
 func Split(in Input) (userData, files []byte, err error) {
 	switch {
 	case FormatOf(in.Spec) == bootstrapv1.FormatIgnition:
@@ -77,8 +79,8 @@ func tarOf(files []file) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// fetchFiles has the script fetch them, over TLS that is verified with the cluster's CA and nothing else, and compare what came with
-// the sum. The token is in no program's arguments.
+// fetchFiles has the script fetch them, over TLS that is verified with the cluster's CA and nothing
+// else, and compare what came with the sum. The token is in no program's arguments.
 func (n *node) fetchFiles(in Input, files []byte) {
 	id, _, _ := strings.Cut(in.Token, ".")
 	n.add(file{path: filesConfigPath, permissions: "0600", content: strings.Join([]string{
@@ -98,7 +100,8 @@ func (n *node) fetchFiles(in Input, files []byte) {
 	n.do("Fetching the files", fmt.Sprintf(fetchFilesText, hex.EncodeToString(sum[:])))
 }
 
-// quoteForCurl makes one value of s in curl's configuration, which knows these two escapes. A line's end is in none of the values.
+// quoteForCurl makes one value of s in curl's configuration, which knows these two escapes. A
+// line's end is in none of the values.
 func quoteForCurl(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

@@ -16,8 +16,9 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// TestSplit: what is fetched later holds the files of the spec and nothing else, always in the same bytes, and the user data none of it.
-// That a machine gets along with it, test/bootstrap shows at a real API server, and test/vm on a real machine.
+// TestSplit: what is fetched later holds the files of the spec and nothing else, always in the same
+// bytes, and the user data none of it. That a machine gets along with it, test/bootstrap shows at a
+// real API server, and test/vm on a real machine.
 func TestSplit(t *testing.T) {
 	g := NewWithT(t)
 	in := full(t, "ubuntu-24.04", bootstrapv1.InstallPackages)
@@ -86,8 +87,8 @@ func TestSplitRefuses(t *testing.T) {
 	}
 }
 
-// FuzzSplit: whatever a file is called, holds or belongs to, it comes out of the archive as it went in, and nothing else does; and the
-// API server's address is one value of curl's configuration.
+// FuzzSplit: whatever a file is called, holds or belongs to, it comes out of the archive as it went
+// in, and nothing else does; and the API server's address is one value of curl's configuration.
 func FuzzSplit(f *testing.F) {
 	for _, s := range hostile() {
 		f.Add("/a/"+s, "x", "x:x", "https://10.0.0.1:6443")

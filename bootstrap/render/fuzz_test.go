@@ -74,7 +74,8 @@ func joinField(read func(kubeadmv1beta4.JoinConfiguration) string) func(Gomega, 
 	}
 }
 
-// command reads the user's only command back from a step of the script, as a shell would take it apart.
+// command reads the user's only command back from a step of the script, as a shell would take it
+// apart.
 func command(step string) func(Gomega, machine) string {
 	return func(g Gomega, m machine) string {
 		_, script, found := strings.Cut(m.files[ScriptPath].content, "\nsay '"+step+"'\n/bin/sh -ec ")
@@ -86,8 +87,8 @@ func command(step string) func(Gomega, machine) string {
 	}
 }
 
-// unquote is the reverse of quote, written for itself: it reads one word of a POSIX shell made of single-quoted parts
-// and escaped single quotes, and returns what follows it.
+// unquote is the reverse of quote, written for itself: it reads one word of a POSIX shell made of
+// single-quoted parts and escaped single quotes, and returns what follows it.
 func unquote(s string) (word, rest string, err error) {
 	var b strings.Builder
 	for {
@@ -280,8 +281,8 @@ func hostile() []string {
 	}
 }
 
-// FuzzUserData puts a text into each place where a user may write, one at a time: what comes out holds it as data, in its
-// place, and nowhere else.
+// FuzzUserData puts a text into each place where a user may write, one at a time: what comes out
+// holds it as data, in its place, and nowhere else.
 func FuzzUserData(f *testing.F) {
 	all, harmless := places(), map[string]machine{}
 	for i, p := range all {

@@ -79,8 +79,9 @@ func write(blocks map[string]string) string {
 	return b.String()
 }
 
-// TestListings holds what each operating system becomes in each mode, with everything that can be asked for. What most
-// have in common in a mode is in a file of its own, and theirs hold what is different.
+// TestListings holds what each operating system becomes in each mode, with everything that can be
+// asked for. What most have in common in a mode is in a file of its own, and theirs hold what is
+// different.
 func TestListings(t *testing.T) {
 	all := map[bootstrapv1.InstallMode]map[variant]map[string]string{}
 	for _, v := range variants() {

@@ -42,7 +42,8 @@ func proxied(spec *bootstrapv1.CloudInitConfigSpec) bool {
 	return spec.Host.Proxy.HTTPProxy+spec.Host.Proxy.HTTPSProxy != ""
 }
 
-// proxy writes one file that the script, containerd and the kubelet read. An address may hold a password.
+// proxy writes one file that the script, containerd and the kubelet read. An address may hold a
+// password.
 func (n *node) proxy(in Input) {
 	if !proxied(in.Spec) {
 		return
@@ -81,7 +82,8 @@ func (n *node) trust(spec *bootstrapv1.CloudInitConfigSpec) {
 	n.do("Trusting the CA bundle", s.caUpdate)
 }
 
-// kernel loads modules before it sets what they bring. What every node needs is in the images of image-builder already.
+// kernel loads modules before it sets what they bring. What every node needs is in the images of
+// image-builder already.
 func (n *node) kernel(spec *bootstrapv1.CloudInitConfigSpec) {
 	modules, sysctls := slices.Clone(spec.Host.KernelModules), map[string]string{}
 	swap := spec.Host.Swap

@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// ignition writes a node down for Ignition. Specification 3.3.0 is the first that Flatcar reads (since 3185.0.0), and later
-// ones read it too.
+// ignition writes a node down for Ignition. Specification 3.3.0 is the first that Flatcar reads
+// (since 3185.0.0), and later ones read it too.
 func ignition(n *node) ([]byte, error) {
 	config := types.Config{Ignition: types.Ignition{Version: types.MaxVersion.String()}}
 	config.Storage.Files = append(config.Storage.Files, ignitionFile(file{path: "/etc/hostname", content: n.hostname + "\n"}))

@@ -16,12 +16,14 @@ import (
 const (
 	// downloads is where files wait until they are checked and put in their place.
 	downloads = "/var/cache/drover/"
-	// configuredPath appears when it is the kubelet's turn. Debian's packages start what they bring, and a machine may lose
-	// power half-way: neither may start the kubelet before the user's commands have run.
+	// configuredPath appears when it is the kubelet's turn. Debian's packages start what they
+	// bring, and a machine may lose power half-way: neither may start the kubelet before the user's
+	// commands have run.
 	configuredPath = "/etc/kubernetes/drover-configured"
 )
 
-// containerdVersion returns the version of containerd that Drover would install; empty where it does not know.
+// containerdVersion returns the version of containerd that Drover would install; empty where it
+// does not know.
 func containerdVersion(spec *bootstrapv1.CloudInitConfigSpec) string {
 	switch repositories := systemOf(spec).repositories; {
 	case modeOf(spec) == bootstrapv1.InstallBinaries:
@@ -32,8 +34,8 @@ func containerdVersion(spec *bootstrapv1.CloudInitConfigSpec) string {
 	return ""
 }
 
-// install brings containerd and the kubelet onto the machine, and the kubelet's unit, which is the same for both modes:
-// what packages bring is hidden by it.
+// install brings containerd and the kubelet onto the machine, and the kubelet's unit, which is the
+// same for both modes: what packages bring is hidden by it.
 func (n *node) install(in Input) {
 	s := systemOf(in.Spec)
 	version, err := in.version()
@@ -123,7 +125,8 @@ func (n *node) tools(s system, name string, programs ...string) {
 	n.extend("fi")
 }
 
-// mirrored returns where a file is to be fetched: below its host and path at the mirror, if there is one.
+// mirrored returns where a file is to be fetched: below its host and path at the mirror, if there
+// is one.
 func mirrored(mirror, origin string) string {
 	if mirror == "" {
 		return origin

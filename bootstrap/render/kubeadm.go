@@ -17,12 +17,13 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// The files that "kubeadm join" goes by. kubeadm itself writes the four that a kubelet starts from, and refuses to begin where
-// two of them, BootstrapKubeconfigPath and CAPath, are there.
+// The files that "kubeadm join" goes by. kubeadm itself writes the four that a kubelet starts from,
+// and refuses to begin where two of them, BootstrapKubeconfigPath and CAPath, are there.
 const (
 	// JoinConfigPath holds kubeadm's JoinConfiguration.
 	JoinConfigPath = "/etc/kubernetes/drover-kubeadm.yaml"
-	// DiscoveryPath holds the kubeconfig with the cluster's CA and the bootstrap token. The script removes it in the end.
+	// DiscoveryPath holds the kubeconfig with the cluster's CA and the bootstrap token. The script
+	// removes it in the end.
 	DiscoveryPath = "/etc/kubernetes/drover-discovery.conf"
 
 	patchesFolder         = "/etc/kubernetes/drover-patches"
@@ -30,7 +31,8 @@ const (
 	kubeletKubeconfigPath = "/etc/kubernetes/kubelet.conf"
 )
 
-// kubeadm reads a patch of the kubelet's configuration since 1.25, and the version v1beta4 of its own since 1.31.
+// kubeadm reads a patch of the kubelet's configuration since 1.25, and the version v1beta4 of its
+// own since 1.31.
 const (
 	oldestKubeadm = "1.25.0"
 	kubeadmOfV4   = "1.31.0"
@@ -53,8 +55,8 @@ func (in Input) checkKubeadm(machine *version.Version) error {
 	return nil
 }
 
-// kubeadmFiles are what "kubeadm join" goes by. Discovery is by file: the authority is the one in it, and nothing that anybody
-// answers is believed before.
+// kubeadmFiles are what "kubeadm join" goes by. Discovery is by file: the authority is the one in
+// it, and nothing that anybody answers is believed before.
 func kubeadmFiles(in Input) ([]file, error) {
 	kubeconfig, err := bootstrapKubeconfig(in)
 	if err != nil {
@@ -78,8 +80,9 @@ func kubeadmFiles(in Input) ([]file, error) {
 	return files, nil
 }
 
-// kubeletPatch is what is put over the cluster's own KubeletConfiguration: what the spec says, and nothing that it only implies.
-// Where Drover sets containerd up, both must agree on the cgroup driver.
+// kubeletPatch is what is put over the cluster's own KubeletConfiguration: what the spec says, and
+// nothing that it only implies. Where Drover sets containerd up, both must agree on the cgroup
+// driver.
 func kubeletPatch(in Input) ([]byte, error) {
 	config := asked(in)
 	config.ClusterDomain = in.Spec.ClusterDomain
@@ -148,8 +151,9 @@ func joinKind(v string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: "kubeadm.k8s.io/" + v, Kind: "JoinConfiguration"}
 }
 
-// runKubeadm has kubeadm join. It ends where something does not answer in time, and what it leaves behind then would stop it the
-// next time: so that is cleared away, and it is begun again. Once the kubelet has its certificate, nothing is left to do.
+// runKubeadm has kubeadm join. It ends where something does not answer in time, and what it leaves
+// behind then would stop it the next time: so that is cleared away, and it is begun again. Once the
+// kubelet has its certificate, nothing is left to do.
 func (n *node) runKubeadm(in Input) {
 	if in.Spec.Kubelet.NodeIPFamily == "DualStack" {
 		n.do("Configuring the kubelet", bothAddresses("KUBELET_EXTRA_ARGS", KubeletDefaultsPath)...)

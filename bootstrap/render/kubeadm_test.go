@@ -23,8 +23,9 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// adopted is what kubeadm asks an API server for: a cluster of its own, whose kubelets have settings that a spec speaks against and
-// others that it does not. Nobody but the token's bearer gets an answer, and cluster-info nobody at all.
+// adopted is what kubeadm asks an API server for: a cluster of its own, whose kubelets have
+// settings that a spec speaks against and others that it does not. Nobody but the token's bearer
+// gets an answer, and cluster-info nobody at all.
 type adopted struct{ token string }
 
 const (
@@ -104,8 +105,9 @@ func TestKubeadmReads(t *testing.T) {
 	}
 }
 
-// TestKubeadmJoins has kubeadm do all of a join but start the kubelet: find the cluster by the file, with no cluster-info, and write
-// what the kubelet goes by. What the spec says holds over what the cluster says, and the rest is the cluster's.
+// TestKubeadmJoins has kubeadm do all of a join but start the kubelet: find the cluster by the
+// file, with no cluster-info, and write what the kubelet goes by. What the spec says holds over
+// what the cluster says, and the rest is the cluster's.
 func TestKubeadmJoins(t *testing.T) {
 	g := NewWithT(t)
 	in := byKubeadm(full(t, "ubuntu-24.04", bootstrapv1.InstallPackages))

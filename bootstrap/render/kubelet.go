@@ -35,8 +35,8 @@ const (
 	cgroupDriver     = "systemd"
 )
 
-// kubeletConfig writes the KubeletConfiguration of a node that joins by itself: what Drover sets, what has a field in the spec,
-// and what is passed through, which Validate keeps apart.
+// kubeletConfig writes the KubeletConfiguration of a node that joins by itself: what Drover sets,
+// what has a field in the spec, and what is passed through, which Validate keeps apart.
 func kubeletConfig(in Input) ([]byte, error) {
 	yes, no, resolvConf := true, false, plainResolvConf
 	config := asked(in)
@@ -78,8 +78,9 @@ func asked(in Input) kubeletv1.KubeletConfiguration {
 	return config
 }
 
-// writeKubeletConfig leaves out what the Go types would write of fields that no one set: user data are short of room, and a
-// patch must not unset what it says nothing of. What is passed through stays as the user wrote it.
+// writeKubeletConfig leaves out what the Go types would write of fields that no one set: user data
+// are short of room, and a patch must not unset what it says nothing of. What is passed through
+// stays as the user wrote it.
 func writeKubeletConfig(config kubeletv1.KubeletConfiguration, passed *apiextensionsv1.JSON) ([]byte, error) {
 	raw, err := json.Marshal(config)
 	fields := map[string]any{}
@@ -109,7 +110,8 @@ func writeKubeletConfig(config kubeletv1.KubeletConfiguration, passed *apiextens
 	return out, nil
 }
 
-// dropUnset removes durations of nothing, which a kubelet takes for its defaults, and what is empty.
+// dropUnset removes durations of nothing, which a kubelet takes for its defaults, and what is
+// empty.
 func dropUnset(fields map[string]any) {
 	for name, value := range fields {
 		inner, ok := value.(map[string]any)
@@ -122,8 +124,9 @@ func dropUnset(fields map[string]any) {
 	}
 }
 
-// kubeletFields are those of KubeletConfiguration that no one may pass through, by the field to use instead, or "" for
-// those that Drover sets: how the kubelet joins, whom it trusts, and which runtime it uses.
+// kubeletFields are those of KubeletConfiguration that no one may pass through, by the field to use
+// instead, or "" for those that Drover sets: how the kubelet joins, whom it trusts, and which
+// runtime it uses.
 func kubeletFields() map[string]string {
 	return map[string]string{
 		"apiVersion": "", "kind": "", "authentication": "", "authorization": "", "cgroupDriver": "",
@@ -151,7 +154,8 @@ func passedThrough(raw []byte) ([]string, error) {
 	return slices.Sorted(maps.Keys(fields)), nil
 }
 
-// taints adds Cluster API's own, which keeps Pods off until Cluster API has put its labels on the Node.
+// taints adds Cluster API's own, which keeps Pods off until Cluster API has put its labels on the
+// Node.
 func taints(spec *bootstrapv1.CloudInitConfigSpec) []corev1.Taint {
 	out := slices.Clone(spec.NodeTaints)
 	if !slices.ContainsFunc(out, func(t corev1.Taint) bool { return t.MatchTaint(&clusterv1.NodeUninitializedTaint) }) {
@@ -171,8 +175,9 @@ func kubeletFlags(in Input) map[string]string {
 		slices.Sort(labels)
 		flags["node-labels"] = strings.Join(labels, ",")
 	}
-	// Ignition has no instance data. Its platforms name them differently, where they have an agent at all; the Node gets its
-	// provider ID from Drover's controller then, as on every machine whose kubelet does not know it.
+	// Ignition has no instance data. Its platforms name them differently, where they have an agent
+	// at all; the Node gets its provider ID from Drover's controller then, as on every machine
+	// whose kubelet does not know it.
 	if id := in.ProviderID; id != "" && (FormatOf(in.Spec) == bootstrapv1.FormatCloudConfig || !strings.Contains(id, "{{")) {
 		flags["provider-id"] = id
 	}
@@ -185,8 +190,8 @@ func kubeletFlags(in Input) map[string]string {
 	return flags
 }
 
-// kubeletDefaults is read by systemd as an environment file. Nothing in it needs quoting within double quotes: labels,
-// node names and provider IDs are checked.
+// kubeletDefaults is read by systemd as an environment file. Nothing in it needs quoting within
+// double quotes: labels, node names and provider IDs are checked.
 func kubeletDefaults(in Input) string {
 	args := []string{"--hostname-override=" + in.NodeName}
 	flags := kubeletFlags(in)
@@ -224,8 +229,9 @@ func (n *node) startKubelet(in Input) {
 // copyDefaults puts the kubelet's flags where a unit of RPM's reads them.
 const copyDefaults = "if [ -d /etc/sysconfig ]; then cp " + KubeletDefaultsPath + " " + kubeletSysconfigPath + "; fi"
 
-// bothAddresses find what only the machine knows, and write it as a flag of the kubelet into a variable of a file. The addresses
-// that they ask for are of the documentation's networks: nothing is sent.
+// bothAddresses find what only the machine knows, and write it as a flag of the kubelet into a
+// variable of a file. The addresses that they ask for are of the documentation's networks: nothing
+// is sent.
 func bothAddresses(variable, path string) []string {
 	return []string{
 		"ipv4=$(ip -4 route get 192.0.2.1 | sed -n 's/.* src \\([0-9.]*\\).*/\\1/p')",

@@ -15,7 +15,8 @@ const (
 	dockerRepository     = "https://download.docker.com/linux"
 )
 
-// apt waits for whoever else installs at the first boot, and keeps files that Drover wrote before the package came.
+// apt waits for whoever else installs at the first boot, and keeps files that Drover wrote before
+// the package came.
 func apt() *packageManager {
 	const options = "-y -o DPkg::Lock::Timeout=600 -o Dpkg::Options::=--force-confold"
 	return &packageManager{
@@ -30,7 +31,8 @@ func apt() *packageManager {
 	}
 }
 
-// rpm is dnf or its forerunner. The node's packages are excluded in their repositories, so that no upgrade touches them.
+// rpm is dnf or its forerunner. The node's packages are excluded in their repositories, so that no
+// upgrade touches them.
 func rpm(program string) *packageManager {
 	return &packageManager{
 		install: func(packages ...string) []string {
@@ -54,8 +56,9 @@ func packageVersion(version string) string {
 	return version + "-*"
 }
 
-// aptRepositories writes the repositories down and installs from them. apt reads keys in their text form from files that
-// end in .asc. They are fetched over verified TLS; from then on they vouch for the packages.
+// aptRepositories writes the repositories down and installs from them. apt reads keys in their text
+// form from files that end in .asc. They are fetched over verified TLS; from then on they vouch for
+// the packages.
 func aptRepositories(n *node, spec *bootstrapv1.PackagesInstall, distribution, release string, want software) {
 	const keys = "/etc/apt/keyrings/"
 	kubernetes := cmp.Or(spec.KubernetesRepository, kubernetesRepository) + "/" + minorFolder(want.kubelet) + "/deb/"

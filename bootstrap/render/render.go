@@ -27,11 +27,12 @@ type Input struct {
 	Spec *bootstrapv1.CloudInitConfigSpec
 	// Secrets holds what SecretKeys asks for.
 	Secrets map[bootstrapv1.SecretKey][]byte
-	// NodeName is the Node's name and the machine's host name; see naming.NodeName. It is not used where Spec has the Node called as the cloud
-	// calls its host.
+	// NodeName is the Node's name and the machine's host name; see naming.NodeName. It is not used
+	// where Spec has the Node called as the cloud calls its host.
 	NodeName string
-	// ProviderID is the Node's spec.providerID, literally or with cloud-init's instance-data variables. Empty where it
-	// can't be known before boot. Example: "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}".
+	// ProviderID is the Node's spec.providerID, literally or with cloud-init's instance-data
+	// variables. Empty where it can't be known before boot. Example: "aws:///{{
+	// v1.availability_zone }}/{{ v1.instance_id }}".
 	ProviderID string
 	// Server is the API server's address. Example: "https://10.0.0.1:6443".
 	Server string
@@ -41,17 +42,18 @@ type Input struct {
 	Token string
 	// ClusterDNS and ClusterDomain apply where Spec names none.
 	ClusterDNS, ClusterDomain string
-	// Version is the Machine's Kubernetes version, and ControlPlaneVersion that of its cluster's API server. Both are
-	// needed where Drover installs the kubelet. Example: "v1.36.3".
+	// Version is the Machine's Kubernetes version, and ControlPlaneVersion that of its cluster's
+	// API server. Both are needed where Drover installs the kubelet. Example: "v1.36.3".
 	Version, ControlPlaneVersion string
 }
 
-// hostVariable is cloud-init's variable for the host's name as the cloud has it, with its domain; "v1.local_hostname" is without
+// hostVariable is cloud-init's variable for the host's name as the cloud has it, with its domain;
+// "v1.local_hostname" is without
 // (https://docs.cloud-init.io/en/latest/explanation/instancedata.html).
 const hostVariable = "{{ ds.meta_data.local_hostname }}"
 
-// UserData returns the user data, in the format that FormatOf tells. An error says which input can't be used, never what
-// is secret in it.
+// UserData returns the user data, in the format that FormatOf tells. An error says which input
+// can't be used, never what is secret in it.
 func UserData(in Input) ([]byte, error) {
 	if err := in.check(); err != nil {
 		return nil, err
@@ -59,7 +61,8 @@ func UserData(in Input) ([]byte, error) {
 	return userDataOf(in, nil)
 }
 
-// userDataOf renders the input, which was checked. Where later is not nil, it is the files, which are to be fetched.
+// userDataOf renders the input, which was checked. Where later is not nil, it is the files, which
+// are to be fetched.
 func userDataOf(in Input, later []byte) ([]byte, error) {
 	ca, err := ParseCA(in.CA)
 	if err != nil {
@@ -140,7 +143,8 @@ var (
 	providerLiteral = regexp.MustCompile(`^[A-Za-z0-9:/._~+@=-]*$`)
 )
 
-// checkProviderID lets nothing through that the kubelet's unit, which splits at blanks, or jinja could misread.
+// checkProviderID lets nothing through that the kubelet's unit, which splits at blanks, or jinja
+// could misread.
 func checkProviderID(id string) error {
 	if id == "" {
 		return nil
@@ -151,8 +155,8 @@ func checkProviderID(id string) error {
 	return nil
 }
 
-// ParseCA returns the certificates in ca, which must be PEM and hold nothing but certificates: a private key by mistake
-// would land on every machine.
+// ParseCA returns the certificates in ca, which must be PEM and hold nothing but certificates: a
+// private key by mistake would land on every machine.
 func ParseCA(ca []byte) ([]byte, error) {
 	var out []byte
 	for rest := ca; ; {

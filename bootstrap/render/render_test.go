@@ -116,7 +116,8 @@ func TestKubeletConfiguration(t *testing.T) {
 	g.Expect(*kubelet.MaxParallelImagePulls).To(Equal(int32(5)))
 }
 
-// TestCgroupV1 holds the one setting of the kubelet that depends on the operating system and on the version.
+// TestCgroupV1 holds the one setting of the kubelet that depends on the operating system and on the
+// version.
 func TestCgroupV1(t *testing.T) {
 	for _, c := range []struct {
 		system  bootstrapv1.OperatingSystem
@@ -178,7 +179,8 @@ func TestVersions(t *testing.T) {
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("needs containerd 2.0")))
 }
 
-// TestSecrets holds what comes from Secrets: that it is asked for, that a missing one is named, and that nothing is repeated.
+// TestSecrets holds what comes from Secrets: that it is asked for, that a missing one is named, and
+// that nothing is repeated.
 func TestSecrets(t *testing.T) {
 	g := NewWithT(t)
 	in := full(t, "rhel-9", bootstrapv1.InstallPackages)
@@ -251,7 +253,8 @@ func TestUserDataRefuses(t *testing.T) {
 	}
 }
 
-// TestWriteCA makes testdata/ca.crt anew with -update: a certificate that never expires in a test's life.
+// TestWriteCA makes testdata/ca.crt anew with -update: a certificate that never expires in a test's
+// life.
 func TestWriteCA(t *testing.T) {
 	file := filepath.Join("testdata", "ca.crt")
 	if _, err := os.Stat(file); err == nil {

@@ -4,8 +4,9 @@ package render
 
 import "strings"
 
-// bootstrapUnitText runs the script at each start until it has succeeded once. cloud-init starts it at the end of the first
-// boot; Ignition enables it. What the script says goes to the console too: many clouds show that to who can't log in.
+// bootstrapUnitText runs the script at each start until it has succeeded once. cloud-init starts it
+// at the end of the first boot; Ignition enables it. What the script says goes to the console too:
+// many clouds show that to who can't log in.
 const bootstrapUnitText = `[Unit]
 Description=Make this machine a node of its Kubernetes cluster
 Wants=network-online.target
@@ -74,7 +75,8 @@ func (n *node) script() string {
 	return b.String()
 }
 
-// quote makes one word of s for a POSIX shell: within single quotes everything is literal but the single quote itself.
+// quote makes one word of s for a POSIX shell: within single quotes everything is literal but the
+// single quote itself.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // quoteAll makes words for a POSIX shell.

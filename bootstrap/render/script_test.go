@@ -19,16 +19,16 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// sandbox is a folder in which a script runs as if it were a machine's root. Programs that would change a machine are
-// stand-ins that note how they were called.
+// sandbox is a folder in which a script runs as if it were a machine's root. Programs that would
+// change a machine are stand-ins that note how they were called.
 type sandbox struct {
 	*WithT
 	t    *testing.T
 	root string
 }
 
-// standIn notes its call. Some answer as the script needs it; curl takes from the folder "web", the first time only half
-// if there is a file "cut", and trusts no API server.
+// standIn notes its call. Some answer as the script needs it; curl takes from the folder "web", the
+// first time only half if there is a file "cut", and trusts no API server.
 const standIn = `#!/bin/sh
 echo "${0##*/} $*" >>"$ROOT/calls"
 case ${0##*/} in
@@ -215,7 +215,8 @@ func TestScriptRuns(t *testing.T) {
 	}
 }
 
-// TestSubscriptionEnds sees that a machine gives up its registration when it is powered off, and at no other time.
+// TestSubscriptionEnds sees that a machine gives up its registration when it is powered off, and at
+// no other time.
 func TestSubscriptionEnds(t *testing.T) {
 	s := newSandbox(t, full(t, "rhel-9", bootstrapv1.InstallPrebuilt))
 	for jobs, ends := range map[string]bool{
@@ -252,7 +253,8 @@ func TestScriptFails(t *testing.T) {
 	s.Expect(s.read(LogPath)).To(ContainSubstring("one\n"))
 }
 
-// TestInstanceDataMissing sees that a kubelet never registers with a provider ID that cloud-init could not fill in.
+// TestInstanceDataMissing sees that a kubelet never registers with a provider ID that cloud-init
+// could not fill in.
 func TestInstanceDataMissing(t *testing.T) {
 	in := input(t)
 	in.ProviderID = "aws:///{{ v1.instance_id }}"
@@ -263,8 +265,8 @@ func TestInstanceDataMissing(t *testing.T) {
 	s.Expect(said).To(ContainSubstring("instance data"))
 }
 
-// TestKubeadmIsTriedAgain sees that a join that fails is begun anew, without what it left behind, and that one that came to a
-// certificate is not.
+// TestKubeadmIsTriedAgain sees that a join that fails is begun anew, without what it left behind,
+// and that one that came to a certificate is not.
 func TestKubeadmIsTriedAgain(t *testing.T) {
 	in := byKubeadm(least(t, variant{"flatcar", bootstrapv1.InstallBinaries}))
 	web := webOf(NewWithT(t), in.Spec.Install.Binaries)
@@ -272,7 +274,8 @@ func TestKubeadmIsTriedAgain(t *testing.T) {
 	in.Spec.Install.Binaries.Kubeadm.SHA256 = sum(standIn)
 	s := newSandbox(t, in)
 	s.serve(web)
-	// It leaves what kubeadm does, and comes to a certificate the second time, too late for kubeadm.
+	// It leaves what kubeadm does, and comes to a certificate the second time, too late for
+	// kubeadm.
 	s.write("/fail", `mkdir -p "$ROOT/etc/kubernetes/pki"
 : >"$ROOT/etc/kubernetes/pki/ca.crt"
 : >"$ROOT/etc/kubernetes/bootstrap-kubelet.conf"
@@ -292,7 +295,8 @@ exit 1
 	s.Expect(said + s.read(LogPath)).NotTo(ContainSubstring(in.Token))
 }
 
-// TestDownloads sees that a wrong file is never used, that it is tried again and not for ever, and that a part is continued.
+// TestDownloads sees that a wrong file is never used, that it is tried again and not for ever, and
+// that a part is continued.
 func TestDownloads(t *testing.T) {
 	fetch := func(change func(*sandbox)) (*sandbox, string, bool) {
 		in := least(t, variant{"debian-13", bootstrapv1.InstallBinaries})

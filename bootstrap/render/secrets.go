@@ -45,7 +45,8 @@ func credentials(spec *bootstrapv1.CloudInitConfigSpec) bootstrapv1.SecretKey {
 	return bootstrapv1.SecretKey{Name: spec.Containerd.Credentials.Name, Key: corev1.DockerConfigJsonKey}
 }
 
-// checkSecrets judges what the API server could not see. Its messages name the key, and never say what is in it.
+// checkSecrets judges what the API server could not see. Its messages name the key, and never say
+// what is in it.
 func (in Input) checkSecrets() error {
 	total := size(in.Spec)
 	for _, key := range SecretKeys(in.Spec) {

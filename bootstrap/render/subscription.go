@@ -13,9 +13,10 @@ const (
 	subscriptionUnit       = "drover-subscription.service"
 )
 
-// subscription registers the machine with its vendor, and has it give that up when it is powered off, as it is before a cloud
-// deletes it. From inside nobody can tell that from a machine that is only stopped: so one that starts again registers again, and the
-// key stays with it. Nothing is printed of it.
+// subscription registers the machine with its vendor, and has it give that up when it is powered
+// off, as it is before a cloud deletes it. From inside nobody can tell that from a machine that is
+// only stopped: so one that starts again registers again, and the key stays with it. Nothing is
+// printed of it.
 func (n *node) subscription(in Input) {
 	name := in.Spec.Host.Subscription.Name
 	if name == "" {
@@ -54,8 +55,8 @@ TimeoutStopSec=60
 WantedBy=multi-user.target
 `
 
-// subscriptionScript goes by the jobs that systemd has queued. A restart has another target than those that end with the power off;
-// and where somebody stops the unit, there is none.
+// subscriptionScript goes by the jobs that systemd has queued. A restart has another target than
+// those that end with the power off; and where somebody stops the unit, there is none.
 const subscriptionScript = `#!/bin/sh
 # register: unless it is registered. unregister: if the machine is being powered off, and not if it only restarts.
 set -eu

@@ -28,7 +28,8 @@ func withCgroupV1(s system) system {
 	return s
 }
 
-// withAPT is a system of the Debian family. distribution and release are the folders in Docker's repository.
+// withAPT is a system of the Debian family. distribution and release are the folders in Docker's
+// repository.
 func withAPT(name bootstrapv1.OperatingSystem, distribution, release, containerd string) system {
 	const periodic = `printf 'APT::Periodic::Update-Package-Lists "%s";\nAPT::Periodic::Unattended-Upgrade "%s";\n' `
 	return system{

@@ -8,22 +8,25 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// system is what the rendering must know of an operating system. An empty part is what the system can't do.
+// system is what the rendering must know of an operating system. An empty part is what the system
+// can't do.
 type system struct {
 	name   bootstrapv1.OperatingSystem
 	format bootstrapv1.Format
 	// programs is the folder for downloaded programs.
 	programs string
-	// caFile is where further certificates go, and caUpdate the command that makes the system trust them.
+	// caFile is where further certificates go, and caUpdate the command that makes the system trust
+	// them.
 	caFile, caUpdate string
-	// cgroupV1 says that the image starts with version 1 of control groups, which newer kubelets refuse unless told.
+	// cgroupV1 says that the image starts with version 1 of control groups, which newer kubelets
+	// refuse unless told.
 	cgroupV1 bool
 	// subscribes says that repositories are only there for machines that are registered.
 	subscribes bool
 	// packages installs software; nil where the system takes none.
 	packages *packageManager
-	// repositories are those that hold containerd and the kubelet for this system; nil where packages can't be used for
-	// them.
+	// repositories are those that hold containerd and the kubelet for this system; nil where
+	// packages can't be used for them.
 	repositories *repositories
 	// upgradesOn and upgradesOff are commands that switch unattended upgrades.
 	upgradesOn, upgradesOff []string
@@ -31,18 +34,21 @@ type system struct {
 
 // packageManager is how a family of systems installs packages.
 type packageManager struct {
-	// install returns the lines that install packages, which may be patterns. The lines can be run again.
+	// install returns the lines that install packages, which may be patterns. The lines can be run
+	// again.
 	install func(packages ...string) []string
-	// tools are the packages of the programs that an installation by single files needs, by the program's name.
+	// tools are the packages of the programs that an installation by single files needs, by the
+	// program's name.
 	tools map[string]string
 }
 
 // repositories are where a system's packages for nodes come from.
 type repositories struct {
-	// containerd is the default beginning of the version of containerd's package; empty where the system's own release
-	// decides.
+	// containerd is the default beginning of the version of containerd's package; empty where the
+	// system's own release decides.
 	containerd string
-	// setUp adds to the node what makes the package manager know the repositories, installs what is asked for, and holds it.
+	// setUp adds to the node what makes the package manager know the repositories, installs what is
+	// asked for, and holds it.
 	setUp func(n *node, spec *bootstrapv1.PackagesInstall, want software)
 }
 
@@ -85,7 +91,8 @@ type Row struct {
 	System bootstrapv1.OperatingSystem
 	Format bootstrapv1.Format
 	Modes  []bootstrapv1.InstallMode
-	// Containerd is the default of spec.install.packages.containerdVersion; empty where the system's release decides.
+	// Containerd is the default of spec.install.packages.containerdVersion; empty where the
+	// system's release decides.
 	Containerd string
 	// CgroupV1 says that the kubelet is told to bear version 1 of control groups.
 	CgroupV1 bool

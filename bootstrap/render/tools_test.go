@@ -17,8 +17,9 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// TestRealTools gives every output to the programs that will read it, or that know best: cloud-init's template engine and
-// schema, shellcheck and two shells, systemd, containerd, and Ignition's parser.
+// TestRealTools gives every output to the programs that will read it, or that know best:
+// cloud-init's template engine and schema, shellcheck and two shells, systemd, containerd, and
+// Ignition's parser.
 func TestRealTools(t *testing.T) {
 	dir := t.TempDir()
 	out := collect(t, dir)
@@ -149,8 +150,8 @@ func putUnits(m machine, put func(name, content string) (string, bool), name str
 	return folder, first
 }
 
-// verifyUnits lets systemd read the units of a folder that stands for a machine's root. The programs that they start, and
-// the targets that come with a system, are made up.
+// verifyUnits lets systemd read the units of a folder that stands for a machine's root. The
+// programs that they start, and the targets that come with a system, are made up.
 func verifyUnits(t *testing.T, run, folder string) {
 	t.Helper()
 	g := NewWithT(t)

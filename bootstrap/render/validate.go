@@ -20,8 +20,9 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// MaxBytes bounds what one config's files, commands and keys may add up to, before any encoding. A Secret holds 1 MiB,
-// and encoding twice costs 16/9. Clouds take less: 16 KiB is common, and their drivers say so.
+// MaxBytes bounds what one config's files, commands and keys may add up to, before any encoding. A
+// Secret holds 1 MiB, and encoding twice costs 16/9. Clouds take less: 16 KiB is common, and their
+// drivers say so.
 const MaxBytes = 256 << 10
 
 var (
@@ -29,9 +30,9 @@ var (
 	permissionsPattern = regexp.MustCompile(`^0[0-7]{3}$`)
 )
 
-// Validate checks what the CRD's schema can't, and what it can, again: user data are not made of what a schema did not see.
-// It makes no call. Webhooks and UserData use it. Its messages never hold contents of files, commands or keys, which may
-// be secret.
+// Validate checks what the CRD's schema can't, and what it can, again: user data are not made of
+// what a schema did not see. It makes no call. Webhooks and UserData use it. Its messages never
+// hold contents of files, commands or keys, which may be secret.
 func Validate(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if spec.NodeName == bootstrapv1.NodeNameHostname && FormatOf(spec) == bootstrapv1.FormatIgnition {
@@ -91,7 +92,8 @@ func ownPaths(spec *bootstrapv1.CloudInitConfigSpec) []string {
 	return out
 }
 
-// validateOwnPaths keeps the user's files apart from those of the node: both would be written, and the order would decide.
+// validateOwnPaths keeps the user's files apart from those of the node: both would be written, and
+// the order would decide.
 func validateOwnPaths(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
 	if len(spec.Files) == 0 {
 		return nil
@@ -131,8 +133,8 @@ func validateLabels(labels map[string]string, at *field.Path) field.ErrorList {
 }
 
 // forbiddenLabel repeats what kubelet and the NodeRestriction admission plugin refuse
-// (k8s.io/kubernetes/plugin/pkg/admission/noderestriction and cmd/kubelet/app/options), so that it is said here and not
-// in the log of a kubelet that does not start.
+// (k8s.io/kubernetes/plugin/pkg/admission/noderestriction and cmd/kubelet/app/options), so that it
+// is said here and not in the log of a kubelet that does not start.
 func forbiddenLabel(key string) string {
 	namespace, _, found := strings.Cut(key, "/")
 	if !found {
@@ -263,7 +265,8 @@ func size(spec *bootstrapv1.CloudInitConfigSpec) int {
 	return n
 }
 
-// plain tells whether s is valid UTF-8 and has neither control characters nor line breaks of any kind.
+// plain tells whether s is valid UTF-8 and has neither control characters nor line breaks of any
+// kind.
 func plain(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }

@@ -37,7 +37,8 @@ var (
 	percentPattern  = regexp.MustCompile(`^[0-9]{1,3}(\.[0-9]+)?%$`)
 )
 
-// match returns an error where a string is given and does not match. Nothing secret is checked by it, save proxies.
+// match returns an error where a string is given and does not match. Nothing secret is checked by
+// it, save proxies.
 func match(s string, pattern *regexp.Regexp, at *field.Path, message string) field.ErrorList {
 	if s == "" || pattern.MatchString(s) {
 		return nil
@@ -53,8 +54,8 @@ func oneOf[T ~string](s T, at *field.Path, values ...T) field.ErrorList {
 	return field.ErrorList{field.NotSupported(at, T(shorten(string(s))), values)}
 }
 
-// validateSystem checks what depends on the operating system: its mode of installation, its format, and the settings that
-// are done differently on each.
+// validateSystem checks what depends on the operating system: its mode of installation, its format,
+// and the settings that are done differently on each.
 func validateSystem(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	s := systemOf(spec)

@@ -11,11 +11,13 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// oldestKubelet is how many minor releases a kubelet may be behind its API server, by Kubernetes' policy on version skew.
+// oldestKubelet is how many minor releases a kubelet may be behind its API server, by Kubernetes'
+// policy on version skew.
 const oldestKubelet = 3
 
-// version returns the kubelet's version; nil where it is not known, which only a prebuilt image may leave open. What Drover
-// would install must fit the API server: a kubelet outside the supported skew is refused here, not found out by its pods.
+// version returns the kubelet's version; nil where it is not known, which only a prebuilt image may
+// leave open. What Drover would install must fit the API server: a kubelet outside the supported
+// skew is refused here, not found out by its pods.
 func (in Input) version() (*version.Version, error) {
 	kubelet, err := version.ParseSemantic(in.Version)
 	if !Installs(in.Spec) {
@@ -43,8 +45,8 @@ func (in Input) version() (*version.Version, error) {
 	return kubelet, in.checkContainerd(kubelet)
 }
 
-// checkContainerd knows the one bound between a kubelet and its runtime: since 1.36 a kubelet asks the runtime for its
-// cgroup driver, which containerd answers since 2.0.
+// checkContainerd knows the one bound between a kubelet and its runtime: since 1.36 a kubelet asks
+// the runtime for its cgroup driver, which containerd answers since 2.0.
 func (in Input) checkContainerd(kubelet *version.Version) error {
 	runtime := containerdVersion(in.Spec)
 	if runtime == "" {

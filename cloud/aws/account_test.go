@@ -14,8 +14,8 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// TestAccountFindsTheZone has an account choose among the zones: those without capacity, and those without a subnet of the
-// machine's, for which EC2 need not be asked.
+// TestAccountFindsTheZone has an account choose among the zones: those without capacity, and those
+// without a subnet of the machine's, for which EC2 need not be asked.
 func TestAccountFindsTheZone(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

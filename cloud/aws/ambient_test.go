@@ -18,8 +18,9 @@ import (
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 )
 
-// TestAmbientChain logs in by each of the ways in which a manager's own credentials come to it on AWS, as the SDK finds them: with what EKS, or EC2,
-// puts into its environment, and from what answers there.
+// TestAmbientChain logs in by each of the ways in which a manager's own credentials come to it on
+// AWS, as the SDK finds them: with what EKS, or EC2, puts into its environment, and from what
+// answers there.
 func TestAmbientChain(t *testing.T) {
 	const session = "marked-session"
 	for name, test := range map[string]struct {
@@ -97,7 +98,8 @@ func keysFor(session string) any {
 		"Expiration": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}
 }
 
-// serve answers on a loopback address: words as they are, anything else as JSON, and nil as a refusal.
+// serve answers on a loopback address: words as they are, anything else as JSON, and nil as a
+// refusal.
 func serve(t *testing.T, answer func(*http.Request) any) (url string) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -16,14 +16,16 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// maxAnswer bounds what is read of an answer, in bytes. A page of 1,000 instances has some 10 MiB; each private IP address
-// takes some 365 bytes more, so that a page of nodes with full network interfaces may be larger: see driver.instances.
+// maxAnswer bounds what is read of an answer, in bytes. A page of 1,000 instances has some 10 MiB;
+// each private IP address takes some 365 bytes more, so that a page of nodes with full network
+// interfaces may be larger: see driver.instances.
 const maxAnswer = 64 << 20
 
 // errTooLarge is the cause where an answer is larger than that.
 var errTooLarge = errors.New("the answer is too large")
 
-// client is the SDK's HTTP client: it names each call for the rate limit, and looks whether an answer is whole.
+// client is the SDK's HTTP client: it names each call for the rate limit, and looks whether an
+// answer is whole.
 type client struct{ http *http.Client }
 
 // Do implements the SDK's HTTPClient.

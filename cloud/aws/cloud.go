@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package aws is the driver of Amazon EC2: it turns requests into calls of AWS's SDK and answers into resources. It knows no
-// Kubernetes client and no other driver, and all its traffic goes through the account's transport.
+// Package aws is the driver of Amazon EC2: it turns requests into calls of AWS's SDK and answers
+// into resources. It knows no Kubernetes client and no other driver, and all its traffic goes
+// through the account's transport.
 package aws
 
 import (
@@ -14,6 +15,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 const (
@@ -26,7 +28,7 @@ const (
 )
 
 // union is the cloud's member in those of CloudAccount and CloudMachine.
-var union = cloud.Fields[infrav1.AWSAccount, infrav1.AWSMachine]{
+var union = driverkit.Fields[infrav1.AWSAccount, infrav1.AWSMachine]{
 	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.AWSAccount { return a.AWS },
 	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.AWSMachine { return m.AWS },
 	CheckAccount: validateAccount,
@@ -39,8 +41,8 @@ func Cloud() cloud.Cloud {
 		Name:  "aws",
 		Union: union,
 		New:   newDriver,
-		// EC2's user guide, "Request throttling for the Amazon EC2 API". An account has these for each region, and others
-		// may use it too: deletes are held to half of it.
+		// EC2's user guide, "Request throttling for the Amazon EC2 API". An account has these for
+		// each region, and others may use it too: deletes are held to half of it.
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 2, Burst: 5},
 			Delete: cloud.Limit{PerSecond: 2.5, Burst: 50},

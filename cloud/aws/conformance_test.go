@@ -45,8 +45,8 @@ func testMachine(edit func(*infrav1.AWSMachine)) *infrav1.CloudMachineFields {
 	return &infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, AWS: m}
 }
 
-// TestConformance runs the suite over HTTP: against an EC2 that reads its own writes and whose machines leave a volume behind,
-// and against one that lags.
+// TestConformance runs the suite over HTTP: against an EC2 that reads its own writes and whose
+// machines leave a volume behind, and against one that lags.
 func TestConformance(t *testing.T) {
 	t.Run("consistent", func(t *testing.T) {
 		conform(t, ec2stub.Options{Keep: true}, 120)
@@ -84,8 +84,9 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 		},
 		Machines: machines,
 		Patience: 20 * time.Second,
-		// A driver that is new asks which account it is for, once, and looks up image, subnets and security groups, once for all its machines. A listing looks for
-		// volumes and network interfaces, too, and for three kinds of announcements.
+		// A driver that is new asks which account it is for, once, and looks up image, subnets and
+		// security groups, once for all its machines. A listing looks for volumes and network
+		// interfaces, too, and for three kinds of announcements.
 		Calls:  conformance.Calls{Probe: 2, Create: 4, Offering: 2, List: 7, Describe: 4, Page: 50},
 		Inject: injections(stub),
 		Foreign: func(testing.TB) func() bool {

@@ -28,8 +28,9 @@ import (
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 )
 
-// TestContract asks the stand-in and moto, which others made from AWS's documentation, the same questions, and wants the same
-// answers: the stand-in shall not be our own imagination. Where moto is known to answer otherwise, the table says why.
+// TestContract asks the stand-in and moto, which others made from AWS's documentation, the same
+// questions, and wants the same answers: the stand-in shall not be our own imagination. Where moto
+// is known to answer otherwise, the table says why.
 func TestContract(t *testing.T) {
 	t.Parallel()
 	t.Run("stand-in", func(t *testing.T) {

@@ -40,8 +40,8 @@ type login struct {
 	secrets  redactor
 }
 
-// newLogin makes the account's: from its Secret, or for nil the manager's own, and then the role to act as. It makes no
-// call.
+// newLogin makes the account's: from its Secret, or for nil the manager's own, and then the role to
+// act as. It makes no call.
 func newLogin(account *infrav1.AWSAccount, secret map[string][]byte, base aws.Config) (login, error) {
 	l, err := secretLogin(secret, base, account)
 	if secret == nil {
@@ -97,14 +97,16 @@ func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWS
 	return l, nil
 }
 
-// ambientLogin is the SDK's own chain: environment, web identity (IRSA), Pod Identity, instance profile.
+// ambientLogin is the SDK's own chain: environment, web identity (IRSA), Pod Identity, instance
+// profile.
 func ambientLogin(base aws.Config) (login, error) {
 	if os.Getenv("AWS_CA_BUNDLE") != "" { // the SDK would trust it with a transport of its own, past the account's
 		return login{}, cloud.Errorf(cloud.Unauthorized, "the manager's variable AWS_CA_BUNDLE is not supported: set SSL_CERT_FILE, which counts for all clouds")
 	}
 	chain, err := config.LoadDefaultConfig(context.Background(), config.WithRegion(base.Region),
 		config.WithHTTPClient(base.HTTPClient), config.WithRetryer(base.Retryer),
-		// Else Pod Identity's agent would be asked by a client of the SDK's own, past the account's transport.
+		// Else Pod Identity's agent would be asked by a client of the SDK's own, past the account's
+		// transport.
 		config.WithEndpointCredentialOptions(func(o *endpointcreds.Options) { o.HTTPClient = base.HTTPClient }))
 	if err != nil {
 		return login{}, cloud.Errorf(cloud.Unauthorized, "the manager's own AWS configuration can't be read")
@@ -136,16 +138,17 @@ func (l login) cached() aws.CredentialsProvider {
 	return aws.NewCredentialsCache(explained{l.provider, l.secrets}, func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = credentialsEarly })
 }
 
-// explained gives a provider's errors their code and says what they are about: the SDK wraps them in those of the call for
-// which the credentials were wanted.
+// explained gives a provider's errors their code and says what they are about: the SDK wraps them
+// in those of the call for which the credentials were wanted.
 type explained struct {
 	aws.CredentialsProvider
 	secrets redactor
 }
 
 func (e explained) Retrieve(ctx context.Context) (aws.Credentials, error) {
-	// The SDK's clients of the instance's metadata and of Pod Identity's agent name no call of their own. Theirs would go by the name of the call for
-	// which the credentials are wanted, and be held to its answer.
+	// The SDK's clients of the instance's metadata and of Pod Identity's agent name no call of
+	// their own. Theirs would go by the name of the call for which the credentials are wanted, and
+	// be held to its answer.
 	ctx = awsmiddleware.SetServiceID(awsmiddleware.SetOperationName(ctx, getCredentials), "")
 	got, err := e.CredentialsProvider.Retrieve(ctx)
 	return got, e.secrets.typed("get credentials", err)

@@ -18,8 +18,8 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// TestDeletionOfAFleet counts what it costs to delete 300 machines, however young, that are asked to go one after the other within half a
-// minute, as Cluster API does.
+// TestDeletionOfAFleet counts what it costs to delete 300 machines, however young, that are asked
+// to go one after the other within half a minute, as Cluster API does.
 func TestDeletionOfAFleet(t *testing.T) {
 	t.Parallel()
 	const machines, span = 300, 30 * time.Second
@@ -83,8 +83,8 @@ func TestDeletionOfAFleet(t *testing.T) {
 	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
 }
 
-// TestDependants: what an instance leaves behind is found once it is terminated, whatever its kind; what is tagged and gone is nothing; and a
-// kind of which nothing is tagged costs no call.
+// TestDependants: what an instance leaves behind is found once it is terminated, whatever its kind;
+// what is tagged and gone is nothing; and a kind of which nothing is tagged costs no call.
 func TestDependants(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

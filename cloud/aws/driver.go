@@ -107,7 +107,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	return d, nil
 }
 
-// Probe asks for the region's zones and the account; local and wavelength zones are no failure domains of their own.
+// Probe asks for the region's zones and the account; local and wavelength zones are no failure
+// domains of their own.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	const op = "DescribeAvailabilityZones"
 	answer, err := d.ec2.DescribeAvailabilityZones(ctx, &ec2.DescribeAvailabilityZonesInput{Filters: []types.Filter{
@@ -147,8 +148,8 @@ func (d *driver) findPlace(ctx context.Context) (string, error) {
 	return arn[1] + ":" + arn[2] + ":" + d.region, nil
 }
 
-// List reads the instances each time. What was left behind it reads each few minutes, and each time while instances go:
-// that is when something is left.
+// List reads the instances each time. What was left behind it reads each few minutes, and each time
+// while instances go: that is when something is left.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	ours := filter("tag-key", cloud.TagOwnership)
 	all, err := d.instances(ctx, ours)
@@ -178,8 +179,9 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	return append(all, left...), nil
 }
 
-// Describe asks by token alone: an instance that a ProviderID names and that carries the Reference's tags carries its
-// token. Volumes, network interfaces and addresses are looked for once their instance lives no more: until then they belong to it.
+// Describe asks by token alone: an instance that a ProviderID names and that carries the
+// Reference's tags carries its token. Volumes, network interfaces and addresses are looked for once
+// their instance lives no more: until then they belong to it.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
 	wanted := map[string]bool{}
 	for _, ref := range refs {
@@ -205,8 +207,9 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return append(found, only(left, wanted)...), nil
 }
 
-// dependants looks for volumes, network interfaces and addresses. One call says of which kinds there are any: nearly always of none. EC2 shows
-// the tags of what was deleted for a while yet, so the kind's own call has the last word.
+// dependants looks for volumes, network interfaces and addresses. One call says of which kinds
+// there are any: nearly always of none. EC2 shows the tags of what was deleted for a while yet, so
+// the kind's own call has the last word.
 func (d *driver) dependants(ctx context.Context, wanted map[string]bool) (left []cloud.Resource, err error) {
 	if len(wanted) == 0 {
 		return nil, nil
@@ -235,7 +238,8 @@ func (d *driver) dependants(ctx context.Context, wanted map[string]bool) (left [
 	return left, nil
 }
 
-// tagged returns of which kinds there is something that carries one of the tokens; instances apart, which are shown for an hour.
+// tagged returns of which kinds there is something that carries one of the tokens; instances apart,
+// which are shown for an hour.
 func (d *driver) tagged(ctx context.Context, wanted map[string]bool) ([]types.ResourceType, error) {
 	filters := []types.Filter{
 		filter("key", cloud.TagToken), filter("value", literals(wanted)...),
@@ -286,8 +290,8 @@ func literal(value string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`).Replace(value)
 }
 
-// instances reads all pages of those that the filters leave, and nothing without a filter. Where a page is too large to be
-// read, it asks for half as many, from then on.
+// instances reads all pages of those that the filters leave, and nothing without a filter. Where a
+// page is too large to be read, it asks for half as many, from then on.
 func (d *driver) instances(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
 	if len(filters) == 0 {
 		return nil, nil
@@ -358,8 +362,8 @@ func (d *driver) interfaces(ctx context.Context, filters ...types.Filter) ([]clo
 	})
 }
 
-// addresses reads the elastic IP addresses that nothing uses. Drover allocates none: these are what others have tagged as a machine's. EC2
-// has no pages of them.
+// addresses reads the elastic IP addresses that nothing uses. Drover allocates none: these are what
+// others have tagged as a machine's. EC2 has no pages of them.
 func (d *driver) addresses(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
 	return ours(ctx, "DescribeAddresses", func(ctx context.Context, _ string) ([]cloud.Resource, string, error) {
 		answer, err := d.ec2.DescribeAddresses(ctx, &ec2.DescribeAddressesInput{Filters: filters})
@@ -417,8 +421,9 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 	return errs
 }
 
-// terminate removes the instances that which names by one call. EC2 does all of it or nothing: what it names as the
-// culprits is set apart, and the rest is asked for again; where it names none, the batch is halved.
+// terminate removes the instances that which names by one call. EC2 does all of it or nothing: what
+// it names as the culprits is set apart, and the rest is asked for again; where it names none, the
+// batch is halved.
 func (d *driver) terminate(ctx context.Context, resources []cloud.Resource, which []int, errs []error) {
 	if len(which) == 0 {
 		return

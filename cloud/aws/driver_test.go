@@ -52,7 +52,8 @@ func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f
 // through makes a Config's Connect.
 func through(f transport) func(*tls.Config) (http.RoundTripper, error) { return conformance.Through(f) }
 
-// TestCallsOfAFleet counts what 300 machines cost: to make, to list while nothing happens for ten minutes, to delete.
+// TestCallsOfAFleet counts what 300 machines cost: to make, to list while nothing happens for ten
+// minutes, to delete.
 func TestCallsOfAFleet(t *testing.T) {
 	t.Parallel()
 	g, ctx, n := NewWithT(t), t.Context(), 300
@@ -80,7 +81,8 @@ func TestCallsOfAFleet(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(all).To(HaveLen(n))
 	}
-	// The leftovers and notices would be listed a second time within ten minutes; the clock stands still here.
+	// The leftovers and notices would be listed a second time within ten minutes; the clock stands
+	// still here.
 	idle := calls() - create + 5
 	g.Expect(idle).To(BeNumerically("<=", n/10), "%v", stub.Calls())
 
@@ -97,8 +99,8 @@ func TestCallsOfAFleet(t *testing.T) {
 	g.Expect(calls()-before).To(BeNumerically("<=", n*5/100), "%v", stub.Calls())
 }
 
-// TestImageThatKeeps makes a machine of an image whose data volume would stay: it goes with the machine, without a further call. It stays in
-// the machine's own words where it is named there.
+// TestImageThatKeeps makes a machine of an image whose data volume would stay: it goes with the
+// machine, without a further call. It stays in the machine's own words where it is named there.
 func TestImageThatKeeps(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -196,8 +198,9 @@ func TestResolution(t *testing.T) {
 	}
 }
 
-// TestOpenZone loses the answer of a create. The zone is asked again and repeats what it did, also when it has no capacity any more; where it can't
-// be asked, the instance is looked for by its token.
+// TestOpenZone loses the answer of a create. The zone is asked again and repeats what it did, also
+// when it has no capacity any more; where it can't be asked, the instance is looked for by its
+// token.
 func TestOpenZone(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -240,8 +243,8 @@ func TestNextZone(t *testing.T) {
 	g.Expect(made.ProviderID).To(Equal("aws:///us-east-1b/" + made.ID))
 }
 
-// TestMismatch repeats a token with other user data after a create that failed: nothing was made, and the error says what
-// to do.
+// TestMismatch repeats a token with other user data after a create that failed: nothing was made,
+// and the error says what to do.
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -276,8 +279,9 @@ func TestSpot(t *testing.T) {
 	g.Expect(all).To(HaveExactElements(And(HaveField("State", cloud.StateTerminated), HaveField("Reason", ContainSubstring("SpotInstanceTermination")))))
 }
 
-// TestNotices: what EC2 announces of an instance, or finds wrong with it, comes with the listing and with live reads, and costs a few calls
-// each five minutes. That it may not be read spoils nothing.
+// TestNotices: what EC2 announces of an instance, or finds wrong with it, comes with the listing
+// and with live reads, and costs a few calls each five minutes. That it may not be read spoils
+// nothing.
 func TestNotices(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -344,7 +348,8 @@ func TestTerminateBatch(t *testing.T) {
 	g.Expect(found).To(ConsistOf(HaveField("State", cloud.StateTerminated), HaveField("State", cloud.StateRunning)))
 }
 
-// TestCredentials connects in every way that a Secret can say, and is refused in EC2's words where it must be.
+// TestCredentials connects in every way that a Secret can say, and is refused in EC2's words where
+// it must be.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	role := func(arn, externalID string) func(*cloud.Config) {
@@ -461,7 +466,8 @@ func TestThrottled(t *testing.T) {
 	g.Expect(stub.Calls()["RunInstances"]).To(Equal(20))
 }
 
-// TestThrottledByResources: EC2 has a bucket for the instances that calls name, beside the one for calls.
+// TestThrottledByResources: EC2 has a bucket for the instances that calls name, beside the one for
+// calls.
 func TestThrottledByResources(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -558,8 +564,9 @@ type body struct{ *strings.Reader }
 func newBody(s string) body { return body{strings.NewReader(s)} }
 func (body) Close() error   { return nil }
 
-// TestAddresses: an elastic IP address that carries a machine's tags, whoever put them there, is released when the machine's instance is gone;
-// one that is in use, or carries no tags of Drover's, is left alone.
+// TestAddresses: an elastic IP address that carries a machine's tags, whoever put them there, is
+// released when the machine's instance is gone; one that is in use, or carries no tags of Drover's,
+// is left alone.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()

@@ -19,8 +19,9 @@ import (
 
 // Ensure makes the machine by one RunInstances, whose client token is the machine's.
 //
-// A client token is good for one zone: EC2 would make a second instance in another ("Ensuring idempotency in Amazon EC2 API
-// requests", zonal idempotency). The zone is the caller's, who has it on record (cloud.Traits.ZonalIdempotency).
+// A client token is good for one zone: EC2 would make a second instance in another ("Ensuring
+// idempotency in Amazon EC2 API requests", zonal idempotency). The zone is the caller's, who has it
+// on record (cloud.Traits.ZonalIdempotency).
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	p, err := d.plan(ctx, req)
 	if err != nil {
@@ -39,8 +40,8 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	return made, err
 }
 
-// clientToken is EC2's for one attempt. EC2 may hold a token to the request that it was first sent with, also one that failed: after a
-// refusal it is another.
+// clientToken is EC2's for one attempt. EC2 may hold a token to the request that it was first sent
+// with, also one that failed: after a refusal it is another.
 func clientToken(req cloud.Request) *string {
 	token := req.Token
 	if req.Attempt > 0 {
@@ -49,8 +50,8 @@ func clientToken(req cloud.Request) *string {
 	return &token
 }
 
-// plan resolves what the machine names. What does not depend on another answer is asked for at the same time: an account's first
-// machines wait for it.
+// plan resolves what the machine names. What does not depend on another answer is asked for at the
+// same time: an account's first machines wait for it.
 func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error) {
 	if p.spec, err = union.MachineOf(req.Spec); err != nil {
 		return plan{}, err
@@ -68,8 +69,8 @@ func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error
 	return p, cmp.Or(noImage, noSubnet, noGroups)
 }
 
-// doubt forgets what was resolved, for something of it may be gone. An image that was found, and not named, is looked for
-// again: its absence does not condemn the machine.
+// doubt forgets what was resolved, for something of it may be gone. An image that was found, and
+// not named, is looked for again: its absence does not condemn the machine.
 func (d *driver) doubt(p plan, err error) error {
 	d.subnets.Forget(keyOf(p.spec.Subnets))
 	d.groups.Forget(p.subnet.vpc + keyOf(p.spec.SecurityGroups))
@@ -101,9 +102,10 @@ func (d *driver) runInstances(ctx context.Context, req cloud.Request, p plan) (c
 	return made, nil
 }
 
-// settle looks for what an earlier attempt made in a zone where the machine has no subnet any more, and which can't be repeated
-// there. Where nothing is shown it answers why this create was not sent: that it was refused is certain, and whether the
-// earlier attempt still takes effect is the engine's to find out.
+// settle looks for what an earlier attempt made in a zone where the machine has no subnet any more,
+// and which can't be repeated there. Where nothing is shown it answers why this create was not
+// sent: that it was refused is certain, and whether the earlier attempt still takes effect is the
+// engine's to find out.
 func (d *driver) settle(ctx context.Context, req cloud.Request, why error) (cloud.Resource, error) {
 	found, err := d.find(ctx, req.Token)
 	switch {
@@ -115,7 +117,8 @@ func (d *driver) settle(ctx context.Context, req cloud.Request, why error) (clou
 	return cloud.Resource{}, why
 }
 
-// find returns the instance with the token, terminated or not; nil where EC2 shows none. Two are Conflict.
+// find returns the instance with the token, terminated or not; nil where EC2 shows none. Two are
+// Conflict.
 func (d *driver) find(ctx context.Context, token string) (*cloud.Resource, error) {
 	wanted := map[string]bool{token: true}
 	found, err := d.instances(ctx, tokens(wanted)...)
@@ -135,8 +138,8 @@ func (d *driver) find(ctx context.Context, token string) (*cloud.Resource, error
 	return nil, cloud.Errorf(cloud.Conflict, "%d instances carry the token %s: %s", len(found), token, strings.Join(ids, ", "))
 }
 
-// adopt finds the instance that an earlier request with the same token made, which had other parameters (its user data or
-// image was another) or whose instance is gone.
+// adopt finds the instance that an earlier request with the same token made, which had other
+// parameters (its user data or image was another) or whose instance is gone.
 func (d *driver) adopt(ctx context.Context, req cloud.Request, why refusal) (cloud.Resource, error) {
 	found, err := d.find(ctx, req.Token)
 	switch {

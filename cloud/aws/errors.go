@@ -20,12 +20,14 @@ const (
 	notPermitted       = "OperationNotPermitted"
 	invalidInstance    = "InvalidInstanceID"
 	imageNotFound      = "InvalidAMIID.NotFound"
-	// unsupportedOperation is what instances without the Nitro hypervisor answer to what only those with it can do.
+	// unsupportedOperation is what instances without the Nitro hypervisor answer to what only those
+	// with it can do.
 	unsupportedOperation = "UnsupportedOperation"
 )
 
-// codes maps AWS's codes, from "Error codes for the Amazon EC2 API" in the EC2 API Reference and the common errors of STS,
-// Systems Manager and SQS. What is not in it goes by the code's form, see codeOf.
+// codes maps AWS's codes, from "Error codes for the Amazon EC2 API" in the EC2 API Reference and
+// the common errors of STS, Systems Manager and SQS. What is not in it goes by the code's form, see
+// codeOf.
 var codes = map[string]cloud.Code{
 	"RequestLimitExceeded":      cloud.Throttled,
 	"Throttling":                cloud.Throttled,
@@ -62,8 +64,8 @@ var codes = map[string]cloud.Code{
 	"UnavailableHostRequirements":           cloud.NoCapacity,
 	"UnfulfillableCapacity":                 cloud.NoCapacity,
 	"SpotMaxPriceTooLow":                    cloud.NoCapacity,
-	// The zone does not have this kind of machine or disk, or it is not the zone of the dedicated host or of the placement group. Another one may
-	// be it.
+	// The zone does not have this kind of machine or disk, or it is not the zone of the dedicated
+	// host or of the placement group. Another one may be it.
 	"Unsupported":                  cloud.NoCapacity,
 	"VolumeTypeNotAvailableInZone": cloud.NoCapacity,
 	"ZonesMismatched":              cloud.NoCapacity,
@@ -162,7 +164,8 @@ var codes = map[string]cloud.Code{
 	"InvalidPaginationToken": cloud.Unavailable,
 }
 
-// codeOf maps a code of AWS's: by the table, else by its form, which EC2 keeps to, else by the status.
+// codeOf maps a code of AWS's: by the table, else by its form, which EC2 keeps to, else by the
+// status.
 func codeOf(code string, status int) cloud.Code {
 	if c, ok := codes[code]; ok {
 		return c
@@ -178,8 +181,8 @@ func codeOf(code string, status int) cloud.Code {
 	return cloud.Unknown
 }
 
-// refusal is the cause of an Error in AWS's own words: the driver goes by code and words as AWS sent them, and only what is
-// clean is shown.
+// refusal is the cause of an Error in AWS's own words: the driver goes by code and words as AWS
+// sent them, and only what is clean is shown.
 type refusal struct{ code, words, shown string }
 
 func (r refusal) Error() string { return r.shown }
@@ -198,8 +201,8 @@ type redactor struct{ driverkit.Redactor }
 
 func newRedactor(secrets ...string) redactor { return redactor{driverkit.NewRedactor(secrets...)} }
 
-// typed makes every error of the SDK's one of package cloud. What is not AWS's own words is not repeated: it may be
-// anybody's, and hold anything.
+// typed makes every error of the SDK's one of package cloud. What is not AWS's own words is not
+// repeated: it may be anybody's, and hold anything.
 func (r redactor) typed(op string, err error) error {
 	var queued *cloud.Queued
 	var own *cloud.Error

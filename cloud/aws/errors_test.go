@@ -11,8 +11,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// documented are the codes of "Error codes for the Amazon EC2 API" (EC2 Developer Guide, errors-overview) that the driver's calls can be answered
-// with, by what follows from each. Those of actions that the driver does not take, such as of VPN connections, are left out.
+// documented are the codes of "Error codes for the Amazon EC2 API" (EC2 Developer Guide,
+// errors-overview) that the driver's calls can be answered with, by what follows from each. Those
+// of actions that the driver does not take, such as of VPN connections, are left out.
 var documented = map[cloud.Code]string{
 	cloud.Throttled: `RequestLimitExceeded`,
 	cloud.QuotaExceeded: `AddressLimitExceeded HostLimitExceeded InstanceLimitExceeded MaxIOPSLimitExceeded MaxSpotInstanceCountExceeded
@@ -47,8 +48,8 @@ var documented = map[cloud.Code]string{
 		ServerInternal ServiceUnavailable Unavailable`,
 }
 
-// TestDocumentedCodes: what AWS documents means what its words say, and nothing else. Above all, a trouble that passes is not InvalidSpec, for which
-// nobody tries again.
+// TestDocumentedCodes: what AWS documents means what its words say, and nothing else. Above all, a
+// trouble that passes is not InvalidSpec, for which nobody tries again.
 func TestDocumentedCodes(t *testing.T) {
 	t.Parallel()
 	for want, codes := range documented {
@@ -85,7 +86,8 @@ func TestOtherCodes(t *testing.T) {
 	g.Expect(codeOf("InsufficientInstanceCapacity", 500)).To(Equal(cloud.NoCapacity))
 }
 
-// TestRemedies: what is told of a refusal names the field that it is about, in AWS's words where AWS has been heard to say them.
+// TestRemedies: what is told of a refusal names the field that it is about, in AWS's words where
+// AWS has been heard to say them.
 func TestRemedies(t *testing.T) {
 	t.Parallel()
 	for _, r := range []struct{ code, words, field string }{

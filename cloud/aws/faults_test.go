@@ -13,8 +13,9 @@ import (
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 )
 
-// TestTroubledCreates lets a create meet each trouble that the stand-in can make: the error leaves open what happened, and asking again finds
-// the instance, where it was made, and makes no second one.
+// TestTroubledCreates lets a create meet each trouble that the stand-in can make: the error leaves
+// open what happened, and asking again finds the instance, where it was made, and makes no second
+// one.
 func TestTroubledCreates(t *testing.T) {
 	t.Parallel()
 	const soon = 50 * time.Millisecond
@@ -71,7 +72,8 @@ func TestShortPages(t *testing.T) {
 	g.Expect(stub.Calls()["DescribeInstances"]).To(BeNumerically(">", 3))
 }
 
-// TestBadBirths: an instance that ends instead of running is shown as terminated; one that somebody made vanish is not shown at all.
+// TestBadBirths: an instance that ends instead of running is shown as terminated; one that somebody
+// made vanish is not shown at all.
 func TestBadBirths(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()

@@ -15,8 +15,9 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// trouble is what is asked of DescribeInstanceStatus, which knows no tags: not the status of all, but those of whom there is
-// something to say. Its filters are all to be fulfilled, so that these are questions of their own.
+// trouble is what is asked of DescribeInstanceStatus, which knows no tags: not the status of all,
+// but those of whom there is something to say. Its filters are all to be fulfilled, so that these
+// are questions of their own.
 func trouble() [][]types.Filter {
 	return [][]types.Filter{
 		{filter("event.code", "instance-reboot", "system-reboot", "system-maintenance", "instance-retirement", "instance-stop")},
@@ -25,8 +26,9 @@ func trouble() [][]types.Filter {
 	}
 }
 
-// notices puts to instances what EC2 says of them beside their state. It is a help to people: that it can't be had, for want of a
-// permission or otherwise, spoils no listing, and what was known stays.
+// notices puts to instances what EC2 says of them beside their state. It is a help to people: that
+// it can't be had, for want of a permission or otherwise, spoils no listing, and what was known
+// stays.
 func (d *driver) notices(ctx context.Context, instances []cloud.Resource) {
 	known, _ := d.troubled.Get(ctx, "", func(ctx context.Context) (map[string]string, error) {
 		now := map[string]string{}

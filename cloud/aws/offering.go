@@ -110,8 +110,9 @@ func capacity(size types.InstanceTypeInfo) corev1.ResourceList {
 	return list
 }
 
-// maxPods is what both the kubelet and AWS's network plugin can hold: each pod takes an address of a network interface, whose
-// first is the interface's own, but for two pods that share the host's (the plugin's "eni-max-pods").
+// maxPods is what both the kubelet and AWS's network plugin can hold: each pod takes an address of
+// a network interface, whose first is the interface's own, but for two pods that share the host's
+// (the plugin's "eni-max-pods").
 func maxPods(n *types.NetworkInfo) int64 {
 	if n == nil || aws.ToInt32(n.MaximumNetworkInterfaces) == 0 {
 		return kubeletPods

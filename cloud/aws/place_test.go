@@ -28,8 +28,8 @@ func otherCredentials() map[string][]byte {
 	return map[string][]byte{keyAccessKeyID: []byte(otherKey), keySecretKey: []byte(otherSecret)}
 }
 
-// TestPlace: the account, the partition and the region are where credentials lead, whatever kind they are of. It is asked for
-// once.
+// TestPlace: the account, the partition and the region are where credentials lead, whatever kind
+// they are of. It is asked for once.
 func TestPlace(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -67,7 +67,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestOtherPlace: an access key of another account, at the same endpoint, leads elsewhere, where no machine of the first is seen.
+// TestOtherPlace: an access key of another account, at the same endpoint, leads elsewhere, where no
+// machine of the first is seen.
 func TestOtherPlace(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -115,7 +116,8 @@ func TestNoPlace(t *testing.T) {
 	}
 }
 
-// TestFailureDomains: a machine can be made in the zones of its subnets alone. Who asks costs no call beyond Ensure's own.
+// TestFailureDomains: a machine can be made in the zones of its subnets alone. Who asks costs no
+// call beyond Ensure's own.
 func TestFailureDomains(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -141,7 +143,8 @@ func TestFailureDomains(t *testing.T) {
 	g.Expect(code(err)).To(Equal(cloud.InvalidSpec), "%v", err)
 }
 
-// TestOpenAttemptIsLookedFor: whether a create in a zone that the machine's subnets have left made something is told by its token.
+// TestOpenAttemptIsLookedFor: whether a create in a zone that the machine's subnets have left made
+// something is told by its token.
 func TestOpenAttemptIsLookedFor(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -160,8 +163,8 @@ func TestOpenAttemptIsLookedFor(t *testing.T) {
 	g.Expect(code(err)).To(Equal(cloud.NoCapacity), "%v", err)
 }
 
-// TestPageTooLarge: where a page of instances is larger than what is read of an answer, smaller ones are asked for, also by the
-// next listing.
+// TestPageTooLarge: where a page of instances is larger than what is read of an answer, smaller
+// ones are asked for, also by the next listing.
 func TestPageTooLarge(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -208,7 +211,8 @@ func TestPageAlwaysTooLarge(t *testing.T) {
 	g.Expect(calls).To(BeNumerically("<", 12))
 }
 
-// TestShortSecret: a secret that is a part of AWS's own words changes neither what follows from an answer, nor is it shown.
+// TestShortSecret: a secret that is a part of AWS's own words changes neither what follows from an
+// answer, nor is it shown.
 func TestShortSecret(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -237,7 +241,8 @@ func TestShortSecret(t *testing.T) {
 	}
 }
 
-// TestEndedForWantOfCapacity: an instance that EC2 accepted, and then found no room for, says so by its code.
+// TestEndedForWantOfCapacity: an instance that EC2 accepted, and then found no room for, says so by
+// its code.
 func TestEndedForWantOfCapacity(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -278,7 +283,8 @@ func TestEndedForWantOfCapacity(t *testing.T) {
 	}
 }
 
-// TestNextAttempt: EC2 holds a token to the request that failed. The next attempt, whose subnet is another, has a token of its own.
+// TestNextAttempt: EC2 holds a token to the request that failed. The next attempt, whose subnet is
+// another, has a token of its own.
 func TestNextAttempt(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()

@@ -26,7 +26,8 @@ var update = flag.Bool("update", false, "write the policy into docs/clouds/aws.m
 
 const policyPage = "../../docs/clouds/aws.md"
 
-// TestPolicy has the driver make every call that it can make, and holds the policy in the book to them.
+// TestPolicy has the driver make every call that it can make, and holds the policy in the book to
+// them.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -94,7 +95,8 @@ type statement struct {
 	Condition map[string]map[string]string `json:",omitempty"`
 }
 
-// policy allows the operations: to tag, only what is made in the same call; to delete, only what is tagged as Drover's.
+// policy allows the operations: to tag, only what is made in the same call; to delete, only what is
+// tagged as Drover's.
 func policy(operations []string) any {
 	read := statement{Sid: "Read", Effect: "Allow", Resource: "*"}
 	create := statement{Sid: "Create", Effect: "Allow", Resource: "*"}

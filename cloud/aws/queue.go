@@ -23,9 +23,11 @@ const (
 	messagesAtOnce = 10
 )
 
-// listener is the driver of an account that names a queue: EventBridge puts there what EC2 and AWS Health announce.
+// listener is the driver of an account that names a queue: EventBridge puts there what EC2 and AWS
+// Health announce.
 //
-// The queue's URL is a parameter of the calls. They go to the region's endpoint of SQS, or the account's own, wherever that URL leads.
+// The queue's URL is a parameter of the calls. They go to the region's endpoint of SQS, or the
+// account's own, wherever that URL leads.
 type listener struct {
 	*driver
 	queue *infrav1.AWSInterruptionQueue
@@ -53,7 +55,8 @@ func (l *listener) Hear(ctx context.Context) ([]cloud.News, error) {
 	return news, nil
 }
 
-// pollSeconds is how long a poll may last: SQS's longest, or what leaves the answer a third of the call's time.
+// pollSeconds is how long a poll may last: SQS's longest, or what leaves the answer a third of the
+// call's time.
 func pollSeconds(ctx context.Context) int32 {
 	poll := longPoll
 	if deadline, ok := ctx.Deadline(); ok {
@@ -72,8 +75,9 @@ func (l *listener) Dismiss(ctx context.Context, news []cloud.News) error {
 	return l.secrets.typed(deleteMessages, err)
 }
 
-// announcement is an event of EventBridge's, as far as it is read: EC2's user guide, "Spot Instance interruption notices", "EC2 instance
-// rebalance recommendations", "EventBridge events for EC2 state changes"; AWS Health's user guide, "EventBridge event schema".
+// announcement is an event of EventBridge's, as far as it is read: EC2's user guide, "Spot Instance
+// interruption notices", "EC2 instance rebalance recommendations", "EventBridge events for EC2
+// state changes"; AWS Health's user guide, "EventBridge event schema".
 type announcement struct {
 	Source string    `json:"source"`
 	Kind   string    `json:"detail-type"`
@@ -85,7 +89,8 @@ type announcement struct {
 	} `json:"detail"`
 }
 
-// read says what a message means. What means nothing, because it is no event or is about no instance, is news of nothing.
+// read says what a message means. What means nothing, because it is no event or is about no
+// instance, is news of nothing.
 func (l *listener) read(m *types.Message) cloud.News {
 	news := cloud.News{Receipt: aws.ToString(m.ReceiptHandle)}
 	if ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64); err == nil {

@@ -89,7 +89,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestHealthEvent: an event of AWS Health has the next listing ask EC2 for the details, which is otherwise done each few minutes.
+// TestHealthEvent: an event of AWS Health has the next listing ask EC2 for the details, which is
+// otherwise done each few minutes.
 func TestHealthEvent(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -114,8 +115,8 @@ func TestHealthEvent(t *testing.T) {
 	g.Expect(noticed()).To(ContainSubstring("instance-retirement"))
 }
 
-// TestLongPoll: a question waits for a message, not longer than its call may last, and ends with the context; ten messages come at once, and
-// what was not dismissed comes again.
+// TestLongPoll: a question waits for a message, not longer than its call may last, and ends with
+// the context; ten messages come at once, and what was not dismissed comes again.
 func TestLongPoll(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

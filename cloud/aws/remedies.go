@@ -4,9 +4,10 @@ package aws
 
 import "strings"
 
-// remedies say which field a refusal is about, and what to do. The first whose code is the beginning of AWS's, and whose words are among
-// AWS's, is told. AWS's codes are those of errors.go; the reasons of a launch that failed later ("Client.…") are from EC2's user guide,
-// "Troubleshoot Amazon EC2 instance launch issues".
+// remedies say which field a refusal is about, and what to do. The first whose code is the
+// beginning of AWS's, and whose words are among AWS's, is told. AWS's codes are those of errors.go;
+// the reasons of a launch that failed later ("Client.…") are from EC2's user guide, "Troubleshoot
+// Amazon EC2 instance launch issues".
 var remedies = []struct{ code, words, remedy string }{
 	// Of these AWS documents no code; the words are those of the request.
 	{"", "EFA", "efa, networkInterfaces: choose an instanceType that has Elastic Fabric Adapters"},

@@ -17,7 +17,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// ec2UserData is what EC2 takes, in bytes before base64 (EC2's user guide, "Run commands when you launch an EC2 instance").
+// ec2UserData is what EC2 takes, in bytes before base64 (EC2's user guide, "Run commands when you
+// launch an EC2 instance").
 const ec2UserData = 16 << 10
 
 // plan is a machine of which all that it names is resolved.
@@ -29,8 +30,8 @@ type plan struct {
 	userData *string
 }
 
-// userData encodes the bootstrap data, and packs it first where it is too long. cloud-init unpacks it; Ignition, whose data is
-// JSON, would not.
+// userData encodes the bootstrap data, and packs it first where it is too long. cloud-init unpacks
+// it; Ignition, whose data is JSON, would not.
 func userData(data []byte) (*string, error) {
 	if len(data) == 0 {
 		return nil, nil
@@ -81,7 +82,8 @@ func instanceProfile(nameOrARN string) *types.IamInstanceProfileSpecification {
 	return &types.IamInstanceProfileSpecification{Name: &nameOrARN}
 }
 
-// placement names the zone although the subnet implies it, so that it is beyond doubt for how far the client token is good.
+// placement names the zone although the subnet implies it, so that it is beyond doubt for how far
+// the client token is good.
 func placement(p plan) *types.Placement {
 	out := &types.Placement{AvailabilityZone: &p.subnet.zone, Tenancy: types.Tenancy(p.spec.Tenancy), HostId: optional(p.spec.HostID)}
 	if group := p.spec.PlacementGroup; group != nil {
@@ -90,7 +92,8 @@ func placement(p plan) *types.Placement {
 	return out
 }
 
-// networkInterfaces are the first, which has the addresses, and those that the machine asks for beside it.
+// networkInterfaces are the first, which has the addresses, and those that the machine asks for
+// beside it.
 func networkInterfaces(p plan) []types.InstanceNetworkInterfaceSpecification {
 	one := func(device, card int32, kind string) types.InstanceNetworkInterfaceSpecification {
 		nic := types.InstanceNetworkInterfaceSpecification{
@@ -117,9 +120,10 @@ func networkInterfaces(p plan) []types.InstanceNetworkInterfaceSpecification {
 	return all
 }
 
-// blockDevices are the root volume, encrypted where nothing else is said, and further ones. All go with the instance, also those of the
-// image that would stay: what a request names overwrites the AMI's mapping or is merged with it (EC2's user guide, "Add block device
-// mappings to an Amazon EC2 instance"), so all that the image says of them is said again.
+// blockDevices are the root volume, encrypted where nothing else is said, and further ones. All go
+// with the instance, also those of the image that would stay: what a request names overwrites the
+// AMI's mapping or is merged with it (EC2's user guide, "Add block device mappings to an Amazon EC2
+// instance"), so all that the image says of them is said again.
 func blockDevices(p plan) (all []types.BlockDeviceMapping) {
 	if p.image.root != "" {
 		root := infrav1.AWSVolume{}
@@ -144,7 +148,8 @@ func blockDevices(p plan) (all []types.BlockDeviceMapping) {
 	return all
 }
 
-// going is an image's volume with one thing changed: it goes with the instance. Its encryption need not be named, for it is its snapshot's.
+// going is an image's volume with one thing changed: it goes with the instance. Its encryption need
+// not be named, for it is its snapshot's.
 func going(v types.EbsBlockDevice) *types.EbsBlockDevice {
 	v.DeleteOnTermination, v.Encrypted, v.KmsKeyId = aws.Bool(true), nil, nil
 	return &v
@@ -210,7 +215,8 @@ func cpuOptions(c *infrav1.AWSCPUOptions) *types.CpuOptionsRequest {
 	return out
 }
 
-// marketOptions ask for a spot instance that is terminated when it is taken back, and not asked for again.
+// marketOptions ask for a spot instance that is terminated when it is taken back, and not asked for
+// again.
 func marketOptions(m *infrav1.AWSMarket) *types.InstanceMarketOptionsRequest {
 	if m == nil {
 		return nil
@@ -226,8 +232,8 @@ func marketOptions(m *infrav1.AWSMarket) *types.InstanceMarketOptionsRequest {
 	return out
 }
 
-// tagSpecifications put the same tags on all that the request makes, in the order of their keys: the same request must be
-// the same bytes.
+// tagSpecifications put the same tags on all that the request makes, in the order of their keys:
+// the same request must be the same bytes.
 func tagSpecifications(req cloud.Request, spec *infrav1.AWSMachine) []types.TagSpecification {
 	all := map[string]string{"Name": cloud.Clip(req.Name, maxTagValue)}
 	maps.Copy(all, spec.Tags)

@@ -42,8 +42,9 @@ func toInstance(i *types.Instance) cloud.Resource {
 	return r
 }
 
-// endings are the codes of an instance's end that tell a kind of failure: EC2's API Reference, "StateReason". They befall an
-// instance that EC2 accepted and then could not make, as well as one that it took back.
+// endings are the codes of an instance's end that tell a kind of failure: EC2's API Reference,
+// "StateReason". They befall an instance that EC2 accepted and then could not make, as well as one
+// that it took back.
 var endings = map[string]cloud.Code{
 	"Server.InsufficientInstanceCapacity": cloud.NoCapacity,
 	"Server.SpotInstanceTermination":      cloud.NoCapacity,
@@ -70,7 +71,8 @@ func toState(s *types.InstanceState) cloud.State {
 	return cloud.StatePending
 }
 
-// addresses are the instance's in the order, and of the types, in which AWS's cloud controller reports them on the Node.
+// addresses are the instance's in the order, and of the types, in which AWS's cloud controller
+// reports them on the Node.
 func addresses(i *types.Instance) (all []clusterv1.MachineAddress) {
 	add := func(kind clusterv1.MachineAddressType, address *string) {
 		a := clusterv1.MachineAddress{Type: kind, Address: aws.ToString(address)}
@@ -100,7 +102,8 @@ func toVolume(v *types.Volume) cloud.Resource {
 	return r
 }
 
-// staysBehind tells whether a volume outlives its instance: it is not on its way out, and no attachment takes it along.
+// staysBehind tells whether a volume outlives its instance: it is not on its way out, and no
+// attachment takes it along.
 func staysBehind(v *types.Volume) bool {
 	return v.State != types.VolumeStateDeleting && v.State != types.VolumeStateDeleted &&
 		!slices.ContainsFunc(v.Attachments, func(a types.VolumeAttachment) bool { return aws.ToBool(a.DeleteOnTermination) })

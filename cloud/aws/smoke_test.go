@@ -29,8 +29,9 @@ import (
 // realOwner is the ownership ID of all that TestRealAccount makes.
 const realOwner = "drover-real-account-test"
 
-// TestRealAccount lets one machine live and die in a real account. It is left out unless DROVER_AWS_REAL describes where; the
-// credentials are those of the SDK's variables. docs/clouds/aws.md says how, and what it costs.
+// TestRealAccount lets one machine live and die in a real account. It is left out unless
+// DROVER_AWS_REAL describes where; the credentials are those of the SDK's variables.
+// docs/clouds/aws.md says how, and what it costs.
 func TestRealAccount(t *testing.T) {
 	where := os.Getenv("DROVER_AWS_REAL")
 	if where == "" {
@@ -52,7 +53,8 @@ func TestRealAccount(t *testing.T) {
 	}
 }
 
-// TestLife is TestRealAccount on the stand-in: that it works, and that it leaves nothing behind when it is cut off or hears no answer.
+// TestLife is TestRealAccount on the stand-in: that it works, and that it leaves nothing behind
+// when it is cut off or hears no answer.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -142,7 +144,8 @@ func (l *life) connect(where string, variable func(string) string) error {
 	return err
 }
 
-// run makes the machine, asks for it again, sees it run, and deletes it. Whatever happens, it leaves nothing.
+// run makes the machine, asks for it again, sees it run, and deletes it. Whatever happens, it
+// leaves nothing.
 func (l *life) run(ctx context.Context) (err error) {
 	if err := l.sweep(ctx); err != nil {
 		return err
@@ -153,7 +156,8 @@ func (l *life) run(ctx context.Context) (err error) {
 	}
 	req := cloud.Request{
 		Token: strings.ToLower(rand.Text()), OwnershipID: realOwner, Namespace: "test", Name: "real-account",
-		// Were this process killed, the machine would switch itself off, and the next run would delete it.
+		// Were this process killed, the machine would switch itself off, and the next run would
+		// delete it.
 		UserData: []byte("#cloud-config\nruncmd:\n- [shutdown, -h, \"+30\"]\n"),
 		Spec:     &infrav1.CloudMachineFields{AWS: l.machine},
 	}
@@ -220,7 +224,8 @@ func (l *life) sweep(ctx context.Context) error {
 	return errors.Join(l.driver.Delete(ctx, all)...)
 }
 
-// clean deletes what has the token until nothing of it lives. An instance that was never seen may be hidden.
+// clean deletes what has the token until nothing of it lives. An instance that was never seen may
+// be hidden.
 func (l *life) clean(ctx context.Context, token string) error {
 	ctx, begin, seen := context.WithoutCancel(ctx), time.Now(), false
 	err := l.until(ctx, "nothing is left", func() (bool, error) {

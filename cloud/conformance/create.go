@@ -115,7 +115,8 @@ func (s *suite) createAfterLostAnswer() {
 	}
 }
 
-// neverMadeAgain asks for a machine whose instance is terminated: it must get that one's end, and not a new one.
+// neverMadeAgain asks for a machine whose instance is terminated: it must get that one's end, and
+// not a new one.
 func (s *suite) neverMadeAgain() {
 	req := s.request(s.token())
 	made := s.ensure(req)
@@ -130,7 +131,8 @@ func (s *suite) neverMadeAgain() {
 	}
 }
 
-// names are Kubernetes': up to 253 characters, with dots. Every cloud must take them, whatever it makes of them.
+// names are Kubernetes': up to 253 characters, with dots. Every cloud must take them, whatever it
+// makes of them.
 func (s *suite) names() {
 	long := strings.Repeat("a", 242) + ".example.b"
 	seen := map[string]string{}
@@ -154,7 +156,8 @@ func (s *suite) largest(data []byte) int {
 	return n
 }
 
-// userData may be as large as the row says, and hold any bytes; more must be refused before anything is made.
+// userData may be as large as the row says, and hold any bytes; more must be refused before
+// anything is made.
 func (s *suite) userData() {
 	req := s.request(s.token())
 	anything, long := bytes.Repeat([]byte("\x00\xff\n"), 1<<20), bytes.Repeat([]byte("a"), 3<<20)

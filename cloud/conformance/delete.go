@@ -11,7 +11,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// delete removes machines in one batch, with one that is gone already among them, and follows them to the end.
+// delete removes machines in one batch, with one that is gone already among them, and follows them
+// to the end.
 func (s *suite) delete() {
 	var batch []cloud.Resource
 	var refs []cloud.Reference
@@ -62,7 +63,8 @@ func (s *suite) delete() {
 	}
 }
 
-// deleteInTrouble lets each of a network's troubles befall the delete: an error for each resource, and no harm.
+// deleteInTrouble lets each of a network's troubles befall the delete: an error for each resource,
+// and no harm.
 func (s *suite) deleteInTrouble() {
 	for _, trouble := range troubles() {
 		made := s.ensure(s.request(s.token()))
@@ -102,7 +104,8 @@ func (s *suite) foreign() {
 	}
 }
 
-// context ends before and during each method: no call is begun after its end, and the method returns soon.
+// context ends before and during each method: no call is begun after its end, and the method
+// returns soon.
 func (s *suite) context() {
 	made, doomed := s.ensure(s.request(s.token())), s.ensure(s.request(s.token()))
 	methods := map[string]func(ctx context.Context) error{

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// place holds Info.Place to what the engine pins: there is one, it stays, it holds no secret, and it
-// is another one for credentials that lead elsewhere.
+// place holds Info.Place to what the engine pins: there is one, it stays, it holds no secret, and
+// it is another one for credentials that lead elsewhere.
 func (s *suite) place() {
 	first, err := s.driver.Probe(s.Context())
 	if err != nil {

@@ -131,7 +131,8 @@ func (s *suite) describeMany(made map[string]cloud.Resource) {
 	}
 }
 
-// readsInTrouble lets each of a network's troubles befall each read: never an empty answer without an error.
+// readsInTrouble lets each of a network's troubles befall each read: never an empty answer without
+// an error.
 func (s *suite) readsInTrouble() {
 	made := s.ensure(s.request(s.token()))
 	reads := map[string]func(context.Context) error{
@@ -156,8 +157,8 @@ func (s *suite) readsInTrouble() {
 	}
 }
 
-// notYet tells whether the driver can't say yet whether a token is unused that an earlier process may have sent. It can once
-// the time is over within which a create may take effect.
+// notYet tells whether the driver can't say yet whether a token is unused that an earlier process
+// may have sent. It can once the time is over within which a create may take effect.
 func (s *suite) notYet(err error) bool {
 	var e *cloud.Error
 	return errors.As(err, &e) && e.Code == cloud.Unavailable && e.RetryAfter > 0 && e.RetryAfter <= s.Cloud.Traits.CreateHorizon

@@ -15,9 +15,11 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Run tries a cloud. Each subtest works under an ownership ID of its own and leaves nothing behind, so that the suite may
-// run in an account that others use, and at the same time as the other subtests, but for those that change what all meet, count it, or count
-// calls that are asked again until something is done. All have ended when the test that calls Run has, and not when Run returns.
+// Run tries a cloud. Each subtest works under an ownership ID of its own and leaves nothing behind,
+// so that the suite may run in an account that others use, and at the same time as the other
+// subtests, but for those that change what all meet, count it, or count calls that are asked again
+// until something is done. All have ended when the test that calls Run has, and not when Run
+// returns.
 func Run(t *testing.T, target Target) {
 	target.Calls = target.Calls.withDefaults()
 	if target.Machines == 0 {
@@ -133,8 +135,8 @@ func (s *suite) untilGone(ctx context.Context, refs []cloud.Reference) {
 	s.eventually("instances and all that belongs to them are gone", func() bool { return s.deleteStep(ctx, refs) == 0 })
 }
 
-// deleteStep moves a deletion one step on, as fleet.Account does: instances first, what belongs to them once they are
-// gone. It returns how much is not gone.
+// deleteStep moves a deletion one step on, as fleet.Account does: instances first, what belongs to
+// them once they are gone. It returns how much is not gone.
 func (s *suite) deleteStep(ctx context.Context, refs []cloud.Reference) int {
 	s.Helper()
 	var found []cloud.Resource
@@ -214,7 +216,8 @@ func (s *suite) ensure(req cloud.Request) cloud.Resource {
 	return made
 }
 
-// instances returns the live and the terminated instances with the token, by a live read that lags no more.
+// instances returns the live and the terminated instances with the token, by a live read that lags
+// no more.
 func (s *suite) instances(token string) []cloud.Resource {
 	s.Helper()
 	if s.Cloud.Traits.ReadLag > 0 {

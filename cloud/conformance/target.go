@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance is the suite that every driver must pass, run against the realest endpoint that there is for its
-// cloud: it holds the driver to what cloud.Driver promises, one promise a subtest. It judges by what the driver answers and
-// by what goes over the wire, where it plays the bad network itself; it knows no cloud. Only tests import it.
+// Package conformance is the suite that every driver must pass, run against the realest endpoint
+// that there is for its cloud: it holds the driver to what cloud.Driver promises, one promise a
+// subtest. It judges by what the driver answers and by what goes over the wire, where it plays the
+// bad network itself; it knows no cloud. Only tests import it.
 package conformance
 
 import (
@@ -14,8 +15,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Target is a cloud to be tried: its row, an account at a real endpoint, and what the suite can't know of it. Hooks that a
-// cloud can't offer stay nil; the suite logs what it left out.
+// Target is a cloud to be tried: its row, an account at a real endpoint, and what the suite can't
+// know of it. Hooks that a cloud can't offer stay nil; the suite logs what it left out.
 type Target struct {
 	// Cloud is the row of the registry.
 	Cloud cloud.Cloud
@@ -26,7 +27,8 @@ type Target struct {
 
 	// Machine can be made, some hundred times over.
 	Machine *infrav1.CloudMachineFields
-	// Refused are machines that can't be made, each with the code that says so. At least an unknown type and image.
+	// Refused are machines that can't be made, each with the code that says so. At least an unknown
+	// type and image.
 	Refused map[string]Refused
 
 	// Transport carries the calls. nil: one of the suite's own.
@@ -39,17 +41,19 @@ type Target struct {
 	// Calls are the wire calls that a step may cost at most.
 	Calls Calls
 
-	// Inject makes every create fail at the endpoint with the code, until undo is called: one hook for each code that the
-	// endpoint can produce, beyond Refused and BadCredentials.
+	// Inject makes every create fail at the endpoint with the code, until undo is called: one hook
+	// for each code that the endpoint can produce, beyond Refused and BadCredentials.
 	Inject map[cloud.Code]func(testing.TB) (undo func())
 	// OtherPlace is where other credentials lead, such as another account's at the same endpoint.
 	OtherPlace *Place
-	// Late has the endpoint answer no create, and carry it out some time after, until undo is called.
+	// Late has the endpoint answer no create, and carry it out some time after, until undo is
+	// called.
 	Late func(testing.TB) (undo func())
-	// Foreign makes an instance that carries none of our tags, behind the driver's back. alive tells whether it is still
-	// there as it was.
+	// Foreign makes an instance that carries none of our tags, behind the driver's back. alive
+	// tells whether it is still there as it was.
 	Foreign func(testing.TB) (alive func() bool)
-	// Left lists, behind the driver's back, all that exists and carries the ownership ID; terminated instances apart.
+	// Left lists, behind the driver's back, all that exists and carries the ownership ID;
+	// terminated instances apart.
 	Left func(t testing.TB, ownershipID string) []string
 }
 
@@ -66,7 +70,8 @@ type Refused struct {
 	// FailureDomain to ask for. Usually empty.
 	FailureDomain string
 	Code          cloud.Code
-	// OfferingToo is true where Offering must refuse it as well, as InvalidSpec: an unknown type or image.
+	// OfferingToo is true where Offering must refuse it as well, as InvalidSpec: an unknown type or
+	// image.
 	OfferingToo bool
 }
 

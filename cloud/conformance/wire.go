@@ -15,7 +15,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// network carries a driver's calls, counts them, plays faults, and holds the driver to what it promises of its calls.
+// network carries a driver's calls, counts them, plays faults, and holds the driver to what it
+// promises of its calls.
 type network struct {
 	shared http.RoundTripper // what the drivers' connections are made from
 	t      testing.TB
@@ -107,7 +108,8 @@ func (n *network) total(classes []cloud.Class) int {
 	return sum
 }
 
-// play sets a fault for the next call of its class after skip others, and returns whether it happened, which also ends it.
+// play sets a fault for the next call of its class after skip others, and returns whether it
+// happened, which also ends it.
 func (n *network) play(f fault) (happened func() bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

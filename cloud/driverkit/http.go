@@ -4,6 +4,7 @@ package driverkit
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Client makes an HTTP client of what Config.Connect returns. It follows no redirect: one would carry the credentials
-// elsewhere.
+// Client makes an HTTP client of what Config.Connect returns. It follows no redirect: one would
+// carry the credentials elsewhere.
 func Client(carrier http.RoundTripper) *http.Client {
 	return &http.Client{
 		Transport:     carrier,
@@ -20,8 +21,8 @@ func Client(carrier http.RoundTripper) *http.Client {
 	}
 }
 
-// ReadBody reads and closes an answer's body of at most limit bytes. A longer one is Unknown, and one that breaks off
-// Unavailable.
+// ReadBody reads and closes an answer's body of at most limit bytes. A longer one is Unknown, and
+// one that breaks off Unavailable.
 func (r Redactor) ReadBody(operation string, body io.ReadCloser, limit int) ([]byte, error) {
 	defer func() { _ = body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(body, int64(limit)+1))
@@ -45,8 +46,8 @@ func sizeOf(n int) string {
 // maxPages ends a listing that repeats itself.
 const maxPages = 10_000
 
-// Pages reads a listing to its end. page returns what follows a mark, and the next mark; "" ends the listing. The first
-// mark is "". A listing that does not end is Unknown.
+// Pages reads a listing to its end. page returns what follows a mark, and the next mark; "" ends
+// the listing. The first mark is "". A listing that does not end is Unknown.
 func Pages[T any](ctx context.Context, operation string, page func(ctx context.Context, mark string) (items []T, next string, err error)) ([]T, error) {
 	var all []T
 	mark := ""
@@ -64,4 +65,16 @@ func Pages[T any](ctx context.Context, operation string, page func(ctx context.C
 		mark = next
 	}
 	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", operation)
+}
+
+// CertPool reads an account's CA bundle; nil for an empty one. Errors are InvalidSpec.
+func CertPool(bundle string) (*x509.CertPool, error) {
+	if bundle == "" {
+		return nil, nil
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(bundle)) {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "caBundle holds no certificate in PEM")
+	}
+	return pool, nil
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// loginPause is how long refused credentials are not tried again. Identity services lock a user out who fails a few
-// times within minutes (vCenter: 5 within 3 minutes by default). Changed credentials make a new driver, which tries at
-// once.
+// loginPause is how long refused credentials are not tried again. Identity services lock a user out
+// who fails a few times within minutes (vCenter: 5 within 3 minutes by default). Changed
+// credentials make a new driver, which tries at once.
 const loginPause = time.Minute
 
-// LoginGuard remembers that credentials were refused, so that a fleet does not try them once for each machine. The zero
-// value is ready for use.
+// LoginGuard remembers that credentials were refused, so that a fleet does not try them once for
+// each machine. The zero value is ready for use.
 type LoginGuard struct {
 	mu      sync.Mutex
 	refused error

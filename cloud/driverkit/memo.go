@@ -13,8 +13,9 @@ import (
 // memoKept bounds the answers that a Memo keeps.
 const memoKept = 1000
 
-// Memo keeps a driver's answers to questions that all machines of a template ask, such as which image a name means. Of many
-// who want the same one, the first asks and the others wait for it. An error is not kept: whoever comes next asks again.
+// Memo keeps a driver's answers to questions that all machines of a template ask, such as which
+// image a name means. Of many who want the same one, the first asks and the others wait for it. An
+// error is not kept: whoever comes next asks again.
 type Memo[T any] struct {
 	// TTL is how long an answer is believed.
 	TTL time.Duration
@@ -29,7 +30,8 @@ type answer[T any] struct {
 	until time.Time
 }
 
-// Get returns the answer that is known, or asks. It fails with Unavailable when ctx ends while another one asks.
+// Get returns the answer that is known, or asks. It fails with Unavailable when ctx ends while
+// another one asks.
 func (m *Memo[T]) Get(ctx context.Context, key string, ask func(context.Context) (T, error)) (none T, err error) {
 	a := m.of(key)
 	select {

@@ -12,7 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestMemo: an answer ends, an error is not kept, and who waits for another's answer honours its context.
+// TestMemo: an answer ends, an error is not kept, and who waits for another's answer honours its
+// context.
 func TestMemo(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()

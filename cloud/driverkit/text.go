@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package driverkit holds what drivers share. It imports the contract, and neither a driver nor package fleet.
+// Package driverkit holds what drivers share. It imports the contract, and neither a driver nor
+// package fleet.
 package driverkit
 
 import (
@@ -11,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// HostName makes a DNS label (RFC 1123) of at most n bytes of a machine's name. A name that had to be changed gets a digest of
-// the whole, so that two names never become one.
+// HostName makes a DNS label (RFC 1123) of at most n bytes of a machine's name. A name that had to
+// be changed gets a digest of the whole, so that two names never become one.
 func HostName(name string, n int) string {
 	fit := strings.Trim(strings.Map(func(r rune) rune {
 		switch {

@@ -12,11 +12,13 @@ import (
 )
 
 const (
-	// fewMissing and shareMissing are how many of an account's recorded machines may be missing at once, without a record of
-	// their end, and still be believed to be gone: the larger of the two. More is more likely a lie than an end.
+	// fewMissing and shareMissing are how many of an account's recorded machines may be missing at
+	// once, without a record of their end, and still be believed to be gone: the larger of the two.
+	// More is more likely a lie than an end.
 	fewMissing   = 3
 	shareMissing = 0.2
-	// missingWindow is how long a machine that was believed to be gone still counts among those that are missing at once.
+	// missingWindow is how long a machine that was believed to be gone still counts among those
+	// that are missing at once.
 	missingWindow = 5 * time.Minute
 )
 
@@ -28,8 +30,8 @@ type Doubt struct {
 	Digest string
 }
 
-// absences is the account's only place that believes a machine to be gone because nothing of it is found. The inventory's
-// lock guards it.
+// absences is the account's only place that believes a machine to be gone because nothing of it is
+// found. The inventory's lock guards it.
 type absences struct {
 	recorded  map[string]struct{}  // tokens of all machines that are known to have been made
 	missing   map[string]struct{}  // those that are not found, and whose end nothing records
@@ -128,7 +130,8 @@ func (a *absences) confirm(of string) bool {
 	return true
 }
 
-// Digest identifies a set, whatever its order, so that a person's confirmation is for exactly that set.
+// Digest identifies a set, whatever its order, so that a person's confirmation is for exactly that
+// set.
 func Digest(set []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(slices.Sorted(slices.Values(set)), "\n")))
 	return hex.EncodeToString(sum[:6])

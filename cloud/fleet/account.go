@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// invalidOfferingMemory is how long an answer that a kind of machine does not exist is believed: images and types
-	// appear while people set things up.
+	// invalidOfferingMemory is how long an answer that a kind of machine does not exist is
+	// believed: images and types appear while people set things up.
 	invalidOfferingMemory = time.Minute
 	// offeringsKept bounds the memory of Offerings.
 	offeringsKept = 1000
@@ -32,14 +32,15 @@ const (
 // AccountConfig is what an Account is made from.
 type AccountConfig struct {
 	Spec infrav1.CloudAccountSpec
-	// Credentials is the Secret's data; nil means ambient credentials, which the caller has permitted.
+	// Credentials is the Secret's data; nil means ambient credentials, which the caller has
+	// permitted.
 	Credentials map[string][]byte
 	// Place is the place that is on record for the account; empty when none is yet. See cloud.Info.
 	Place string
 }
 
-// Account is one place where machines are made: a driver, with what it shares between all its machines. Its methods may
-// be called at the same time. Errors are *Error, or *Queued.
+// Account is one place where machines are made: a driver, with what it shares between all its
+// machines. Its methods may be called at the same time. Errors are *Error, or *Queued.
 type Account struct {
 	key     types.NamespacedName
 	cloud   cloud.Cloud
@@ -66,8 +67,8 @@ type offering struct {
 	until time.Time // zero: for the account's life
 }
 
-// ledger is what is known of an account's machines. It outlives the credentials: an account that replaces another
-// takes it over.
+// ledger is what is known of an account's machines. It outlives the credentials: an account that
+// replaces another takes it over.
 type ledger struct {
 	current   atomic.Pointer[Account] // whose driver the loops use
 	inventory *inventory
@@ -83,13 +84,13 @@ type InventoryState struct {
 	LastComplete time.Time
 	// Err is why the latest listing failed; nil when it did not.
 	Err error
-	// Fresh is false when a complete listing is overdue: no machine's absence or state is to be believed. An account
-	// of which no machine is observed is not listed, and is fresh.
+	// Fresh is false when a complete listing is overdue: no machine's absence or state is to be
+	// believed. An account of which no machine is observed is not listed, and is fresh.
 	Fresh bool
 	// Instances counts those with Drover's tags, of any cluster, terminated ones apart.
 	Instances int
-	// Deaf is why what the cloud tells by itself can't be had: the news that the account names a place for (Herald), or the changes
-	// (Follower). nil when it can, or the cloud tells nothing.
+	// Deaf is why what the cloud tells by itself can't be had: the news that the account names a
+	// place for (Herald), or the changes (Follower). nil when it can, or the cloud tells nothing.
 	Deaf error
 	// Doubt is what is not believed although the cloud says so; nil for nothing.
 	Doubt *Doubt
@@ -97,28 +98,30 @@ type InventoryState struct {
 
 // Observation is what is known of one machine, without a call to the cloud.
 type Observation struct {
-	// Instance is the machine's, as last seen; nil when none was seen yet. It may be Terminated: that alone is not Gone.
+	// Instance is the machine's, as last seen; nil when none was seen yet. It may be Terminated:
+	// that alone is not Gone.
 	Instance *cloud.Resource
-	// Gone is true when live reads confirmed that the recorded instance exists no more. It becomes false again when the
-	// instance is seen again after all.
+	// Gone is true when live reads confirmed that the recorded instance exists no more. It becomes
+	// false again when the instance is seen again after all.
 	Gone bool
-	// NeverSeen is true when live reads found nothing, and nothing of the machine was ever seen: perhaps its instance lacks
-	// the tags.
+	// NeverSeen is true when live reads found nothing, and nothing of the machine was ever seen:
+	// perhaps its instance lacks the tags.
 	NeverSeen bool
-	// Duplicates are the IDs of the machine's instances when there is more than one that lives, or one that lives
-	// and is not the recorded one.
+	// Duplicates are the IDs of the machine's instances when there is more than one that lives, or
+	// one that lives and is not the recorded one.
 	Duplicates []string
 }
 
 // Deletion is how far a deletion is.
 type Deletion struct {
-	// Gone is true when a live read said that nothing is left: no instance that lives, and no dependant.
-	// It stays true until Forget.
+	// Gone is true when a live read said that nothing is left: no instance that lives, and no
+	// dependant. It stays true until Forget.
 	Gone bool
 	// Left is what the last live read found of what must go; nil before the first.
 	Left []cloud.Resource
-	// Instance is the machine's as it was last seen; nil where none was. Where the creation was never recorded, it is the only way to
-	// learn the provider ID: nothing is deleted then until the Reference carries it.
+	// Instance is the machine's as it was last seen; nil where none was. Where the creation was
+	// never recorded, it is the only way to learn the provider ID: nothing is deleted then until
+	// the Reference carries it.
 	Instance *cloud.Resource
 	// Err is why the latest attempt failed; nil when it did not. The deletion goes on by itself.
 	Err error
@@ -127,8 +130,9 @@ type Deletion struct {
 // Cloud returns the account's row of the registry.
 func (a *Account) Cloud() cloud.Cloud { return a.cloud }
 
-// Probe proves the credentials, and that they lead to the account's place. Until it has, the account makes no other call.
-// Credentials that lead elsewhere are Conflict. The failure domains that it returns are a set, in order.
+// Probe proves the credentials, and that they lead to the account's place. Until it has, the
+// account makes no other call. Credentials that lead elsewhere are Conflict. The failure domains
+// that it returns are a set, in order.
 func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	var info cloud.Info
 	err := a.do(ctx, "Probe", a.times.Call, &step{}, func(ctx context.Context) (err error) {
@@ -147,8 +151,8 @@ func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, a.proved(info.Place)
 }
 
-// Offering says what a machine of this kind will be. It is asked for once in the account's life; that there is no such
-// kind (InvalidSpec) is believed for a minute.
+// Offering says what a machine of this kind will be. It is asked for once in the account's life;
+// that there is no such kind (InvalidSpec) is believed for a minute.
 func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
 	shape, err := shapeOf(spec)
 	if err != nil {
@@ -184,18 +188,21 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 	return o, ok && (o.until.IsZero() || time.Now().Before(o.until))
 }
 
-// Ensure makes the machine, or moves its creation one step on, or finds that it is there: it never makes a second one
-// for the same token. It never waits for a turn or for a machine. domains are the allowed failure domains in the order
-// of preference; empty means that the cloud chooses (within req.FailureDomain, if that is set). On a Zonal cloud there is one, the
-// machine's on record. Apart from the codes of Driver.Ensure it fails with
-//   - *Queued when its turn in the rate limit has not come; the turn is kept for whoever comes back with the token,
-//   - NoCapacity with RetryAfter: very short while another allowed failure domain is left to try, else when the first
-//     of them will be asked again,
-//   - *Queued, without a call, when as many creates are under way as the account may hold workers for,
-//   - Unavailable, without a call, until the credentials have proved the account's place, and while another create waits for
-//     a cloud that has left an earlier one without an answer,
-//   - Conflict when more than one instance has the token, or an instance of another cluster has it, or the machine was
-//     gone or under deletion already.
+// Ensure makes the machine, or moves its creation one step on, or finds that it is there: it never
+// makes a second one for the same token. It never waits for a turn or for a machine. domains are
+// the allowed failure domains in the order of preference; empty means that the cloud chooses
+// (within req.FailureDomain, if that is set). On a Zonal cloud there is one, the machine's on
+// record. Apart from the codes of Driver.Ensure it fails with
+//   - *Queued when its turn in the rate limit has not come; the turn is kept for whoever comes back
+//     with the token,
+//   - NoCapacity with RetryAfter: very short while another allowed failure domain is left to try,
+//     else when the first of them will be asked again,
+//   - *Queued, without a call, when as many creates are under way as the account may hold workers
+//     for,
+//   - Unavailable, without a call, until the credentials have proved the account's place, and while
+//     another create waits for a cloud that has left an earlier one without an answer,
+//   - Conflict when more than one instance has the token, or an instance of another cluster has it,
+//     or the machine was gone or under deletion already.
 func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []string) (cloud.Resource, error) {
 	if req.Token == "" || req.OwnershipID == "" {
 		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: it has no token or no owner, and could not be found again", req.Namespace, req.Name)
@@ -238,8 +245,8 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 	return a.create(ctx, req, shape, domains)
 }
 
-// Domain returns the first of the failure domains, in the order of preference, that is not known to lack capacity for this kind of
-// machine; else NoCapacity with RetryAfter. It makes no call.
+// Domain returns the first of the failure domains, in the order of preference, that is not known to
+// lack capacity for this kind of machine; else NoCapacity with RetryAfter. It makes no call.
 func (a *Account) Domain(spec *infrav1.CloudMachineFields, domains []string) (string, error) {
 	shape, err := shapeOf(spec)
 	if err != nil {
@@ -278,8 +285,9 @@ func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.S
 	return made, nil
 }
 
-// Observe returns what is known of the machine, and registers interest in it until Forget: OnMachines tells of changes.
-// seen says that the machine's object records that its instance was seen before. It never calls the cloud.
+// Observe returns what is known of the machine, and registers interest in it until Forget:
+// OnMachines tells of changes. seen says that the machine's object records that its instance was
+// seen before. It never calls the cloud.
 func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
 	o := a.inventory.observe(ref, seen)
 	a.news.wake()
@@ -287,20 +295,21 @@ func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
 	return o
 }
 
-// Joined says that the machine is at work, as a Node of its cluster, while Observe still shows it Pending. When that is so of all
-// machines that start, the account is listed at once instead of a little later. It never calls the cloud.
+// Joined says that the machine is at work, as a Node of its cluster, while Observe still shows it
+// Pending. When that is so of all machines that start, the account is listed at once instead of a
+// little later. It never calls the cloud.
 func (a *Account) Joined(token string) { a.inventory.joins(token) }
 
-// Recorded says that the Notice and the Ending of the machine's instance, as Observe has returned it, are on record, so that the cloud need
-// not tell them again. It never calls the cloud.
+// Recorded says that the Notice and the Ending of the machine's instance, as Observe has returned
+// it, are on record, so that the cloud need not tell them again. It never calls the cloud.
 func (a *Account) Recorded(token string, seen *cloud.Resource) { a.inventory.record(token, seen) }
 
-// Delete asks for the deletion of the machine and all that belongs to it, and returns how far it is. It never calls the
-// cloud and never blocks: the deletion goes on by itself, together with those of other machines, until Forget, and
-// OnMachines tells when it is done.
+// Delete asks for the deletion of the machine and all that belongs to it, and returns how far it
+// is. It never calls the cloud and never blocks: the deletion goes on by itself, together with
+// those of other machines, until Forget, and OnMachines tells when it is done.
 //
-// asked is when the deletion was asked for, as the machine's object records. What was asked for before this process began
-// is not collected any longer.
+// asked is when the deletion was asked for, as the machine's object records. What was asked for
+// before this process began is not collected any longer.
 func (a *Account) Delete(ref cloud.Reference, asked time.Time) Deletion {
 	a.limiter.Load().create.drop(ref.Token)
 	defer a.changes.wake() // this may have been the last that is followed
@@ -314,8 +323,8 @@ func (a *Account) Forget(token string) {
 	a.changes.wake()
 }
 
-// Confirm believes that the machines are gone whose absence is in doubt, if they are still those of the digest. It is a
-// person's word, see Doubt.
+// Confirm believes that the machines are gone whose absence is in doubt, if they are still those of
+// the digest. It is a person's word, see Doubt.
 func (a *Account) Confirm(digest string) bool { return a.inventory.confirm(digest) }
 
 // createHorizon is how long a create of which no answer came may still take effect.
@@ -323,19 +332,21 @@ func (a *Account) createHorizon() time.Duration {
 	return cmp.Or(a.cloud.Traits.CreateHorizon, a.times.Settle)
 }
 
-// Settled tells whether live reads have proved that a create which an earlier process may have sent has made nothing, and
-// will not. It has the account look, and OnMachines tells when it is so. It never calls the cloud itself.
+// Settled tells whether live reads have proved that a create which an earlier process may have sent
+// has made nothing, and will not. It has the account look, and OnMachines tells when it is so. It
+// never calls the cloud itself.
 func (a *Account) Settled(ref cloud.Reference) bool { return a.inventory.settle(ref) }
 
-// Listing returns everything in the account that carries Drover's tags, of any cluster, as the last complete listing had
-// it, and when that began; zero before the first. It never calls the cloud, but has it listed at least so often from
-// then on, also while no machine is observed.
+// Listing returns everything in the account that carries Drover's tags, of any cluster, as the last
+// complete listing had it, and when that began; zero before the first. It never calls the cloud,
+// but has it listed at least so often from then on, also while no machine is observed.
 func (a *Account) Listing(atLeast time.Duration) (began time.Time, all []cloud.Resource) {
 	defer a.changes.wake()
 	return a.inventory.listing(atLeast)
 }
 
-// Living counts the machine's instances that live, as far as they are known. It never calls the cloud.
+// Living counts the machine's instances that live, as far as they are known. It never calls the
+// cloud.
 func (a *Account) Living(token string) int { return len(living(a.inventory.known(token))) }
 
 // Inventory says how much the inventory is worth.
@@ -357,12 +368,14 @@ func (a *Account) list(ctx context.Context, limit time.Duration) ([]cloud.Resour
 	return tameAll(all), err
 }
 
-// Read is a live read of everything that carries the tokens of any number of references. It returns what was found by
-// token, and for each token that could not be read, why. Where the cloud refuses a batch because of something in it, the
-// batch is halved until the culprit is alone, so that it does not hold up the others.
+// Read is a live read of everything that carries the tokens of any number of references. It returns
+// what was found by token, and for each token that could not be read, why. Where the cloud refuses
+// a batch because of something in it, the batch is halved until the culprit is alone, so that it
+// does not hold up the others.
 func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[string][]cloud.Resource, failed map[string]error) {
 	found, failed = map[string][]cloud.Resource{}, map[string]error{}
-	// A machine whose creation was never recorded may not be readable yet, and must not hold up the others.
+	// A machine whose creation was never recorded may not be readable yet, and must not hold up the
+	// others.
 	var recorded, unrecorded []cloud.Reference
 	for _, ref := range refs {
 		if ref.ProviderID != "" {
@@ -409,8 +422,8 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 	return found, failed
 }
 
-// Remove moves the deletion of any number of resources one step on, whatever they belong to, and returns an error or nil
-// for each.
+// Remove moves the deletion of any number of resources one step on, whatever they belong to, and
+// returns an error or nil for each.
 func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []error {
 	var all []error
 	for batch := range slices.Chunk(resources, max(a.cloud.Batch.Delete, 1)) {
@@ -439,7 +452,8 @@ func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []erro
 	return all
 }
 
-// worst is the error that stands for a batch in the rate limit and the metrics: a Throttled one if there is any.
+// worst is the error that stands for a batch in the rate limit and the metrics: a Throttled one if
+// there is any.
 func worst(errs []error) error {
 	if i := slices.IndexFunc(errs, func(err error) bool { return cloud.CodeOf(err) == cloud.Throttled }); i >= 0 {
 		return errs[i]
@@ -458,11 +472,12 @@ func (a *Account) step(ctx context.Context, method string, limit time.Duration, 
 	return a.do(ctx, method, limit, s, call)
 }
 
-// maxRetryAfter bounds how long a cloud's wish to be left alone is respected: a maintenance page that asks for a day may be
-// gone in a minute, and need not be the cloud's own.
+// maxRetryAfter bounds how long a cloud's wish to be left alone is respected: a maintenance page
+// that asks for a day may be gone in a minute, and need not be the cloud's own.
 const maxRetryAfter = 5 * time.Minute
 
-// do is one call of a driver's method: bounded in time, its error typed and counted, and respected by the rate limit.
+// do is one call of a driver's method: bounded in time, its error typed and counted, and respected
+// by the rate limit.
 func (a *Account) do(ctx context.Context, method string, limit time.Duration, s *step, call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return typed(method, err)
@@ -486,7 +501,8 @@ func (a *Account) do(ctx context.Context, method string, limit time.Duration, s 
 	return err
 }
 
-// typed makes every error one of this package. A foreign one's text is not shown: it may hold anything.
+// typed makes every error one of this package. A foreign one's text is not shown: it may hold
+// anything.
 func typed(method string, err error) error {
 	var queued *cloud.Queued
 	var e *cloud.Error
@@ -530,7 +546,8 @@ func foreign(token string, resources []cloud.Resource) error {
 	return cloud.Errorf(cloud.Conflict, "token %s: %v carries it and belongs to another cluster; it is left alone", token, ids)
 }
 
-// shapeOf tells kinds of machines apart: by what the cloud is asked for, whichever account's name was used.
+// shapeOf tells kinds of machines apart: by what the cloud is asked for, whichever account's name
+// was used.
 func shapeOf(spec *infrav1.CloudMachineFields) ([sha256.Size]byte, error) {
 	fields := *spec
 	fields.AccountRef = infrav1.LocalReference{}
@@ -597,8 +614,8 @@ func (c *capacity) none(shape [sha256.Size]byte, domains []string, now time.Time
 	return e
 }
 
-// FailureDomains returns the failure domains that a machine's own fields allow; none: all of the account's. It asks the driver
-// each time, which remembers what it has looked up.
+// FailureDomains returns the failure domains that a machine's own fields allow; none: all of the
+// account's. It asks the driver each time, which remembers what it has looked up.
 func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.CloudMachineFields) ([]string, error) {
 	driver, able := a.driver.(cloud.Placer)
 	if !able {

@@ -23,8 +23,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestEnsureOnce: asking again, also after a lost answer and in a new process, makes nothing more; what the inventory
-// knows costs no call.
+// TestEnsureOnce: asking again, also after a lost answer and in a new process, makes nothing more;
+// what the inventory knows costs no call.
 func TestEnsureOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -57,8 +57,8 @@ func TestEnsureOnce(t *testing.T) {
 	})
 }
 
-// TestEnsureZonal: where tokens are good for one zone alone, a machine is asked for in the zone on record, whatever others were told
-// there, and in none without a record.
+// TestEnsureZonal: where tokens are good for one zone alone, a machine is asked for in the zone on
+// record, whatever others were told there, and in none without a record.
 func TestEnsureZonal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -136,7 +136,8 @@ func TestEnsureConflicts(t *testing.T) {
 	})
 }
 
-// TestNoCapacity: a failure domain that has none is not asked again for a while, by any machine of this kind.
+// TestNoCapacity: a failure domain that has none is not asked again for a while, by any machine of
+// this kind.
 func TestNoCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -177,7 +178,8 @@ func TestNoCapacity(t *testing.T) {
 	})
 }
 
-// TestThrottledCreates: creates that the cloud throttles hold back those that follow, and all machines are made.
+// TestThrottledCreates: creates that the cloud throttles hold back those that follow, and all
+// machines are made.
 func TestThrottledCreates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -213,14 +215,16 @@ func TestThrottledCreates(t *testing.T) {
 	})
 }
 
-// TestSilentCloud: a cloud that does not answer holds each of those who ask at first, and then one at a time.
+// TestSilentCloud: a cloud that does not answer holds each of those who ask at first, and then one
+// at a time.
 func TestSilentCloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		a := c.begin(t).account(t, func(cfg *AccountConfig) {
 			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "100", Burst: 100}}
 		})
-		// ask sends as many creates at once as there may be, and returns how many of them waited for their answer in vain.
+		// ask sends as many creates at once as there may be, and returns how many of them waited
+		// for their answer in vain.
 		ask := func(round string, want cloud.Code) (held int) {
 			var wg sync.WaitGroup
 			took := make([]time.Duration, createsUnderWay)
@@ -323,8 +327,9 @@ func TestStartEnds(t *testing.T) {
 	})
 }
 
-// goroutines are those of the caller's synctest bubble, and all stacks. runtime.NumGoroutine would count those of the rest
-// of the process, and those that have returned and are about to be taken off its books.
+// goroutines are those of the caller's synctest bubble, and all stacks. runtime.NumGoroutine would
+// count those of the rest of the process, and those that have returned and are about to be taken
+// off its books.
 func goroutines() (int, string) {
 	buf := make([]byte, 1<<18)
 	stacks := string(buf[:runtime.Stack(buf, true)])
@@ -332,7 +337,8 @@ func goroutines() (int, string) {
 	return strings.Count(stacks, "synctest "+bubble), stacks
 }
 
-// TestSet: an equal config keeps the account, another one replaces it and keeps what is known; what is wrong is said.
+// TestSet: an equal config keeps the account, another one replaces it and keeps what is known; what
+// is wrong is said.
 func TestSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

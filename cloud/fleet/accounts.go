@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet runs the drivers: it gives every account one client, one rate limit, one inventory, and batched reads
-// and deletes. It knows no cloud's name and no Kubernetes client; it may not import controllers, bootstrap or a driver.
+// Package fleet runs the drivers: it gives every account one client, one rate limit, one inventory,
+// and batched reads and deletes. It knows no cloud's name and no Kubernetes client; it may not
+// import controllers, bootstrap or a driver.
 package fleet
 
 import (
@@ -34,13 +35,13 @@ type Options struct {
 	Metrics prometheus.Registerer
 	// Transport carries all calls; nil: one of its own, which uses the environment's proxy.
 	Transport http.RoundTripper
-	// Ambient carries those of accounts with ambient credentials, which name no endpoint and may need the metadata services
-	// that Transport denies; nil: Transport.
+	// Ambient carries those of accounts with ambient credentials, which name no endpoint and may
+	// need the metadata services that Transport denies; nil: Transport.
 	Ambient http.RoundTripper
 	// OnMachines tells that these machines changed. It must not block.
 	OnMachines func(account types.NamespacedName, tokens []string)
-	// OnAccount tells that the account's inventory became stale, or fresh, or that its credentials are refused, or no
-	// longer; or that its news can't be had, or can again. It must not block.
+	// OnAccount tells that the account's inventory became stale, or fresh, or that its credentials
+	// are refused, or no longer; or that its news can't be had, or can again. It must not block.
 	OnAccount func(account types.NamespacedName)
 
 	// random returns a number from 0 to 1, for jitter. Tests fix it.
@@ -89,7 +90,8 @@ func NewAccounts(o Options) *Accounts {
 	return s
 }
 
-// Start runs the accounts' listings and deletions until ctx ends, and returns when all of them have stopped.
+// Start runs the accounts' listings and deletions until ctx ends, and returns when all of them have
+// stopped.
 func (s *Accounts) Start(ctx context.Context) error {
 	s.mu.Lock()
 	if s.running != nil {
@@ -122,9 +124,10 @@ func (s *Accounts) Get(key types.NamespacedName) *Account {
 	return s.accounts[key]
 }
 
-// Set makes the account, or returns the one there is when it was made from an equal config. One made from another config
-// is replaced; what is known of its machines is kept, and what waited for better credentials is tried at once. Errors
-// are *Error; then the account there was stays as it is.
+// Set makes the account, or returns the one there is when it was made from an equal config. One
+// made from another config is replaced; what is known of its machines is kept, and what waited for
+// better credentials is tried at once. Errors are *Error; then the account there was stays as it
+// is.
 func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -266,8 +269,8 @@ func copyOf(cfg AccountConfig) AccountConfig {
 	return cfg
 }
 
-// equal tells whether two configs make the same driver; a place makes none. That there are no credentials and that they are empty differ: the
-// first means ambient ones.
+// equal tells whether two configs make the same driver; a place makes none. That there are no
+// credentials and that they are empty differ: the first means ambient ones.
 func equal(a, b AccountConfig) bool {
 	return (a.Credentials == nil) == (b.Credentials == nil) &&
 		maps.EqualFunc(a.Credentials, b.Credentials, bytes.Equal) &&

@@ -12,9 +12,10 @@ import (
 // maxConsole is how much of a console is kept, in bytes: what EC2 answers at most.
 const maxConsole = 64 << 10
 
-// Console returns the end of what the machine's instance has written to its console; nothing where its cloud keeps none or has none
-// yet, or where there is not one instance that is known to live. It costs a call, and is there for machines that went wrong:
-// one is read at a time, and others are *Queued.
+// Console returns the end of what the machine's instance has written to its console; nothing where
+// its cloud keeps none or has none yet, or where there is not one instance that is known to live.
+// It costs a call, and is there for machines that went wrong: one is read at a time, and others are
+// *Queued.
 func (a *Account) Console(ctx context.Context, ref cloud.Reference) ([]byte, error) {
 	driver, able := a.driver.(cloud.Console)
 	alive := living(ownedBy(a.inventory.known(ref.Token), ref.OwnershipID))

@@ -10,15 +10,16 @@ import (
 )
 
 const (
-	// createsUnderWay is how many creates of one account may be under way: each holds one of the manager's workers until it
-	// is answered, and a slow cloud must not hold all of them.
+	// createsUnderWay is how many creates of one account may be under way: each holds one of the
+	// manager's workers until it is answered, and a slow cloud must not hold all of them.
 	createsUnderWay = 12
 	// createsAgain is when to come back when as many are under way.
 	createsAgain = 250 * time.Millisecond
 )
 
-// creates bounds an account's creates under way: to one at a time from a create without an answer until one that has one,
-// which keeps a cloud that does not answer from holding workers until its calls time out. The zero value is ready for use.
+// creates bounds an account's creates under way: to one at a time from a create without an answer
+// until one that has one, which keeps a cloud that does not answer from holding workers until its
+// calls time out. The zero value is ready for use.
 type creates struct {
 	mu         sync.Mutex
 	unanswered time.Time // since when the cloud leaves creates without an answer; zero: it answers

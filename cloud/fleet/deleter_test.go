@@ -12,7 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// gone asks for the deletion as a controller does, which writes down the provider ID that it learns.
+// gone asks for the deletion as a controller does, which writes down the provider ID that it
+// learns.
 func gone(a *Account, ref *cloud.Reference) bool {
 	d := a.Delete(*ref, time.Now())
 	if ref.ProviderID == "" && d.Instance != nil {
@@ -36,7 +37,8 @@ func remove(t *testing.T, a *Account, ref cloud.Reference, limit time.Duration) 
 	return until(t, limit, ref.Token+" is gone", func() bool { return gone(a, &ref) })
 }
 
-// TestDeleteOne: one deletion takes about a second more than the cloud, and leaves nothing, dependants included.
+// TestDeleteOne: one deletion takes about a second more than the cloud, and leaves nothing,
+// dependants included.
 func TestDeleteOne(t *testing.T) {
 	for dependants, limit := range []time.Duration{5 * time.Second, 7 * time.Second, 7 * time.Second} {
 		t.Run(fmt.Sprint(dependants, " dependants"), func(t *testing.T) {
@@ -118,7 +120,8 @@ func TestDeleteMany(t *testing.T) {
 	})
 }
 
-// TestDeleteManySlowly: where instances take their time to end, 300 deletions are looked at as seldom; one alone is still looked at soon.
+// TestDeleteManySlowly: where instances take their time to end, 300 deletions are looked at as
+// seldom; one alone is still looked at soon.
 func TestDeleteManySlowly(t *testing.T) {
 	for name, stop := range map[string]time.Duration{"as a rule": 30 * time.Second, "at once": 0, "late": time.Minute} {
 		t.Run(name, func(t *testing.T) {
@@ -156,8 +159,9 @@ func TestDeleteManySlowly(t *testing.T) {
 	}
 }
 
-// TestDeleteInSteps: where a machine is switched off by one call and removed by the next, the second follows as soon as the machine is seen to be
-// off, and neither is repeated. Seen to fail when what has stopped was asked again after the cloud's Consistency alone, and when it was asked
+// TestDeleteInSteps: where a machine is switched off by one call and removed by the next, the
+// second follows as soon as the machine is seen to be off, and neither is repeated. Seen to fail
+// when what has stopped was asked again after the cloud's Consistency alone, and when it was asked
 // again at every look.
 func TestDeleteInSteps(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -190,7 +194,8 @@ func TestDeleteInSteps(t *testing.T) {
 	}
 }
 
-// TestDeleteYoung: that the cloud shows a machine as terminated is believed at once, however young it is, where nothing of it can be hidden.
+// TestDeleteYoung: that the cloud shows a machine as terminated is believed at once, however young
+// it is, where nothing of it can be hidden.
 func TestDeleteYoung(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		t.Run(fmt.Sprint("whole ", whole), func(t *testing.T) {
@@ -212,8 +217,9 @@ func TestDeleteYoung(t *testing.T) {
 	}
 }
 
-// TestDeleteHesitantly: 300 deletions by one who needs a minute and a half for them, and pauses for longer than a single one would be held, cost
-// few calls; and one deletion alone still waits for a second and no longer.
+// TestDeleteHesitantly: 300 deletions by one who needs a minute and a half for them, and pauses for
+// longer than a single one would be held, cost few calls; and one deletion alone still waits for a
+// second and no longer.
 func TestDeleteHesitantly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -276,8 +282,8 @@ func TestDeleteAtOnce(t *testing.T) {
 	})
 }
 
-// TestSettle: a machine whose creation was never recorded is believed to be absent only when no create can still take
-// effect; one that takes effect late is found and deleted.
+// TestSettle: a machine whose creation was never recorded is believed to be absent only when no
+// create can still take effect; one that takes effect late is found and deleted.
 func TestSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -309,8 +315,8 @@ func TestSettle(t *testing.T) {
 	})
 }
 
-// TestRecordedBeforeGone: an instance whose creation was never recorded lives until its provider ID is; known from the
-// inventory or not.
+// TestRecordedBeforeGone: an instance whose creation was never recorded lives until its provider ID
+// is; known from the inventory or not.
 func TestRecordedBeforeGone(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -348,7 +354,8 @@ func TestRecordedBeforeGone(t *testing.T) {
 	}
 }
 
-// TestHiddenDependants: machines that end faster than the cloud shows what belongs to them leave none of it behind.
+// TestHiddenDependants: machines that end faster than the cloud shows what belongs to them leave
+// none of it behind.
 func TestHiddenDependants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -365,8 +372,8 @@ func TestHiddenDependants(t *testing.T) {
 	})
 }
 
-// TestForgottenRecorded: a recorded machine that the cloud has forgotten is gone as soon as the cloud can't contradict
-// itself any more.
+// TestForgottenRecorded: a recorded machine that the cloud has forgotten is gone as soon as the
+// cloud can't contradict itself any more.
 func TestForgottenRecorded(t *testing.T) {
 	for _, lag := range []time.Duration{0, 10 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -381,7 +388,8 @@ func TestForgottenRecorded(t *testing.T) {
 	}
 }
 
-// TestForeignIsNeverDeleted: what has the token and another cluster's ownership is left alone, and is an error; ours goes.
+// TestForeignIsNeverDeleted: what has the token and another cluster's ownership is left alone, and
+// is an error; ours goes.
 func TestForeignIsNeverDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -515,7 +523,8 @@ func TestSlowStop(t *testing.T) {
 	})
 }
 
-// TestBusyStop: while a cloud that has much to do ends one instance after the other, none is asked again; one that it has forgotten is, in the end.
+// TestBusyStop: while a cloud that has much to do ends one instance after the other, none is asked
+// again; one that it has forgotten is, in the end.
 func TestBusyStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -554,7 +563,8 @@ func TestBusyStop(t *testing.T) {
 	})
 }
 
-// TestSlowLooks: a cloud that works long at a live read is left alone for nine times as long, and never longer than half a minute.
+// TestSlowLooks: a cloud that works long at a live read is left alone for nine times as long, and
+// never longer than half a minute.
 func TestSlowLooks(t *testing.T) {
 	for took, most := range map[time.Duration]int{100 * time.Millisecond: 300, 2 * time.Second: 30, 10 * time.Second: 15} {
 		synctest.Test(t, func(t *testing.T) {
@@ -579,8 +589,8 @@ func TestSlowLooks(t *testing.T) {
 	}
 }
 
-// TestDeletedAreNotListed: the deleter looks for itself, so that machines which are left to it alone have the account neither listed nor
-// heard; another machine does, at once.
+// TestDeletedAreNotListed: the deleter looks for itself, so that machines which are left to it
+// alone have the account neither listed nor heard; another machine does, at once.
 func TestDeletedAreNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

@@ -127,8 +127,8 @@ func (c *testCloud) tell(t *testing.T) (*session, *stream) {
 	return c.begin(t, c.tellingBy(p)), p
 }
 
-// TestFollowedIsNotListed: one listing at the beginning, and then no call for as long as changes are told, whatever happens; without
-// interest there is no stream.
+// TestFollowedIsNotListed: one listing at the beginning, and then no call for as long as changes
+// are told, whatever happens; without interest there is no stream.
 func TestFollowedIsNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -172,7 +172,8 @@ func TestFollowedIsNotListed(t *testing.T) {
 	})
 }
 
-// TestFollowedVanishes: what the stream says is gone is gone when a live read has said so, within a second or two and without a listing.
+// TestFollowedVanishes: what the stream says is gone is gone when a live read has said so, within a
+// second or two and without a listing.
 func TestFollowedVanishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -195,8 +196,8 @@ func TestFollowedVanishes(t *testing.T) {
 	})
 }
 
-// TestSilenceIsNotHealth: a stream that says nothing is not believed: the account is listed again, and never becomes stale. When the
-// stream speaks again, the listings end.
+// TestSilenceIsNotHealth: a stream that says nothing is not believed: the account is listed again,
+// and never becomes stale. When the stream speaks again, the listings end.
 func TestSilenceIsNotHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -222,7 +223,8 @@ func TestSilenceIsNotHealth(t *testing.T) {
 	})
 }
 
-// TestBrokenStream: while it can't be had, the account is listed at its pace; people are told after a while, and when it is back.
+// TestBrokenStream: while it can't be had, the account is listed at its pace; people are told after
+// a while, and when it is back.
 func TestBrokenStream(t *testing.T) {
 	for name, breaks := range map[string]func(p *stream){
 		"cut":     func(p *stream) { p.err = cloud.Errorf(cloud.Unavailable, "cut") },
@@ -257,7 +259,8 @@ func TestBrokenStream(t *testing.T) {
 	}
 }
 
-// TestFollowedAnew: another driver, for the credentials changed, is followed at once, and the old one no more.
+// TestFollowedAnew: another driver, for the credentials changed, is followed at once, and the old
+// one no more.
 func TestFollowedAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

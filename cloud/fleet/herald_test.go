@@ -13,7 +13,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// post is where a cloud puts its news: a queue that hands out again, after half a minute, what was not dismissed.
+// post is where a cloud puts its news: a queue that hands out again, after half a minute, what was
+// not dismissed.
 type post struct {
 	mu        sync.Mutex
 	letters   map[string]*letter // by receipt
@@ -147,8 +148,8 @@ func TestNewsAreHeardForMachines(t *testing.T) {
 	})
 }
 
-// TestNewsComeUntilRecorded: the machine's controller is told, again and again, until what was told is on record; and once it is, the news
-// are dismissed. Another process is told anew.
+// TestNewsComeUntilRecorded: the machine's controller is told, again and again, until what was told
+// is on record; and once it is, the news are dismissed. Another process is told anew.
 func TestNewsComeUntilRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -189,7 +190,8 @@ func TestNewsComeUntilRecorded(t *testing.T) {
 	})
 }
 
-// TestNewsOfNobody: what concerns no machine goes, when it is old; what is no news, at once; and none of it is told to anyone.
+// TestNewsOfNobody: what concerns no machine goes, when it is old; what is no news, at once; and
+// none of it is told to anyone.
 func TestNewsOfNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -216,7 +218,8 @@ func TestNewsOfNobody(t *testing.T) {
 	})
 }
 
-// TestEndingIsBelievedOfSpotAlone: whoever can write news can't end what the cloud doesn't take back.
+// TestEndingIsBelievedOfSpotAlone: whoever can write news can't end what the cloud doesn't take
+// back.
 func TestEndingIsBelievedOfSpotAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -232,7 +235,8 @@ func TestEndingIsBelievedOfSpotAlone(t *testing.T) {
 	})
 }
 
-// TestChangeIsReadAtOnce: a VM that is said to have changed is read, long before the next listing; that of a machine under deletion is not.
+// TestChangeIsReadAtOnce: a VM that is said to have changed is read, long before the next listing;
+// that of a machine under deletion is not.
 func TestChangeIsReadAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -263,7 +267,8 @@ func TestChangeIsReadAtOnce(t *testing.T) {
 	})
 }
 
-// TestDeaf: that news can't be had is said, once, and spoils nothing; the questions become few, and come again.
+// TestDeaf: that news can't be had is said, once, and spoils nothing; the questions become few, and
+// come again.
 func TestDeaf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

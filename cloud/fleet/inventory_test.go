@@ -22,8 +22,8 @@ func running(t *testing.T, a *Account, token string) cloud.Reference {
 	return ref
 }
 
-// TestListingsAreShared: one listing serves all, frequent while machines start and seldom after, and only machines that
-// changed are told of.
+// TestListingsAreShared: one listing serves all, frequent while machines start and seldom after,
+// and only machines that changed are told of.
 func TestListingsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -77,8 +77,9 @@ func TestListingsAreShared(t *testing.T) {
 	})
 }
 
-// TestJoinedAreListed: machines that have become Nodes are seen running at once, and not with the next frequent listing; as long
-// as others start, they wait for that one. What a listing does not show yet is not asked for again before it is due.
+// TestJoinedAreListed: machines that have become Nodes are seen running at once, and not with the
+// next frequent listing; as long as others start, they wait for that one. What a listing does not
+// show yet is not asked for again before it is due.
 func TestJoinedAreListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -119,7 +120,8 @@ func TestJoinedAreListed(t *testing.T) {
 	})
 }
 
-// TestStartingPatience: a machine that never runs keeps the listings frequent for a quarter of an hour only.
+// TestStartingPatience: a machine that never runs keeps the listings frequent for a quarter of an
+// hour only.
 func TestStartingPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -138,7 +140,8 @@ func TestStartingPatience(t *testing.T) {
 	})
 }
 
-// TestSlowListings: a cloud that works long at a listing is left alone for nine times as long, and never longer than an idle one.
+// TestSlowListings: a cloud that works long at a listing is left alone for nine times as long, and
+// never longer than an idle one.
 func TestSlowListings(t *testing.T) {
 	for took, most := range map[time.Duration]int{100 * time.Millisecond: 125, 2 * time.Second: 33, time.Minute: 9} {
 		synctest.Test(t, func(t *testing.T) {
@@ -157,8 +160,9 @@ func TestSlowListings(t *testing.T) {
 	}
 }
 
-// TestFailedListingIsNotAbsence: whatever goes wrong with a listing, no machine is gone; the inventory becomes stale, says
-// why, and recovers. Seen to fail when a listing that failed was taken for a complete one.
+// TestFailedListingIsNotAbsence: whatever goes wrong with a listing, no machine is gone; the
+// inventory becomes stale, says why, and recovers. Seen to fail when a listing that failed was
+// taken for a complete one.
 func TestFailedListingIsNotAbsence(t *testing.T) {
 	for name, f := range map[string]fault{
 		"error":        {code: string(cloud.Unavailable)},
@@ -208,8 +212,8 @@ func TestFailedListingIsNotAbsence(t *testing.T) {
 	}
 }
 
-// TestVanished: a VM that went behind our back is Gone within one interval, confirmed by one live read for all of them,
-// and stays so; the others are untouched.
+// TestVanished: a VM that went behind our back is Gone within one interval, confirmed by one live
+// read for all of them, and stays so; the others are untouched.
 func TestVanished(t *testing.T) {
 	for name, forgotten := range map[string]bool{"terminated": false, "forgotten": true} {
 		t.Run(name, func(t *testing.T) {
@@ -251,8 +255,9 @@ func TestVanished(t *testing.T) {
 	}
 }
 
-// TestGoneNeedsALiveRead: while live reads fail, or still find it, a machine that listings lack is not gone; one that was
-// never recorded is never. So a listing that is a page short does no harm. Seen to fail when what a listing lacked was gone.
+// TestGoneNeedsALiveRead: while live reads fail, or still find it, a machine that listings lack is
+// not gone; one that was never recorded is never. So a listing that is a page short does no harm.
+// Seen to fail when what a listing lacked was gone.
 func TestGoneNeedsALiveRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -279,8 +284,8 @@ func TestGoneNeedsALiveRead(t *testing.T) {
 	})
 }
 
-// TestEventualConsistency: with reads that lag behind, a new machine is never gone, and one that vanished without a
-// trace is, but not before the cloud must have told the truth twice.
+// TestEventualConsistency: with reads that lag behind, a new machine is never gone, and one that
+// vanished without a trace is, but not before the cloud must have told the truth twice.
 func TestEventualConsistency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

@@ -17,16 +17,18 @@ import (
 )
 
 const (
-	// turnHeld is how long others wait for the owner of a turn that has come: about as long as a busy work queue holds
-	// up a reconcile.
+	// turnHeld is how long others wait for the owner of a turn that has come: about as long as a
+	// busy work queue holds up a reconcile.
 	turnHeld = 5 * time.Second
-	// turnKept is how long after that an owner who comes at last gets the first token that there is, before those whose
-	// turns have not come. One that has not come by then was most likely deleted.
+	// turnKept is how long after that an owner who comes at last gets the first token that there
+	// is, before those whose turns have not come. One that has not come by then was most likely
+	// deleted.
 	turnKept = 10 * time.Minute
-	// throttleHold is how long nothing is asked for when the cloud throttled and did not say for how long.
+	// throttleHold is how long nothing is asked for when the cloud throttled and did not say for
+	// how long.
 	throttleHold = time.Second
-	// recovery is how long a rate takes from nothing to the configured one. Clouds refill their own buckets within
-	// a minute or so; a halved rate is whole again after half of it.
+	// recovery is how long a rate takes from nothing to the configured one. Clouds refill their own
+	// buckets within a minute or so; a halved rate is whole again after half of it.
 	recovery = time.Minute
 	// rateFloor is the share of the configured rate below which throttling does not press it.
 	rateFloor = 1.0 / 16
@@ -34,7 +36,8 @@ const (
 	almost = 1e-6
 )
 
-// limiter is the rate limit of everything that the cloud throttles together: one bucket for each class.
+// limiter is the rate limit of everything that the cloud throttles together: one bucket for each
+// class.
 type limiter struct {
 	create, delete, read *bucket
 }
@@ -43,8 +46,9 @@ func newLimiter(l cloud.Limits) *limiter {
 	return &limiter{create: newBucket(below(l.Create)), delete: newBucket(below(l.Delete)), read: newBucket(below(l.Read))}
 }
 
-// below returns the limit that keeps calls within the cloud's own one, l: calls do not arrive in quite the pace in which they were
-// sent, and one that comes early finds the token that is left out here.
+// below returns the limit that keeps calls within the cloud's own one, l: calls do not arrive in
+// quite the pace in which they were sent, and one that comes early finds the token that is left out
+// here.
 func below(l cloud.Limit) cloud.Limit {
 	return cloud.Limit{PerSecond: l.PerSecond, Burst: max(l.Burst-1, 1)}
 }
@@ -66,8 +70,9 @@ func (l *limiter) configure(limits cloud.Limits) {
 	l.read.configure(below(limits.Read))
 }
 
-// sharedLimiters holds the limiter of all accounts that have proved the same place: what the cloud throttles together. The
-// largest limits that any of them asks for are in force, so that none of them slows another. Its zero value is ready for use.
+// sharedLimiters holds the limiter of all accounts that have proved the same place: what the cloud
+// throttles together. The largest limits that any of them asks for are in force, so that none of
+// them slows another. Its zero value is ready for use.
 type sharedLimiters struct {
 	mu  sync.Mutex
 	all map[string]*sharedLimiter // by cloud and place
@@ -126,9 +131,10 @@ func (s *sharedLimiter) agree() {
 	s.configure(most)
 }
 
-// bucket is a token bucket with a queue in front. Whoever finds no token gets a place in the queue and is told when its
-// turn will come; it comes back then, instead of asking again and again or being served in the order of its luck.
-// A place is not a token: tokens are taken only by those who come, so the cloud never sees more than rate and burst.
+// bucket is a token bucket with a queue in front. Whoever finds no token gets a place in the queue
+// and is told when its turn will come; it comes back then, instead of asking again and again or
+// being served in the order of its luck. A place is not a token: tokens are taken only by those who
+// come, so the cloud never sees more than rate and burst.
 type bucket struct {
 	mu     sync.Mutex
 	limit  cloud.Limit // as configured
@@ -145,8 +151,8 @@ type turn struct {
 	key   string
 	asked time.Time
 	due   time.Time // when the owner was told to come
-	// urgent turns are calls under way in the transport. Those in the create bucket belong to steps that had a turn
-	// already and go before new ones, so that what was begun is finished.
+	// urgent turns are calls under way in the transport. Those in the create bucket belong to steps
+	// that had a turn already and go before new ones, so that what was begun is finished.
 	urgent bool
 }
 
@@ -172,8 +178,8 @@ func (b *bucket) configure(l cloud.Limit) {
 	b.tokens = min(b.tokens, float64(l.Burst))
 }
 
-// turn takes a token for key, or keeps a place for it and returns how long until its turn. waited is how long ago key
-// asked first.
+// turn takes a token for key, or keeps a place for it and returns how long until its turn. waited
+// is how long ago key asked first.
 func (b *bucket) turn(key string) (after, waited time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,8 +201,8 @@ func (b *bucket) drop(key string) {
 	b.queue = slices.DeleteFunc(b.queue, func(t *turn) bool { return !t.urgent && t.key == key })
 }
 
-// wait takes a token, in the order of coming. It fails with *Queued when ctx will end before the turn comes, and
-// with ctx's error when it ends meanwhile.
+// wait takes a token, in the order of coming. It fails with *Queued when ctx will end before the
+// turn comes, and with ctx's error when it ends meanwhile.
 func (b *bucket) wait(ctx context.Context) (time.Duration, error) {
 	mine := &turn{urgent: true, asked: time.Now()}
 	for {
@@ -250,8 +256,8 @@ func (b *bucket) giveBack() {
 	b.tokens = min(b.tokens+1, float64(b.limit.Burst))
 }
 
-// throttled empties the bucket, holds it for retryAfter and halves its rate, which then recovers steadily. Calls that
-// were under way together and are throttled together halve it once.
+// throttled empties the bucket, holds it for retryAfter and halves its rate, which then recovers
+// steadily. Calls that were under way together and are throttled together halve it once.
 func (b *bucket) throttled(retryAfter time.Duration) {
 	if retryAfter <= 0 {
 		retryAfter = throttleHold
@@ -278,8 +284,8 @@ func (b *bucket) load() (queue int, share float64) {
 	return len(b.queue), b.rate / b.limit.PerSecond
 }
 
-// take serves place i, or says when to come. Those ahead that are late are in no one's way: who was told to come now
-// gets a token that is there, and the late ones get the next.
+// take serves place i, or says when to come. Those ahead that are late are in no one's way: who was
+// told to come now gets a token that is there, and the late ones get the next.
 func (b *bucket) take(i int, now time.Time) time.Duration {
 	t, need := b.queue[i], 1.0
 	for _, ahead := range b.queue[:i] {

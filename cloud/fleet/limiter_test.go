@@ -16,7 +16,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestThousandTurns: a thousand machines ask at once, each learns its own turn, and comes back once.
+// TestThousandTurns: a thousand machines ask at once, each learns its own turn, and comes back
+// once.
 func TestThousandTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(cloud.Limit{PerSecond: 2, Burst: 5})
@@ -77,7 +78,8 @@ func TestTurnsAreInOrder(t *testing.T) {
 	})
 }
 
-// TestLoad: who waits is counted as long as he waits, and a rate that throttling has halved is told until it is whole again.
+// TestLoad: who waits is counted as long as he waits, and a rate that throttling has halved is told
+// until it is whole again.
 func TestLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(cloud.Limit{PerSecond: 1, Burst: 1})
@@ -100,7 +102,8 @@ func TestLoad(t *testing.T) {
 	})
 }
 
-// TestUnusedTurns: a turn that no one comes for delays the next ones by nothing, and is forgotten in the end.
+// TestUnusedTurns: a turn that no one comes for delays the next ones by nothing, and is forgotten
+// in the end.
 func TestUnusedTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(cloud.Limit{PerSecond: 1, Burst: 1})
@@ -120,7 +123,8 @@ func TestUnusedTurns(t *testing.T) {
 	})
 }
 
-// TestNeverAboveRate: whatever the order and lateness of those who come, the cloud's own bucket of the same size holds.
+// TestNeverAboveRate: whatever the order and lateness of those who come, the cloud's own bucket of
+// the same size holds.
 func TestNeverAboveRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := cloud.Limit{PerSecond: 2, Burst: 5}
@@ -157,8 +161,8 @@ func TestNeverAboveRate(t *testing.T) {
 	})
 }
 
-// TestThrottleRecovery: throttling empties the bucket for as long as the cloud says, halves the rate once for a whole
-// flight of calls, and the rate comes back.
+// TestThrottleRecovery: throttling empties the bucket for as long as the cloud says, halves the
+// rate once for a whole flight of calls, and the rate comes back.
 func TestThrottleRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(cloud.Limit{PerSecond: 4, Burst: 10})
@@ -238,8 +242,8 @@ func TestLimitsOf(t *testing.T) {
 	}
 }
 
-// TestSharedBucket: two accounts with one identity are one for the cloud, which throttles them together. Neither is
-// throttled, and neither is starved.
+// TestSharedBucket: two accounts with one identity are one for the cloud, which throttles them
+// together. Neither is throttled, and neither is starved.
 func TestSharedBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

@@ -14,20 +14,23 @@ import (
 const (
 	// startingPatience is how long one machine that does not come up keeps the listings frequent.
 	startingPatience = 15 * time.Minute
-	// staleAfter is the least time without a complete listing after which the inventory is called stale, so that one
-	// slow listing among frequent ones is no news.
+	// staleAfter is the least time without a complete listing after which the inventory is called
+	// stale, so that one slow listing among frequent ones is no news.
 	staleAfter = time.Minute
 	// backoffCap bounds the time between attempts that fail.
 	backoffCap = time.Minute
-	// joinedPause is the least time between two listings, the second of which comes because machines have joined.
+	// joinedPause is the least time between two listings, the second of which comes because
+	// machines have joined.
 	joinedPause = time.Second
 	// longestListing is how much time one complete listing may have at most.
 	longestListing = 30 * time.Minute
-	// judgedAtOnce is how many machines are held against a listing until the lock is free for others.
+	// judgedAtOnce is how many machines are held against a listing until the lock is free for
+	// others.
 	judgedAtOnce = 500
 )
 
-// pace is when an account is listed, and what its listings are worth. The inventory's lock guards it.
+// pace is when an account is listed, and what its listings are worth. The inventory's lock guards
+// it.
 type pace struct {
 	began    time.Time     // of the latest listing, complete or not; zero: none yet, or one is wanted at once
 	complete time.Time     // when the last complete one began
@@ -51,7 +54,8 @@ func (p *pace) retry() {
 	p.asked, p.unheard = time.Time{}, false
 }
 
-// isRefused is told at once, and not only when the inventory has become stale: someone must mend the credentials.
+// isRefused is told at once, and not only when the inventory has become stale: someone must mend
+// the credentials.
 func (p *pace) isRefused() bool { return cloud.CodeOf(p.err) == cloud.Unauthorized }
 
 func (p *pace) jittered(d time.Duration) time.Duration { return time.Duration(float64(d) * p.jitter) }
@@ -69,8 +73,8 @@ func (v *inventory) runListings(ctx context.Context) {
 	}
 }
 
-// nextListing tells whether a listing is due, and else when there is something to do; zero: not before someone wakes the loop. It
-// takes the lock.
+// nextListing tells whether a listing is due, and else when there is something to do; zero: not
+// before someone wakes the loop. It takes the lock.
 func (v *inventory) nextListing() (due bool, next time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -106,7 +110,8 @@ func (v *inventory) listAt(now time.Time) time.Time {
 	idle, active := v.intervals()
 	at := p.began.Add(p.jittered(idle))
 	if starting, allJoined := v.starting(now); starting {
-		// Counted from the moment that the listings became frequent: at once, there would be nothing new to see.
+		// Counted from the moment that the listings became frequent: at once, there would be
+		// nothing new to see.
 		at = earlier(at, later(p.began, p.urgent).Add(p.jittered(active)))
 		if allJoined { // a listing has news of every machine that starts
 			at = earlier(at, p.began.Add(joinedPause))
@@ -128,7 +133,8 @@ func (v *inventory) intervals() (idle, active time.Duration) {
 	return idle, min(idle, max(active, (1+cloud.RestTimes)*v.pace.took))
 }
 
-// starting tells whether listings are frequent, while a machine is expected to change; and whether all such machines have joined.
+// starting tells whether listings are frequent, while a machine is expected to change; and whether
+// all such machines have joined.
 func (v *inventory) starting(now time.Time) (starting, allJoined bool) {
 	allJoined = true
 	for _, m := range v.machines {
@@ -183,7 +189,8 @@ func (v *inventory) isObserved() bool {
 // isWanted tells whether someone is interested in a machine, or in all.
 func (v *inventory) isWanted() bool { return v.pace.atLeast != 0 || v.isObserved() }
 
-// tellFreshness says that the inventory became fresh or stale, or its credentials refused or accepted. It takes the lock.
+// tellFreshness says that the inventory became fresh or stale, or its credentials refused or
+// accepted. It takes the lock.
 func (v *inventory) tellFreshness() {
 	v.mu.Lock()
 	now := time.Now()
@@ -209,7 +216,8 @@ func (v *inventory) list(ctx context.Context) {
 	took := time.Since(began)
 	v.mu.Lock()
 	p := &v.pace
-	// A listing has as much time as a fleet of this size takes, and more after one that was cut off.
+	// A listing has as much time as a fleet of this size takes, and more after one that was cut
+	// off.
 	if p.limit = a.times.List; err == nil {
 		p.limit = max(p.limit, 3*took)
 	} else if took >= limit {
@@ -235,7 +243,8 @@ func (v *inventory) list(ctx context.Context) {
 	v.take(began, resources)
 }
 
-// take replaces the listing, and holds every machine against it. It takes the lock, and leaves it now and then.
+// take replaces the listing, and holds every machine against it. It takes the lock, and leaves it
+// now and then.
 func (v *inventory) take(began time.Time, resources []cloud.Resource) {
 	listed := byToken(resources)
 	v.mu.Lock()
@@ -265,8 +274,8 @@ func byToken(resources []cloud.Resource) map[string][]cloud.Resource {
 	return all
 }
 
-// compare holds machines against a listing that began at a time, and returns those that changed. What was seen after that, or so
-// shortly before that this or the next listing may miss it, stays.
+// compare holds machines against a listing that began at a time, and returns those that changed.
+// What was seen after that, or so shortly before that this or the next listing may miss it, stays.
 func (v *inventory) compare(began time.Time, tokens []string) (changed []string) {
 	for _, token := range tokens {
 		m := v.machines[token]
@@ -285,7 +294,8 @@ func (v *inventory) compare(began time.Time, tokens []string) (changed []string)
 	return changed
 }
 
-// settleDown drops what was seen of a machine before a time as of which everything is known, judges it, and tells whether it changed.
+// settleDown drops what was seen of a machine before a time as of which everything is known, judges
+// it, and tells whether it changed.
 func (v *inventory) settleDown(m *machine, at time.Time) (changed bool) {
 	lag := v.account().cloud.Traits.ReadLag
 	m.sighted = slices.DeleteFunc(m.sighted, func(s sighting) bool { return !s.at.Add(lag).After(at) })
@@ -345,7 +355,8 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// backoff is how long to wait after so many failures in a row: from a second to a minute, with jitter.
+// backoff is how long to wait after so many failures in a row: from a second to a minute, with
+// jitter.
 func backoff(failures int, random float64) time.Duration {
 	d := min(time.Second<<min(failures-1, 10), backoffCap)
 	return time.Duration(float64(d) * (0.75 + 0.25*random))

@@ -87,8 +87,8 @@ type sighting struct {
 	at time.Time
 }
 
-// inventory holds one record of each of an account's machines, behind one lock. One complete listing serves all of them; what it
-// misses is not gone: that is concluded from live reads alone.
+// inventory holds one record of each of an account's machines, behind one lock. One complete
+// listing serves all of them; what it misses is not gone: that is concluded from live reads alone.
 type inventory struct {
 	account func() *Account
 	changed func(tokens []string) // called without the lock, must not block
@@ -130,8 +130,8 @@ func (w wakeup) wake() {
 	}
 }
 
-// machine returns the record of a token, which it makes if there is none. Who calls what has no comment to the contrary below
-// holds the lock.
+// machine returns the record of a token, which it makes if there is none. Who calls what has no
+// comment to the contrary below holds the lock.
 func (v *inventory) machine(token string) *machine {
 	m := v.machines[token]
 	if m == nil {
@@ -210,7 +210,8 @@ func (v *inventory) exists(m *machine, req cloud.Request) {
 	v.update(m)
 }
 
-// observe reports a machine and watches it. seen says that its instance was seen before, by whatever process. It takes the lock.
+// observe reports a machine and watches it. seen says that its instance was seen before, by
+// whatever process. It takes the lock.
 func (v *inventory) observe(ref cloud.Reference, seen bool) Observation {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -236,7 +237,8 @@ func (v *inventory) observe(ref cloud.Reference, seen bool) Observation {
 	return m.reported
 }
 
-// settle tells whether live reads have proved that an open create has made nothing, and has them made. It takes the lock.
+// settle tells whether live reads have proved that an open create has made nothing, and has them
+// made. It takes the lock.
 func (v *inventory) settle(ref cloud.Reference) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -263,8 +265,8 @@ func (v *inventory) joins(token string) {
 	}
 }
 
-// delete begins the deletion of a machine, or tells how far it is. asked is when its deletion was asked for, by whatever process.
-// It takes the lock.
+// delete begins the deletion of a machine, or tells how far it is. asked is when its deletion was
+// asked for, by whatever process. It takes the lock.
 func (v *inventory) delete(ref cloud.Reference, asked time.Time) Deletion {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -355,8 +357,8 @@ func (v *inventory) state() InventoryState {
 	return s
 }
 
-// listing is the last complete listing, and when it began; zero before the first. From then on the account is listed at
-// least so often, also while no machine is observed. It takes the lock.
+// listing is the last complete listing, and when it began; zero before the first. From then on the
+// account is listed at least so often, also while no machine is observed. It takes the lock.
 func (v *inventory) listing(atLeast time.Duration) (began time.Time, all []cloud.Resource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -370,7 +372,8 @@ func (v *inventory) listing(atLeast time.Duration) (began time.Time, all []cloud
 	return v.pace.complete, all
 }
 
-// isObserved tells whether someone is interested in the machine and it is not being deleted: a deletion looks for itself.
+// isObserved tells whether someone is interested in the machine and it is not being deleted: a
+// deletion looks for itself.
 func (m *machine) isObserved() bool { return m.phase != unwatched && m.phase < deleting }
 
 func (m *machine) isGone() bool { return m.phase == ended || m.phase == vanished }

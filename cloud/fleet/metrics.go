@@ -11,8 +11,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// metrics are what all accounts are counted by. Labels are bounded: by the accounts there are, the operations that the
-// drivers name, the codes of this package and the classes of HTTP status.
+// metrics are what all accounts are counted by. Labels are bounded: by the accounts there are, the
+// operations that the drivers name, the codes of this package and the classes of HTTP status.
 type metrics struct {
 	calls   *prometheus.CounterVec
 	errors  *prometheus.CounterVec

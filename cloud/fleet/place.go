@@ -12,8 +12,9 @@ import (
 // maxPlace is how long a place may be, in characters.
 const maxPlace = 512
 
-// place is where an account's machines are, and where its credentials were proved to lead. Only while the two are the same
-// does the account call its cloud: an answer from another place proves nothing, and what is made there is lost.
+// place is where an account's machines are, and where its credentials were proved to lead. Only
+// while the two are the same does the account call its cloud: an answer from another place proves
+// nothing, and what is made there is lost.
 type place struct {
 	mu     sync.Mutex
 	pinned string // on record for the account

@@ -18,9 +18,10 @@ import (
 
 var seeds = flag.Int("seeds", 25, "random histories that TestNeverGoneWhileAlive goes through")
 
-// TestNeverGoneWhileAlive goes through random histories: machines are made, recorded, observed, vanish and are deleted,
-// while calls fail in every way, reads lag, streams break or fall silent, credentials change and the process dies. Whenever Gone is said, nothing is
-// alive, nor comes to life later; other clusters' machines are untouched; and once the cloud works, all that was to be
+// TestNeverGoneWhileAlive goes through random histories: machines are made, recorded, observed,
+// vanish and are deleted, while calls fail in every way, reads lag, streams break or fall silent,
+// credentials change and the process dies. Whenever Gone is said, nothing is alive, nor comes to
+// life later; other clusters' machines are untouched; and once the cloud works, all that was to be
 // deleted is.
 func TestNeverGoneWhileAlive(t *testing.T) {
 	for seed := range *seeds {

@@ -12,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// What the statuses of a CloudMachine and a CloudAccount can hold. Anybody may answer at a tenant's endpoint, and a status that the API server
-// refuses would tell of nothing at all.
+// What the statuses of a CloudMachine and a CloudAccount can hold. Anybody may answer at a tenant's
+// endpoint, and a status that the API server refuses would tell of nothing at all.
 const (
 	maxProviderID = 512
 	maxZones      = 100

@@ -23,6 +23,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // fleetOf makes n machines that run, and observes them for a while.
@@ -44,7 +45,8 @@ func goneOf(a *Account, refs []cloud.Reference) (n int) {
 	return n
 }
 
-// elsewhere has other credentials lead to an empty place, and returns what brings the right one back.
+// elsewhere has other credentials lead to an empty place, and returns what brings the right one
+// back.
 func (c *testCloud) elsewhere() (back func()) {
 	var kept map[string]*testResource
 	c.with(func() {
@@ -73,8 +75,8 @@ func (s *session) set(t *testing.T, change ...func(*AccountConfig)) *Account {
 	return a
 }
 
-// TestElsewhere: credentials that work, and lead to another place: nothing is listed, concluded, created or deleted with
-// them, and when the right ones are back all goes on.
+// TestElsewhere: credentials that work, and lead to another place: nothing is listed, concluded,
+// created or deleted with them, and when the right ones are back all goes on.
 func TestElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -116,7 +118,8 @@ func TestElsewhere(t *testing.T) {
 	})
 }
 
-// TestPin: an account without a place does nothing but tell it; once that is pinned, it works without another call.
+// TestPin: an account without a place does nothing but tell it; once that is pinned, it works
+// without another call.
 func TestPin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -142,7 +145,8 @@ func TestPin(t *testing.T) {
 	})
 }
 
-// TestMassAbsence: answers that lack many machines at once are believed of none, until a person confirms.
+// TestMassAbsence: answers that lack many machines at once are believed of none, until a person
+// confirms.
 func TestMassAbsence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -182,7 +186,8 @@ func TestMassAbsence(t *testing.T) {
 	})
 }
 
-// TestFewAbsent: what a cloud loses one by one is believed; and so is a record of an end, of however many.
+// TestFewAbsent: what a cloud loses one by one is believed; and so is a record of an end, of
+// however many.
 func TestFewAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -229,7 +234,8 @@ func TestGoneIsUndone(t *testing.T) {
 	})
 }
 
-// TestNeverSeen: a provider ID whose VM carries no tags of ours was never seen: that is not the end of a VM.
+// TestNeverSeen: a provider ID whose VM carries no tags of ours was never seen: that is not the end
+// of a VM.
 func TestNeverSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -363,8 +369,8 @@ func TestRetryAfterIsCapped(t *testing.T) {
 	})
 }
 
-// TestLimitsOfAnother: an account that has not proved the place has no say in the limits of one that has, and none that
-// has can slow another one.
+// TestLimitsOfAnother: an account that has not proved the place has no say in the limits of one
+// that has, and none that has can slow another one.
 func TestLimitsOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -460,7 +466,8 @@ func TestNoAnswerEndsAStep(t *testing.T) {
 	})
 }
 
-// frozenProxy passes bytes on until it is frozen; then the connections there are swallow everything.
+// frozenProxy passes bytes on until it is frozen; then the connections there are swallow
+// everything.
 func frozenProxy(t *testing.T, to string) (addr string, freeze func()) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -519,7 +526,8 @@ func frozenProxy(t *testing.T, to string) (addr string, freeze func()) {
 	}
 }
 
-// TestDeadConnection: an HTTP/2 connection that swallows everything is found out by its pings, and left.
+// TestDeadConnection: an HTTP/2 connection that swallows everything is found out by its pings, and
+// left.
 func TestDeadConnection(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
@@ -567,9 +575,10 @@ func TestDeadConnection(t *testing.T) {
 	}
 }
 
-// TestSignOfLife: what a stream tells of nothing costs what is newer than its listing, and not all machines.
+// TestSignOfLife: what a stream tells of nothing costs what is newer than its listing, and not all
+// machines.
 func TestSignOfLife(t *testing.T) {
-	o := Options{Clouds: []cloud.Cloud{{Name: "x", Union: cloud.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{
+	o := Options{Clouds: []cloud.Cloud{{Name: "x", Union: driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{
 		Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
 		New: func(cloud.Config) (cloud.Driver, error) {
 			return telling{testDriver: &testDriver{region: "r"}, stream: &stream{}}, nil

@@ -13,25 +13,31 @@ import (
 )
 
 const (
-	// newsKept is how long news may come again before they are dismissed although nobody has acted on them: far longer than clouds give
-	// notice of an instance's end, and short enough that what concerns nobody does not pile up.
+	// newsKept is how long news may come again before they are dismissed although nobody has acted
+	// on them: far longer than clouds give notice of an instance's end, and short enough that what
+	// concerns nobody does not pile up.
 	newsKept = 10 * time.Minute
-	// newsRest is the least time from one question that brought nothing to the next: a place that answers at once costs a call a second.
+	// newsRest is the least time from one question that brought nothing to the next: a place that
+	// answers at once costs a call a second.
 	newsRest = time.Second
-	// streamSilence is how long a Follower may tell nothing until the account is listed again: twice the minute in which Kubernetes
-	// gives a sign of life on a watch, and a little.
+	// streamSilence is how long a Follower may tell nothing until the account is listed again:
+	// twice the minute in which Kubernetes gives a sign of life on a watch, and a little.
 	streamSilence = 150 * time.Second
-	// streamLag is how far what a Follower tells may be behind its cloud. What was seen otherwise holds so long against its silence.
+	// streamLag is how far what a Follower tells may be behind its cloud. What was seen otherwise
+	// holds so long against its silence.
 	streamLag = 10 * time.Second
-	// streamTrials is how many failures in a row are worth a word: an API server's restart costs one or two.
+	// streamTrials is how many failures in a row are worth a word: an API server's restart costs
+	// one or two.
 	streamTrials = 3
 )
 
-// source is a loop that takes what an account's cloud tells by itself, for as long as that is wanted.
+// source is a loop that takes what an account's cloud tells by itself, for as long as that is
+// wanted.
 type source struct {
 	inventory *inventory
 	wakeup    // there may be someone to ask for, or no one any more, or another driver
-	// ask has the cloud tell until it fails, or is wanted no more, which is no error; not called where the driver can't.
+	// ask has the cloud tell until it fails, or is wanted no more, which is no error; not called
+	// where the driver can't.
 	ask func(context.Context, *Account) error
 	// able and wanted tell whether there is something to ask.
 	able   func(cloud.Driver) bool
@@ -130,8 +136,9 @@ func (v *inventory) hear(ctx context.Context, a *Account, driver cloud.Herald) e
 	return a.step(ctx, "Dismiss", a.times.Call, &step{}, func(ctx context.Context) error { return driver.Dismiss(ctx, settled) })
 }
 
-// notify puts news to the machines that they are about, and returns those that need not come again. What a machine's controller has
-// yet to put on record does come again, and brings the machine back each time: so it outlives this process. It takes the lock.
+// notify puts news to the machines that they are about, and returns those that need not come again.
+// What a machine's controller has yet to put on record does come again, and brings the machine back
+// each time: so it outlives this process. It takes the lock.
 func (v *inventory) notify(news []cloud.News) (settled []cloud.News) {
 	v.mu.Lock()
 	of := map[string]*machine{}
@@ -159,7 +166,8 @@ func (v *inventory) notify(news []cloud.News) (settled []cloud.News) {
 	return settled
 }
 
-// put notes what is told of a machine. told: its controller is to look at it. done: the news need not come again.
+// put notes what is told of a machine. told: its controller is to look at it. done: the news need
+// not come again.
 func (v *inventory) put(m *machine, n cloud.News) (told, done bool) {
 	switch {
 	case m == nil:
@@ -188,7 +196,8 @@ func (v *inventory) put(m *machine, n cloud.News) (told, done bool) {
 	return true, false
 }
 
-// record notes that what seen says of the machine is on record, unless something else has been told since. It takes the lock.
+// record notes that what seen says of the machine is on record, unless something else has been told
+// since. It takes the lock.
 func (v *inventory) record(token string, seen *cloud.Resource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -284,7 +293,8 @@ func (v *inventory) isAwaited(now time.Time) bool {
 	return v.isFollowed(now) && v.pace.complete.Before(v.pace.asked)
 }
 
-// unfollowed notes that nothing is told any more, because it failed or because no one asked for it. It takes the lock.
+// unfollowed notes that nothing is told any more, because it failed or because no one asked for it.
+// It takes the lock.
 func (v *inventory) unfollowed(failed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -323,8 +333,8 @@ func (v *inventory) follow(c cloud.Change) {
 	v.changed(changed)
 }
 
-// replace takes what a machine has now. It is newer than what was seen before of the same resources: where it is not, what is will
-// follow.
+// replace takes what a machine has now. It is newer than what was seen before of the same
+// resources: where it is not, what is will follow.
 func (v *inventory) replace(c cloud.Change) (changed []string) {
 	m := v.machine(c.Token)
 	m.listed = c.Resources

@@ -18,8 +18,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// testCloud is a small cloud: an HTTP server in memory, which keeps the time of the test's bubble. What it lacks of a real
-// one (bodies, images, prices) these tests don't ask for; the faults it has on demand, a real one has at its own time.
+// testCloud is a small cloud: an HTTP server in memory, which keeps the time of the test's bubble.
+// What it lacks of a real one (bodies, images, prices) these tests don't ask for; the faults it has
+// on demand, a real one has at its own time.
 type testCloud struct {
 	listener  *pipeListener
 	server    *http.Server

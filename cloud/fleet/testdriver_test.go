@@ -18,6 +18,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 // testDriver is the driver of testCloud.
@@ -141,7 +142,7 @@ func toResource(r testResource) cloud.Resource {
 func (c *testCloud) row() cloud.Cloud {
 	return cloud.Cloud{
 		Name:   "test",
-		Union:  cloud.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
+		Union:  driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
 		Limits: cloud.Limits{Create: cloud.Limit{PerSecond: 2, Burst: 5}, Delete: cloud.Limit{PerSecond: 5, Burst: 10}, Read: cloud.Limit{PerSecond: 10, Burst: 20}},
 		Traits: cloud.Traits{CreateHorizon: c.horizon, ReadLag: max(c.lag, c.doubt), TerminationTime: c.ending, CascadesDelete: c.whole, ZonalIdempotency: c.zonal},
 		Batch:  cloud.Batch{Read: 100, Delete: 100},

@@ -16,15 +16,15 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// NewTransport carries the calls of all accounts. Connections are few, because the rate limits are low. dial makes them;
-// nil: as net/http does.
+// NewTransport carries the calls of all accounts. Connections are few, because the rate limits are
+// low. dial makes them; nil: as net/http does.
 func NewTransport(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone() // proxy from the environment, HTTP/2, handshake timeouts
 	t.MaxIdleConns = 64
 	t.MaxIdleConnsPerHost = 8
 	t.IdleConnTimeout = 90 * time.Second
-	// A connection over which packets are lost silently would take one call after the other until the kernel gives it up,
-	// after 15 minutes or so (kubernetes/kubernetes#95981).
+	// A connection over which packets are lost silently would take one call after the other until
+	// the kernel gives it up, after 15 minutes or so (kubernetes/kubernetes#95981).
 	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second}
 	if dial != nil {
 		t.DialContext = dial
@@ -32,7 +32,8 @@ func NewTransport(dial func(ctx context.Context, network, address string) (net.C
 	return t
 }
 
-// transport carries one account's calls: it makes them wait for their turn, bounds them in time and counts them.
+// transport carries one account's calls: it makes them wait for their turn, bounds them in time and
+// counts them.
 type transport struct {
 	base    http.RoundTripper
 	limiter *atomic.Pointer[limiter]
@@ -106,7 +107,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // admit waits for the call's turn.
 func (t *transport) admit(req *http.Request, op cloud.Operation) error {
-	// A client follows redirects by new requests that name the answer which sent them: credentials would follow too.
+	// A client follows redirects by new requests that name the answer which sent them: credentials
+	// would follow too.
 	if from := req.Response; from != nil && from.Request != nil && from.Request.URL.Host != req.URL.Host {
 		return cloud.Errorf(cloud.Unavailable, "%s: %s answered with a redirect to %s, which is not followed", op.Name, from.Request.URL.Host, req.URL.Host)
 	}

@@ -17,8 +17,9 @@ const (
 	manyDeletions = 25
 	// longestRead is the longest time between two live reads of a deletion that goes on and on.
 	longestRead = 30 * time.Second
-	// stopPatience is how long an instance that is stopping is left to it before it is asked to go again, and busyPatience is the same while
-	// others go: then the cloud has much to do, and has not forgotten this one, as a rule.
+	// stopPatience is how long an instance that is stopping is left to it before it is asked to go
+	// again, and busyPatience is the same while others go: then the cloud has much to do, and has
+	// not forgotten this one, as a rule.
 	stopPatience = time.Minute
 	busyPatience = 10 * time.Minute
 )
@@ -51,8 +52,8 @@ func (v *inventory) runWork(ctx context.Context) {
 	}
 }
 
-// plan returns what is to be done at a time, in the order of tokens, or else when there will be something; zero: not before
-// someone wakes the loop. It changes nothing.
+// plan returns what is to be done at a time, in the order of tokens, or else when there will be
+// something; zero: not before someone wakes the loop. It changes nothing.
 func (v *inventory) plan(now time.Time) (tasks []*task, next time.Time) {
 	if v.account().place.admits() != nil {
 		return nil, time.Time{}
@@ -75,8 +76,9 @@ func (v *inventory) plan(now time.Time) (tasks []*task, next time.Time) {
 	return tasks, next
 }
 
-// nextStep is when the deletions' next step is due: when the window of the first new deletion ends, or as soon as no further one
-// has come for a while; or when a live read is due, which waits a little for new ones while they keep coming.
+// nextStep is when the deletions' next step is due: when the window of the first new deletion ends,
+// or as soon as no further one has come for a while; or when a live read is due, which waits a
+// little for new ones while they keep coming.
 func (v *inventory) nextStep() (at time.Time) {
 	var first, last, read time.Time
 	pending := 0
@@ -110,7 +112,8 @@ func (v *inventory) nextStep() (at time.Time) {
 	return at
 }
 
-// step returns the deletions that are due, or nearly so. Once there must be a live read, it is for all that wait for one.
+// step returns the deletions that are due, or nearly so. Once there must be a live read, it is for
+// all that wait for one.
 func (v *inventory) step(now time.Time) (tasks []*task) {
 	pending := v.pending()
 	due := func(m *machine, slack time.Duration) bool {
@@ -145,13 +148,15 @@ func (v *inventory) pending() (n int) {
 	return n
 }
 
-// window is how long deletions are collected: longer when there are many, and where an instance takes long to end anyhow.
+// window is how long deletions are collected: longer when there are many, and where an instance
+// takes long to end anyhow.
 func (v *inventory) window(pending int) time.Duration {
 	a := v.account()
 	return a.times.DeleteWindow + share(pending, max(a.times.DeleteWindowMax, a.cloud.Traits.TerminationTime/2)-a.times.DeleteWindow)
 }
 
-// readPause is how far apart live reads of deletions are at the least: longer when there are many, for then each is for many.
+// readPause is how far apart live reads of deletions are at the least: longer when there are many,
+// for then each is for many.
 func (v *inventory) readPause(pending int) time.Duration {
 	a := v.account()
 	return max(v.window(pending)/2, a.times.DeleteWindow, share(pending, a.cloud.Traits.TerminationTime))
@@ -162,7 +167,8 @@ func share(pending int, whole time.Duration) time.Duration {
 	return time.Duration(min(float64(max(pending-1, 0))/(manyDeletions-1), 1) * float64(max(whole, 0)))
 }
 
-// work makes one step for all the tasks: one live read, then one deletion. It takes the lock, and leaves it for the calls.
+// work makes one step for all the tasks: one live read, then one deletion. It takes the lock, and
+// leaves it for the calls.
 func (v *inventory) work(ctx context.Context, tasks []*task) {
 	var refs []cloud.Reference
 	for _, t := range tasks {
@@ -191,7 +197,8 @@ func (v *inventory) work(ctx context.Context, tasks []*task) {
 	v.changed(changed)
 }
 
-// conclude draws what a live read says of every machine that was read, and chooses what must be deleted now.
+// conclude draws what a live read says of every machine that was read, and chooses what must be
+// deleted now.
 func (v *inventory) conclude(tasks []*task, began time.Time, found map[string][]cloud.Resource, failed map[string]error) {
 	for _, t := range tasks {
 		if t.was != deleting || !t.read {
@@ -218,8 +225,9 @@ func (v *inventory) conclude(tasks []*task, began time.Time, found map[string][]
 	}
 }
 
-// concludeAbsence draws what a live read says of a machine that was missing, or whose create is open. Only an answer that the instance is
-// terminated, or two that it is not there with the time between them in which the cloud may contradict itself, mean that it is gone.
+// concludeAbsence draws what a live read says of a machine that was missing, or whose create is
+// open. Only an answer that the instance is terminated, or two that it is not there with the time
+// between them in which the cloud may contradict itself, mean that it is gone.
 func (v *inventory) concludeAbsence(m *machine, began time.Time, found []cloud.Resource) {
 	if m.phase != settling && !m.isMissing() {
 		return // seen, or handed over to be deleted, meanwhile
@@ -275,7 +283,8 @@ func (v *inventory) concludeDeletion(t *task, began time.Time, found []cloud.Res
 	if t.proven = v.provenAt(m, own); began.Before(t.proven) {
 		return
 	}
-	// Silence alone is not enough for an instance that was recorded, where the cloud shows no end of it and nobody has asked for one.
+	// Silence alone is not enough for an instance that was recorded, where the cloud shows no end
+	// of it and nobody has asked for one.
 	silent := m.ref.ProviderID != "" && !recorded(own, m.ref) && !m.before && !m.lost && len(m.accepted) == 0
 	if silent && !v.absences.believe(t.ref.Token, time.Now()) {
 		t.err = cloud.Errorf(cloud.Conflict, "nothing of the machine is found, and too many others are missing at the same time for that to be believed: see the CloudAccount")
@@ -284,7 +293,8 @@ func (v *inventory) concludeDeletion(t *task, began time.Time, found []cloud.Res
 	m.phase, m.listed, m.sighted = deleted, nil, nil
 }
 
-// provenAt is the earliest beginning of a live read that proves by finding nothing, as others have before, that nothing is there.
+// provenAt is the earliest beginning of a live read that proves by finding nothing, as others have
+// before, that nothing is there.
 func (v *inventory) provenAt(m *machine, own []cloud.Resource) time.Time {
 	traits := v.account().cloud.Traits
 	made := m.known
@@ -299,7 +309,8 @@ func (v *inventory) provenAt(m *machine, own []cloud.Resource) time.Time {
 	case m.ref.ProviderID != "":
 		return later(made, m.nothing).Add(traits.ReadLag)
 	default:
-		// A create of which no one knows may take effect until its horizon, counted from now, when none is sent any more.
+		// A create of which no one knows may take effect until its horizon, counted from now, when
+		// none is sent any more.
 		return later(m.asked.Add(v.account().createHorizon()), m.nothing).Add(traits.ReadLag)
 	}
 }
@@ -312,13 +323,14 @@ func (t *task) see(own []cloud.Resource) {
 	}
 }
 
-// isUnrecorded tells whether the instance was seen, and its provider ID is not written down: the instance must not go
-// before, for after a crash nobody could tell any more which Node was its.
+// isUnrecorded tells whether the instance was seen, and its provider ID is not written down: the
+// instance must not go before, for after a crash nobody could tell any more which Node was its.
 func (t *task) isUnrecorded() bool { return t.ref.ProviderID == "" && t.last != nil }
 
-// aim chooses what must be deleted now: instances first, what belongs to them once none of them lives. What was asked to go already is
-// asked again when it has not moved for a while; and at once when it has stopped since, and not gone: where a deletion takes several
-// steps, the next one is due. What belongs to another cluster is an error.
+// aim chooses what must be deleted now: instances first, what belongs to them once none of them
+// lives. What was asked to go already is asked again when it has not moved for a while; and at once
+// when it has stopped since, and not gone: where a deletion takes several steps, the next one is
+// due. What belongs to another cluster is an error.
 func (v *inventory) aim(t *task, found []cloud.Resource) {
 	own := ownedBy(found, t.ref.OwnershipID)
 	t.see(own)
@@ -359,7 +371,8 @@ func (v *inventory) patience(x cloud.Resource) time.Duration {
 
 func name(r cloud.Resource) string { return string(r.Kind) + "/" + r.ID }
 
-// remove asks the cloud to delete what the tasks aim at, and returns an error or nil for each, in their order.
+// remove asks the cloud to delete what the tasks aim at, and returns an error or nil for each, in
+// their order.
 func (v *inventory) remove(ctx context.Context, tasks []*task) []error {
 	var resources []cloud.Resource
 	for _, t := range tasks {
@@ -422,7 +435,8 @@ func (v *inventory) finishDeletion(t *task, pending int) bool {
 	return m.phase == deleted || cloud.CodeOf(m.err) != t.told || t.news && t.isUnrecorded()
 }
 
-// readAgain is when to look next: soon at first, then ever more seldom; or when finding nothing again will prove something.
+// readAgain is when to look next: soon at first, then ever more seldom; or when finding nothing
+// again will prove something.
 func (v *inventory) readAgain(t *task, now time.Time, pending int) time.Time {
 	if !t.nothing.IsZero() {
 		return later(t.proven, now.Add(100*time.Millisecond))

@@ -15,6 +15,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 const (
@@ -29,7 +30,7 @@ const (
 )
 
 // union is the cloud's member in those of CloudAccount and CloudMachine.
-var union = cloud.Fields[infrav1.KubeVirtAccount, infrav1.KubeVirtMachine]{
+var union = driverkit.Fields[infrav1.KubeVirtAccount, infrav1.KubeVirtMachine]{
 	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.KubeVirtAccount { return a.KubeVirt },
 	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.KubeVirtMachine { return m.KubeVirt },
 	CheckAccount: validateAccount,
@@ -51,7 +52,7 @@ func Cloud() cloud.Cloud {
 		},
 		// etcd reads its own writes, and a listing without a resource version is as new as that.
 		Traits:        cloud.Traits{ReadLag: 0},
-		CheckUserData: cloud.MaxUserData(maxUserData),
+		CheckUserData: driverkit.MaxUserData(maxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxBatch},
 		ProviderID:    func(*infrav1.CloudAccountSpec) string { return providerID(instanceVariable) },
 	}

@@ -7,18 +7,21 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// The credentials Secret's keys of a client certificate, as a Secret of the type kubernetes.io/tls has them.
+// The credentials Secret's keys of a client certificate, as a Secret of the type kubernetes.io/tls
+// has them.
 const (
 	certificateKey = "tls.crt"
 	privateKey     = "tls.key"
 )
 
-// connection is how the account's endpoints prove themselves, and how it proves itself to them; nil where that is as usual. Errors are
-// InvalidSpec or Unauthorized. The parser's words are not repeated: they are about a secret.
+// connection is how the account's endpoints prove themselves, and how it proves itself to them; nil
+// where that is as usual. Errors are InvalidSpec or Unauthorized. The parser's words are not
+// repeated: they are about a secret.
 func connection(account *infrav1.OpenStackAccount, credentials map[string][]byte) (*tls.Config, error) {
-	roots, err := cloud.CertPool(account.CABundle)
+	roots, err := driverkit.CertPool(account.CABundle)
 	if err != nil {
 		return nil, err
 	}

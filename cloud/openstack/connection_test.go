@@ -37,7 +37,8 @@ func clientCertificate(g Gomega) (certificate, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 }
 
-// TestClientCertificate: a service that wants a client certificate is shown the Secret's; half of one is refused.
+// TestClientCertificate: a service that wants a client certificate is shown the Secret's; half of
+// one is refused.
 func TestClientCertificate(t *testing.T) {
 	g := NewWithT(t)
 	certificate, key := clientCertificate(g)

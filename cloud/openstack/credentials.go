@@ -17,8 +17,8 @@ import (
 // cloudsKey is the credentials Secret's key.
 const cloudsKey = "clouds.yaml"
 
-// cloudEntry is one cloud of a clouds.yaml ("Configuration" in the OpenStack SDK's documentation), as far as it is read. What
-// would name a file is refused: a Secret is data.
+// cloudEntry is one cloud of a clouds.yaml ("Configuration" in the OpenStack SDK's documentation),
+// as far as it is read. What would name a file is refused: a Secret is data.
 type cloudEntry struct {
 	Auth       authEntry `json:"auth"`
 	AuthType   string    `json:"auth_type"`
@@ -79,7 +79,8 @@ func newLogin(account *infrav1.OpenStackAccount, credentials map[string][]byte) 
 	return login{options: options, secrets: []string{options.Password, options.ApplicationCredentialSecret, options.TokenID}}, nil
 }
 
-// entryOf finds the entry of that name, or the only one. The parser's words are not repeated: they may quote the file.
+// entryOf finds the entry of that name, or the only one. The parser's words are not repeated: they
+// may quote the file.
 func entryOf(file []byte, name string) (cloudEntry, error) {
 	var content struct {
 		Clouds map[string]cloudEntry `json:"clouds"`

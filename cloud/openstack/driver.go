@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// pageSize is how many servers or ports are asked for in one answer: what Nova gives at most where its operator did not
-	// say otherwise.
+	// pageSize is how many servers or ports are asked for in one answer: what Nova gives at most
+	// where its operator did not say otherwise.
 	pageSize = 1000
 	// callsAtOnce has a full batch of deletes, each of which a busy Nova works at for a second, end
 	// within one call's time.
@@ -119,8 +119,8 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, nil
 }
 
-// List reads the servers with Drover's tag, and of all the project's ports those whose description says that they are Drover's,
-// with what hangs on them.
+// List reads the servers with Drover's tag, and of all the project's ports those whose description
+// says that they are Drover's, with what hangs on them.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	var most int
 	servers, err := d.servers(ctx, url.Values{"tags": {markerTag}}, &most)
@@ -201,8 +201,9 @@ func (d *driver) byTokens(ctx context.Context, tokens []string) (all []cloud.Res
 	return all, nil
 }
 
-// dependants are the ports, and what their descriptions lead to: floating IPs and volumes. A port is not told of before all that is gone, so that
-// it goes last: whoever finds the port knows of the rest, whatever crashed, and accounts that have none are spared the listings. Where tokens are
+// dependants are the ports, and what their descriptions lead to: floating IPs and volumes. A port
+// is not told of before all that is gone, so that it goes last: whoever finds the port knows of the
+// rest, whatever crashed, and accounts that have none are spared the listings. Where tokens are
 // given, only theirs are asked for.
 func (d *driver) dependants(ctx context.Context, ports []port, tokens []string, most *int) (all []cloud.Resource, err error) {
 	owners := map[string]string{} // by the ports' name, which is that of the rest, too
@@ -235,7 +236,8 @@ func only(found []cloud.Resource, wanted func(token string) bool) []cloud.Resour
 	return slices.DeleteFunc(slices.Clone(found), func(r cloud.Resource) bool { return !wanted(r.Token) })
 }
 
-// Delete removes each by a call of its own, and some at the same time: Nova and Neutron have no batch.
+// Delete removes each by a call of its own, and some at the same time: Nova and Neutron have no
+// batch.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
 	var deletes sync.WaitGroup
@@ -324,8 +326,9 @@ func (d *driver) servers(ctx context.Context, query url.Values, most *int) ([]cl
 	return all, err
 }
 
-// fault asks for what is wrong with one server: Nova's listings leave out the faults of those that no host was found for. It is
-// for people, so that it can't be learnt now is no error: the next listing asks again.
+// fault asks for what is wrong with one server: Nova's listings leave out the faults of those that
+// no host was found for. It is for people, so that it can't be learnt now is no error: the next
+// listing asks again.
 func (d *driver) fault(ctx context.Context, id string) string {
 	words, _ := d.faults.Get(ctx, id, func(ctx context.Context) (string, error) {
 		s, err := d.getServer(ctx, compute, id)
@@ -360,8 +363,8 @@ type link struct {
 	Rel string `json:"rel"`
 }
 
-// whole tells whether an answer is a page, and whether more come after it. The link itself is not followed: it may lead
-// elsewhere than the catalogue does.
+// whole tells whether an answer is a page, and whether more come after it. The link itself is not
+// followed: it may lead elsewhere than the catalogue does.
 func whole[T any](op operation, items *[]T, links []link) ([]T, bool, error) {
 	if items == nil {
 		return nil, false, foreign(op)

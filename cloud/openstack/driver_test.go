@@ -67,7 +67,8 @@ func TestCreate(t *testing.T) {
 	g.Expect(p.ops()[before:]).To(Equal([]string{"ListServers", "CreateServer"}), "two calls for each further machine")
 }
 
-// TestRegionalProviderIDs: where the account wants it, what a create, a listing and the user data say of a server names the region.
+// TestRegionalProviderIDs: where the account wants it, what a create, a listing and the user data
+// say of a server names the region.
 func TestRegionalProviderIDs(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -124,7 +125,8 @@ func listing(g Gomega, kind string, items any, more bool) func() (*http.Response
 	return madeUp(http.StatusOK, nil, string(body))
 }
 
-// TestLostCreate: after a create whose answer was lost no other is sent, as long as the first may take effect.
+// TestLostCreate: after a create whose answer was lost no other is sent, as long as the first may
+// take effect.
 func TestLostCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -156,8 +158,8 @@ func TestLostCreate(t *testing.T) {
 	})
 }
 
-// TestSlowCreate: a Nova that was slow to answer may be as slow to act: the next create waits the longer, and so it does where an earlier
-// process may have sent one. Meanwhile it is looked for.
+// TestSlowCreate: a Nova that was slow to answer may be as slow to act: the next create waits the
+// longer, and so it does where an earlier process may have sent one. Meanwhile it is looked for.
 func TestSlowCreate(t *testing.T) {
 	for name, c := range map[string]struct {
 		open  bool
@@ -229,8 +231,8 @@ func ownPorts(m *infrav1.OpenStackMachine) {
 	}
 }
 
-// TestPorts: all ports carry the machine's token and cluster from their first moment; those that are there are taken, and only
-// what is missing is made.
+// TestPorts: all ports carry the machine's token and cluster from their first moment; those that
+// are there are taken, and only what is missing is made.
 func TestPorts(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -283,7 +285,8 @@ func TestPorts(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded))
 }
 
-// TestReplacedImage: that an image which was looked up is gone does not condemn the machine: it is looked up again.
+// TestReplacedImage: that an image which was looked up is gone does not condemn the machine: it is
+// looked up again.
 func TestReplacedImage(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -298,8 +301,8 @@ func TestReplacedImage(t *testing.T) {
 	g.Expect(p.count("ListImages")).To(Equal(2))
 }
 
-// TestPages: a listing has all pages in their order, asks for no other address than the catalogue's, and is an error where a page
-// is not one or no end comes.
+// TestPages: a listing has all pages in their order, asks for no other address than the
+// catalogue's, and is an error where a page is not one or no end comes.
 func TestPages(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -365,7 +368,8 @@ func TestListing(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(BeEmpty())
 }
 
-// TestDescribeMany: many machines are looked for by tokens, 50 at a time, or by one listing of everything where that is known to be less.
+// TestDescribeMany: many machines are looked for by tokens, 50 at a time, or by one listing of
+// everything where that is known to be less.
 func TestDescribeMany(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -393,7 +397,8 @@ func TestDescribeMany(t *testing.T) {
 	g.Expect(p.count("ListServers")).To(Equal(3+1+1+1+3), "now that a listing of everything takes more than one page")
 }
 
-// TestDelete: what is gone is deleted; what can't be, is told; and a box that answers for Nova is not believed.
+// TestDelete: what is gone is deleted; what can't be, is told; and a box that answers for Nova is
+// not believed.
 func TestDelete(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -423,7 +428,8 @@ func (s slow) RoundTrip(req *http.Request) (*http.Response, error) {
 	return s.RoundTripper.RoundTrip(req)
 }
 
-// TestDeletesTogether: a full batch ends within one call's time also where each of it takes a second; and not all of it comes at once.
+// TestDeletesTogether: a full batch ends within one call's time also where each of it takes a
+// second; and not all of it comes at once.
 func TestDeletesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)

@@ -21,7 +21,8 @@ import (
 // markerTag is on every server of Drover's: Nova lists servers by tags, and never by metadata.
 const markerTag = "drover"
 
-// tokenTag is the tag by which a machine's server is found. What proves whose it is, is in its metadata.
+// tokenTag is the tag by which a machine's server is found. What proves whose it is, is in its
+// metadata.
 func tokenTag(token string) string {
 	tag := cloud.TagToken + "=" + token
 	if len(tag) > maxTag {
@@ -31,17 +32,20 @@ func tokenTag(token string) string {
 	return tag
 }
 
-// portName is the name of all ports of a machine. Not every Neutron takes tags in a create; each finds ports by their names.
+// portName is the name of all ports of a machine. Not every Neutron takes tags in a create; each
+// finds ports by their names.
 func portName(token string) string { return cloud.TagToken + "=" + token }
 
 const (
 	// floatingWord is in the description of a port that has a floating IP, or will have.
 	floatingWord = "drover-floating-ip"
-	// volumesWord is in the description of the first port of a machine that has volumes of Drover's own, or will have.
+	// volumesWord is in the description of the first port of a machine that has volumes of Drover's
+	// own, or will have.
 	volumesWord = "drover-volumes"
 )
 
-// portDescription says whose port it is, which one of its machine's, what hangs on it, and for people which machine.
+// portDescription says whose port it is, which one of its machine's, what hangs on it, and for
+// people which machine.
 func portDescription(req cloud.Request, index int) string {
 	machine := req.Spec.OpenStack
 	words := cloud.TagOwnership + "=" + req.OwnershipID + " drover-port=" + strconv.Itoa(index)
@@ -54,9 +58,10 @@ func portDescription(req cloud.Request, index int) string {
 	return cloud.Clip(words+" "+cloud.TagMachine+"="+req.Namespace+"/"+req.Name, maxText)
 }
 
-// Ensure looks for the machine's server by its tag, and makes it where there is none. Nova has no client token, so a look that
-// finds nothing decides; one create of a token goes on at a time, and after one whose answer was lost, or which an earlier
-// process may have sent, a look that finds nothing is not believed until it can't take effect any more.
+// Ensure looks for the machine's server by its tag, and makes it where there is none. Nova has no
+// client token, so a look that finds nothing decides; one create of a token goes on at a time, and
+// after one whose answer was lost, or which an earlier process may have sent, a look that finds
+// nothing is not believed until it can't take effect any more.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	machine, err := union.MachineOf(req.Spec)
 	if err != nil {
@@ -112,8 +117,8 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, 
 	return found[0], nil
 }
 
-// create resolves what the machine names, makes its ports where it asks for any, and then the server. What it made is removed
-// again where the server was surely refused.
+// create resolves what the machine names, makes its ports where it asks for any, and then the
+// server. What it made is removed again where the server was surely refused.
 func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, mine *creation) (cloud.Resource, error) {
 	if len(req.UserData) > maxUserData {
 		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, and Nova takes at most %d", len(req.UserData), maxUserData)
@@ -257,8 +262,9 @@ type parts struct {
 	own        []cloud.Resource
 }
 
-// ensureParts finds the networks, and makes what the machine has of its own, the ports first, for they lead to the rest. After an error, too, own
-// holds what there is, in the order in which it may be deleted.
+// ensureParts finds the networks, and makes what the machine has of its own, the ports first, for
+// they lead to the rest. After an error, too, own holds what there is, in the order in which it may
+// be deleted.
 func (d *driver) ensureParts(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, image string, mine *creation) (made parts, err error) {
 	for _, name := range machine.Networks {
 		id, err := d.networkID(ctx, name)
@@ -309,8 +315,8 @@ func (d *driver) ensureParts(ctx context.Context, req cloud.Request, machine *in
 	return made, err
 }
 
-// ensurePorts adopts the machine's ports, and makes those that are missing by one call, which makes all of them or none. fresh are those
-// that it made, by their index.
+// ensurePorts adopts the machine's ports, and makes those that are missing by one call, which makes
+// all of them or none. fresh are those that it made, by their index.
 func (d *driver) ensurePorts(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, mine *creation) (ports []port, fresh map[int]bool, err error) {
 	if ports, err = d.adoptPorts(ctx, req, len(wanted)); err != nil {
 		return nil, nil, err

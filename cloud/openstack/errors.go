@@ -16,8 +16,9 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// refusal is a service's own answer that it did not do what was asked. kind is Nova's name of the fault ("forbidden") or
-// Neutron's type ("OverQuota"), "" where the answer has none. The words are clean, see typed.
+// refusal is a service's own answer that it did not do what was asked. kind is Nova's name of the
+// fault ("forbidden") or Neutron's type ("OverQuota"), "" where the answer has none. The words are
+// clean, see typed.
 type refusal struct {
 	status      int
 	kind, words string
@@ -25,9 +26,9 @@ type refusal struct {
 
 func (r refusal) Error() string { return strconv.Itoa(r.status) + " " + r.kind }
 
-// refusalOf reads an answer. ok is false for one that no service of OpenStack's has written: a proxy's page. They answer in JSON
-// with one member, which holds a message, and mark every answer with a request ID: Glance's form, which is another, is known
-// by that.
+// refusalOf reads an answer. ok is false for one that no service of OpenStack's has written: a
+// proxy's page. They answer in JSON with one member, which holds a message, and mark every answer
+// with a request ID: Glance's form, which is another, is known by that.
 func refusalOf(status int, header http.Header, body []byte) (r refusal, ok bool) {
 	r.status = status
 	type fault struct {
@@ -43,14 +44,14 @@ func refusalOf(status int, header http.Header, body []byte) (r refusal, ok bool)
 	return r, r.words != "" || marked(header)
 }
 
-// marked tells whether an answer has the request ID that all services give it, or what Keystone's middleware writes into a
-// 401: before Glance it answers in HTML, and without a request ID.
+// marked tells whether an answer has the request ID that all services give it, or what Keystone's
+// middleware writes into a 401: before Glance it answers in HTML, and without a request ID.
 func marked(header http.Header) bool {
 	return header.Get("X-Openstack-Request-Id") != "" || strings.HasPrefix(header.Get("Www-Authenticate"), "Keystone ")
 }
 
-// code is what a refusal means. The statuses are those of the API references: "Faults" in Nova's API guide, "General API
-// information" of Neutron's.
+// code is what a refusal means. The statuses are those of the API references: "Faults" in Nova's
+// API guide, "General API information" of Neutron's.
 func (r refusal) code(class cloud.Class) cloud.Code {
 	switch r.status {
 	case http.StatusBadRequest:

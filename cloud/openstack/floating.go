@@ -13,7 +13,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// A floating IP is made for a port that is there already and whose description says that it has one, and that port goes last: see dependants.
+// A floating IP is made for a port that is there already and whose description says that it has
+// one, and that port goes last: see dependants.
 
 // floatingIP is Neutron's, as far as it is read. Its description is its machine's portName.
 type floatingIP struct {
@@ -53,7 +54,8 @@ func (d *driver) ensureFloatingIPs(ctx context.Context, req cloud.Request, wante
 	return there, nil
 }
 
-// createFloatingIP is "Create floating IP" of Neutron's API reference. It refuses a second one for an address of a port that has one.
+// createFloatingIP is "Create floating IP" of Neutron's API reference. It refuses a second one for
+// an address of a port that has one.
 func (d *driver) createFloatingIP(ctx context.Context, req cloud.Request, pool, port string) (floatingIP, error) {
 	op := operation{"CreateFloatingIP", cloud.ClassCreate, network, http.MethodPost}
 	var answer struct {

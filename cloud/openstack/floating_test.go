@@ -33,7 +33,8 @@ func floatingIPsThere(g Gomega, all ...floatingIP) func() (*http.Response, error
 	return listing(g, "floatingips", append([]floatingIP{}, all...), false)
 }
 
-// TestFloatingIP: a floating IP is made for a port that says that it has one; where ports are found, those of theirs are found, too.
+// TestFloatingIP: a floating IP is made for a port that says that it has one; where ports are
+// found, those of theirs are found, too.
 func TestFloatingIP(t *testing.T) {
 	g := NewWithT(t)
 	req := requested(withFloatingIP)
@@ -73,8 +74,9 @@ func TestFloatingIP(t *testing.T) {
 	}
 }
 
-// TestFloatingIPRefused: what a machine is refused for leaves neither ports nor floating IPs; but the ports stay where it is not known which
-// floating IPs they have, and where one can't be deleted.
+// TestFloatingIPRefused: what a machine is refused for leaves neither ports nor floating IPs; but
+// the ports stay where it is not known which floating IPs they have, and where one can't be
+// deleted.
 func TestFloatingIPRefused(t *testing.T) {
 	unavailable := madeUp(http.StatusServiceUnavailable, nil, "")
 	throttled := madeUp(http.StatusTooManyRequests, nil, "")
@@ -107,7 +109,8 @@ func TestFloatingIPRefused(t *testing.T) {
 	}
 }
 
-// TestFloatingIPGoes: a port that has a floating IP is told of once that is gone, so that it is deleted after it. Who has none pays nothing.
+// TestFloatingIPGoes: a port that has a floating IP is told of once that is gone, so that it is
+// deleted after it. Who has none pays nothing.
 func TestFloatingIPGoes(t *testing.T) {
 	g := NewWithT(t)
 	req := requested(nil)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package openstack is the driver of OpenStack: it turns requests into calls of Keystone, Nova, Neutron and Glance and answers
-// into resources, over gophercloud's clients. It knows no Kubernetes client and no other driver, and all its traffic goes
-// through the account's transport.
+// Package openstack is the driver of OpenStack: it turns requests into calls of Keystone, Nova,
+// Neutron and Glance and answers into resources, over gophercloud's clients. It knows no Kubernetes
+// client and no other driver, and all its traffic goes through the account's transport.
 package openstack
 
 import (
@@ -13,11 +13,13 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
 const (
-	// microversion is Nova's that calls are made in: 2.61, of the release Rocky. It has tags in the create (2.52), the
-	// flavor's extra specs (2.61), and is the last that this driver would gain from.
+	// microversion is Nova's that calls are made in: 2.61, of the release Rocky. It has tags in the
+	// create (2.52), the flavor's extra specs (2.61), and is the last that this driver would gain
+	// from.
 	microversion = "2.61"
 	// steinMicroversion is of the release Stein. It has the types of volumes in the create (2.67),
 	// and shows servers of a cell that does not answer (2.69). It is used for these alone.
@@ -37,7 +39,7 @@ const (
 )
 
 // union is the cloud's member in those of CloudAccount and CloudMachine.
-var union = cloud.Fields[infrav1.OpenStackAccount, infrav1.OpenStackMachine]{
+var union = driverkit.Fields[infrav1.OpenStackAccount, infrav1.OpenStackMachine]{
 	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.OpenStackAccount { return a.OpenStack },
 	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.OpenStackMachine { return m.OpenStack },
 	CheckAccount: validateAccount,
@@ -50,14 +52,15 @@ func Cloud() cloud.Cloud {
 		Name:  "openstack",
 		Union: union,
 		New:   newDriver,
-		// Prudent guesses: Nova and Neutron have no limits of rate themselves; what stands before them may.
+		// Prudent guesses: Nova and Neutron have no limits of rate themselves; what stands before
+		// them may.
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 5, Burst: 20},
 			Delete: cloud.Limit{PerSecond: 5, Burst: 20},
 			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
 		},
 		Traits:        cloud.Traits{ReadLag: consistency, CreateHorizon: inheritedTTL},
-		CheckUserData: cloud.MaxUserData(maxUserData),
+		CheckUserData: driverkit.MaxUserData(maxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxDelete},
 		ProviderID: func(a *infrav1.CloudAccountSpec) string {
 			return providerID(a.OpenStack, "{{ v1.instance_id }}")
@@ -65,7 +68,8 @@ func Cloud() cloud.Cloud {
 	}
 }
 
-// providerID is the server's as OpenStack's cloud controller writes it; that names the region where it runs with OS_CCM_REGIONAL.
+// providerID is the server's as OpenStack's cloud controller writes it; that names the region where
+// it runs with OS_CCM_REGIONAL.
 func providerID(account *infrav1.OpenStackAccount, id string) string {
 	region := ""
 	if account.RegionalProviderIDs {
@@ -79,7 +83,7 @@ func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all fiel
 	if spec.CredentialsRef == nil {
 		all = append(all, field.Required(path.Child("credentialsRef"), "OpenStack has no ambient credentials: name a Secret with clouds.yaml"))
 	}
-	if _, err := cloud.CertPool(a.CABundle); err != nil {
+	if _, err := driverkit.CertPool(a.CABundle); err != nil {
 		all = append(all, field.Invalid(path.Child("openstack", "caBundle"), "", "must hold certificates in PEM"))
 	}
 	return all

@@ -22,7 +22,8 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// TestRefusals: answers that the real services can't be brought to give here, and what is no service's.
+// TestRefusals: answers that the real services can't be brought to give here, and what is no
+// service's.
 func TestRefusals(t *testing.T) {
 	const page = "<html><body>Welcome to the hotel</body></html>"
 	header := func(pairs ...string) http.Header {
@@ -89,7 +90,8 @@ func TestQueued(t *testing.T) {
 	g.Expect(mine.until().IsZero()).To(BeFalse())
 }
 
-// TestRedactor: an endpoint that repeats a secret gives nothing away, also at the place where a text is cut.
+// TestRedactor: an endpoint that repeats a secret gives nothing away, also at the place where a
+// text is cut.
 func TestRedactor(t *testing.T) {
 	g := NewWithT(t)
 	err := typed(driverkit.NewRedactor("very-secret"), "Op", cloud.ClassRead, gophercloud.ErrUnexpectedResponseCode{
@@ -150,7 +152,8 @@ func TestClouds(t *testing.T) {
 	}
 }
 
-// TestShared: who comes while a question is under way shares the next; one who gives up takes nobody along.
+// TestShared: who comes while a question is under way shares the next; one who gives up takes
+// nobody along.
 func TestShared(t *testing.T) {
 	g := NewWithT(t)
 	began, goOn := make(chan []string), make(chan error)
@@ -193,7 +196,8 @@ func TestShared(t *testing.T) {
 	g.Expect(third).To(Equal(second))
 }
 
-// TestSharedRests: a hundred who come one by one share few questions, each of which began after they came; one alone does not wait.
+// TestSharedRests: a hundred who come one by one share few questions, each of which began after
+// they came; one alone does not wait.
 func TestSharedRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const every, takes = 100 * time.Millisecond, 200 * time.Millisecond
@@ -227,7 +231,8 @@ func TestSharedRests(t *testing.T) {
 	})
 }
 
-// TestSharedLeader: of two who share a question, the one who asks it gives up; the other asks again. Which one asks is chance.
+// TestSharedLeader: of two who share a question, the one who asks it gives up; the other asks
+// again. Which one asks is chance.
 func TestSharedLeader(t *testing.T) {
 	g := NewWithT(t)
 	for range 20 {
@@ -318,7 +323,8 @@ func TestValidate(t *testing.T) {
 		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.openstack.caBundle")))
 }
 
-// FuzzRefusal: no answer, whatever its body, is both a service's own and unreadable, and no text grows without bound.
+// FuzzRefusal: no answer, whatever its body, is both a service's own and unreadable, and no text
+// grows without bound.
 func FuzzRefusal(f *testing.F) {
 	f.Add(403, `{"forbidden": {"code": 403, "message": "Quota exceeded for cores"}}`)
 	f.Add(409, `{"NeutronError": {"type": "OverQuota", "message": "m", "detail": ""}}`)

@@ -23,7 +23,8 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-// playback answers with what a real OpenStack has answered: the files in testdata, which test/openstack's TestRecord writes.
+// playback answers with what a real OpenStack has answered: the files in testdata, which
+// test/openstack's TestRecord writes.
 type playback struct {
 	t *testing.T
 

@@ -124,7 +124,8 @@ func (d *driver) findImage(ctx context.Context, query url.Values) (glanceImage, 
 	return (*page.Images)[0], nil
 }
 
-// networkID, groupID and policyID find one of Neutron's by its name, in this project or shared with it.
+// networkID, groupID and policyID find one of Neutron's by its name, in this project or shared with
+// it.
 func (d *driver) networkID(ctx context.Context, wanted string) (string, error) {
 	return d.neutronID(ctx, "networks", wanted, url.Values{"name": {wanted}})
 }

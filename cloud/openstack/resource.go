@@ -48,8 +48,9 @@ func (d *driver) resource(s *server) cloud.Resource {
 	}
 }
 
-// state follows "Server status" in Nova's API reference. A server is in ERROR that never came to be, and also one that an
-// action failed on, a migration for one: the latter may be brought back by its operator.
+// state follows "Server status" in Nova's API reference. A server is in ERROR that never came to
+// be, and also one that an action failed on, a migration for one: the latter may be brought back by
+// its operator.
 func (s *server) state() (state cloud.State, code cloud.Code, reason string) {
 	switch s.Status {
 	case "DELETED", "SOFT_DELETED":
@@ -86,8 +87,9 @@ func faultCode(fault string) cloud.Code {
 	return ""
 }
 
-// addresses are those that OpenStack's cloud controller gives the Node: fixed ones are internal, floating and access ones
-// external. IPv4 comes before IPv6 where the server has both in one network.
+// addresses are those that OpenStack's cloud controller gives the Node: fixed ones are internal,
+// floating and access ones external. IPv4 comes before IPv6 where the server has both in one
+// network.
 func (s *server) addresses() []clusterv1.MachineAddress {
 	var all []clusterv1.MachineAddress
 	add := func(kind clusterv1.MachineAddressType, value string) {
@@ -120,7 +122,8 @@ func family(text string) int {
 	return 6
 }
 
-// port is Neutron's, as far as it is read. Its name carries the token, its description the rest: see portDescription.
+// port is Neutron's, as far as it is read. Its name carries the token, its description the rest:
+// see portDescription.
 type port struct {
 	ID          string    `json:"id"`
 	Name        string    `json:"name"`

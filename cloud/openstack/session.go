@@ -55,8 +55,8 @@ func newSessions(account *infrav1.OpenStackAccount, login login, transport http.
 	return &sessions{account: account, login: login, turn: make(chan struct{}, 1), client: driverkit.Client(bounded{transport})}
 }
 
-// get returns the session, or logs in where there is none, it nears its end, or it is the one that was refused. Of many who
-// find it refused, the first logs in.
+// get returns the session, or logs in where there is none, it nears its end, or it is the one that
+// was refused. Of many who find it refused, the first logs in.
 func (s *sessions) get(ctx context.Context, refused *session) (*session, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -133,7 +133,8 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 	return made, nil
 }
 
-// endpoint finds the service in the catalogue, in the account's region. Endpoints are not asked for their versions.
+// endpoint finds the service in the catalogue, in the account's region. Endpoints are not asked for
+// their versions.
 func (s *sessions) endpoint(catalogue *tokens.ServiceCatalog, service string) (address, region string, err error) {
 	kind := cmp.Or(s.account.Interface, "public")
 	found := map[string]string{} // by region
@@ -176,7 +177,8 @@ type operation struct {
 	method  string
 }
 
-// call makes a call, and makes it again with a new token where this one was refused: then nothing was done.
+// call makes a call, and makes it again with a new token where this one was refused: then nothing
+// was done.
 func (d *driver) call(ctx context.Context, op operation, path string, body, answer any) error {
 	session, err := d.sessions.get(ctx, nil)
 	if err != nil {
@@ -212,10 +214,12 @@ func (d *driver) send(ctx context.Context, s *session, op operation, path string
 	return typed(secrets, op.name, op.class, err)
 }
 
-// successes are the statuses of all that is called. Some actions on a server answer 200, which gophercloud takes for a POST's failure.
+// successes are the statuses of all that is called. Some actions on a server answer 200, which
+// gophercloud takes for a POST's failure.
 var successes = []int{http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent}
 
-// maxAnswer bounds what is read of an answer, in bytes: a full page of 1,000 servers has some 4 MiB.
+// maxAnswer bounds what is read of an answer, in bytes: a full page of 1,000 servers has some 4
+// MiB.
 const maxAnswer = 64 << 20
 
 // bounded ends answers that do not end.

@@ -17,9 +17,10 @@ func waited(ctx context.Context) error {
 	return &cloud.Error{Code: cloud.Unavailable, Message: "waited for another call until the time was up", Err: ctx.Err()}
 }
 
-// shared asks one question for many: who comes while a question is under way, or rests, shares the next one. Each gets an
-// answer to a question that began after it came, so that it sees what was there then. After each it rests cloud.RestTimes as long as the
-// answer took, for a cloud that is slow to answer has enough to do: machines that come one by one would ask one by one.
+// shared asks one question for many: who comes while a question is under way, or rests, shares the
+// next one. Each gets an answer to a question that began after it came, so that it sees what was
+// there then. After each it rests cloud.RestTimes as long as the answer took, for a cloud that is
+// slow to answer has enough to do: machines that come one by one would ask one by one.
 type shared[T any] struct {
 	// ask answers for all keys together.
 	ask func(ctx context.Context, keys []string) ([]T, error)
@@ -100,7 +101,8 @@ type creation struct {
 	began time.Time // when whose turn it is came
 
 	mu sync.Mutex
-	// open is until when a look may miss what a create has made, or will make; zero where there is none.
+	// open is until when a look may miss what a create has made, or will make; zero where there is
+	// none.
 	open time.Time
 }
 

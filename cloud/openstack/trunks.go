@@ -10,8 +10,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// A trunk is made of a port that is there already, once for each port, and Neutron tells of it with the port. So whoever finds the port knows of
-// the trunk, whatever crashed. Neutron takes a port apart from its trunk only while no server has it: before the server is made, and after it is
+// A trunk is made of a port that is there already, once for each port, and Neutron tells of it with
+// the port. So whoever finds the port knows of the trunk, whatever crashed. Neutron takes a port
+// apart from its trunk only while no server has it: before the server is made, and after it is
 // gone.
 
 // trunkID begins the ID of a trunk among a machine's resources; the rest is Neutron's.

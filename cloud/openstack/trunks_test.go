@@ -50,7 +50,8 @@ func TestTrunk(t *testing.T) {
 	}
 }
 
-// TestTrunkRefused: a machine that is refused leaves no trunk; and a Neutron without trunks is named.
+// TestTrunkRefused: a machine that is refused leaves no trunk; and a Neutron without trunks is
+// named.
 func TestTrunkRefused(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)

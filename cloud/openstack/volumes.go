@@ -15,9 +15,11 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Nova makes volumes with the server, and deletes them with it: so there is nothing of Cinder's that a crash of ours could leave behind. But Nova's
-// create can't say in which zone: a volume for which the machine does say that is made before the server, by a call of Cinder's, once the
-// first port is there, whose description says that there are volumes. Nova deletes that volume, too, and what it leaves the port leads to.
+// Nova makes volumes with the server, and deletes them with it: so there is nothing of Cinder's
+// that a crash of ours could leave behind. But Nova's create can't say in which zone: a volume for
+// which the machine does say that is made before the server, by a call of Cinder's, once the first
+// port is there, whose description says that there are volumes. Nova deletes that volume, too, and
+// what it leaves the port leads to.
 
 // disk is one of "block_device_mapping_v2" in Nova's API reference.
 type disk struct {
@@ -30,7 +32,8 @@ type disk struct {
 	DeleteOnTermination bool   `json:"delete_on_termination"`
 }
 
-// disksOf are the machine's: none where it has only the flavor's own. made are the IDs of those that are there already, by their index.
+// disksOf are the machine's: none where it has only the flavor's own. made are the IDs of those
+// that are there already, by their index.
 func disksOf(machine *infrav1.OpenStackMachine, image string, made map[int]string) []disk {
 	if machine.RootVolume == nil && len(machine.Volumes) == 0 {
 		return nil
@@ -48,7 +51,8 @@ func disksOf(machine *infrav1.OpenStackMachine, image string, made map[int]strin
 	return disks
 }
 
-// ownVolumes are those that Drover makes itself, by their index: 0 is the root volume's, the others follow. zone is the machine's.
+// ownVolumes are those that Drover makes itself, by their index: 0 is the root volume's, the others
+// follow. zone is the machine's.
 func ownVolumes(machine *infrav1.OpenStackMachine, zone string) map[int]newVolume {
 	own := map[int]newVolume{}
 	add := func(index int, v *infrav1.OpenStackVolume) {
@@ -94,7 +98,8 @@ type volume struct {
 
 const volumeIndex = "drover-volume"
 
-// adoptVolumes finds the machine's own, by their index. A machine whose first port is fresh has none.
+// adoptVolumes finds the machine's own, by their index. A machine whose first port is fresh has
+// none.
 func (d *driver) adoptVolumes(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, fresh bool) (map[int]volume, error) {
 	there, wanted := map[int]volume{}, ownVolumes(machine, "")
 	if fresh || len(wanted) == 0 {
@@ -117,8 +122,8 @@ func (d *driver) adoptVolumes(ctx context.Context, req cloud.Request, machine *i
 	return there, nil
 }
 
-// ensureVolumes makes what is missing in there, and returns nil once all can be used; and the zone of the machine's, where one of them must
-// be in it: a volume that an earlier attempt made decides.
+// ensureVolumes makes what is missing in there, and returns nil once all can be used; and the zone
+// of the machine's, where one of them must be in it: a volume that an earlier attempt made decides.
 func (d *driver) ensureVolumes(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, image string, there map[int]volume, mine *creation) (zone string, err error) {
 	zone = zoneOf(req)
 	for index, v := range there {
@@ -175,7 +180,8 @@ func (d *driver) createVolume(ctx context.Context, req cloud.Request, index int,
 	return answer.Made, err
 }
 
-// usable returns nil for a volume that a server can be made with. The states are those of "Volumes" in Cinder's API reference.
+// usable returns nil for a volume that a server can be made with. The states are those of "Volumes"
+// in Cinder's API reference.
 func (v *volume) usable() error {
 	switch v.Status {
 	case "available":

@@ -14,7 +14,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestVolumes: all disks go in the create, and with the server. Only a machine that names a type of volume needs the newer microversion.
+// TestVolumes: all disks go in the create, and with the server. Only a machine that names a type of
+// volume needs the newer microversion.
 func TestVolumes(t *testing.T) {
 	for name, test := range map[string]struct {
 		root    *infrav1.OpenStackVolume
@@ -100,7 +101,8 @@ func ownVolume(id, index, status string) volume {
 		Metadata: map[string]string{cloud.TagOwnership: "owner-1", volumeIndex: index}}
 }
 
-// TestOwnVolumes: volumes that say their zone are made before the server, which waits for them; they lead nowhere without a port that says so.
+// TestOwnVolumes: volumes that say their zone are made before the server, which waits for them;
+// they lead nowhere without a port that says so.
 func TestOwnVolumes(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -174,7 +176,8 @@ func TestOwnVolumesAsFound(t *testing.T) {
 	}
 }
 
-// TestOwnVolumesRefused: a quota of volumes is known at once, and nothing is left of the machine; and a cloud without Cinder is named.
+// TestOwnVolumesRefused: a quota of volumes is known at once, and nothing is left of the machine;
+// and a cloud without Cinder is named.
 func TestOwnVolumesRefused(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -193,7 +196,8 @@ func TestOwnVolumesRefused(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("no volumev3")))
 }
 
-// TestOwnVolumesGo: a port that leads to volumes is told of once they are gone. Who has none pays nothing.
+// TestOwnVolumesGo: a port that leads to volumes is told of once they are gone. Who has none pays
+// nothing.
 func TestOwnVolumesGo(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package registry is the one place that lists the clouds. It may import the drivers and package cloud, and nothing else
-// of ours; to add a cloud is to add its row here.
+// Package registry is the one place that lists the clouds. It may import the drivers and package
+// cloud, and nothing else of ours; to add a cloud is to add its row here.
 package registry
 
 import (
@@ -23,8 +23,9 @@ func Clouds() []cloud.Cloud {
 	}
 }
 
-// WithSimulated adds the simulated cloud, for those who try Drover out. endpoint is the operator's own, for accounts that
-// name none. It is not among Clouds, because an account of it sends a Secret to any endpoint that the account names.
+// WithSimulated adds the simulated cloud, for those who try Drover out. endpoint is the operator's
+// own, for accounts that name none. It is not among Clouds, because an account of it sends a Secret
+// to any endpoint that the account names.
 func WithSimulated(endpoint string) []cloud.Cloud {
 	return append(Clouds(), simulated.Cloud(endpoint))
 }

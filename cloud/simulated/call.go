@@ -19,8 +19,9 @@ import (
 // maxAnswer bounds what is read of an answer, in bytes: a full page is below 2 MiB.
 const maxAnswer = 16 << 20
 
-// call makes one attempt of one operation. (Go's transport repeats a POST only where nothing of it was sent.) Its errors
-// never repeat a body that is not the cloud's own words: it may be anybody's, and hold anything.
+// call makes one attempt of one operation. (Go's transport repeats a POST only where nothing of it
+// was sent.) Its errors never repeat a body that is not the cloud's own words: it may be anybody's,
+// and hold anything.
 func (d *driver) call(ctx context.Context, op string, class cloud.Class, in, out any) error {
 	ctx = cloud.WithOperation(ctx, op, class)
 	if err := ctx.Err(); err != nil {
@@ -69,7 +70,8 @@ func (d *driver) statusError(op string, resp *http.Response, answer []byte) erro
 	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, resp.Header)}
 }
 
-// refusal is the cause of an Error in the cloud's own words: the driver goes by code, and only what is clean is shown.
+// refusal is the cause of an Error in the cloud's own words: the driver goes by code, and only what
+// is clean is shown.
 type refusal struct{ code, shown string }
 
 func (r refusal) Error() string { return r.shown }
@@ -80,8 +82,8 @@ func refused(err error, code string) bool {
 	return errors.As(err, &r) && r.code == code
 }
 
-// toError maps the cloud's codes as they came: a short token may be a part of them. attempted is the operation, and the
-// resource where there is one.
+// toError maps the cloud's codes as they came: a short token may be a part of them. attempted is
+// the operation, and the resource where there is one.
 func (d *driver) toError(attempted string, e *wire.ErrorResponse, header http.Header) *cloud.Error {
 	code, shown := toCode(e.Code), d.secrets.Clean(e.Code, 64)
 	message := attempted + ": " + shown

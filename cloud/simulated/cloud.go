@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulated is the driver of the simulated cloud: it turns requests into calls of the wire API and answers into
-// resources. It knows no Kubernetes client, and never imports the simulator, which is a process of its own.
+// Package simulated is the driver of the simulated cloud: it turns requests into calls of the wire
+// API and answers into resources. It knows no Kubernetes client, and never imports the simulator,
+// which is a process of its own.
 package simulated
 
 import (
@@ -31,7 +32,7 @@ const (
 )
 
 // union is the cloud's member in those of CloudAccount and CloudMachine.
-var union = cloud.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{
+var union = driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{
 	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return a.Simulated },
 	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return m.Simulated },
 	CheckAccount: validateAccount,
@@ -50,7 +51,7 @@ func Cloud(endpoint string) cloud.Cloud {
 			Read:   cloud.Limit{PerSecond: 20, Burst: 100},
 		},
 		Traits:        cloud.Traits{ReadLag: 10 * time.Second},
-		CheckUserData: cloud.MaxUserData(wire.MaxUserData),
+		CheckUserData: driverkit.MaxUserData(wire.MaxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxBatch},
 		ProviderID: func(*infrav1.CloudAccountSpec) string {
 			return providerID("{{ v1.availability_zone }}", "{{ v1.instance_id }}")
@@ -99,7 +100,8 @@ func endpointFault(endpoint string) string {
 	return ""
 }
 
-// newDriver makes an account's driver. operator is the operator's own endpoint, for accounts that name none.
+// newDriver makes an account's driver. operator is the operator's own endpoint, for accounts that
+// name none.
 func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.Simulated == nil {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe a simulated cloud")
@@ -147,7 +149,8 @@ func (d *driver) FailureDomains(_ context.Context, fields *infrav1.CloudMachineF
 	return []string{machine.Zone}, nil
 }
 
-// tokenOf finds the bearer token: the Secret's, or for ambient credentials the operator's from the environment.
+// tokenOf finds the bearer token: the Secret's, or for ambient credentials the operator's from the
+// environment.
 func tokenOf(credentials map[string][]byte) (string, error) {
 	token, from := string(credentials[tokenKey]), "the credentials Secret's key \""+tokenKey+"\""
 	if credentials == nil {

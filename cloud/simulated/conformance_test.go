@@ -18,7 +18,8 @@ import (
 
 const otherSecret = "marked-token-of-another-customer"
 
-// TestConformance runs the suite over real HTTP: against a cloud that reads its own writes, and against one that lags.
+// TestConformance runs the suite over real HTTP: against a cloud that reads its own writes, and
+// against one that lags.
 func TestConformance(t *testing.T) {
 	t.Run("consistent", func(t *testing.T) { conform(t, 0, 250) })
 	t.Run("lagging", func(t *testing.T) { conform(t, 300*time.Millisecond, 50) })

@@ -117,7 +117,8 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	return d.describe(ctx, wire.DescribeRequest{Region: d.region, TagKey: cloud.TagOwnership})
 }
 
-// Describe asks by token alone: an instance that a ProviderID names and that carries the Reference's tags carries its token.
+// Describe asks by token alone: an instance that a ProviderID names and that carries the
+// Reference's tags carries its token.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
 	tokens := make([]string, 0, len(refs))
 	for _, ref := range refs {
@@ -169,7 +170,8 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 	return errs
 }
 
-// remove sends one batch of those resources that which names, and files the errors under the same indices.
+// remove sends one batch of those resources that which names, and files the errors under the same
+// indices.
 func (d *driver) remove(ctx context.Context, op string, resources []cloud.Resource, which []int, errs []error) {
 	if len(which) == 0 {
 		return

@@ -15,7 +15,8 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 )
 
-// TestPlace: each customer of a simulated cloud has a place of their own, which stays, and is told by the one call of Probe.
+// TestPlace: each customer of a simulated cloud has a place of their own, which stays, and is told
+// by the one call of Probe.
 func TestPlace(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -53,8 +54,8 @@ func TestNoPlace(t *testing.T) {
 	}
 }
 
-// TestShortToken: a token that is a part of the cloud's own words changes nothing of what follows from them, and is not shown,
-// nor by who unwraps the error.
+// TestShortToken: a token that is a part of the cloud's own words changes nothing of what follows
+// from them, and is not shown, nor by who unwraps the error.
 func TestShortToken(t *testing.T) {
 	t.Parallel()
 	const short = "Limit"

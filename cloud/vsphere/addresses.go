@@ -39,8 +39,9 @@ func (c choice) has(a netip.Addr) bool {
 	return !excluded && !a.IsLinkLocalUnicast() && !a.IsLoopback()
 }
 
-// addresses are what VMware Tools tell of the VM's own adapters (a node has many more, of its pods, which have no device),
-// and the name that the machine was given: that the guest tells another one gives it no right to a certificate for it.
+// addresses are what VMware Tools tell of the VM's own adapters (a node has many more, of its pods,
+// which have no device), and the name that the machine was given: that the guest tells another one
+// gives it no right to a certificate for it.
 func (m vm) addresses(chosen choice) []clusterv1.MachineAddress {
 	var first, others []clusterv1.MachineAddress
 	nics, _ := m.properties["guest.net"].(types.ArrayOfGuestNicInfo)

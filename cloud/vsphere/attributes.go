@@ -21,14 +21,16 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// settled are the VMs that have what they are given when they are there: tags, or custom attributes. The listing that finds new ones sees to
-// all of them at once. A new process begins with none: what a VM has already may be given to it again.
+// settled are the VMs that have what they are given when they are there: tags, or custom
+// attributes. The listing that finds new ones sees to all of them at once. A new process begins
+// with none: what a VM has already may be given to it again.
 type settled struct {
 	mu  sync.Mutex
 	all map[types.ManagedObjectReference]bool
 }
 
-// waiting returns the VMs that run, have the option and are not settled, and forgets VMs that are gone.
+// waiting returns the VMs that run, have the option and are not settled, and forgets VMs that are
+// gone.
 func (s *settled) waiting(vms []vm, key string) (waiting []vm) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,7 +69,8 @@ func (p *plan) marks() (all []types.BaseOptionValue, err error) {
 	return all, nil
 }
 
-// attributeKeys are the values that a machine's fields have for custom attributes, by vCenter's keys.
+// attributeKeys are the values that a machine's fields have for custom attributes, by vCenter's
+// keys.
 func (s *session) attributeKeys(ctx context.Context, page int32, wanted []infrav1.VSphereAttribute) (map[string]string, error) {
 	if len(wanted) == 0 {
 		return nil, nil
@@ -96,8 +99,9 @@ func (s *session) attributeKeys(ctx context.Context, page int32, wanted []infrav
 	return values, nil
 }
 
-// setAttributes sets what the VMs lack, by one call for each value, and leaves the rest to the next listing when there are many. What stands against
-// it is shown with the machines and tried again; the error is that the session has ended.
+// setAttributes sets what the VMs lack, by one call for each value, and leaves the rest to the next
+// listing when there are many. What stands against it is shown with the machines and tried again;
+// the error is that the session has ended.
 func (d *driver) setAttributes(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) error {
 	waiting := d.noted.waiting(vms, optionAttributes)
 	waiting = waiting[:min(len(waiting), maxBatch)]

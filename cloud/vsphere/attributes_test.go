@@ -50,7 +50,8 @@ func withAttributes(pairs ...string) func(*infrav1.VSphereMachine) {
 	}
 }
 
-// TestAttributes: machines get their custom attributes, also from a manager that did not make them, and what they have already is not set again.
+// TestAttributes: machines get their custom attributes, also from a manager that did not make them,
+// and what they have already is not set again.
 func TestAttributes(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -103,7 +104,8 @@ func TestManyAttributes(t *testing.T) {
 	}
 }
 
-// TestAttributesThatFail: what stands against one machine's is shown with it alone, spoils no listing and holds no other machine up.
+// TestAttributesThatFail: what stands against one machine's is shown with it alone, spoils no
+// listing and holds no other machine up.
 func TestAttributesThatFail(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)

@@ -23,15 +23,17 @@ const maxRefusal = 64 << 10
 // errNoSession is the cause of a refusal by the Automation API, which knows the session no more.
 var errNoSession = errors.New("no session")
 
-// automation is an account's session of vCenter's other API, the vSphere Automation API (REST), which has content libraries and tags. It takes
-// no session of SOAP's. It is made when something first needs it, shared by all callers, and ends as the other one does.
+// automation is an account's session of vCenter's other API, the vSphere Automation API (REST),
+// which has content libraries and tags. It takes no session of SOAP's. It is made when something
+// first needs it, shared by all callers, and ends as the other one does.
 type automation struct {
 	turn    chan struct{} // held while the session is made
 	mu      sync.Mutex
 	current *rest.Client
 }
 
-// automate runs f, which is one call, in the session of the Automation API. A session that vCenter knows no more is made anew, once.
+// automate runs f, which is one call, in the session of the Automation API. A session that vCenter
+// knows no more is made anew, once.
 func (v *vcenter) automate(ctx context.Context, operation string, class cloud.Class, f func(context.Context, *rest.Client) error) error {
 	for again := false; ; again = true {
 		if err := ctx.Err(); err != nil {
@@ -51,7 +53,8 @@ func (v *vcenter) automate(ctx context.Context, operation string, class cloud.Cl
 	}
 }
 
-// automated returns the session, made if there is none. Credentials that either API has refused are not tried again at once.
+// automated returns the session, made if there is none. Credentials that either API has refused are
+// not tried again at once.
 func (v *vcenter) automated(ctx context.Context) (*rest.Client, error) {
 	select {
 	case v.automation.turn <- struct{}{}:
@@ -126,7 +129,8 @@ func (v *vcenter) refusal(operation string, resp *http.Response) error {
 	return e
 }
 
-// codeOfRefusal says what an error means, by the name that the Automation API has for it (com.vmware.vapi.std.errors); "" for another name.
+// codeOfRefusal says what an error means, by the name that the Automation API has for it
+// (com.vmware.vapi.std.errors); "" for another name.
 func codeOfRefusal(name string) cloud.Code {
 	switch name {
 	case "unauthenticated", "unauthorized":
@@ -145,7 +149,8 @@ func codeOfRefusal(name string) cloud.Code {
 	return ""
 }
 
-// codeOfStatus says what a status means that comes without such a name; "" where it is the same as with SOAP.
+// codeOfStatus says what a status means that comes without such a name; "" where it is the same as
+// with SOAP.
 func codeOfStatus(status int) cloud.Code {
 	switch status {
 	case http.StatusUnauthorized:

@@ -19,9 +19,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// clones are the machines between the call that clones them and the inventory. A task tells only its template and not
-// what it makes: whose it is, is known to the process that began it. What an earlier process began, and what was begun by a
-// call whose answer was lost, is suspected of being a machine's that may have been sent, until it ends.
+// clones are the machines between the call that clones them and the inventory. A task tells only
+// its template and not what it makes: whose it is, is known to the process that began it. What an
+// earlier process began, and what was begun by a call whose answer was lost, is suspected of being
+// a machine's that may have been sent, until it ends.
 type clones struct {
 	most int // that may run at once; 0: any number
 
@@ -29,7 +30,8 @@ type clones struct {
 	asking map[string]bool // an Ensure is under way; true: it may clone
 	tasks  map[string]*clone
 	looked time.Time // when all tasks were last asked for
-	// lost are the machines whose clone call got no answer, with the tasks that may be theirs; nil before they were looked for.
+	// lost are the machines whose clone call got no answer, with the tasks that may be theirs; nil
+	// before they were looked for.
 	lost map[string]map[types.ManagedObjectReference]bool
 	// settled is true once no clone of an earlier process runs.
 	settled bool
@@ -58,7 +60,8 @@ func (c *clones) begin(id string) bool {
 	return true
 }
 
-// admit tells whether the machine may be cloned now. One whose clone may run already is not held up.
+// admit tells whether the machine may be cloned now. One whose clone may run already is not held
+// up.
 func (c *clones) admit(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,7 +84,8 @@ func (c *clones) admit(id string) bool {
 	return c.asking[id]
 }
 
-// due is how long it is until the tasks should be looked at again; 0 makes it the caller's to do so.
+// due is how long it is until the tasks should be looked at again; 0 makes it the caller's to do
+// so.
 func (c *clones) due(pace time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +182,8 @@ func (c *clones) running(ids []string) map[types.ManagedObjectReference]string {
 	return tasks
 }
 
-// ask reads how far the clones are, and returns the machines that are still being made, or could not be.
+// ask reads how far the clones are, and returns the machines that are still being made, or could
+// not be.
 func (c *clones) ask(ctx context.Context, s *session, page int32, ids []string) (map[string]cloud.Resource, error) {
 	if ids == nil {
 		c.mu.Lock()
@@ -231,8 +236,8 @@ func (v *vcenter) taskError(attempted string, task vm) *cloud.Error {
 	return v.faultError(attempted, f.Fault, f.LocalizedMessage)
 }
 
-// suspect returns an error as long as a clone runs that may be the machine's: of the session's own user, or of one of these
-// templates; nil: of any.
+// suspect returns an error as long as a clone runs that may be the machine's: of the session's own
+// user, or of one of these templates; nil: of any.
 func (c *clones) suspect(ctx context.Context, s *session, page int32, id string, templates map[types.ManagedObjectReference]bool) error {
 	c.mu.Lock()
 	_, lost := c.lost[id]
@@ -321,7 +326,8 @@ func (s *session) cloning(ctx context.Context, page int32) (map[types.ManagedObj
 	return running, nil
 }
 
-// Ensure looks for the machine as a VM, as a clone under way and as one that may be its, and only then clones its template.
+// Ensure looks for the machine as a VM, as a clone under way and as one that may be its, and only
+// then clones its template.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Resource, err error) {
 	if req.Spec == nil || req.Spec.VSphere == nil {
 		return made, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a VM of vSphere")
@@ -350,8 +356,8 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Reso
 	return made, err
 }
 
-// room returns *cloud.Queued while as many clones run as may. That some have ended is learned from the listings or the stream; where nothing has
-// asked for it lately, it is asked for here.
+// room returns *cloud.Queued while as many clones run as may. That some have ended is learned from
+// the listings or the stream; where nothing has asked for it lately, it is asked for here.
 func (d *driver) room(ctx context.Context, s *session, id string) error {
 	if d.clones.admit(id) {
 		return nil
@@ -404,7 +410,8 @@ func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id
 	return &d.merge(vms, pending)[0], nil
 }
 
-// mayClone returns an error as long as an earlier create of the machine may have made a VM, or make one.
+// mayClone returns an error as long as an earlier create of the machine may have made a VM, or make
+// one.
 func (d *driver) mayClone(ctx context.Context, s *session, req cloud.Request, id string) error {
 	if req.MaybeSent {
 		if err := d.proveAbsent(ctx, s, []string{id}); err != nil {
@@ -430,8 +437,8 @@ func names(vms []vm) string {
 	return strings.Join(all, ", ")
 }
 
-// clone begins to make the machine. It is complete in one call: its UUIDs, whose it is, its user data, and that it is
-// switched on.
+// clone begins to make the machine. It is complete in one call: its UUIDs, whose it is, its user
+// data, and that it is switched on.
 func (d *driver) clone(ctx context.Context, s *session, req cloud.Request, id string) (*cloud.Resource, error) {
 	p, err := d.plan(ctx, s, req.Spec.VSphere, req.FailureDomain)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-// TestCrash: between the clone's call and the inventory, neither a manager that is new nor one that got no answer loses the
-// machine or makes a second one.
+// TestCrash: between the clone's call and the inventory, neither a manager that is new nor one that
+// got no answer loses the machine or makes a second one.
 func TestCrash(t *testing.T) {
 	lost := func(v *vcsim) {
 		v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
@@ -89,8 +89,9 @@ func TestCloneOfOthers(t *testing.T) {
 	g.Expect(calls).To(Equal(map[string]int{"FindAllByUuid": 2, "CloneVM_Task": 1}), "what a machine costs to make")
 }
 
-// TestCloneBeforeRestart: what was cloned before this manager logged in holds up the machines that it may be, and no others: those
-// whose create was never sent, and where neither user nor template is ours.
+// TestCloneBeforeRestart: what was cloned before this manager logged in holds up the machines that
+// it may be, and no others: those whose create was never sent, and where neither user nor template
+// is ours.
 func TestCloneBeforeRestart(t *testing.T) {
 	for name, test := range map[string]struct {
 		user      string
@@ -125,7 +126,8 @@ func TestCloneBeforeRestart(t *testing.T) {
 	}
 }
 
-// TestCloneForgotten: what a listing learns of a clone while a create looks at it neither fails the create nor hides a newer clone.
+// TestCloneForgotten: what a listing learns of a clone while a create looks at it neither fails the
+// create nor hides a newer clone.
 func TestCloneForgotten(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -202,7 +204,8 @@ func TestPending(t *testing.T) {
 	g.Expect(v.with(cloud.TagToken, req.Token)[0].Config.Uuid).To(Equal(identityOf(req.Token)))
 }
 
-// TestDuplicates: vcsim takes one UUID twice. Two VMs of one machine stop it, and a person's copy is none of ours.
+// TestDuplicates: vcsim takes one UUID twice. Two VMs of one machine stop it, and a person's copy
+// is none of ours.
 func TestDuplicates(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -248,7 +251,8 @@ func TestDuplicates(t *testing.T) {
 	g.Expect(v.vms()).To(ContainElement(HaveField("Name", "untagged")), "nor deleted")
 }
 
-// TestNameTaken: a foreign VM of the same name stays as it is, and the task's fault is told by every method.
+// TestNameTaken: a foreign VM of the same name stays as it is, and the task's fault is told by
+// every method.
 func TestNameTaken(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 2)
@@ -294,7 +298,8 @@ func TestReplacedTemplate(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// TestSession: many callers share one login, also a new one after vCenter has ended the session, with all that belonged to it.
+// TestSession: many callers share one login, also a new one after vCenter has ended the session,
+// with all that belonged to it.
 func TestSession(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -356,7 +361,8 @@ func (v *vcsim) endSessions(t testing.TB) {
 	}
 }
 
-// TestRefusedLogin: wrong credentials are tried once and not by every machine, for vCenter locks its users out.
+// TestRefusedLogin: wrong credentials are tried once and not by every machine, for vCenter locks
+// its users out.
 func TestRefusedLogin(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)

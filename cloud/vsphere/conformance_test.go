@@ -55,7 +55,8 @@ func TestConformance(t *testing.T) {
 		},
 		Machines: 60,
 		Calls: conformance.Calls{
-			// A new driver logs in (content, login, datacenter, view) and resolves names before its first clone.
+			// A new driver logs in (content, login, datacenter, view) and resolves names before its
+			// first clone.
 			Probe: 5, Create: 16, Again: 3, Offering: 6,
 			// Each listing looks at all VMs and then at ours, and before at the clones under way.
 			List: 3, Describe: 4, Page: page,

@@ -19,8 +19,8 @@ import (
 // softPrefix begins the option of a machine whose power is never cut.
 const softPrefix = "soft "
 
-// removals remember what a deletion has begun, by the resource's ID. After a restart of the manager a guest has its time to
-// shut down again.
+// removals remember what a deletion has begun, by the resource's ID. After a restart of the manager
+// a guest has its time to shut down again.
 type removals struct {
 	mu   sync.Mutex
 	byID map[string]removal
@@ -52,8 +52,8 @@ func (r *removals) forget(id string) {
 	delete(r.byID, id)
 }
 
-// Delete looks at all the VMs in one read, and moves each one step on: off, without the disks that are not its own, gone. A
-// clone under way is called off.
+// Delete looks at all the VMs in one read, and moves each one step on: off, without the disks that
+// are not its own, gone. A clone under way is called off.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
 	if len(resources) == 0 {
@@ -90,7 +90,8 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 	return errs
 }
 
-// failedRemovals reads how the steps ended that were begun before, and returns those that failed, by the resource's ID.
+// failedRemovals reads how the steps ended that were begun before, and returns those that failed,
+// by the resource's ID.
 func (d *driver) failedRemovals(ctx context.Context, s *session, resources []cloud.Resource) (map[string]error, error) {
 	of := map[types.ManagedObjectReference]string{}
 	for _, r := range resources {
@@ -135,7 +136,8 @@ func (d *driver) deleteOne(ctx context.Context, s *session, r cloud.Resource, vm
 	return err
 }
 
-// callOff ends a clone that has made no VM yet. What it has made nevertheless carries the machine's tags and is found.
+// callOff ends a clone that has made no VM yet. What it has made nevertheless carries the machine's
+// tags and is found.
 func (d *driver) callOff(ctx context.Context, s *session, id string) error {
 	k := d.clones.task(id)
 	switch {
@@ -152,7 +154,8 @@ func (d *driver) callOff(ctx context.Context, s *session, id string) error {
 	return err
 }
 
-// isState tells that an operation came too late or too early: what it was for is in another state already.
+// isState tells that an operation came too late or too early: what it was for is in another state
+// already.
 func isState(err error) bool {
 	return faulted[types.BaseInvalidState](err) || faulted[*types.TaskInProgress](err)
 }
@@ -181,7 +184,8 @@ func (d *driver) step(ctx context.Context, s *session, m vm, was removal) (now r
 	return now, err
 }
 
-// remove switches a VM off, takes away the disks that are not its own, or destroys it, whichever is next.
+// remove switches a VM off, takes away the disks that are not its own, or destroys it, whichever is
+// next.
 func (d *driver) remove(ctx context.Context, s *session, m vm) (task types.ManagedObjectReference, err error) {
 	disks := foreignDisks(m)
 	switch {
@@ -206,8 +210,8 @@ func (d *driver) remove(ctx context.Context, s *session, m vm) (task types.Manag
 	return answer.Returnval, nil
 }
 
-// patience is how long the guest has to shut down by itself, 0 for none; soft says that it is asked again after that, and its power
-// never cut. A guest that does not run can't be asked.
+// patience is how long the guest has to shut down by itself, 0 for none; soft says that it is asked
+// again after that, and its power never cut. A guest that does not run can't be asked.
 func (m vm) patience() (patience time.Duration, soft bool) {
 	text, soft := strings.CutPrefix(m.text(option(optionPowerOff)), softPrefix)
 	patience, err := time.ParseDuration(text)
@@ -217,8 +221,8 @@ func (m vm) patience() (patience time.Duration, soft bool) {
 	return patience, soft
 }
 
-// foreignDisks detaches what a CSI driver attached: first-class disks, which live by themselves, and which vCenter would
-// destroy together with the VM.
+// foreignDisks detaches what a CSI driver attached: first-class disks, which live by themselves,
+// and which vCenter would destroy together with the VM.
 func foreignDisks(m vm) []types.BaseVirtualDeviceConfigSpec {
 	var all []types.BaseVirtualDeviceConfigSpec
 	devices, _ := m.properties["config.hardware.device"].(types.ArrayOfVirtualDevice)

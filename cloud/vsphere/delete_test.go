@@ -99,7 +99,8 @@ func TestDeleteSoftWithoutTools(t *testing.T) {
 	x.wantGone()
 }
 
-// TestDeleteOnlySoft: a guest that does not shut down is asked again, and its power is never cut; that nobody hears it is told.
+// TestDeleteOnlySoft: a guest that does not shut down is asked again, and its power is never cut;
+// that nobody hears it is told.
 func TestDeleteOnlySoft(t *testing.T) {
 	x := newDeleting(t, trySoft, func(m *infrav1.VSphereMachine) { m.PowerOffMode = infrav1.VSpherePowerOffSoft })
 	undo := x.v.refuse("ShutdownGuest", &types.ToolsUnavailable{})
@@ -123,7 +124,8 @@ func TestDeleteOnlySoft(t *testing.T) {
 	x.wantGone()
 }
 
-// TestDeleteKeepsClaims: a first-class disk, which a CSI driver attached, is detached and outlives the VM.
+// TestDeleteKeepsClaims: a first-class disk, which a CSI driver attached, is detached and outlives
+// the VM.
 func TestDeleteKeepsClaims(t *testing.T) {
 	x := newDeleting(t)
 	m := x.vm()
@@ -146,7 +148,8 @@ func TestDeleteKeepsClaims(t *testing.T) {
 	x.Expect(file).To(BeARegularFile())
 }
 
-// TestDeleteDuringClone: the clone is called off; what it made nevertheless, as vcsim's does, is found and deleted.
+// TestDeleteDuringClone: the clone is called off; what it made nevertheless, as vcsim's does, is
+// found and deleted.
 func TestDeleteDuringClone(t *testing.T) {
 	x := &deleting{WithT: NewWithT(t), t: t, v: start(t)}
 	release := x.v.hold(t)
@@ -193,8 +196,8 @@ func TestDeleteForeign(t *testing.T) {
 	x.Expect(x.vm().Runtime.PowerState).To(Equal(types.VirtualMachinePowerStatePoweredOn))
 }
 
-// TestDeleteMany: a deletion of many reads the VMs that it deletes, and never all those of the datacenter; a live read that finds them
-// gone asks once what the user may see.
+// TestDeleteMany: a deletion of many reads the VMs that it deletes, and never all those of the
+// datacenter; a live read that finds them gone asks once what the user may see.
 func TestDeleteMany(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 120)

@@ -22,8 +22,8 @@ import (
 // maxWords is how many bytes of vCenter's words for one thing are shown.
 const maxWords = 512
 
-// codeOf says what a fault means, by the vSphere Web Services API reference. Many faults are kinds of others: an interface
-// here stands for a fault and all its kinds, so the narrow ones come first.
+// codeOf says what a fault means, by the vSphere Web Services API reference. Many faults are kinds
+// of others: an interface here stands for a fault and all its kinds, so the narrow ones come first.
 func codeOf(f types.BaseMethodFault) cloud.Code {
 	switch f.(type) {
 	case types.BaseInvalidLogin, types.BaseNoPermission: // NotAuthenticated and PasswordExpired are kinds of these
@@ -56,7 +56,8 @@ func nameOf(f types.BaseMethodFault) string {
 	return reflect.Indirect(reflect.ValueOf(f)).Type().Name()
 }
 
-// faulted tells whether vCenter answered with this fault, or for an interface with one of its kinds.
+// faulted tells whether vCenter answered with this fault, or for an interface with one of its
+// kinds.
 func faulted[T any](err error) bool {
 	var f vimFault
 	if !errors.As(err, &f) {
@@ -92,8 +93,8 @@ func (v *vcenter) faultError(attempted string, f types.BaseMethodFault, words st
 	return e
 }
 
-// callError types what came of a call that was not answered as asked. Of an answer that is not vCenter's nothing is shown:
-// it may be anybody's, and hold anything.
+// callError types what came of a call that was not answered as asked. Of an answer that is not
+// vCenter's nothing is shown: it may be anybody's, and hold anything.
 func (v *vcenter) callError(operation string, err error) error {
 	var own *cloud.Error
 	var queued *cloud.Queued

@@ -28,7 +28,8 @@ var faults = map[cloud.Code][]types.BaseMethodFault{
 	cloud.Unknown:       {&types.SystemErrorFault{Reason: "why"}},
 }
 
-// TestFaultsOfCalls: vcsim answers a clone's call with each fault, over the wire, and nothing is made.
+// TestFaultsOfCalls: vcsim answers a clone's call with each fault, over the wire, and nothing is
+// made.
 func TestFaultsOfCalls(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -51,8 +52,8 @@ func TestFaultsOfCalls(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// TestFaultsOfTasks: a clone that begins and fails is Failed as long as it is remembered, then told by the next attempt, and the one
-// after that is free to succeed.
+// TestFaultsOfTasks: a clone that begins and fails is Failed as long as it is remembered, then told
+// by the next attempt, and the one after that is free to succeed.
 func TestFaultsOfTasks(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -75,8 +76,9 @@ func TestFaultsOfTasks(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(HaveLen(1))
 }
 
-// TestFleet: 300 machines, 20 at a time, through the end of a session, cost two logins and at most four calls each, all listings and
-// look-ups included. Then they cost nothing by themselves: a listing is two reads, whatever their number.
+// TestFleet: 300 machines, 20 at a time, through the end of a session, cost two logins and at most
+// four calls each, all listings and look-ups included. Then they cost nothing by themselves: a
+// listing is two reads, whatever their number.
 func TestFleet(t *testing.T) {
 	const machines, atOnce = 300, 20
 	g := NewWithT(t)
@@ -184,9 +186,10 @@ func (l *life) lead(d *driver) error {
 	return fmt.Errorf("the machine does not go")
 }
 
-// TestCrashAtEveryCall: a manager dies at its first call, before vCenter got it and after, the next one at its second call, and so on
-// through the life of a machine from a content library, with a tag and an attribute. The manager after it finds the machine or makes it, makes no
-// second one, gives it what it lacks, and leaves nothing.
+// TestCrashAtEveryCall: a manager dies at its first call, before vCenter got it and after, the next
+// one at its second call, and so on through the life of a machine from a content library, with a
+// tag and an attribute. The manager after it finds the machine or makes it, makes no second one,
+// gives it what it lacks, and leaves nothing.
 func TestCrashAtEveryCall(t *testing.T) {
 	v := start(t)
 	v.keep(t, "images", "ubuntu", library.ItemTypeVMTX)

@@ -18,7 +18,8 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// connected is an account as the manager has it, with its limiter, and with its loops until the test ends.
+// connected is an account as the manager has it, with its limiter, and with its loops until the
+// test ends.
 func (v *vcsim) connected(t testing.TB) *fleet.Account {
 	t.Helper()
 	row := Cloud()
@@ -51,7 +52,8 @@ func (v *vcsim) connected(t testing.TB) *fleet.Account {
 	return a
 }
 
-// manage makes machines, all at the same time, as the controllers do: each comes back when it was told to.
+// manage makes machines, all at the same time, as the controllers do: each comes back when it was
+// told to.
 func manage(t testing.TB, a *fleet.Account, machines int, made func(cloud.Reference)) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -79,7 +81,8 @@ func manage(t testing.TB, a *fleet.Account, machines int, made func(cloud.Refere
 	}
 }
 
-// work is vCenter's: it ends the clones that run, one after the other, when there are as many as may be, or no more come. It returns the most that ran at once.
+// work is vCenter's: it ends the clones that run, one after the other, when there are as many as
+// may be, or no more come. It returns the most that ran at once.
 func (v *vcsim) work(ctx context.Context, template *heldVM, most int) (ran int) {
 	const calm = 3 * time.Second
 	for before, since := 0, time.Now(); ctx.Err() == nil; {
@@ -104,8 +107,9 @@ func (v *vcsim) work(ctx context.Context, template *heldVM, most int) (ran int) 
 	return ran
 }
 
-// TestClonesAtOnce: of 100 machines that are asked for at once, as many are cloned at a time as the account's limit says, and who waits costs
-// no call. Seen to fail without the bound: of 300, 246 ran at once.
+// TestClonesAtOnce: of 100 machines that are asked for at once, as many are cloned at a time as the
+// account's limit says, and who waits costs no call. Seen to fail without the bound: of 300, 246
+// ran at once.
 func TestClonesAtOnce(t *testing.T) {
 	const machines, atOnce = 100, 20
 	g := NewWithT(t)
@@ -129,9 +133,10 @@ func TestClonesAtOnce(t *testing.T) {
 	t.Logf("calls: %v", calls)
 }
 
-// TestFollowedFleet: machines that come while the account is followed cost three calls each, and six at most for all together each time it is looked
-// at what has changed; so that 300, at the rate and the pace that Drover has by itself, cost at most four calls each. Then they cost the one call that
-// stays open. Seen to fail when the VMs that had changed were read one by one.
+// TestFollowedFleet: machines that come while the account is followed cost three calls each, and
+// six at most for all together each time it is looked at what has changed; so that 300, at the rate
+// and the pace that Drover has by itself, cost at most four calls each. Then they cost the one call
+// that stays open. Seen to fail when the VMs that had changed were read one by one.
 func TestFollowedFleet(t *testing.T) {
 	const machines, look, first = 40, 6, 25
 	const pace = 3 * time.Second

@@ -18,25 +18,27 @@ import (
 )
 
 const (
-	// idleWait is how long vCenter keeps a call that it has nothing to answer to: well below what proxies and firewalls between cut
-	// off. A clone that fails before it has made a VM changes none, and may wait so long for being noticed.
+	// idleWait is how long vCenter keeps a call that it has nothing to answer to: well below what
+	// proxies and firewalls between cut off. A clone that fails before it has made a VM changes
+	// none, and may wait so long for being noticed.
 	idleWait = 30 * time.Second
 	// answerTime is what the answer may take beyond that.
 	answerTime = 30 * time.Second
-	// longestGap is after how long without a word what was told is told anew, all of it: the account may have been listed meanwhile.
+	// longestGap is after how long without a word what was told is told anew, all of it: the
+	// account may have been listed meanwhile.
 	longestGap = 2 * time.Minute
 	// tryAgain is how often a rule of DRS that can't be set is tried while no machine changes.
 	tryAgain = time.Minute
 )
 
-// watchedProperties tell that a VM may have become, or ceased to be, something else as a machine. The version changes with
-// every change of the configuration, which holds the tags.
+// watchedProperties tell that a VM may have become, or ceased to be, something else as a machine.
+// The version changes with every change of the configuration, which holds the tags.
 func watchedProperties() []string {
 	return []string{"config.changeVersion", "config.instanceUuid", "config.uuid", "runtime.powerState", "guest.net"}
 }
 
-// stream tells of the machines' changes. vCenter says only which VMs changed; what they are is read, so that it is judged as a listing
-// would, with the clones under way and the groups.
+// stream tells of the machines' changes. vCenter says only which VMs changed; what they are is
+// read, so that it is judged as a listing would, with the clones under way and the groups.
 type stream struct {
 	*driver
 	s         *session
@@ -52,11 +54,13 @@ type stream struct {
 	judged  time.Time                           // when what was read was last judged
 }
 
-// news are the VMs that vCenter names: true for those to be looked at, false for those that left the datacenter.
+// news are the VMs that vCenter names: true for those to be looked at, false for those that left
+// the datacenter.
 type news map[types.ManagedObjectReference]bool
 
-// Follow has vCenter's PropertyCollector tell of the VMs in the session's view. A session or a collector that vCenter knows no more is
-// made anew, once it has served, and then everything is told anew.
+// Follow has vCenter's PropertyCollector tell of the VMs in the session's view. A session or a
+// collector that vCenter knows no more is made anew, once it has served, and then everything is
+// told anew.
 func (d *driver) Follow(ctx context.Context, tell func(cloud.Change)) error {
 	for {
 		served := false
@@ -94,7 +98,8 @@ func (f *stream) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// A clone changes its VM many times in few seconds. The first change is told at once, and those that follow it together.
+		// A clone changes its VM many times in few seconds. The first change is told at once, and
+		// those that follow it together.
 		if err := until(ctx, began.Add(f.pace)); err != nil {
 			return err
 		}
@@ -113,7 +118,8 @@ func until(ctx context.Context, at time.Time) error {
 	}
 }
 
-// open makes a collector of the stream's own, for others' waiting would end this one's, and tells everything.
+// open makes a collector of the stream's own, for others' waiting would end this one's, and tells
+// everything.
 func (f *stream) open(ctx context.Context) error {
 	if f.s.collector.Value != "" { // an earlier stream's in this session, which ended when no call could be made any more
 		_, err := methods.DestroyPropertyCollector(ctx, f.s, &types.DestroyPropertyCollector{This: f.s.collector})
@@ -160,7 +166,8 @@ func (f *stream) tellAll(ctx context.Context) error {
 	return nil
 }
 
-// tellChanges tells what each machine is that is not what was told of it, and then that nothing else has changed.
+// tellChanges tells what each machine is that is not what was told of it, and then that nothing
+// else has changed.
 func (f *stream) tellChanges(ctx context.Context, at time.Time, changed news) error {
 	if err := f.read(ctx, changed); err != nil {
 		return err
@@ -224,7 +231,8 @@ func (f *stream) ended(pending map[string]cloud.Resource) bool {
 	return false
 }
 
-// patience is how long vCenter may have nothing to tell: while clones are under way, whose end is asked for, no longer than a pace.
+// patience is how long vCenter may have nothing to tell: while clones are under way, whose end is
+// asked for, no longer than a pace.
 func (f *stream) patience() time.Duration {
 	if len(f.clones.running(nil)) > 0 {
 		return min(f.pace, f.idle)
@@ -232,7 +240,8 @@ func (f *stream) patience() time.Duration {
 	return f.idle
 }
 
-// read looks at the VMs that changed. One that is no machine any more, or proven to be gone, is forgotten.
+// read looks at the VMs that changed. One that is no machine any more, or proven to be gone, is
+// forgotten.
 func (f *stream) read(ctx context.Context, changed news) error {
 	var refs []types.ManagedObjectReference
 	seen := f.seen.all()
@@ -260,7 +269,8 @@ func (f *stream) read(ctx context.Context, changed news) error {
 	return nil
 }
 
-// next waits for news, and returns what there is of them, all parts; nothing when nothing changed in that time.
+// next waits for news, and returns what there is of them, all parts; nothing when nothing changed
+// in that time.
 func (f *stream) next(ctx context.Context, patience time.Duration) (news, error) {
 	all := news{}
 	for {
@@ -280,8 +290,9 @@ func (f *stream) next(ctx context.Context, patience time.Duration) (news, error)
 	}
 }
 
-// note takes one VM's update. Of a VM that is no machine, only what could make it one matters. When one enters that never left, the
-// collector has looked anew at what there is, and may have told of no VM that left: then all are looked at.
+// note takes one VM's update. Of a VM that is no machine, only what could make it one matters. When
+// one enters that never left, the collector has looked anew at what there is, and may have told of
+// no VM that left: then all are looked at.
 func (f *stream) note(all news, update types.ObjectUpdate) {
 	_, ours := f.vms[update.Obj]
 	switch {

@@ -138,8 +138,9 @@ func (v *vcsim) address(m *simulator.VirtualMachine, address string) {
 	})
 }
 
-// TestFollowFleet: 100 machines that nobody changes cost one call that waits, and no listing; a VM that is switched off, that is destroyed or
-// that has another address is told after one look at it. What others' VMs do is not looked at.
+// TestFollowFleet: 100 machines that nobody changes cost one call that waits, and no listing; a VM
+// that is switched off, that is destroyed or that has another address is told after one look at it.
+// What others' VMs do is not looked at.
 func TestFollowFleet(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 101)
@@ -191,8 +192,9 @@ func TestFollowFleet(t *testing.T) {
 	g.Expect(byToken(listed)).To(Equal(byToken(all)))
 }
 
-// TestFollowClones: a clone under way is told before it has a VM, its end is told, and so is its failure, which changes no VM. Seen to fail without
-// the clones, and without the second look for the VM of a clone that has just ended.
+// TestFollowClones: a clone under way is told before it has a VM, its end is told, and so is its
+// failure, which changes no VM. Seen to fail without the clones, and without the second look for
+// the VM of a clone that has just ended.
 func TestFollowClones(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -234,8 +236,8 @@ func TestFollowClones(t *testing.T) {
 	g.Expect(whole).To(Equal(1))
 }
 
-// TestFollowGroups: machines that are followed are kept apart as those that are listed, and what stands against it is told, and that it does no
-// longer. Seen to fail without a look at the groups.
+// TestFollowGroups: machines that are followed are kept apart as those that are listed, and what
+// stands against it is told, and that it does no longer. Seen to fail without a look at the groups.
 func TestFollowGroups(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -264,9 +266,10 @@ func TestFollowGroups(t *testing.T) {
 	g.Eventually(l.of("a2"), "30s").Should(ConsistOf(HaveField("Notice", "")))
 }
 
-// TestFollowLost: what a session or a collector has missed that vCenter ended is told, by everything anew, with one login; a vCenter that does not
-// answer is told of by an error, and a new one is followed by the next Follow. Seen to fail when a version that vCenter
-// knows no more was an error at once.
+// TestFollowLost: what a session or a collector has missed that vCenter ended is told, by
+// everything anew, with one login; a vCenter that does not answer is told of by an error, and a new
+// one is followed by the next Follow. Seen to fail when a version that vCenter knows no more was an
+// error at once.
 func TestFollowLost(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 3)
@@ -318,8 +321,9 @@ func TestFollowLost(t *testing.T) {
 	g.Expect(all).To(HaveLen(3))
 }
 
-// TestFollowAsList: after each of many changes of chance, what was told is what a listing says. Seen to fail when the simulator's
-// collector, which looks at all anew whenever a VM is made, was believed about what left.
+// TestFollowAsList: after each of many changes of chance, what was told is what a listing says.
+// Seen to fail when the simulator's collector, which looks at all anew whenever a VM is made, was
+// believed about what left.
 func TestFollowAsList(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)

@@ -19,8 +19,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// groups are the machines that DRS keeps on different hosts. A rule can name none but VMs that are there, so it is set by the listing
-// that finds them, for all new ones at once. vCenter takes a VM that is destroyed out of its rules.
+// groups are the machines that DRS keeps on different hosts. A rule can name none but VMs that are
+// there, so it is set by the listing that finds them, for all new ones at once. vCenter takes a VM
+// that is destroyed out of its rules.
 type groups struct {
 	mu sync.Mutex
 	// settled are the VMs that need no further look, until their group gets another one.
@@ -29,7 +30,8 @@ type groups struct {
 	tasks map[types.ManagedObjectReference]types.ManagedObjectReference
 }
 
-// unsettled returns, by their rules' names, the groups that have a VM which was not looked at yet, and forgets VMs that are gone.
+// unsettled returns, by their rules' names, the groups that have a VM which was not looked at yet,
+// and forgets VMs that are gone.
 func (g *groups) unsettled(vms []vm) map[string][]vm {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,12 +67,14 @@ func (g *groups) settle(refs []types.ManagedObjectReference) {
 	}
 }
 
-// ruleName is the group's rule: one cluster's, whatever others call their groups, and within the 80 letters of a name.
+// ruleName is the group's rule: one cluster's, whatever others call their groups, and within the 80
+// letters of a name.
 func ruleName(owner, group string) string {
 	return fmt.Sprintf("drover-%s-%x", group, sha256.Sum256([]byte(owner)))[:len("drover--")+len(group)+12]
 }
 
-// keepApart sees that each group's rule names all its VMs. What stands against it is shown with the machines, and spoils no listing.
+// keepApart sees that each group's rule names all its VMs. What stands against it is shown with the
+// machines, and spoils no listing.
 func (d *driver) keepApart(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) error {
 	waiting := d.groups.unsettled(vms)
 	if len(waiting) == 0 {
@@ -110,8 +114,8 @@ func note(shown []cloud.Resource, troubled []vm, what string) {
 	}
 }
 
-// keepRules compares the rules of the compute clusters with the groups that have VMs there, and changes what differs. Whether
-// a change was made is seen the next time.
+// keepRules compares the rules of the compute clusters with the groups that have VMs there, and
+// changes what differs. Whether a change was made is seen the next time.
 func (d *driver) keepRules(ctx context.Context, s *session, waiting map[string][]vm) error {
 	placed, err := d.placed(ctx, s, waiting)
 	if err != nil {
@@ -214,7 +218,8 @@ func changeOf(rules []types.BaseClusterRuleInfo, name string, members []types.Ma
 	return &types.ClusterRuleSpec{ArrayUpdateSpec: types.ArrayUpdateSpec{Operation: types.ArrayUpdateOperationAdd}, Info: wanted}
 }
 
-// changeRules begins the change unless the one before still runs, and says why that failed if it did.
+// changeRules begins the change unless the one before still runs, and says why that failed if it
+// did.
 func (d *driver) changeRules(ctx context.Context, s *session, cluster types.ManagedObjectReference, changes []types.ClusterRuleSpec) error {
 	d.groups.mu.Lock()
 	task, known := d.groups.tasks[cluster]

@@ -18,7 +18,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// reserved tells whether a VM's option is Drover's own: options are compared without case, as vSphere does.
+// reserved tells whether a VM's option is Drover's own: options are compared without case, as
+// vSphere does.
 func reserved(key string) bool {
 	key = strings.ToLower(key)
 	for _, ours := range []string{"drover-", "guestinfo.userdata", "guestinfo.metadata", "guestinfo.ignition"} {
@@ -29,11 +30,13 @@ func reserved(key string) bool {
 	return false
 }
 
-// isIgnition tells Ignition's configuration, which is JSON, from cloud-init's user data, which never begins like that.
+// isIgnition tells Ignition's configuration, which is JSON, from cloud-init's user data, which
+// never begins like that.
 func isIgnition(userData []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(userData), []byte("{")) }
 
-// options are a machine's: whose it is, what its deletion must know, and the variables of cloud-init's VMware data source, or
-// Ignition's (its operator notes, "VMware"). What reads Ignition's images' metadata is Afterburn, by the same name as cloud-init.
+// options are a machine's: whose it is, what its deletion must know, and the variables of
+// cloud-init's VMware data source, or Ignition's (its operator notes, "VMware"). What reads
+// Ignition's images' metadata is Afterburn, by the same name as cloud-init.
 func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	spec := req.Spec.VSphere
 	metadata, err := metadata(req)
@@ -117,8 +120,9 @@ func metadata(req cloud.Request) ([]byte, error) {
 	return text, nil
 }
 
-// ethernet is one adapter in cloud-init's network configuration, version 2. It is matched by its address and gets a name, because of
-// cloud-init's renderers only netplan's takes anything else: the others make files for an adapter that is called as its entry is.
+// ethernet is one adapter in cloud-init's network configuration, version 2. It is matched by its
+// address and gets a name, because of cloud-init's renderers only netplan's takes anything else:
+// the others make files for an adapter that is called as its entry is.
 func ethernet(n infrav1.VSphereNetwork, adapter int, mac string) map[string]any {
 	dhcp4 := len(n.Addresses) == 0
 	if n.DHCP4 != nil {
@@ -144,7 +148,8 @@ func ethernet(n infrav1.VSphereNetwork, adapter int, mac string) map[string]any 
 	if len(nameservers) > 0 {
 		e["nameservers"] = nameservers
 	}
-	// Not as routes: a route to "::/0" becomes one to "::/64" in cloud-init's renderer for systemd-networkd.
+	// Not as routes: a route to "::/0" becomes one to "::/64" in cloud-init's renderer for
+	// systemd-networkd.
 	for key, gateway := range map[string]string{"gateway4": n.Gateway4, "gateway6": n.Gateway6} {
 		if gateway != "" {
 			e[key] = gateway
@@ -164,7 +169,8 @@ func ethernet(n infrav1.VSphereNetwork, adapter int, mac string) map[string]any 
 	return e
 }
 
-// configured tells whether the adapter asks the guest for more than its default, which is DHCP for IPv4.
+// configured tells whether the adapter asks the guest for more than its default, which is DHCP for
+// IPv4.
 func configured(n infrav1.VSphereNetwork) bool {
 	dhcp4 := n.DHCP4 == nil || *n.DHCP4
 	dhcp6 := n.DHCP6 != nil && *n.DHCP6
@@ -183,7 +189,8 @@ func macOf(networks []infrav1.VSphereNetwork, token string, adapter int) string 
 	return ""
 }
 
-// mac is an adapter's address, derived from the token so that user data and VM agree: of those that nobody assigns.
+// mac is an adapter's address, derived from the token so that user data and VM agree: of those that
+// nobody assigns.
 func mac(token string, adapter int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d", token, adapter))
 	return fmt.Sprintf("02:%02x:%02x:%02x:%02x:%02x", sum[0], sum[1], sum[2], sum[3], sum[4])

@@ -11,10 +11,12 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// upgradeOf has vCenter upgrade the VM's hardware when it is switched on, which is in the clone's own call; nil where the template's is new enough. A
-// clone takes its template's version (VirtualMachineConfigSpec.version is for new VMs alone, and UpgradeVM_Task a call of its own), but a schedule of
-// its own: with the policy "always" the upgrade runs "when the virtual machine is powered on" (vcenter/vm/hardware, UpgradePolicy). It must name a version
-// newer than the VM's (UpdateSpec, upgrade_version).
+// upgradeOf has vCenter upgrade the VM's hardware when it is switched on, which is in the clone's
+// own call; nil where the template's is new enough. A clone takes its template's version
+// (VirtualMachineConfigSpec.version is for new VMs alone, and UpgradeVM_Task a call of its own),
+// but a schedule of its own: with the policy "always" the upgrade runs "when the virtual machine is
+// powered on" (vcenter/vm/hardware, UpgradePolicy). It must name a version newer than the VM's
+// (UpdateSpec, upgrade_version).
 func (t template) upgradeOf(wanted string) (*types.ScheduledHardwareUpgradeInfo, error) {
 	if wanted == "" {
 		return nil, nil

@@ -19,12 +19,12 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// fewLookups is up to how many machines are looked up one by one, in vCenter's index of UUIDs. For more, one look at all
-// VMs of the datacenter is cheaper.
+// fewLookups is up to how many machines are looked up one by one, in vCenter's index of UUIDs. For
+// more, one look at all VMs of the datacenter is cheaper.
 const fewLookups = 4
 
-// The options of a VM that hold what its machine's spec is not there to tell. A guest can't change them: it may set those
-// that begin with "guestinfo." alone.
+// The options of a VM that hold what its machine's spec is not there to tell. A guest can't change
+// them: it may set those that begin with "guestinfo." alone.
 const (
 	optionDomain     = "drover-failure-domain"
 	optionHost       = "drover-host-name"
@@ -35,10 +35,12 @@ const (
 	optionAttributes = "drover-vsphere-attributes"
 )
 
-// option is the property path of one option of a VM. All options would bring the user data of every VM along.
+// option is the property path of one option of a VM. All options would bring the user data of every
+// VM along.
 func option(key string) string { return fmt.Sprintf("config.extraConfig[%q]", key) }
 
-// identity is what tells of a VM whose it is; addresses and state come for those that are ours alone.
+// identity is what tells of a VM whose it is; addresses and state come for those that are ours
+// alone.
 func identityProperties() []string {
 	return []string{"config.instanceUuid", "config.uuid", option(cloud.TagToken), option(cloud.TagOwnership)}
 }
@@ -52,7 +54,8 @@ func stateProperties() []string {
 type vm struct {
 	ref        types.ManagedObjectReference
 	properties map[string]types.AnyType
-	// indexed is the machine by whose UUID vCenter's index named the VM, where the VM itself can't be read.
+	// indexed is the machine by whose UUID vCenter's index named the VM, where the VM itself can't
+	// be read.
 	indexed cloud.Reference
 }
 
@@ -75,8 +78,8 @@ func (m vm) tags() (token, owner string) {
 	return m.text(option(cloud.TagToken)), m.text(option(cloud.TagOwnership))
 }
 
-// identity is the UUID of the machine that the VM is, or "": a VM without our options is not ours, and one with them and with
-// UUIDs of its own is somebody's copy.
+// identity is the UUID of the machine that the VM is, or "": a VM without our options is not ours,
+// and one with them and with UUIDs of its own is somebody's copy.
 func (m vm) identity() string {
 	token, owner := m.tags()
 	switch id := identityOf(token); {
@@ -91,14 +94,14 @@ func (m vm) identity() string {
 	}
 }
 
-// unreadable tells that vCenter has the VM and can't read what it is: its host or datastore does not answer, or it is just
-// being made.
+// unreadable tells that vCenter has the VM and can't read what it is: its host or datastore does
+// not answer, or it is just being made.
 func (m vm) unreadable() bool {
 	return m.text("config.instanceUuid") == "" && m.text("config.uuid") == ""
 }
 
-// retrieve reads properties of the objects, all pages of them. What vanished meanwhile is left out; what can't be read
-// for any other reason is an error.
+// retrieve reads properties of the objects, all pages of them. What vanished meanwhile is left out;
+// what can't be read for any other reason is an error.
 func (s *session) retrieve(ctx context.Context, page int32, kind string, objects []types.ObjectSpec, paths []string) ([]vm, error) {
 	answer, err := methods.RetrievePropertiesEx(ctx, s, &types.RetrievePropertiesEx{
 		This: s.content.PropertyCollector,
@@ -211,7 +214,8 @@ func (d *driver) locate(ctx context.Context, s *session, ids []string) ([]locate
 	return found, nil
 }
 
-// lookUp asks the index: for the instance UUID, and where vCenter had to replace that, for the BIOS UUID.
+// lookUp asks the index: for the instance UUID, and where vCenter had to replace that, for the BIOS
+// UUID.
 func (s *session) lookUp(ctx context.Context, ids []string) ([]located, error) {
 	var found []located
 	for _, id := range ids {
@@ -233,8 +237,9 @@ func (s *session) lookUp(ctx context.Context, ids []string) ([]located, error) {
 	return found, nil
 }
 
-// machines reads the VMs of the machines that are wanted, by UUID. Few are looked up in vCenter's index, many read where they
-// were last seen; what is not found in the one way is looked for in the other.
+// machines reads the VMs of the machines that are wanted, by UUID. Few are looked up in vCenter's
+// index, many read where they were last seen; what is not found in the one way is looked for in the
+// other.
 func (d *driver) machines(ctx context.Context, s *session, wanted map[string]cloud.Reference, paths []string) (vms []vm, err error) {
 	ids := slices.Sorted(maps.Keys(wanted))
 	if len(ids) <= fewLookups {
@@ -274,8 +279,8 @@ func (d *driver) search(ctx context.Context, s *session, wanted map[string]cloud
 	return vms, err
 }
 
-// remembered adds to vms the VMs of those machines that have none among them, where they were last seen; with destroyed, also
-// those that Drover has had destroyed.
+// remembered adds to vms the VMs of those machines that have none among them, where they were last
+// seen; with destroyed, also those that Drover has had destroyed.
 func (d *driver) remembered(ctx context.Context, s *session, wanted map[string]cloud.Reference, vms []vm, paths []string, destroyed bool) ([]vm, error) {
 	found := identities(vms)
 	at := d.seen.of(slices.Collect(maps.Keys(wanted)))
@@ -330,7 +335,8 @@ func (d *driver) List(ctx context.Context) (all []cloud.Resource, err error) {
 	return all, err
 }
 
-// list reads the clones under way and the machines' VMs; the clones first, so that none falls in between.
+// list reads the clones under way and the machines' VMs; the clones first, so that none falls in
+// between.
 func (d *driver) list(ctx context.Context, s *session) (pending map[string]cloud.Resource, vms []vm, err error) {
 	if pending, err = d.clones.ask(ctx, s, d.page, nil); err != nil {
 		return nil, nil, err
@@ -378,7 +384,8 @@ func (d *driver) judge(ctx context.Context, s *session, vms []vm, pending map[st
 	return all, d.keepApart(ctx, s, vms, all)
 }
 
-// Describe returns an error where a machine has no VM yet and a clone runs of which nobody knows whose it is.
+// Describe returns an error where a machine has no VM yet and a clone runs of which nobody knows
+// whose it is.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cloud.Resource, err error) {
 	wanted := map[string]cloud.Reference{}
 	for _, ref := range refs {
@@ -408,7 +415,8 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 	return all, err
 }
 
-// concludeAbsent returns an error as long as a machine that is not among what was found may have a VM, or get one.
+// concludeAbsent returns an error as long as a machine that is not among what was found may have a
+// VM, or get one.
 func (d *driver) concludeAbsent(ctx context.Context, s *session, wanted map[string]cloud.Reference, found []cloud.Resource) error {
 	there := map[string]bool{}
 	for _, r := range found {
@@ -439,7 +447,8 @@ func (d *driver) concludeAbsent(ctx context.Context, s *session, wanted map[stri
 	return nil
 }
 
-// merge returns the VMs, and of the clones those that are none yet. Two VMs of one machine get two IDs.
+// merge returns the VMs, and of the clones those that are none yet. Two VMs of one machine get two
+// IDs.
 func (d *driver) merge(vms []vm, pending map[string]cloud.Resource) []cloud.Resource {
 	vms = slices.SortedFunc(slices.Values(vms), func(a, b vm) int { return strings.Compare(a.ref.Value, b.ref.Value) })
 	var all []cloud.Resource

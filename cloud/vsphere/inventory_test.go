@@ -82,7 +82,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestUnreadable: a VM that vCenter has and can't read is there, by the index of UUIDs; it is not taken for absent.
+// TestUnreadable: a VM that vCenter has and can't read is there, by the index of UUIDs; it is not
+// taken for absent.
 func TestUnreadable(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 6)
@@ -90,7 +91,8 @@ func TestUnreadable(t *testing.T) {
 	d := v.driver(t)
 	g.Expect(vm{indexed: refs[0]}.identity()).To(Equal(identityOf("m-0")), "what the index named is the machine")
 	g.Expect(vm{}.identity()).To(BeEmpty())
-	// vcsim's index goes by what the configuration says, and names nothing then; vCenter's is apart from it.
+	// vcsim's index goes by what the configuration says, and names nothing then; vCenter's is apart
+	// from it.
 	m := v.with(cloud.TagToken, "m-3")[0]
 	v.Context.WithLock(m, func() { m.Config.InstanceUuid, m.Config.Uuid = "", "" })
 	calls := v.counted(func() {
@@ -157,7 +159,8 @@ func TestFaults(t *testing.T) {
 	g.Expect(v.faultError("CloneVM_Task", nil, "").Code).To(Equal(cloud.Unknown))
 }
 
-// TestBounded: an answer that does not end is given up, and what is not vCenter's answer is not read at all.
+// TestBounded: an answer that does not end is given up, and what is not vCenter's answer is not
+// read at all.
 func TestBounded(t *testing.T) {
 	g := NewWithT(t)
 	n, err := io.Copy(io.Discard, &boundedBody{ReadCloser: io.NopCloser(endless{}), left: maxAnswer})
@@ -200,8 +203,9 @@ func (endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestTrust: a server whose certificate the bundle does not vouch for is not spoken to, nor one of another thumbprint; the right thumbprint
-// suffices, whatever the bundle says. Seen to fail without the comparison, and with the bundle asked as well.
+// TestTrust: a server whose certificate the bundle does not vouch for is not spoken to, nor one of
+// another thumbprint; the right thumbprint suffices, whatever the bundle says. Seen to fail without
+// the comparison, and with the bundle asked as well.
 func TestTrust(t *testing.T) {
 	g := NewWithT(t)
 	v, other := start(t), start(t)

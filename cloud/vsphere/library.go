@@ -14,9 +14,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// libraryTemplate finds the VM template that an item of a content library holds. It lies in the inventory, too (VmTemplate
-// LibraryItems Info, vm_template: its identifier in the SOAP API), and is cloned like any other. The library's own call to deploy it could
-// carry neither the machine's UUID nor its tags.
+// libraryTemplate finds the VM template that an item of a content library holds. It lies in the
+// inventory, too (VmTemplate LibraryItems Info, vm_template: its identifier in the SOAP API), and
+// is cloned like any other. The library's own call to deploy it could carry neither the machine's
+// UUID nor its tags.
 func (s *session) libraryTemplate(ctx context.Context, from *infrav1.VSphereLibraryItem) (ref types.ManagedObjectReference, err error) {
 	libraries, err := query(ctx, s, "FindLibrary", func(ctx context.Context, c *rest.Client) ([]string, error) {
 		return library.NewManager(c).FindLibrary(ctx, library.Find{Name: from.Library})

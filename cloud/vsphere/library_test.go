@@ -83,8 +83,9 @@ func fromLibrary(library, item string) func(*infrav1.VSphereMachine) {
 	}
 }
 
-// TestContentLibrary: a machine of a library's item is cloned by the very request by which one of the same template is, so that all that is true of
-// a crash between clone and inventory is true of it. Where the item leads is asked for once for all machines.
+// TestContentLibrary: a machine of a library's item is cloned by the very request by which one of
+// the same template is, so that all that is true of a crash between clone and inventory is true of
+// it. Where the item leads is asked for once for all machines.
 func TestContentLibrary(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -119,7 +120,8 @@ func TestContentLibrary(t *testing.T) {
 	g.Expect(offering.Capacity.Cpu().Value()).To(BeEquivalentTo(4))
 }
 
-// TestContentLibraryRefused: what does not lead to one template makes no VM, and what is said names the field.
+// TestContentLibraryRefused: what does not lead to one template makes no VM, and what is said names
+// the field.
 func TestContentLibraryRefused(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -147,8 +149,8 @@ func TestContentLibraryRefused(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(BeEmpty())
 }
 
-// TestAutomationSession: many callers share one session of the Automation API; when vCenter has ended it, one more is made; refused credentials are
-// not tried again.
+// TestAutomationSession: many callers share one session of the Automation API; when vCenter has
+// ended it, one more is made; refused credentials are not tried again.
 func TestAutomationSession(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -188,8 +190,8 @@ func TestAutomationSession(t *testing.T) {
 	g.Expect(calls["CreateSession"]).To(Equal(1), "a user who fails often is locked out")
 }
 
-// TestRefusals: an error of the Automation API means what one of SOAP's does, and is shown in vCenter's words, without secrets; of what is none of its
-// answers nothing is shown.
+// TestRefusals: an error of the Automation API means what one of SOAP's does, and is shown in
+// vCenter's words, without secrets; of what is none of its answers nothing is shown.
 func TestRefusals(t *testing.T) {
 	g := NewWithT(t)
 	v := &vcenter{redactor: driverkit.NewRedactor(password, username)}

@@ -100,8 +100,8 @@ func TestMachine(t *testing.T) {
 	g.Expect(found[0].FailureDomain).To(Equal("rack-b"))
 }
 
-// TestMetadataIsTheSame: a create that is repeated must ask for what the first one asked for, to the byte. Seen to fail when the
-// default routes came from a map.
+// TestMetadataIsTheSame: a create that is repeated must ask for what the first one asked for, to
+// the byte. Seen to fail when the default routes came from a map.
 func TestMetadataIsTheSame(t *testing.T) {
 	g := NewWithT(t)
 	req := request("same", func(m *infrav1.VSphereMachine) {
@@ -116,8 +116,9 @@ func TestMetadataIsTheSame(t *testing.T) {
 	}
 }
 
-// TestLinkedClone needs a snapshot: the current one, or the one that is named; it shares that one's disks and begins with that one's
-// devices. Seen to fail with the current snapshot, and with the template's own devices, in the named one's place.
+// TestLinkedClone needs a snapshot: the current one, or the one that is named; it shares that one's
+// disks and begins with that one's devices. Seen to fail with the current snapshot, and with the
+// template's own devices, in the named one's place.
 func TestLinkedClone(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -167,8 +168,9 @@ func TestLinkedClone(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("2 snapshots")), "the first is not as good as the other")
 }
 
-// TestHost: the host that is named is where the machine goes, unless its failure domain has a pool of its own. Seen to fail without the
-// host in the request, and with a failure domain's machine kept on it.
+// TestHost: the host that is named is where the machine goes, unless its failure domain has a pool
+// of its own. Seen to fail without the host in the request, and with a failure domain's machine
+// kept on it.
 func TestHost(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 1)
@@ -249,8 +251,8 @@ func TestValidate(t *testing.T) {
 
 var vmNames = regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,62}$`)
 
-// FuzzNames: whatever a machine is called, its host name is one, and its VM's name has nothing that an inventory path would
-// read otherwise.
+// FuzzNames: whatever a machine is called, its host name is one, and its VM's name has nothing that
+// an inventory path would read otherwise.
 func FuzzNames(f *testing.F) {
 	for _, name := range []string{"m", "", "../../etc", "a/b", "a%2fb", "x' or 'x", "<b>", "ü", strings.Repeat("a", 300), "-", "A.b.C", "\x00"} {
 		f.Add(name, "token")

@@ -90,8 +90,8 @@ func referenceOf(token string) cloud.Reference {
 	return cloud.Reference{Token: token, OwnershipID: "blue", ProviderID: providerID(identityOf(token))}
 }
 
-// TestPermissionsLost: a folder that the user may not see any more makes no machine absent: neither for a listing nor for a
-// live read of few or of many. What is visible is read as before.
+// TestPermissionsLost: a folder that the user may not see any more makes no machine absent: neither
+// for a listing nor for a live read of few or of many. What is visible is read as before.
 func TestPermissionsLost(t *testing.T) {
 	for name, listed := range map[string]bool{"listed before": true, "made and never seen": false} {
 		t.Run(name, func(t *testing.T) {
@@ -136,8 +136,8 @@ func TestPermissionsLost(t *testing.T) {
 	}
 }
 
-// TestPermissionsMoved: a VM that was moved to a folder that the user may not see is not absent; one that was moved to where
-// the user may see it is what it was.
+// TestPermissionsMoved: a VM that was moved to a folder that the user may not see is not absent;
+// one that was moved to where the user may see it is what it was.
 func TestPermissionsMoved(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -161,7 +161,8 @@ func TestPermissionsMoved(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(HaveLen(1))
 }
 
-// TestPermissionsFollow: a stream that loses sight of machines ends with an error, and tells of none that it is gone.
+// TestPermissionsFollow: a stream that loses sight of machines ends with an error, and tells of
+// none that it is gone.
 func TestPermissionsFollow(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -188,7 +189,8 @@ func TestPermissionsFollow(t *testing.T) {
 	g.Expect(all).To(HaveLen(2))
 }
 
-// TestVanished: a VM that somebody destroyed is absent, also together with its folder; and what proves it is asked once.
+// TestVanished: a VM that somebody destroyed is absent, also together with its folder; and what
+// proves it is asked once.
 func TestVanished(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -219,7 +221,8 @@ func TestVanished(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(BeEmpty())
 }
 
-// TestPlace: where an account's credentials lead is what vCenter says, and another vCenter at the same address gets none.
+// TestPlace: where an account's credentials lead is what vCenter says, and another vCenter at the
+// same address gets none.
 func TestPlace(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)

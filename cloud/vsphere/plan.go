@@ -21,8 +21,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// planMemory is how long it is believed where names lead and what a template is: long enough for a pool's machines to share
-// the look-ups, short enough for a template that was changed. What is wrong with it shows when a clone fails, and ends it.
+// planMemory is how long it is believed where names lead and what a template is: long enough for a
+// pool's machines to share the look-ups, short enough for a template that was changed. What is
+// wrong with it shows when a clone fails, and ends it.
 const planMemory = 5 * time.Minute
 
 // plan is what the names in a machine's fields lead to.
@@ -124,7 +125,8 @@ func (s *session) child(ctx context.Context, what, folder, name string, kinds ..
 	return ref, err
 }
 
-// template reads what a clone begins as: the template's configuration or, for a linked clone, that of its snapshot.
+// template reads what a clone begins as: the template's configuration or, for a linked clone, that
+// of its snapshot.
 func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphereMachine) (t template, err error) {
 	if lib := spec.ContentLibrary; lib != nil {
 		t.name = fmt.Sprintf("template %q of content library %q", cloud.Clip(lib.Item, 255), cloud.Clip(lib.Library, 255))
@@ -165,7 +167,8 @@ func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphere
 	return t, nil
 }
 
-// snapshotOf is the current snapshot for no name, else the one of this path or, if there is none, the only one whose path ends so.
+// snapshotOf is the current snapshot for no name, else the one of this path or, if there is none,
+// the only one whose path ends so.
 func snapshotOf(all types.VirtualMachineSnapshotInfo, name string) (*types.ManagedObjectReference, error) {
 	if name == "" && all.CurrentSnapshot == nil {
 		return nil, errors.New("no snapshot")
@@ -363,7 +366,8 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 	return all, nil
 }
 
-// pciBacking is any device of the kind, on whatever host has one free, or a share of a graphics card.
+// pciBacking is any device of the kind, on whatever host has one free, or a share of a graphics
+// card.
 func pciBacking(d infrav1.VSpherePCIDevice) types.BaseVirtualDeviceBackingInfo {
 	if d.VGPUProfile != "" {
 		return &types.VirtualPCIPassthroughVmiopBackingInfo{Vgpu: d.VGPUProfile}

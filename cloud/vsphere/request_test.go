@@ -97,7 +97,8 @@ func TestStoragePolicy(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
 }
 
-// placer gives vcsim what it needs to recommend a datastore for a clone: for that it looks at disks alone.
+// placer gives vcsim what it needs to recommend a datastore for a clone: for that it looks at disks
+// alone.
 type placer struct {
 	*simulator.StorageResourceManager
 	full  bool // it has nothing to recommend
@@ -114,7 +115,8 @@ func (p *placer) RecommendDatastores(ctx *simulator.Context, req *types.Recommen
 	return p.StorageResourceManager.RecommendDatastores(ctx, req)
 }
 
-// TestDatastoreCluster: Storage DRS is asked for each machine, and what it says is where the machine goes.
+// TestDatastoreCluster: Storage DRS is asked for each machine, and what it says is where the
+// machine goes.
 func TestDatastoreCluster(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -151,7 +153,8 @@ func TestDatastoreCluster(t *testing.T) {
 	g.Expect(calls).NotTo(HaveKey("RecommendDatastores"), "the failure domain's datastore goes before")
 }
 
-// TestAntiAffinity: machines of a group are in one rule of their compute cluster, and an idle group costs nothing.
+// TestAntiAffinity: machines of a group are in one rule of their compute cluster, and an idle group
+// costs nothing.
 func TestAntiAffinity(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)

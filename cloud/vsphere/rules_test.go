@@ -18,7 +18,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// rules are those that the API server has for the fields of a kind that vSphere has in its spec, from the CRD.
+// rules are those that the API server has for the fields of a kind that vSphere has in its spec,
+// from the CRD.
 func rules(t testing.TB, crd string) func(fields any) []string {
 	t.Helper()
 	var v1 apiextensionsv1.CustomResourceDefinition

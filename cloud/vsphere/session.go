@@ -26,9 +26,10 @@ import (
 // maxAnswer bounds what is read of an answer, in bytes. A page of VMs is far below it.
 const maxAnswer = 64 << 20
 
-// vcenter is an account's connection. It has one session, which all callers share: made by the first of them while the
-// others wait, kept alive by its listings or its stream, and made anew when vCenter knows it no more. It is never logged out:
-// an account that is left alone ends by vCenter's own idle time-out (30 minutes by default).
+// vcenter is an account's connection. It has one session, which all callers share: made by the
+// first of them while the others wait, kept alive by its listings or its stream, and made anew when
+// vCenter knows it no more. It is never logged out: an account that is left alone ends by vCenter's
+// own idle time-out (30 minutes by default).
 type vcenter struct {
 	url                            *url.URL
 	username, password, datacenter string
@@ -71,8 +72,8 @@ func newVCenter(a *infrav1.VSphereAccount, username, password string, transport 
 	}, nil
 }
 
-// with runs f in the session. A session that vCenter knows no more is made anew, once, and f is run again: nothing of the
-// call that was refused was done. f must be fit to be run twice.
+// with runs f in the session. A session that vCenter knows no more is made anew, once, and f is run
+// again: nothing of the call that was refused was done. f must be fit to be run twice.
 func (v *vcenter) with(ctx context.Context, f func(*session) error) error {
 	for again := false; ; again = true {
 		s, err := v.connect(ctx)
@@ -132,8 +133,8 @@ func (v *vcenter) drop(s *session) {
 	}
 }
 
-// client makes one with a cookie jar of its own: vCenter refuses a login under the cookie of another session. judge returns an error for
-// what is no answer of vCenter's, or a refusal.
+// client makes one with a cookie jar of its own: vCenter refuses a login under the cookie of
+// another session. judge returns an error for what is no answer of vCenter's, or a refusal.
 func (v *vcenter) client(judge func(operation string, resp *http.Response) error) *soap.Client {
 	client := soap.NewClient(v.url, false)
 	plain := driverkit.Client(answers{v.transport, judge})
@@ -173,8 +174,8 @@ func (v *vcenter) login(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// sameInstance returns Conflict where another vCenter answers than the one that the account has a session with, or had: it does
-// not get the credentials, and its machines are not the account's.
+// sameInstance returns Conflict where another vCenter answers than the one that the account has a
+// session with, or had: it does not get the credentials, and its machines are not the account's.
 func (v *vcenter) sameInstance(id string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -185,7 +186,8 @@ func (v *vcenter) sameInstance(id string) error {
 		v.redactor.Clean(id, 64), v.redactor.Clean(v.instance, 64))
 }
 
-// sameDatacenter is sameInstance for the datacenter, which another one of its name may have replaced.
+// sameDatacenter is sameInstance for the datacenter, which another one of its name may have
+// replaced.
 func (v *vcenter) sameDatacenter(ref types.ManagedObjectReference) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -218,7 +220,8 @@ func (s *session) open(ctx context.Context) error {
 	return nil
 }
 
-// find looks an inventory path up. What is not there, or hidden from the account's user, is NotFound.
+// find looks an inventory path up. What is not there, or hidden from the account's user, is
+// NotFound.
 func (s *session) find(ctx context.Context, what, path string) (types.ManagedObjectReference, error) {
 	answer, err := methods.FindByInventoryPath(ctx, s, &types.FindByInventoryPath{This: *s.content.SearchIndex, InventoryPath: path})
 	if err != nil {
@@ -230,7 +233,8 @@ func (s *session) find(ctx context.Context, what, path string) (types.ManagedObj
 	return *answer.Returnval, nil
 }
 
-// RoundTrip implements govmomi's soap.RoundTripper: one attempt of one call, named, and its error typed.
+// RoundTrip implements govmomi's soap.RoundTripper: one attempt of one call, named, and its error
+// typed.
 func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 	operation := strings.TrimSuffix(reflect.TypeOf(req).Elem().Name(), "Body")
 	if err := ctx.Err(); err != nil {
@@ -260,8 +264,8 @@ func classOf(operation string) cloud.Class {
 	return cloud.ClassRead
 }
 
-// answers is a transport that lets only vCenter's answers through, and bounds them. A redirect is none: it would carry the
-// session to elsewhere.
+// answers is a transport that lets only vCenter's answers through, and bounds them. A redirect is
+// none: it would carry the session to elsewhere.
 type answers struct {
 	http.RoundTripper
 	judge func(operation string, resp *http.Response) error

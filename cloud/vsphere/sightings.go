@@ -18,11 +18,13 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// maxProofs is how many VMs that vanished by themselves are asked for in one step: each that is gone costs a call.
+// maxProofs is how many VMs that vanished by themselves are asked for in one step: each that is
+// gone costs a call.
 const maxProofs = 20
 
-// sightings remember where the machines' VMs are. A reference leads to a VM without a search, and tells one that is gone from
-// one that the account's user may not see any more: vCenter leaves either out of what it answers.
+// sightings remember where the machines' VMs are. A reference leads to a VM without a search, and
+// tells one that is gone from one that the account's user may not see any more: vCenter leaves
+// either out of what it answers.
 type sightings struct {
 	mu    sync.Mutex
 	byRef map[types.ManagedObjectReference]sighting
@@ -145,7 +147,8 @@ func (s *sightings) known(ids []string) map[string]bool {
 	return known
 }
 
-// folders are where these machines were last seen, or made. Where that is not known of one, all folders with machines count.
+// folders are where these machines were last seen, or made. Where that is not known of one, all
+// folders with machines count.
 func (s *sightings) folders(ids []string) []types.ManagedObjectReference {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +173,8 @@ func (s *sightings) folders(ids []string) []types.ManagedObjectReference {
 
 func byValue(a, b types.ManagedObjectReference) int { return strings.Compare(a.Value, b.Value) }
 
-// bare is a reference without the vCenter's own ID, which some answers add: it compares as others do.
+// bare is a reference without the vCenter's own ID, which some answers add: it compares as others
+// do.
 func bare(ref types.ManagedObjectReference) types.ManagedObjectReference {
 	return types.ManagedObjectReference{Type: ref.Type, Value: ref.Value}
 }
@@ -203,10 +207,11 @@ func (d *driver) proveGone(ctx context.Context, s *session, vanished map[types.M
 	return err
 }
 
-// prove returns nil if nothing is hidden that may be one of the VMs. vCenter answers success without what the account's user
-// may not see: so it is asked whether the user may see the datacenter, the folders where they were last, and the VMs
-// themselves, which may have been moved. One that is gone is a fault that names it; those that Drover destroyed are not
-// asked for. What can't be told is that a VM was where this process has never seen it.
+// prove returns nil if nothing is hidden that may be one of the VMs. vCenter answers success
+// without what the account's user may not see: so it is asked whether the user may see the
+// datacenter, the folders where they were last, and the VMs themselves, which may have been moved.
+// One that is gone is a fault that names it; those that Drover destroyed are not asked for. What
+// can't be told is that a VM was where this process has never seen it.
 func (d *driver) prove(ctx context.Context, s *session, vanished map[types.ManagedObjectReference]sighting, folders []types.ManagedObjectReference) error {
 	var suspects []types.ManagedObjectReference
 	for ref, at := range vanished {

@@ -58,7 +58,8 @@ func (s *session) recommended(ctx context.Context, p *plan, name string, clone *
 	return nil, cloud.Errorf(cloud.NoCapacity, "RecommendDatastores: Storage DRS finds no datastore for the machine in the datastore cluster; it may be full, or Storage DRS off")
 }
 
-// policy returns the ID of a storage policy, from vCenter's service of policies, which takes the session's cookie in a header.
+// policy returns the ID of a storage policy, from vCenter's service of policies, which takes the
+// session's cookie in a header.
 func (s *session) policy(ctx context.Context, name string) (string, error) {
 	client := s.soap.NewServiceClient(pbm.Path, pbm.Namespace)
 	client.Transport, client.Cookie = s.soap.Transport, s.soap.SessionCookie

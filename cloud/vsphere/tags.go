@@ -41,7 +41,8 @@ func (d *driver) tagIDs(ctx context.Context, s *session, wanted []infrav1.VSpher
 	return slices.Compact(ids), nil
 }
 
-// tagsOf are the IDs of a category's tags, by name. vCenter can't be asked for one by its name, so that they are read one by one.
+// tagsOf are the IDs of a category's tags, by name. vCenter can't be asked for one by its name, so
+// that they are read one by one.
 func (d *driver) tagsOf(ctx context.Context, s *session, category string) (map[string]string, error) {
 	return d.tags.Get(ctx, category, func(ctx context.Context) (map[string]string, error) {
 		id, err := s.category(ctx, category)
@@ -94,8 +95,8 @@ func (s *session) category(ctx context.Context, name string) (string, error) {
 	return "", cloud.Errorf(cloud.NotFound, "there is no category of tags %q, or the account's user may not see it", cloud.Clip(name, 256))
 }
 
-// attachTags attaches what is missing, by one call for each tag. What stands against it is shown with the machines, spoils no listing, and is
-// tried again by the next one.
+// attachTags attaches what is missing, by one call for each tag. What stands against it is shown
+// with the machines, spoils no listing, and is tried again by the next one.
 func (d *driver) attachTags(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) {
 	waiting := map[string][]vm{}
 	for _, m := range d.tagged.waiting(vms, optionTags) {

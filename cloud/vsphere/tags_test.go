@@ -63,7 +63,8 @@ func withTags(pairs ...string) func(*infrav1.VSphereMachine) {
 	}
 }
 
-// TestTags: machines get their tags by one call for each tag, also from a manager that did not make them; those that name none cost nothing.
+// TestTags: machines get their tags by one call for each tag, also from a manager that did not make
+// them; those that name none cost nothing.
 func TestTags(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -111,7 +112,8 @@ func TestTags(t *testing.T) {
 	g.Expect(v.bearers(t, ids[1])).To(Equal([]string{"a1", "a2", "none"}))
 }
 
-// TestTagsThatFail: what stands against a tag is shown with its machines alone, spoils no listing and holds no other tag up; it is tried again.
+// TestTagsThatFail: what stands against a tag is shown with its machines alone, spoils no listing
+// and holds no other tag up; it is tried again.
 func TestTagsThatFail(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -170,8 +172,9 @@ func TestUnknownTags(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(BeEmpty())
 }
 
-// TestZonesByTag: the account's failure domains are the tags of its category that are on compute clusters of its datacenter; a machine goes to the
-// cluster and to the datastore that have the tag, whatever it says itself.
+// TestZonesByTag: the account's failure domains are the tags of its category that are on compute
+// clusters of its datacenter; a machine goes to the cluster and to the datastore that have the tag,
+// whatever it says itself.
 func TestZonesByTag(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -233,7 +236,8 @@ func TestZonesByTag(t *testing.T) {
 	g.Expect(v.with(cloud.TagToken, "o")).To(BeEmpty())
 }
 
-// addClusters adds a compute cluster in a folder of the account's datacenter, and one in another datacenter.
+// addClusters adds a compute cluster in a folder of the account's datacenter, and one in another
+// datacenter.
 func (v *vcsim) addClusters(t testing.TB, d *driver) (here, abroad types.ManagedObjectReference) {
 	t.Helper()
 	cluster := func(s *session, folder types.ManagedObjectReference, name string) (types.ManagedObjectReference, error) {

@@ -12,9 +12,11 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// trust says how vCenter proves who it is: by the account's thumbprint, else by its authorities; nil: by the system's.
+// trust says how vCenter proves who it is: by the account's thumbprint, else by its authorities;
+// nil: by the system's.
 func trust(account *infrav1.VSphereAccount) (*tls.Config, error) {
 	wanted, err := thumbprintOf(account.Thumbprint)
 	if err != nil {
@@ -23,16 +25,17 @@ func trust(account *infrav1.VSphereAccount) (*tls.Config, error) {
 	if wanted != nil {
 		return pinned(*wanted), nil
 	}
-	roots, err := cloud.CertPool(account.CABundle)
+	roots, err := driverkit.CertPool(account.CABundle)
 	if roots == nil || err != nil {
 		return nil, err
 	}
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
 }
 
-// pinned trusts the one certificate with this thumbprint. crypto/tls asks for both fields together: the first leaves the chain of authorities
-// out, the second is called in every handshake, resumed ones included, and its error ends it. That the server has the certificate's
-// key is proven by the handshake itself.
+// pinned trusts the one certificate with this thumbprint. crypto/tls asks for both fields together:
+// the first leaves the chain of authorities out, the second is called in every handshake, resumed
+// ones included, and its error ends it. That the server has the certificate's key is proven by the
+// handshake itself.
 func pinned(wanted [sha256.Size]byte) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -49,7 +52,8 @@ func pinned(wanted [sha256.Size]byte) *tls.Config {
 	}
 }
 
-// thumbprintOf reads a SHA-256 thumbprint, with colons or without; nil for none. Errors are InvalidSpec.
+// thumbprintOf reads a SHA-256 thumbprint, with colons or without; nil for none. Errors are
+// InvalidSpec.
 func thumbprintOf(text string) (*[sha256.Size]byte, error) {
 	if text == "" {
 		return nil, nil

@@ -31,9 +31,9 @@ const (
 	password = "marked-password"
 )
 
-// vcsim is govmomi's simulator of a vCenter: SOAP over TLS, with a certificate of its own. Its tasks race with each other
-// and with reads (the race detector says so), so that it is asked one call at a time, and waited for until its tasks have
-// ended, unless a test holds them.
+// vcsim is govmomi's simulator of a vCenter: SOAP over TLS, with a certificate of its own. Its
+// tasks race with each other and with reads (the race detector says so), so that it is asked one
+// call at a time, and waited for until its tasks have ended, unless a test holds them.
 type vcsim struct {
 	*simulator.Service
 	model   *simulator.Model
@@ -107,7 +107,8 @@ func startAt(t testing.TB, address string, vms int) *vcsim {
 	return v
 }
 
-// unpinned makes a driver that leaves trust to the transport, which counts calls and has it already.
+// unpinned makes a driver that leaves trust to the transport, which counts calls and has it
+// already.
 func (v *vcsim) unpinned(cfg cloud.Config) (cloud.Driver, error) {
 	connect := cfg.Connect
 	cfg.Connect = func(*tls.Config) (http.RoundTripper, error) { return connect(nil) }
@@ -175,7 +176,8 @@ func (v *vcsim) wait() {
 	}
 }
 
-// release lets one of the template's clones that are held go on, and waits for all that it begins. Nobody calls meanwhile.
+// release lets one of the template's clones that are held go on, and waits for all that it begins.
+// Nobody calls meanwhile.
 func (v *vcsim) release(template *heldVM) {
 	running := template.running()
 	template.released <- struct{}{}
@@ -285,7 +287,8 @@ func (v *vcsim) refuse(method string, fault types.BaseMethodFault) (undo func())
 	return v.ClearFaultRules
 }
 
-// heldVM is a template whose clones begin, and go on when they are released; or whose tasks end with a fault.
+// heldVM is a template whose clones begin, and go on when they are released; or whose tasks end
+// with a fault.
 type heldVM struct {
 	*simulator.VirtualMachine
 	released chan struct{} // nil: at once

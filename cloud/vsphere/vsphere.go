@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vsphere is the driver of VMware vSphere: it turns requests into SOAP calls of a vCenter Server and answers into
-// resources, by govmomi's types. What SOAP has not, content libraries and tags, it asks vCenter's Automation API for. It waits for no task. It knows no Kubernetes client and no other driver.
+// Package vsphere is the driver of VMware vSphere: it turns requests into SOAP calls of a vCenter
+// Server and answers into resources, by govmomi's types. What SOAP has not, content libraries and
+// tags, it asks vCenter's Automation API for. It waits for no task. It knows no Kubernetes client
+// and no other driver.
 package vsphere
 
 import (
@@ -25,19 +27,20 @@ const (
 	// usernameKey and passwordKey are the credentials Secret's keys.
 	usernameKey = "username"
 	passwordKey = "password"
-	// maxUserData keeps a guestinfo variable below 64 KiB, which is what VMware Tools carry in one message, also when
-	// gzip can't make the data smaller and base64 adds its third.
+	// maxUserData keeps a guestinfo variable below 64 KiB, which is what VMware Tools carry in one
+	// message, also when gzip can't make the data smaller and base64 adds its third.
 	maxUserData = 47 << 10
 	// maxBatch keeps one step's calls within the time of one call, at the rate below.
 	maxBatch = 50
-	// pageSize is how many objects vCenter is asked for in one answer: at about 1 KiB each, well below a MiB.
+	// pageSize is how many objects vCenter is asked for in one answer: at about 1 KiB each, well
+	// below a MiB.
 	pageSize = 500
 	// defaultPace is that of listings, where the account says nothing else.
 	defaultPace = 5 * time.Second
 )
 
 // union is the cloud's member in those of CloudAccount and CloudMachine.
-var union = cloud.Fields[infrav1.VSphereAccount, infrav1.VSphereMachine]{
+var union = driverkit.Fields[infrav1.VSphereAccount, infrav1.VSphereMachine]{
 	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.VSphereAccount { return a.VSphere },
 	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.VSphereMachine { return m.VSphere },
 	CheckAccount: validateAccount,
@@ -50,24 +53,25 @@ func Cloud() cloud.Cloud {
 		Name:  "vsphere",
 		Union: union,
 		New:   newDriver,
-		// Prudent guesses: vCenter documents no limits of rate. It queues what goes beyond 8 clones on one host and 128
-		// on one datastore ("Limits on Simultaneous Migrations", vCenter Server and Host Management). As many clones as may be begun at
-		// once may also run at once.
+		// Prudent guesses: vCenter documents no limits of rate. It queues what goes beyond 8 clones
+		// on one host and 128 on one datastore ("Limits on Simultaneous Migrations", vCenter Server
+		// and Host Management). As many clones as may be begun at once may also run at once.
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 2, Burst: 20},
 			Delete: cloud.Limit{PerSecond: 10, Burst: 50},
 			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
 		},
-		// A prudent guess: vCenter reads its own writes, but a clone's task and its VM are two things to ask for.
+		// A prudent guess: vCenter reads its own writes, but a clone's task and its VM are two
+		// things to ask for.
 		Traits:        cloud.Traits{ReadLag: 10 * time.Second},
-		CheckUserData: cloud.MaxUserData(maxUserData),
+		CheckUserData: driverkit.MaxUserData(maxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxBatch},
 		ProviderID:    func(*infrav1.CloudAccountSpec) string { return providerID("{{ v1.instance_id }}") }, // as guestinfo tells it
 	}
 }
 
-// identityOf derives a machine's UUID from its token. It becomes the VM's instance UUID, by which it is found, and its BIOS
-// UUID, which is its name for Kubernetes.
+// identityOf derives a machine's UUID from its token. It becomes the VM's instance UUID, by which
+// it is found, and its BIOS UUID, which is its name for Kubernetes.
 func identityOf(token string) string {
 	namespace := uuid.NewSHA1(uuid.NameSpaceDNS, []byte("vsphere.drover.infrastructure.cluster.x-k8s.io"))
 	return uuid.NewSHA1(namespace, []byte(token)).String()
@@ -82,7 +86,7 @@ func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.Err
 	if spec.CredentialsRef == nil {
 		all = append(all, field.Required(path.Child("credentialsRef"), "vSphere has no ambient credentials: name a Secret with username and password"))
 	}
-	if _, err := cloud.CertPool(a.CABundle); err != nil {
+	if _, err := driverkit.CertPool(a.CABundle); err != nil {
 		all = append(all, field.Invalid(path.Child("vsphere", "caBundle"), "", "must hold certificates in PEM"))
 	}
 	if _, err := thumbprintOf(a.Thumbprint); err != nil {
@@ -210,8 +214,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 // label makes a host name of a name, with room for a suffix.
 func label(name string) string { return driverkit.HostName(name, 54) }
 
-// vmName is what people see, and vCenter's own guard against doubles: names are unique in a folder, also among the
-// clones under way, and this one belongs to the token.
+// vmName is what people see, and vCenter's own guard against doubles: names are unique in a folder,
+// also among the clones under way, and this one belongs to the token.
 func vmName(name, token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return fmt.Sprintf("%s-%x", label(name), sum[:4])

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// place is where a failure domain's machines go: by the names that the account has for it, or by what bears its tag. Empty: where the machine's own fields
-// say.
+// place is where a failure domain's machines go: by the names that the account has for it, or by
+// what bears its tag. Empty: where the machine's own fields say.
 type place struct {
 	infrav1.VSphereFailureDomain
 	Pool, Store *types.ManagedObjectReference
@@ -92,7 +92,8 @@ func (d *driver) placeByTag(ctx context.Context, s *session, name string) (p pla
 	return p, nil
 }
 
-// zonesByTag are the failure domains: the tags of the account's category that are on compute clusters of its datacenter.
+// zonesByTag are the failure domains: the tags of the account's category that are on compute
+// clusters of its datacenter.
 func (d *driver) zonesByTag(ctx context.Context, s *session) (map[string]zone, error) {
 	return d.zones.Get(ctx, "", func(ctx context.Context) (map[string]zone, error) {
 		ids, err := d.tagsOf(ctx, s, d.category)
@@ -131,7 +132,8 @@ func (d *driver) zonesByTag(ctx context.Context, s *session) (map[string]zone, e
 	})
 }
 
-// places are the datacenter's compute clusters, and hosts that are in none, with the resource pool of each; and its datastores.
+// places are the datacenter's compute clusters, and hosts that are in none, with the resource pool
+// of each; and its datastores.
 func (s *session) places(ctx context.Context, page int32) (pools map[types.ManagedObjectReference]types.ManagedObjectReference, stores []types.ManagedObjectReference, err error) {
 	below := &types.SelectionSpec{Name: "below"}
 	clusters, err := s.retrieve(ctx, page, "ComputeResource", []types.ObjectSpec{{

@@ -14,21 +14,24 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// facts are what one pass over an account knows, in the order in which it was learned: what the cloud has, and only then
-// whom it may belong to. A machine that was made in between is known to Kubernetes, so its VM is no orphan.
+// facts are what one pass over an account knows, in the order in which it was learned: what the
+// cloud has, and only then whom it may belong to. A machine that was made in between is known to
+// Kubernetes, so its VM is no orphan.
 type facts struct {
-	// listed is when the complete listing began, resources what it had. Within a process, times of listings are compared
-	// by the monotonic clock: a wall clock that jumps confirms nothing.
+	// listed is when the complete listing began, resources what it had. Within a process, times of
+	// listings are compared by the monotonic clock: a wall clock that jumps confirms nothing.
 	listed    time.Time
 	resources []cloud.Resource
-	// read is when Kubernetes had answered all that follows. The listing may be older by as much as a period: what has lost
-	// its machine was without one at this time, and perhaps not before.
+	// read is when Kubernetes had answered all that follows. The listing may be older by as much as
+	// a period: what has lost its machine was without one at this time, and perhaps not before.
 	read time.Time
 	// identity is the beginning of each creation token of this management cluster.
 	identity string
-	// clusters are those of this namespace, and those that were here until they were deleted, by ownership ID.
+	// clusters are those of this namespace, and those that were here until they were deleted, by
+	// ownership ID.
 	clusters map[string]cluster
-	// elsewhere are the ownership IDs of clusters in other namespaces, whose own accounts are looked after there.
+	// elsewhere are the ownership IDs of clusters in other namespaces, whose own accounts are
+	// looked after there.
 	elsewhere map[string]bool
 	// machines are the namespace's CloudMachines: their recorded provider IDs, or "", by token.
 	// claimed are the tokens of other namespaces' CloudMachines; they are read only where
@@ -43,36 +46,40 @@ type facts struct {
 
 // cluster is whose resources may be orphans.
 type cluster struct {
-	// leave says why nothing of the cluster is judged now: it is paused, or on its way to or from another management
-	// cluster. Empty: it is judged.
+	// leave says why nothing of the cluster is judged now: it is paused, or on its way to or from
+	// another management cluster. Empty: it is judged.
 	leave string
 	// former: the CloudCluster was deleted.
 	former bool
 }
 
-// orphan is a resource of a cluster that is here, with a token that no CloudMachine here has; or an instance beside the
-// one that its CloudMachine has recorded.
+// orphan is a resource of a cluster that is here, with a token that no CloudMachine here has; or an
+// instance beside the one that its CloudMachine has recorded.
 type orphan struct {
 	cloud.Resource
-	// since is when Kubernetes was asked for the first time from which on no pass found a machine for it.
+	// since is when Kubernetes was asked for the first time from which on no pass found a machine
+	// for it.
 	since time.Time
 	// confirmed: a listing that had it so began at least the grace after that.
 	confirmed bool
 }
 
-// memory is what is kept from one pass over an account to the next. The zero value is that of a manager that has just
-// begun: nothing is confirmed by it. It is lost with the process, which costs time and nothing else.
+// memory is what is kept from one pass over an account to the next. The zero value is that of a
+// manager that has just begun: nothing is confirmed by it. It is lost with the process, which costs
+// time and nothing else.
 type memory struct {
 	// passed is when the last full pass was, listed when the last listing that was judged began.
 	passed, listed time.Time
 	since          map[string]time.Time // of orphans, by name
 	empty          map[string]time.Time // since when a former cluster has had nothing, by ownership ID
-	// machines are the CloudMachines at the last pass that was not doubted. doubted: the orphans of the last pass were not
-	// believed; and calm is when Kubernetes was asked in the first pass after that in which they were.
+	// machines are the CloudMachines at the last pass that was not doubted. doubted: the orphans of
+	// the last pass were not believed; and calm is when Kubernetes was asked in the first pass
+	// after that in which they were.
 	machines int
 	doubted  bool
 	calm     time.Time
-	// begun is what was asked to go of machines of which something is left, and when, by token and by name.
+	// begun is what was asked to go of machines of which something is left, and when, by token and
+	// by name.
 	begun map[string]map[string]time.Time
 	// unread: a live read failed, and is to be tried again soon.
 	unread bool
@@ -82,21 +89,26 @@ type memory struct {
 
 // report is what a pass found.
 type report struct {
-	// orphans in the order of their names, and the number of machines that they are parts of, by token.
+	// orphans in the order of their names, and the number of machines that they are parts of, by
+	// token.
 	orphans []orphan
 	tokens  int
-	// foreign are resources of a cluster that is here, and of none of its machines, which another management cluster made:
-	// it has a copy of the CloudCluster, or had it before a move. They are never touched.
+	// foreign are resources of a cluster that is here, and of none of its machines, which another
+	// management cluster made: it has a copy of the CloudCluster, or had it before a move. They are
+	// never touched.
 	foreign []orphan
-	// fleet is the number of machines, by token, of which the listing has anything, orphans included.
+	// fleet is the number of machines, by token, of which the listing has anything, orphans
+	// included.
 	fleet int
-	// strangers are resources with an ownership ID that no cluster here has, or none. They are never touched.
+	// strangers are resources with an ownership ID that no cluster here has, or none. They are
+	// never touched.
 	strangers int
 	// machines are the CloudMachines here.
 	machines int
 	// confined: what was found may have an owner that this manager may not read.
 	confined bool
-	// twins are the tokens with more than one living instance of which none is recorded: a person must choose.
+	// twins are the tokens with more than one living instance of which none is recorded: a person
+	// must choose.
 	twins []string
 	// read is when Kubernetes was asked.
 	read time.Time
@@ -112,9 +124,10 @@ func alive(r cloud.Resource) bool {
 	return r.Kind == cloud.KindInstance && r.State != cloud.StateTerminated
 }
 
-// judge says what the facts mean, and notes them for the next pass. Facts that are no newer than the last are ignored:
-// two looks at one listing confirm nothing. So is a listing with nothing of any cluster here, although machines have recorded
-// their VMs: credentials that have lost their rights are answered so. Nothing is gone by its word, and no sighting outlives it.
+// judge says what the facts mean, and notes them for the next pass. Facts that are no newer than
+// the last are ignored: two looks at one listing confirm nothing. So is a listing with nothing of
+// any cluster here, although machines have recorded their VMs: credentials that have lost their
+// rights are answered so. Nothing is gone by its word, and no sighting outlives it.
 func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 	if !f.listed.After(m.listed) {
 		return report{}, false
@@ -195,7 +208,8 @@ func (f *facts) suspects() bool {
 	})
 }
 
-// unowned tells whether no CloudMachine has the resource's token; or has it, and has recorded another instance, which lives.
+// unowned tells whether no CloudMachine has the resource's token; or has it, and has recorded
+// another instance, which lives.
 func (f *facts) unowned(x cloud.Resource, living map[string][]cloud.Resource) bool {
 	recorded, known := f.machines[x.Token]
 	if f.claimed[x.Token] {
@@ -220,8 +234,9 @@ func twins(f facts, living map[string][]cloud.Resource) (tokens []string) {
 	return tokens
 }
 
-// settle returns the former clusters that no listing has had anything of for as long as the grace, counted from when they
-// were known to be former: a create that their last machine did not wait for may show until then.
+// settle returns the former clusters that no listing has had anything of for as long as the grace,
+// counted from when they were known to be former: a create that their last machine did not wait for
+// may show until then.
 func (m *memory) settle(f facts, owners map[string]bool, grace time.Duration) (settled []string) {
 	empty := map[string]time.Time{}
 	for id, c := range f.clusters {
@@ -247,8 +262,8 @@ type limits struct {
 	share, least int
 }
 
-// doubt says why the orphans of a report are not believed to be any: a lost or old store of Kubernetes' objects looks
-// like that. Empty: they are believed.
+// doubt says why the orphans of a report are not believed to be any: a lost or old store of
+// Kubernetes' objects looks like that. Empty: they are believed.
 func (m *memory) doubt(r report, l limits) string {
 	switch {
 	case r.tokens == 0:
@@ -261,8 +276,8 @@ func (m *memory) doubt(r report, l limits) string {
 	return ""
 }
 
-// allow notes a person's word, given by the digest of the set as it is, and tells whether it covers all orphans: then, or
-// in an earlier pass, when they were more.
+// allow notes a person's word, given by the digest of the set as it is, and tells whether it covers
+// all orphans: then, or in an earlier pass, when they were more.
 func (m *memory) allow(r report, word string) bool {
 	if word != "" && word == r.digest() {
 		m.allowed = map[string]bool{}
@@ -282,10 +297,11 @@ func (r report) digest() string {
 	return fleet.Digest(names)
 }
 
-// due are the machines whose remains may go, by token: of which every orphan is confirmed; those that were begun, and up
-// to n further ones, in the order of their tokens. Doubts that have passed without a person's word may have passed because
-// lost objects are being brought back one by one: those that are left have the grace once more, counted from the first look
-// without doubts, for the last one with doubts may be long ago.
+// due are the machines whose remains may go, by token: of which every orphan is confirmed; those
+// that were begun, and up to n further ones, in the order of their tokens. Doubts that have passed
+// without a person's word may have passed because lost objects are being brought back one by one:
+// those that are left have the grace once more, counted from the first look without doubts, for the
+// last one with doubts may be long ago.
 func (m *memory) due(r report, n int, grace time.Duration) map[string][]orphan {
 	waits, of := map[string]bool{}, map[string][]orphan{}
 	if m.doubted {

@@ -28,7 +28,8 @@ func disk(id, owner, token string) cloud.Resource {
 	return cloud.Resource{Kind: cloud.KindDisk, ID: id, OwnershipID: owner, Token: token}
 }
 
-// knows is what Kubernetes has: cluster "ours", and machines of the given tokens that have recorded x:///i-1.
+// knows is what Kubernetes has: cluster "ours", and machines of the given tokens that have recorded
+// x:///i-1.
 func knows(tokens ...string) facts {
 	f := facts{
 		identity: self, clusters: map[string]cluster{"ours": {}}, elsewhere: map[string]bool{"neighbour": true},
@@ -40,10 +41,11 @@ func knows(tokens ...string) facts {
 	return f
 }
 
-// TestJudge goes through what a resource may be. Seen to fail when one of these rules was taken out: a paused cluster is
-// left; a token that a CloudMachine has is its own; another management cluster's token is not ours; another namespace's cluster
-// is no stranger; a second VM goes only while the recorded one lives, and never the recorded one; what is terminated is not
-// there; the grace; one listing is one sighting.
+// TestJudge goes through what a resource may be. Seen to fail when one of these rules was taken
+// out: a paused cluster is left; a token that a CloudMachine has is its own; another management
+// cluster's token is not ours; another namespace's cluster is no stranger; a second VM goes only
+// while the recorded one lives, and never the recorded one; what is terminated is not there; the
+// grace; one listing is one sighting.
 func TestJudge(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	const token, lost = self + "a", self + "lost"
@@ -130,8 +132,8 @@ func TestConfirmation(t *testing.T) {
 	}
 }
 
-// TestOldListing: a shared listing may be as old as a period, and the machine was lost only after it. Seen to fail when the
-// grace was counted from the listing.
+// TestOldListing: a shared listing may be as old as a period, and the machine was lost only after
+// it. Seen to fail when the grace was counted from the listing.
 func TestOldListing(t *testing.T) {
 	lost, lostAt := vm("i-1", "ours", self+"lost"), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	m, f := &memory{}, knows()
@@ -146,8 +148,9 @@ func TestOldListing(t *testing.T) {
 	}
 }
 
-// byClock is the time as a process reads it after somebody has set its clock by so much: the wall clock differs, the monotonic one
-// does not. Nothing but the layout of time.Time gives that; it is checked.
+// byClock is the time as a process reads it after somebody has set its clock by so much: the wall
+// clock differs, the monotonic one does not. Nothing but the layout of time.Time gives that; it is
+// checked.
 func byClock(t *testing.T, at time.Time, by time.Duration) time.Time {
 	t.Helper()
 	is := at
@@ -158,8 +161,8 @@ func byClock(t *testing.T, at time.Time, by time.Duration) time.Time {
 	return is
 }
 
-// TestClockIsSet: a clock that is set by a day neither confirms an orphan nor hides it. Seen to fail when times without the
-// monotonic clock's reading were compared.
+// TestClockIsSet: a clock that is set by a day neither confirms an orphan nor hides it. Seen to
+// fail when times without the monotonic clock's reading were compared.
 func TestClockIsSet(t *testing.T) {
 	begin := time.Now()
 	for _, by := range []time.Duration{24 * time.Hour, -24 * time.Hour} {
@@ -207,7 +210,8 @@ func TestDoubt(t *testing.T) {
 	}
 }
 
-// TestAllow: a person's word is for the set that was shown, and for what is left of it; never for one more.
+// TestAllow: a person's word is for the set that was shown, and for what is left of it; never for
+// one more.
 func TestAllow(t *testing.T) {
 	a, b, c := orphan{Resource: vm("1", "o", "a")}, orphan{Resource: vm("2", "o", "b")}, orphan{Resource: vm("3", "o", "c")}
 	ofSet := func(orphans ...orphan) string { return report{orphans: orphans}.digest() }
@@ -244,8 +248,9 @@ func TestDue(t *testing.T) {
 	if got := slices.Sorted(maps.Keys(m.due(r, 2, grace))); !slices.Equal(got, []string{"t1", "t2", "t4"}) {
 		t.Errorf("due are %v", got)
 	}
-	// Many were lost and doubted, and these are left of them while the others are brought back. No listing came for long, in
-	// which all of that may have happened. Seen to fail without that rule, and when the time was counted from the last doubt.
+	// Many were lost and doubted, and these are left of them while the others are brought back. No
+	// listing came for long, in which all of that may have happened. Seen to fail without that
+	// rule, and when the time was counted from the last doubt.
 	m.doubted = true
 	for i, want := range []int{0, 0, 3} {
 		m.listed = begin.Add(time.Duration(i) * grace)
@@ -259,7 +264,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// TestStep: what belongs to an instance goes when the instance is gone, and what is no orphan never.
+// TestStep: what belongs to an instance goes when the instance is gone, and what is no orphan
+// never.
 func TestStep(t *testing.T) {
 	v, d := vm("i", "ours", "t"), disk("d", "ours", "t")
 	gone, mine, theirs := v, disk("mine", "ours", "t"), d
@@ -291,8 +297,9 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// TestSettle: a deleted cluster is forgotten when nothing of it has been there for as long as the grace after Kubernetes was
-// asked: the listing judged by that answer may be much older than the deletion.
+// TestSettle: a deleted cluster is forgotten when nothing of it has been there for as long as the
+// grace after Kubernetes was asked: the listing judged by that answer may be much older than the
+// deletion.
 func TestSettle(t *testing.T) {
 	begin, left := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), []cloud.Resource{disk("d", "ours", self)}
 	m := &memory{}
@@ -308,8 +315,9 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestBlind: a listing with nothing at all, while machines have their VMs, ends no sighting's wait but its own, settles no former
-// cluster, and does not say that what was asked to go is gone. Seen to fail, in all three, when it was judged.
+// TestBlind: a listing with nothing at all, while machines have their VMs, ends no sighting's wait
+// but its own, settles no former cluster, and does not say that what was asked to go is gone. Seen
+// to fail, in all three, when it was judged.
 func TestBlind(t *testing.T) {
 	begin, lost := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), vm("i-2", "ours", self+"lost")
 	m := &memory{begun: map[string]map[string]time.Time{lost.Token: {name(lost): begin}}}
@@ -341,7 +349,8 @@ type world struct {
 	machines  map[string]string         // provider ID by token
 	paused    bool
 	made      int
-	// lostSince is since which listing each resource has been without a machine in all that were judged.
+	// lostSince is since which listing each resource has been without a machine in all that were
+	// judged.
 	lostSince map[string]time.Time
 }
 
@@ -393,7 +402,8 @@ func (w *world) happen() {
 	}
 }
 
-// facts are what a pass learns: a listing, which may lack a page or everything, and then what the API server has.
+// facts are what a pass learns: a listing, which may lack a page or everything, and then what the
+// API server has.
 func (w *world) facts(lies bool) facts {
 	f := knows()
 	f.listed, f.read, f.machines = w.at, w.at, maps.Clone(w.machines)
@@ -433,10 +443,11 @@ func (w *world) note(f facts) {
 	w.lostSince = lost
 }
 
-// TestNeverOwned runs 1,000 schedules: whatever happens in whatever order, and whatever a listing leaves out, what belongs
-// to a machine, to no cluster here or to another manager is never deleted, nor anything that was not an orphan in each
-// listing during the grace; and when all comes to rest, no orphan is left. Seen to fail without the grace, with sightings that
-// outlive a listing without the resource, and without the bound for a pass.
+// TestNeverOwned runs 1,000 schedules: whatever happens in whatever order, and whatever a listing
+// leaves out, what belongs to a machine, to no cluster here or to another manager is never deleted,
+// nor anything that was not an orphan in each listing during the grace; and when all comes to rest,
+// no orphan is left. Seen to fail without the grace, with sightings that outlive a listing without
+// the resource, and without the bound for a pass.
 func TestNeverOwned(t *testing.T) {
 	for seed := range uint64(1000) {
 		w := &world{

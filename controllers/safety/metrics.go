@@ -7,7 +7,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Metrics are the safety controllers' own. Labels are bounded by the accounts, pools and clusters there are.
+// Metrics are the safety controllers' own. Labels are bounded by the accounts, pools and clusters
+// there are.
 type Metrics struct {
 	orphans *prometheus.GaugeVec
 	blocked *prometheus.GaugeVec

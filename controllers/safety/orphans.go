@@ -42,8 +42,9 @@ const (
 	askAgain = time.Minute
 	// listingPatience is how soon it is looked again for a listing that has not come.
 	listingPatience = 10 * time.Second
-	// shown is how many orphans the status lists, and maxID how many bytes of an ID: anybody may answer at a tenant's
-	// endpoint, and a status that the API server refuses would tell of nothing at all.
+	// shown is how many orphans the status lists, and maxID how many bytes of an ID: anybody may
+	// answer at a tenant's endpoint, and a status that the API server refuses would tell of nothing
+	// at all.
 	shown = 20
 	maxID = 512
 	// fewTokens is how many tokens an Event names, which holds 1,024 bytes.
@@ -52,13 +53,15 @@ const (
 	blind = "the cloud's listing has nothing of any cluster here, although CloudMachines have recorded their VMs: the credentials may have lost the right to list"
 )
 
-// OrphanReconciler finds, account by account, what carries the ownership of a cluster here and belongs to none of its
-// machines, and removes it where the account's policy says so.
+// OrphanReconciler finds, account by account, what carries the ownership of a cluster here and
+// belongs to none of its machines, and removes it where the account's policy says so.
 //
-// It costs the cloud nothing beyond the shared listings, and one live read before each deletion. Every step of a deletion
-// is judged anew, by a newer listing and by what the API server has then: nothing goes on by itself.
+// It costs the cloud nothing beyond the shared listings, and one live read before each deletion.
+// Every step of a deletion is judged anew, by a newer listing and by what the API server has then:
+// nothing goes on by itself.
 type OrphanReconciler struct {
-	// Client reads from the cache what only says when to look, and writes; APIReader reads what a verdict is built on.
+	// Client reads from the cache what only says when to look, and writes; APIReader reads what a
+	// verdict is built on.
 	Client    client.Client
 	APIReader client.Reader
 	Accounts  *fleet.Accounts
@@ -69,11 +72,12 @@ type OrphanReconciler struct {
 	// read the others, nothing is deleted: a CloudCluster there may have the same ownership ID.
 	Namespace string
 
-	// Period is the time between two passes, Grace that between the first and the last listing that confirm an orphan:
-	// longer than the longest create.
+	// Period is the time between two passes, Grace that between the first and the last listing that
+	// confirm an orphan: longer than the longest create.
 	Period, Grace time.Duration
-	// MaxDeletions is of how many machines one pass may begin to delete what is left. MaxShare is the share of an account's
-	// fleet, in percent, beyond which orphans are not believed without a person's word.
+	// MaxDeletions is of how many machines one pass may begin to delete what is left. MaxShare is
+	// the share of an account's fleet, in percent, beyond which orphans are not believed without a
+	// person's word.
 	MaxDeletions, MaxShare int
 	Metrics                *Metrics
 	WatchFilterValue       string
@@ -95,8 +99,9 @@ func (r *OrphanReconciler) SetupWithManager(mgr ctrl.Manager, options controller
 		return fmt.Errorf("the orphan collector needs a period, a grace, limits and an identity: %s, %s, %d, %d, %q",
 			r.Period, r.Grace, r.MaxDeletions, r.MaxShare, r.Identity)
 	}
-	// Accounts are looked at in turn. By priority, those that a manager finds when it begins would wait for all that have an
-	// event since; where there are more of these than it can do, for ever.
+	// Accounts are looked at in turn. By priority, those that a manager finds when it begins would
+	// wait for all that have an event since; where there are more of these than it can do, for
+	// ever.
 	options.UsePriorityQueue = ptr.To(false)
 	return builder.ControllerManagedBy(mgr).
 		For(&infrav1.CloudAccount{}).
@@ -194,8 +199,8 @@ func (r *OrphanReconciler) pass(
 	return reconcile.Result{RequeueAfter: m.every(r.Period)}, nil
 }
 
-// decide says in the condition what was found and what comes next, and returns what policy and limits let go now, by token.
-// blocked tells that a person must decide.
+// decide says in the condition what was found and what comes next, and returns what policy and
+// limits let go now, by token. blocked tells that a person must decide.
 func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, found report) (due map[string][]orphan, blocked bool) {
 	doubt := m.doubt(found, limits{share: r.MaxShare, least: leastDoubt})
 	word := account.Annotations[infrav1.ConfirmOrphansAnnotation]
@@ -228,8 +233,8 @@ func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, foun
 	return due, false
 }
 
-// remove moves the deletion of what is left of machines one step on, after a live read: instances first, and what belongs
-// to them once none of them lives.
+// remove moves the deletion of what is left of machines one step on, after a live read: instances
+// first, and what belongs to them once none of them lives.
 func (r *OrphanReconciler) remove(ctx context.Context, live *fleet.Account, m *memory, due map[string][]orphan) error {
 	var refs []cloud.Reference
 	for token, orphans := range due {
@@ -364,8 +369,9 @@ func (r *OrphanReconciler) tell(before, account *infrav1.CloudAccount) {
 	}
 }
 
-// DryRun fills in the account's status as a pass would now, with what an earlier one has written there for its memory. It
-// writes nothing and deletes nothing. The account must be connected; ctx bounds the wait for a complete listing.
+// DryRun fills in the account's status as a pass would now, with what an earlier one has written
+// there for its memory. It writes nothing and deletes nothing. The account must be connected; ctx
+// bounds the wait for a complete listing.
 func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAccount) error {
 	live := r.Accounts.Get(client.ObjectKeyFromObject(account))
 	if live == nil {
@@ -406,7 +412,8 @@ func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAcc
 	return nil
 }
 
-// watched tells whether an object is this manager's to look after, by Cluster API's watch filter; "" looks after all.
+// watched tells whether an object is this manager's to look after, by Cluster API's watch filter;
+// "" looks after all.
 func watched(o client.Object, filter string) bool {
 	return filter == "" || labels.HasWatchLabel(o, filter)
 }

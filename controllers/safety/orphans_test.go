@@ -20,6 +20,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/cloud/driverkit"
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
@@ -59,7 +60,7 @@ func (d *driver) accounts(t *testing.T) (*fleet.Accounts, *fleet.Account) {
 	limit := cloud.Limit{PerSecond: 1000, Burst: 1000}
 	all := fleet.NewAccounts(fleet.Options{Times: fleet.TimesFor(time.Second), Clouds: []cloud.Cloud{{
 		Name: "test",
-		Union: cloud.Fields[infrav1.CloudAccountSpec, infrav1.CloudMachineFields]{
+		Union: driverkit.Fields[infrav1.CloudAccountSpec, infrav1.CloudMachineFields]{
 			Account: func(s *infrav1.CloudAccountSpec) *infrav1.CloudAccountSpec { return s },
 		},
 		New:    func(cloud.Config) (cloud.Driver, error) { return d, nil },

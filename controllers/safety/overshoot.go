@@ -31,22 +31,25 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// frozenByUs is the value of Cluster API's paused annotation where this controller has set it: a user's own pause has
-// another value, and stays.
+// frozenByUs is the value of Cluster API's paused annotation where this controller has set it: a
+// user's own pause has another value, and stays.
 const frozenByUs = "frozen-by-drover"
 
-// OvershootReconciler freezes pools that have far more machines than they should have, whatever makes them, so that a
-// mistake costs a few machines and not a fleet. It thaws what it froze, and nothing else.
+// OvershootReconciler freezes pools that have far more machines than they should have, whatever
+// makes them, so that a mistake costs a few machines and not a fleet. It thaws what it froze, and
+// nothing else.
 //
-// Cluster API's MachineDeployment controller takes a MachineSet's disable-machine-create back whenever it looks at it; so a
-// MachineDeployment is paused as well. MachineSets go on deleting what is too many.
+// Cluster API's MachineDeployment controller takes a MachineSet's disable-machine-create back
+// whenever it looks at it; so a MachineDeployment is paused as well. MachineSets go on deleting
+// what is too many.
 type OvershootReconciler struct {
 	Client   client.Client
 	Accounts *fleet.Accounts
 	Recorder events.EventRecorder
 
-	// Period is the time between two passes over a namespace. A pool is frozen when it has more than desired, surge and Up
-	// machines in two passes, and thawed when it has no more than Down fewer than that.
+	// Period is the time between two passes over a namespace. A pool is frozen when it has more
+	// than desired, surge and Up machines in two passes, and thawed when it has no more than Down
+	// fewer than that.
 	Period           time.Duration
 	Up, Down         int
 	Metrics          *Metrics
@@ -60,8 +63,8 @@ type OvershootReconciler struct {
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
 
-// lastPass is what is kept of a pass over a namespace: its time, the pools that had too many machines, and the size that each
-// pool was held to.
+// lastPass is what is kept of a pass over a namespace: its time, the pools that had too many
+// machines, and the size that each pool was held to.
 type lastPass struct {
 	at    time.Time
 	over  map[string]int
@@ -123,7 +126,8 @@ type frozenObject interface {
 	conditions.Setter
 }
 
-// size is how many machines a pool is to have, and how many more in a rolling update, as Cluster API rounds them.
+// size is how many machines a pool is to have, and how many more in a rolling update, as Cluster
+// API rounds them.
 type size struct{ desired, surge int }
 
 // pool is a MachineDeployment with its MachineSets, or a MachineSet by itself.
@@ -145,8 +149,9 @@ func (p *pool) have() int { return max(p.objects, p.instances) }
 
 func (p *pool) frozen() bool { return p.owner.GetLabels()[infrav1.FreezeLabel] == "True" }
 
-// holdTo has a pool judged by the size that Cluster API knows, and returns the size to remember: while Cluster API is behind, or
-// away, a scale-down that it has not seen is no overshoot, and a MachineDeployment paused then would be scaled down by nobody.
+// holdTo has a pool judged by the size that Cluster API knows, and returns the size to remember:
+// while Cluster API is behind, or away, a scale-down that it has not seen is no overshoot, and a
+// MachineDeployment paused then would be scaled down by nobody.
 func (p *pool) holdTo(last map[string]size) size {
 	known, ok := last[p.key()]
 	if !ok {
@@ -192,8 +197,9 @@ const (
 	thaw
 )
 
-// verdict says what is to be done with a pool. One pass over the bound is not enough, for a scale-down takes a moment to
-// begin; nor are two of which the second has fewer machines than the first.
+// verdict says what is to be done with a pool. One pass over the bound is not enough, for a
+// scale-down takes a moment to begin; nor are two of which the second has fewer machines than the
+// first.
 func (r *OvershootReconciler) verdict(p *pool, last *lastPass) verdict {
 	cutOff := slices.ContainsFunc(p.sets, func(s *clusterv1.MachineSet) bool { return s.Labels[infrav1.FreezeLabel] == "True" })
 	before, err := strconv.Atoi(p.owner.GetAnnotations()[infrav1.FrozenReplicasAnnotation])
@@ -221,7 +227,8 @@ func (r *OvershootReconciler) reason(p *pool) string {
 		"delete those that are too many, or ask for more replicas", p.objects, p.instances, bound, p.desired, p.surge, r.Up, bound-r.Down)
 }
 
-// freeze stops the MachineDeployment first: running, it would take back what is done to its MachineSets.
+// freeze stops the MachineDeployment first: running, it would take back what is done to its
+// MachineSets.
 func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
 	err := patchMetadata(ctx, r.Client, p.owner, func() {
 		label(p.owner)
@@ -252,8 +259,8 @@ func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
 	return err
 }
 
-// thaw takes back what freeze did, in the other order. The label goes last: while it is there, a thaw that was cut off is
-// taken up again.
+// thaw takes back what freeze did, in the other order. The label goes last: while it is there, a
+// thaw that was cut off is taken up again.
 func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 	var err error
 	for _, s := range p.sets {
@@ -290,7 +297,8 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 	return nil
 }
 
-// patchMetadata writes a change of labels and annotations, if it is one, to the object as it was read.
+// patchMetadata writes a change of labels and annotations, if it is one, to the object as it was
+// read.
 func patchMetadata(ctx context.Context, c client.Client, o client.Object, change func()) error {
 	before := o.DeepCopyObject().(client.Object)
 	change()
@@ -310,8 +318,9 @@ func label(o client.Object) {
 	o.SetLabels(all)
 }
 
-// tell sets the condition Frozen, if it changes more than its numbers, and answers whether it did: people are told once, even
-// where the labels were written by a pass that was cut off before it came here.
+// tell sets the condition Frozen, if it changes more than its numbers, and answers whether it did:
+// people are told once, even where the labels were written by a pass that was cut off before it
+// came here.
 func (r *OvershootReconciler) tell(ctx context.Context, p *pool, c metav1.Condition) (bool, error) {
 	if conditions.GetReason(p.owner, c.Type) == c.Reason {
 		return false, nil
@@ -343,7 +352,8 @@ func makesCloudMachines(template clusterv1.MachineTemplateSpec) bool {
 	return template.Spec.InfrastructureRef.GroupKind() == cloudMachineTemplateKind
 }
 
-// controllerOf returns the name of the object's controller, if that is of this kind of Cluster API's.
+// controllerOf returns the name of the object's controller, if that is of this kind of Cluster
+// API's.
 func controllerOf(o client.Object, kind string) (name string, ok bool) {
 	owner := metav1.GetControllerOf(o)
 	if owner == nil || owner.Kind != kind {
@@ -353,7 +363,8 @@ func controllerOf(o client.Object, kind string) (name string, ok bool) {
 	return owner.Name, err == nil && gv.Group == clusterv1.GroupVersion.Group
 }
 
-// pools are those of a namespace whose machines are Drover's and whose Cluster is not paused, with their machines counted.
+// pools are those of a namespace whose machines are Drover's and whose Cluster is not paused, with
+// their machines counted.
 func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*pool, error) {
 	deployments, sets := &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}
 	machines, clusters := &clusterv1.MachineList{}, &clusterv1.ClusterList{}

@@ -85,7 +85,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestHoldTo: a scale-down that Cluster API has not seen does not lower what a pool is judged by; anything else does.
+// TestHoldTo: a scale-down that Cluster API has not seen does not lower what a pool is judged by;
+// anything else does.
 func TestHoldTo(t *testing.T) {
 	two, six, ten := int32(2), int32(6), int32(10)
 	for _, c := range []struct {

@@ -33,33 +33,38 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// frozenInOutage is the value of Cluster API's paused annotation where this controller has set it: a user's own pause, and
-// that of the overshoot controller, have other values, and stay.
+// frozenInOutage is the value of Cluster API's paused annotation where this controller has set it:
+// a user's own pause, and that of the overshoot controller, have other values, and stay.
 const frozenInOutage = "frozen-by-drover-in-outage"
 
 const (
-	// connectPatience is how long a process that has just begun waits for its first connection before it takes the lack of
-	// one for an outage: Cluster API's connections are tried every half minute.
+	// connectPatience is how long a process that has just begun waits for its first connection
+	// before it takes the lack of one for an outage: Cluster API's connections are tried every half
+	// minute.
 	connectPatience = 2 * time.Minute
-	// nodePatience is how many periods the Nodes have to report once their API server answers again. Those that have not by
-	// then are ill for a reason of their own.
+	// nodePatience is how many periods the Nodes have to report once their API server answers
+	// again. Those that have not by then are ill for a reason of their own.
 	nodePatience = 5
 	// named is how many Nodes a message names.
 	named = 5
 )
 
-// ReachabilityReconciler stops what would replace machines while nobody can know how they are: when the API server of a
-// workload cluster does not answer, it pauses the cluster's MachineHealthChecks, MachineDeployments and MachineSets, and
-// marks the CloudCluster, for which no VM is made then. What users delete goes all the same. It takes that back when the API
-// server answers and the Nodes have reported to it, so that the time of the outage is held against none of them.
+// ReachabilityReconciler stops what would replace machines while nobody can know how they are: when
+// the API server of a workload cluster does not answer, it pauses the cluster's
+// MachineHealthChecks, MachineDeployments and MachineSets, and marks the CloudCluster, for which no
+// VM is made then. What users delete goes all the same. It takes that back when the API server
+// answers and the Nodes have reported to it, so that the time of the outage is held against none of
+// them.
 //
-// All of it is written down in the objects themselves: a manager that restarts goes on where it was.
+// All of it is written down in the objects themselves: a manager that restarts goes on where it
+// was.
 type ReachabilityReconciler struct {
 	Client       client.Client
 	ClusterCache clustercache.ClusterCache
 	Recorder     events.EventRecorder
 
-	// Period is the time between two questions to a workload cluster, Timeout how long it may fail to answer.
+	// Period is the time between two questions to a workload cluster, Timeout how long it may fail
+	// to answer.
 	Period, Timeout  time.Duration
 	Metrics          *Metrics
 	WatchFilterValue string
@@ -67,10 +72,12 @@ type ReachabilityReconciler struct {
 	contacts sync.Map // CloudCluster → *contact
 }
 
-// contact is what is kept from one question to the next. It is lost with the process, which costs time and nothing else.
+// contact is what is kept from one question to the next. It is lost with the process, which costs
+// time and nothing else.
 type contact struct {
 	begun time.Time
-	// failing is since when there was no answer, back since when there is one again; zero when it is not so.
+	// failing is since when there was no answer, back since when there is one again; zero when it
+	// is not so.
 	failing, back time.Time
 	// answered: there was an answer in this process's life.
 	answered bool
@@ -95,7 +102,8 @@ func (r *ReachabilityReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 		Complete(r)
 }
 
-// specOrLabelsChanged leaves out the changes of the status, which this controller makes itself. The watch filter is a label.
+// specOrLabelsChanged leaves out the changes of the status, which this controller makes itself. The
+// watch filter is a label.
 var specOrLabelsChanged = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 
 // ofCluster is the CloudCluster of a Cluster.
@@ -170,7 +178,8 @@ func (r *ReachabilityReconciler) look(ctx context.Context, infra *infrav1.CloudC
 	if conditions.IsTrue(infra, infrav1.ClusterReachableCondition) && infra.Annotations[infrav1.UnreachableAnnotation] == "" {
 		return r.Period, r.pause(ctx, cluster, false) // of what the cache did not know to be frozen when the others were thawed
 	}
-	// One without the condition was never frozen; or it comes from another management cluster, which leaves status behind.
+	// One without the condition was never frozen; or it comes from another management cluster,
+	// which leaves status behind.
 	frozen := conditions.Has(infra, infrav1.ClusterReachableCondition) || infra.Annotations[infrav1.UnreachableAnnotation] != ""
 	if err := r.mark(ctx, infra, ""); err != nil { // VMs may be made again
 		return 0, err
@@ -188,8 +197,9 @@ func (r *ReachabilityReconciler) look(ctx context.Context, infra *infrav1.CloudC
 	return r.Period, r.thaw(ctx, infra, cluster)
 }
 
-// ask reads a Node past every cache. An API server that has lost its storage can't answer that: a list without a resource
-// version is answered by etcd's word alone (Kubernetes API Concepts, "Resource versions").
+// ask reads a Node past every cache. An API server that has lost its storage can't answer that: a
+// list without a resource version is answered by etcd's word alone (Kubernetes API Concepts,
+// "Resource versions").
 func (r *ReachabilityReconciler) ask(ctx context.Context, cluster *clusterv1.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
@@ -203,8 +213,9 @@ func (r *ReachabilityReconciler) ask(ctx context.Context, cluster *clusterv1.Clu
 	return nil
 }
 
-// silent lists the Machines of whose Nodes nothing is known now, by name: the Node's Ready is Unknown, or Cluster API has not
-// read it yet since the outage; or there is no Node, although there is a Machine for it.
+// silent lists the Machines of whose Nodes nothing is known now, by name: the Node's Ready is
+// Unknown, or Cluster API has not read it yet since the outage; or there is no Node, although there
+// is a Machine for it.
 func (r *ReachabilityReconciler) silent(ctx context.Context, cluster *clusterv1.Cluster) (names []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
@@ -247,9 +258,10 @@ func enumerate(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// freeze says that the cluster is frozen before anything is: if it is cut off, and the API server answers then, what was frozen by
-// then is thawed. It marks the CloudCluster, and pauses what may replace machines. It is repeated for as long as the outage lasts,
-// and so goes on where it was cut off, and heeds what is new.
+// freeze says that the cluster is frozen before anything is: if it is cut off, and the API server
+// answers then, what was frozen by then is thawed. It marks the CloudCluster, and pauses what may
+// replace machines. It is repeated for as long as the outage lasts, and so goes on where it was cut
+// off, and heeds what is new.
 func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, since time.Time) error {
 	began := cmp.Or(infra.Annotations[infrav1.UnreachableAnnotation], since.UTC().Format(time.RFC3339))
 	if err := r.tell(ctx, infra, metav1.ConditionFalse, infrav1.UnreachableReason, fmt.Sprintf(
@@ -268,8 +280,9 @@ func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.Clou
 	return nil
 }
 
-// thaw takes back what freeze did, but for the mark, which went at the first answer. The condition is set last: as long as it is
-// not True, a thaw that was cut off is taken up again, and so is one of a cluster that has come from another management cluster.
+// thaw takes back what freeze did, but for the mark, which went at the first answer. The condition
+// is set last: as long as it is not True, a thaw that was cut off is taken up again, and so is one
+// of a cluster that has come from another management cluster.
 func (r *ReachabilityReconciler) thaw(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
 	if err := r.pause(ctx, cluster, false); err != nil {
 		return fmt.Errorf("thawing Cluster %q: %w", cluster.Name, err)
@@ -277,8 +290,9 @@ func (r *ReachabilityReconciler) thaw(ctx context.Context, infra *infrav1.CloudC
 	return r.tell(ctx, infra, metav1.ConditionTrue, infrav1.ReachableReason, "")
 }
 
-// pause sets or removes this controller's pause on all of a cluster that may replace Drover's machines. It does not pause
-// what is being deleted, nor what repairs the control plane, which may be what does not answer, nor other providers' pools.
+// pause sets or removes this controller's pause on all of a cluster that may replace Drover's
+// machines. It does not pause what is being deleted, nor what repairs the control plane, which may
+// be what does not answer, nor other providers' pools.
 func (r *ReachabilityReconciler) pause(ctx context.Context, cluster *clusterv1.Cluster, on bool) error {
 	checks, deployments, sets := &clusterv1.MachineHealthCheckList{}, &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}
 	for _, list := range []client.ObjectList{checks, deployments, sets} {

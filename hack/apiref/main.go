@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command apiref prints the reference of Drover's kinds as Markdown, from the CRDs in the folder that it is given: one
-// table per kind, one row per field. The same CRDs give the same text. "make generate" runs it.
+// Command apiref prints the reference of Drover's kinds as Markdown, from the CRDs in the folder
+// that it is given: one table per kind, one row per field. The same CRDs give the same text. "make
+// generate" runs it.
 package main
 
 import (
@@ -61,7 +62,8 @@ func read(dir string) ([]apiextensionsv1.CustomResourceDefinition, error) {
 	return crds, nil
 }
 
-// reference prints; seen knows where the fields of an object were printed before, so that they are not again.
+// reference prints; seen knows where the fields of an object were printed before, so that they are
+// not again.
 type reference struct {
 	out  io.Writer
 	seen map[string]string

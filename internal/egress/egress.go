@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package egress makes the connections to endpoints that tenants name. The manager reaches what tenants don't: its own
-// node, its cloud's metadata, the operator's network. So each address is judged after its name was resolved.
+// Package egress makes the connections to endpoints that tenants name. The manager reaches what
+// tenants don't: its own node, its cloud's metadata, the operator's network. So each address is
+// judged after its name was resolved.
 package egress
 
 import (
@@ -20,7 +21,8 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// metadata are services of clouds that hand out a machine's own credentials, at addresses that are not link-local.
+// metadata are services of clouds that hand out a machine's own credentials, at addresses that are
+// not link-local.
 var metadata = []netip.Prefix{
 	netip.MustParsePrefix("fd00:ec2::/32"),      // Amazon EC2
 	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
@@ -30,7 +32,8 @@ var metadata = []netip.Prefix{
 // nat64 is the prefix under which a gateway translates to IPv4 (RFC 6052).
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// errDenied says no address: a tenant must not learn what a name leads to inside the operator's network.
+// errDenied says no address: a tenant must not learn what a name leads to inside the operator's
+// network.
 var errDenied = fmt.Errorf("the endpoint leads to an address that the operator does not allow: %w", fs.ErrPermission)
 
 // Dialer connects to permitted addresses alone. Its errors for others are fs.ErrPermission.
@@ -41,8 +44,9 @@ type Dialer struct {
 	free        net.Dialer
 }
 
-// New makes a Dialer from CIDRs. Those to allow win over those to deny, and over what is always denied: loopback,
-// link-local, multicast and unspecified addresses, and the clouds' metadata services.
+// New makes a Dialer from CIDRs. Those to allow win over those to deny, and over what is always
+// denied: loopback, link-local, multicast and unspecified addresses, and the clouds' metadata
+// services.
 func New(allow, deny []string) (*Dialer, error) {
 	d := &Dialer{proxies: proxies(httpproxy.FromEnvironment())}
 	var err, err2 error
@@ -57,8 +61,8 @@ func New(allow, deny []string) (*Dialer, error) {
 	return d, nil
 }
 
-// DialContext connects to an address as net.Dialer does. The operator's own proxy is not judged: it is dialed in the
-// place of endpoints, and judges them itself.
+// DialContext connects to an address as net.Dialer does. The operator's own proxy is not judged: it
+// is dialed in the place of endpoints, and judges them itself.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if slices.Contains(d.proxies, strings.ToLower(address)) {
 		return d.free.DialContext(ctx, network, address)

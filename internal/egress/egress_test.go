@@ -57,8 +57,8 @@ func TestNewRefusesNonsense(t *testing.T) {
 	}
 }
 
-// TestNamesAreJudgedByAddress: a name that leads to a denied address is refused before anything is sent, and the error
-// does not tell the address.
+// TestNamesAreJudgedByAddress: a name that leads to a denied address is refused before anything is
+// sent, and the error does not tell the address.
 func TestNamesAreJudgedByAddress(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 10)

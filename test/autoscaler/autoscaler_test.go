@@ -25,7 +25,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// The annotations by which the autoscaler is told what machines of a pool without machines will have beside their size.
+// The annotations by which the autoscaler is told what machines of a pool without machines will
+// have beside their size.
 const (
 	labelsAnnotation    = "capacity.cluster-autoscaler.kubernetes.io/labels"
 	taintsAnnotation    = "capacity.cluster-autoscaler.kubernetes.io/taints"
@@ -76,7 +77,8 @@ func TestOnAWS(t *testing.T) {
 	s.Logf("calls of EC2: %v", s.AWS.Calls())
 }
 
-// special makes a pool of ARM's machines with a label, and a taint that keeps others away; and has the annotations say so while there is none.
+// special makes a pool of ARM's machines with a label, and a taint that keeps others away; and has
+// the annotations say so while there is none.
 func special(g *group) {
 	g.Config.NodeLabels = map[string]string{"example.com/gpu": "yes"}
 	g.Config.NodeTaints = []corev1.Taint{{Key: "example.com/gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
@@ -84,11 +86,11 @@ func special(g *group) {
 	g.annotations[taintsAnnotation] = "example.com/gpu=yes:NoSchedule"
 }
 
-// fromZeroAndBack: what a machine will be is known before there is one. Its size is the template's status; labels, taints and
-// architecture are the pool's annotations.
+// fromZeroAndBack: what a machine will be is known before there is one. Its size is the template's
+// status; labels, taints and architecture are the pool's annotations.
 func (s *stage) fromZeroAndBack(small, large, arm *group) {
-	// A small machine has 2 CPUs: one such pod fits, a second doesn't. An autoscaler that did not know would take another pool,
-	// or another number of machines.
+	// A small machine has 2 CPUs: one such pod fits, a second doesn't. An autoscaler that did not
+	// know would take another pool, or another number of machines.
 	web := s.app("web", 3, 1500, nil)
 	train := s.app("train", 1, 1000, func(p *corev1.PodSpec) {
 		p.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64", "example.com/gpu": "yes"}
@@ -101,8 +103,8 @@ func (s *stage) fromZeroAndBack(small, large, arm *group) {
 		}
 	}
 
-	// What is left of the machines takes one pod each of another application. When that is alone, it fits on one machine: two
-	// are drained, while one pod at most may be missing.
+	// What is left of the machines takes one pod each of another application. When that is alone,
+	// it fits on one machine: two are drained, while one pod at most may be missing.
 	shop := s.app("shop", 3, 300, nil)
 	s.until("there is room for the other application", s.on(small, shop))
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: shop.Namespace, Name: shop.Name}}
@@ -118,8 +120,8 @@ func (s *stage) fromZeroAndBack(small, large, arm *group) {
 	s.empty(shop, train)
 }
 
-// shortage: the pool that fits best gets no second machine. The autoscaler takes the request back, which removes the Machine,
-// and asks another pool.
+// shortage: the pool that fits best gets no second machine. The autoscaler takes the request back,
+// which removes the Machine, and asks another pool.
 func (s *stage) shortage(small, large *group) {
 	first := s.app("first", 1, 1500, nil)
 	s.until("there is a small machine", s.on(small, first))
@@ -156,8 +158,9 @@ func (s *stage) shortage(small, large *group) {
 	s.empty(first, second)
 }
 
-// freeze: a pool with far more VMs than machines is frozen by Drover. This version of the autoscaler does not know what that
-// means, and asks for machines; none is made. When the pool is thawed, what was asked for is made, once.
+// freeze: a pool with far more VMs than machines is frozen by Drover. This version of the
+// autoscaler does not know what that means, and asks for machines; none is made. When the pool is
+// thawed, what was asked for is made, once.
 func (s *stage) freeze(g *group) {
 	web := s.app("web", 1, 6000, nil)
 	s.until("there is a machine", s.on(g, web))

@@ -39,10 +39,11 @@ const (
 	// team is the namespace in those files.
 	team     = "team-a"
 	patience = 4 * time.Minute
-	// quiet is how long it is watched that nothing happens: several rounds of the autoscaler, and passes of Drover's.
+	// quiet is how long it is watched that nothing happens: several rounds of the autoscaler, and
+	// passes of Drover's.
 	quiet = 6 * time.Second
-	// gaveUp is when the autoscaler thinks that a machine of a pool will not come; that pool alone, because a busy computer
-	// may take longer for a machine that does come.
+	// gaveUp is when the autoscaler thinks that a machine of a pool will not come; that pool alone,
+	// because a busy computer may take longer for a machine that does come.
 	gaveUp = 15 * time.Second
 )
 
@@ -150,7 +151,8 @@ func (s *stage) create(c client.Client, objects ...client.Object) {
 	}
 }
 
-// newGroup makes a pool without machines that may have up to most. It names no replicas, as a pool that is scaled should.
+// newGroup makes a pool without machines that may have up to most. It names no replicas, as a pool
+// that is scaled should.
 func (s *stage) newGroup(suffix string, most int, change func(*group)) *group {
 	s.Helper()
 	g := &group{Pool: s.NewPool(suffix, 0), annotations: map[string]string{
@@ -240,9 +242,9 @@ func (s *stage) asked(g *group) int32 {
 	return ptr.Deref(md.Spec.Replicas, -1)
 }
 
-// empty ends a scene: no application, no machine, nothing in the cloud, and no VM was ever made twice. The last machine of each
-// pool is taken away by hand: this version of the autoscaler asks for a number of machines in a way that leaves a 0 out
-// (kubernetes/autoscaler#8538).
+// empty ends a scene: no application, no machine, nothing in the cloud, and no VM was ever made
+// twice. The last machine of each pool is taken away by hand: this version of the autoscaler asks
+// for a number of machines in a way that leaves a 0 out (kubernetes/autoscaler#8538).
 func (s *stage) empty(apps ...*appsv1.Deployment) {
 	s.Helper()
 	for _, app := range apps {

@@ -17,8 +17,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestMachineDeployment: a MachineDeployment comes to Ready Nodes, rolls and goes. A machine that AWS takes back is replaced; and nothing
-// is left in the end, the volumes of the image included.
+// TestMachineDeployment: a MachineDeployment comes to Ready Nodes, rolls and goes. A machine that
+// AWS takes back is replaced; and nothing is left in the end, the volumes of the image included.
 func TestMachineDeployment(t *testing.T) {
 	s := start(t, "blue")
 	pool := s.NewPool("md", 3)

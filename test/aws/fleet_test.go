@@ -20,12 +20,13 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestCallsOfAFleet counts what 300 machines cost through Cluster API and Drover: to make, to keep while nothing happens, to delete. Nothing runs
-// in them: what a Node does costs no call of EC2.
+// TestCallsOfAFleet counts what 300 machines cost through Cluster API and Drover: to make, to keep
+// while nothing happens, to delete. Nothing runs in them: what a Node does costs no call of EC2.
 func TestCallsOfAFleet(t *testing.T) {
 	const (
 		machines = 300
-		// A listing a minute is EC2's share of an idle account; here it is one in five seconds, for ten of them.
+		// A listing a minute is EC2's share of an idle account; here it is one in five seconds, for
+		// ten of them.
 		period, periods = 5, 10
 	)
 	s := start(t, "fleet")
@@ -57,11 +58,13 @@ func TestCallsOfAFleet(t *testing.T) {
 		}
 		return missing(machines, running), nil
 	})
-	// Listings belong to the time that it took, which the computer decides: EC2 sees a create for each machine, and what they name is looked up once.
+	// Listings belong to the time that it took, which the computer decides: EC2 sees a create for
+	// each machine, and what they name is looked up once.
 	made := calls()
 	most := int(time.Since(begin).Seconds())/period + 2
 	t.Logf("to make them: %v", made)
-	// On a busy computer Cluster API's cache may be too old for a MachineSet to know what it has made: it makes one more, and deletes it.
+	// On a busy computer Cluster API's cache may be too old for a MachineSet to know what it has
+	// made: it makes one more, and deletes it.
 	asked := len(owners(s.Books()))
 	atMost(t, "creates", made["RunInstances"], asked)
 	atMost(t, "listings meanwhile", made["DescribeInstances"], most)
@@ -95,8 +98,9 @@ func TestCallsOfAFleet(t *testing.T) {
 	whole := time.Since(begin)
 	deleted := calls()
 	t.Logf("to delete them, which took %s, and %s until all was known: %v", gone.Round(time.Second), whole.Round(time.Second), deleted)
-	// Cluster API deletes one Machine after the other. What it asks for is collected for some seconds at a time, and looked at together. The
-	// account is listed meanwhile, once a minute, until all are being deleted: only that asks for volumes, network interfaces and addresses, of
+	// Cluster API deletes one Machine after the other. What it asks for is collected for some
+	// seconds at a time, and looked at together. The account is listed meanwhile, once a minute,
+	// until all are being deleted: only that asks for volumes, network interfaces and addresses, of
 	// which there are none.
 	listings := deleted["DescribeVolumes"]
 	atMost(t, "listings meanwhile", listings, int(whole.Minutes())+1)

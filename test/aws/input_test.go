@@ -233,7 +233,8 @@ func TestBadManners(t *testing.T) {
 	}
 }
 
-// TestBadMachines: each field is wrong once; the machine says which field and what to do, and no instance is left.
+// TestBadMachines: each field is wrong once; the machine says which field and what to do, and no
+// instance is left.
 func TestBadMachines(t *testing.T) {
 	s := start(t, "bad")
 	s.AWS.SetKeep(false)         // a machine that ends at once leaves what somebody makes it leave, until it is deleted
@@ -299,7 +300,8 @@ func says(o conditions.Getter, reason string, words ...string) string {
 	return ""
 }
 
-// TestBadAccounts: credentials that have expired, and an endpoint that is not EC2, show in the account, with what to do.
+// TestBadAccounts: credentials that have expired, and an endpoint that is not EC2, show in the
+// account, with what to do.
 func TestBadAccounts(t *testing.T) {
 	s := start(t, "accounts")
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

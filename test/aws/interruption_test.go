@@ -25,8 +25,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestInterruption: a spot machine of which EC2 announces that it is taken back is drained, and replaced, while it still runs. The message stays
-// in the queue until that is on record: also when the manager dies with it in its hands, and while the Machine is paused.
+// TestInterruption: a spot machine of which EC2 announces that it is taken back is drained, and
+// replaced, while it still runs. The message stays in the queue until that is on record: also when
+// the manager dies with it in its hands, and while the Machine is paused.
 func TestInterruption(t *testing.T) {
 	s := start(t, "spot")
 	s.AWS.SetHidden(2 * time.Second)

@@ -18,9 +18,10 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestZoneOnRecord: two zones have no capacity, and machines are made in the third. The manager dies before it hears of that. Then capacity
-// is the other way round, EC2 shows nobody what was made, and the next manager must neither make a second instance in another zone nor
-// lose the first.
+// TestZoneOnRecord: two zones have no capacity, and machines are made in the third. The manager
+// dies before it hears of that. Then capacity is the other way round, EC2 shows nobody what was
+// made, and the next manager must neither make a second instance in another zone nor lose the
+// first.
 func TestZoneOnRecord(t *testing.T) {
 	s := start(t, "zones")
 	capacity := func(a, b, c int) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures what fleets of machines cost, and prints a table and JSON (out/bench.json) with the goals beside.
-// Seconds depend on the computer and on what else it does; counts do not. See package measure for how it counts.
+// Command bench measures what fleets of machines cost, and prints a table and JSON (out/bench.json)
+// with the goals beside. Seconds depend on the computer and on what else it does; counts do not.
+// See package measure for how it counts.
 package main
 
 import (
@@ -118,7 +119,8 @@ func (f flags) runs() ([]measure.Options, error) {
 	return runs, nil
 }
 
-// options are those that the peers were measured with: 100 ms for each call, and machines that boot after 2 s.
+// options are those that the peers were measured with: 100 ms for each call, and machines that boot
+// after 2 s.
 func (f flags) options(machines int) measure.Options {
 	return measure.Options{
 		Cloud: measure.Cloud(f.cloud), Machines: machines, Clusters: f.clusters, PoolSize: f.poolSize, Latency: 100 * time.Millisecond, Joins: 2 * time.Second, Profile: f.profile,

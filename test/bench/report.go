@@ -31,8 +31,8 @@ func writeJSON(file string, results []*measure.Result) error {
 type figure struct {
 	name  string
 	value func(*measure.Result) (float64, bool) // false: not measured in this run
-	// goals are what is not to be exceeded, by the name of the run; "" is for all. Those of a cloud go before: by its name and the run's, or by
-	// its name alone.
+	// goals are what is not to be exceeded, by the name of the run; "" is for all. Those of a cloud
+	// go before: by its name and the run's, or by its name alone.
 	goals map[string]float64
 }
 
@@ -51,7 +51,8 @@ func (f figure) goal(r *measure.Result) (goal float64, ok bool) {
 
 func per(r *measure.Result, n float64) (float64, bool) { return n / float64(r.Machines), true }
 
-// goals of issue and design, for the computer that they were written for: 2 cores, nothing else running on it.
+// goals of issue and design, for the computer that they were written for: 2 cores, nothing else
+// running on it.
 func figures() []figure {
 	figures := []figure{
 		{"cloud calls to Ready, per machine", func(r *measure.Result) (float64, bool) { return per(r, float64(r.Create.Calls())) },

@@ -54,7 +54,8 @@ rules:
 - level: Metadata
 `
 
-// environment is one control plane with the kinds installed, shared by the tests of a test function.
+// environment is one control plane with the kinds installed, shared by the tests of a test
+// function.
 type environment struct {
 	*playground.ControlPlane
 	client.Client
@@ -97,7 +98,8 @@ func newEnvironment(t *testing.T) *environment {
 	return e
 }
 
-// manager runs the controllers until stop is called, which takes their memory with it, as a crash does.
+// manager runs the controllers until stop is called, which takes their memory with it, as a crash
+// does.
 func (e *environment) manager(t *testing.T) (stop func()) {
 	t.Helper()
 	g := NewWithT(t)
@@ -155,7 +157,8 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 	return stop
 }
 
-// cluster makes a namespace with a Cluster that is up, reached by the given kubeconfig; nil means an administrator's.
+// cluster makes a namespace with a Cluster that is up, reached by the given kubeconfig; nil means
+// an administrator's.
 func (e *environment) cluster(t *testing.T, name string, kubeconfig []byte) *clusterv1.Cluster {
 	t.Helper()
 	g := NewWithT(t)
@@ -271,7 +274,8 @@ func (e *environment) events(g Gomega, o client.Object) []string {
 	return out
 }
 
-// writes counts what the manager under test wrote, without Events, and without the binding that it writes once.
+// writes counts what the manager under test wrote, without Events, and without the binding that it
+// writes once.
 func (e *environment) writes(g Gomega) map[string]int {
 	raw, err := os.ReadFile(e.audit)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -289,8 +293,8 @@ func (e *environment) writes(g Gomega) map[string]int {
 	return out
 }
 
-// limited makes a user of the workload cluster who may bind the tokens' role, but write no Secret, and returns a
-// kubeconfig for it.
+// limited makes a user of the workload cluster who may bind the tokens' role, but write no Secret,
+// and returns a kubeconfig for it.
 func (e *environment) limited(t *testing.T, name string) []byte {
 	t.Helper()
 	g := NewWithT(t)

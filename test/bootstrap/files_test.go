@@ -24,8 +24,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestFilesAreFetched: files for which user data has no room are read from the workload cluster, with the machine's token and nobody
-// else's, by the rights that the book gives a kubeconfig. They go with the token, and come again with it.
+// TestFilesAreFetched: files for which user data has no room are read from the workload cluster,
+// with the machine's token and nobody else's, by the rights that the book gives a kubeconfig. They
+// go with the token, and come again with it.
 func TestFilesAreFetched(t *testing.T) {
 	e := newEnvironment(t)
 	e.takes = 16 << 10
@@ -144,7 +145,8 @@ func filesOf(data *corev1.Secret) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: render.FilesSecretName(id)}}
 }
 
-// machine runs that part of the script which fetches files, below a folder that stands for its root.
+// machine runs that part of the script which fetches files, below a folder that stands for its
+// root.
 type machine struct {
 	t          *testing.T
 	root, step string

@@ -15,8 +15,9 @@ import (
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// TestHostname: a machine whose Node is called as the cloud calls its host gets a certificate for that name, once the cloud has told it, and
-// for no other: neither its Machine's nor another machine's.
+// TestHostname: a machine whose Node is called as the cloud calls its host gets a certificate for
+// that name, once the cloud has told it, and for no other: neither its Machine's nor another
+// machine's.
 func TestHostname(t *testing.T) {
 	e := newEnvironment(t)
 	g := NewWithT(t)
@@ -52,7 +53,8 @@ func TestHostname(t *testing.T) {
 	serving, _ := node.ask(t, servingSigner, name, []string{name}, net.ParseIP("10.1.2.4"))
 	e.certificate(t, serving)
 
-	// Neither a token is made again for what has joined, nor is the Node's name known after "clusterctl move", where status is empty.
+	// Neither a token is made again for what has joined, nor is the Node's name known after
+	// "clusterctl move", where status is empty.
 	stop()
 	g.Expect(e.Delete(t.Context(), secret)).To(Succeed())
 	e.patch(g, machine, func() { machine.Spec.ProviderID = "simulated:///host-1" })

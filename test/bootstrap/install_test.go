@@ -25,8 +25,8 @@ func message(config *bootstrapv1.CloudInitConfig) string {
 	return ""
 }
 
-// versions sees that the API server is asked for its version before Drover installs a kubelet, and that what is installed
-// is the Machine's.
+// versions sees that the API server is asked for its version before Drover installs a kubelet, and
+// that what is installed is the Machine's.
 func (e *environment) versions(t *testing.T, cluster *clusterv1.Cluster) {
 	g := NewWithT(t)
 	server, err := must(discovery.NewDiscoveryClientForConfig(e.AdminConfig()))(g).ServerVersion()

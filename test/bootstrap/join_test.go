@@ -66,13 +66,15 @@ func minus(now, before map[string]int) map[string]int {
 	return out
 }
 
-// TestJoin goes the whole way of a machine with the real API server on the other side, and counts what it costs.
+// TestJoin goes the whole way of a machine with the real API server on the other side, and counts
+// what it costs.
 func TestJoin(t *testing.T) {
 	e := newEnvironment(t)
 	e.manager(t)
 	cluster := e.cluster(t, "join", nil)
 
-	// The first machine of a Cluster may find it not connected yet, and say so: that write is not counted.
+	// The first machine of a Cluster may find it not connected yet, and say so: that write is not
+	// counted.
 	g := NewWithT(t)
 	_, first := e.machine(t, cluster, "join-0")
 	e.data(t, first)
@@ -153,7 +155,8 @@ func TestCrash(t *testing.T) {
 		g.Expect(e.Get(context.Background(), client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"}, secret)).To(Succeed())
 		e.patch(g, secret, func() { secret.Data["value"] = raw })
 	}
-	// half brings a machine to where its user data are written and its token is not: its kubeconfig does not permit it.
+	// half brings a machine to where its user data are written and its token is not: its kubeconfig
+	// does not permit it.
 	half := func(t *testing.T, name string) (*clusterv1.Cluster, *bootstrapv1.CloudInitConfig, *corev1.Secret) {
 		g := NewWithT(t)
 		cluster := e.cluster(t, name, limited)
@@ -231,7 +234,8 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// TestMove: after "clusterctl move" the status is empty and the UIDs are new. The user data stay as they are.
+// TestMove: after "clusterctl move" the status is empty and the UIDs are new. The user data stay as
+// they are.
 func TestMove(t *testing.T) {
 	e := newEnvironment(t)
 	g := NewWithT(t)

@@ -141,5 +141,6 @@ func (k *kubelet) register(t *testing.T, providerID string) {
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 }
 
-// quiet is how long nothing must happen for it to count as not happening: several times what an approval takes.
+// quiet is how long nothing must happen for it to count as not happening: several times what an
+// approval takes.
 const quiet = 3 * time.Second

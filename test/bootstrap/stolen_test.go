@@ -116,7 +116,8 @@ func TestStolenToken(t *testing.T) {
 	})
 }
 
-// foreignServing tries what a thief who has become machine A's Node could serve as: another machine, or the API server.
+// foreignServing tries what a thief who has become machine A's Node could serve as: another
+// machine, or the API server.
 func (e *environment) foreignServing(t *testing.T, node *kubelet, a, b *clusterv1.Machine) {
 	g := NewWithT(t)
 	node.register(t, "simulated:///"+a.Name)
@@ -144,8 +145,8 @@ func (e *environment) foreignServing(t *testing.T, node *kubelet, a, b *clusterv
 	}, quiet).Should(Succeed())
 }
 
-// claim has the machine's guest report addresses of the API server and of a Service, of machine B, and one that nobody else has
-// and its Node does not report.
+// claim has the machine's guest report addresses of the API server and of a Service, of machine B,
+// and one that nobody else has and its Node does not report.
 func (e *environment) claim(t *testing.T, g *WithT, machine *clusterv1.Machine) (claimed []net.IP) {
 	t.Helper()
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}}
@@ -162,7 +163,8 @@ func (e *environment) claim(t *testing.T, g *WithT, machine *clusterv1.Machine) 
 	return claimed
 }
 
-// rights are what the API server lets the kubelet do in a namespace and in the whole cluster, as "group/resource [names]: verbs".
+// rights are what the API server lets the kubelet do in a namespace and in the whole cluster, as
+// "group/resource [names]: verbs".
 func (k *kubelet) rights(t *testing.T, namespace string) []string {
 	t.Helper()
 	g := NewWithT(t)
@@ -202,7 +204,8 @@ func (e *environment) says(t *testing.T, machine *clusterv1.Machine, reason stri
 	}, patience).Should(Succeed())
 }
 
-// progress goes through what is told of machines that do not become Nodes, where a test of its own does not show it.
+// progress goes through what is told of machines that do not become Nodes, where a test of its own
+// does not show it.
 func (e *environment) progress(t *testing.T, cluster *clusterv1.Cluster) {
 	g := NewWithT(t)
 	machine, config := e.machine(t, cluster, "theft-c")

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package budget holds what machines cost to its goals: calls of the cloud, Kubernetes writes and reconciles are counted
-// by the other side, the cloud's and the API server's audit logs. Seconds are for the benchmark alone.
+// Package budget holds what machines cost to its goals: calls of the cloud, Kubernetes writes and
+// reconciles are counted by the other side, the cloud's and the API server's audit logs. Seconds
+// are for the benchmark alone.
 package budget
 
 import (
@@ -42,12 +43,13 @@ func TestCallBudget(t *testing.T) {
 	t.Logf("idle: calls %v, writes %v, reconciles %v", r.Idle.CloudCalls, r.Idle.Writes, r.Idle.Reconciles)
 	t.Logf("delete: calls %v, writes %v, reconciles %v", r.Delete.CloudCalls, r.Delete.Writes, r.Delete.Reconciles)
 
-	// One create for each machine, and shared listings: one for each interval, and those that begin and end a pace.
+	// One create for each machine, and shared listings: one for each interval, and those that begin
+	// and end a pace.
 	exactly(t, "RunInstances to Ready", r.Create.CloudCalls[wire.RunInstances], machines)
 	listings := int(r.Create.Seconds)/activeSeconds + 2
 	atMost(t, "other calls of the cloud to Ready", r.Create.Calls()-machines, listings+2)
-	// Six writes each are the goal. A busy API server has now and then one of them repeated; a seventh for each machine
-	// would be ten times as many as these.
+	// Six writes each are the goal. A busy API server has now and then one of them repeated; a
+	// seventh for each machine would be ten times as many as these.
 	const repeated = machines / 10
 	atMost(t, "infrastructure writes to Ready", r.Create.Writes.Side(measure.Infrastructure), 6*machines+repeated)
 	atMost(t, "bootstrap writes to Ready", r.Create.Writes.Side(measure.Bootstrap), 6*machines+repeated)
@@ -60,8 +62,9 @@ func TestCallBudget(t *testing.T) {
 		exactly(t, "reconciles of "+controller+" while idle", r.Idle.Reconciles[controller], 0)
 	}
 
-	// Deletions are collected for a second at least, and each such batch is one delete and the reads that see its end. How
-	// many come in a second is up to Cluster API; on the busiest computer at least a third come together.
+	// Deletions are collected for a second at least, and each such batch is one delete and the
+	// reads that see its end. How many come in a second is up to Cluster API; on the busiest
+	// computer at least a third come together.
 	batches := int(r.Delete.Seconds) + 2
 	atMost(t, "deleting calls", r.Delete.CloudCalls[wire.TerminateInstances]+r.Delete.CloudCalls[wire.DeleteResources], min(batches, 2*machines/3))
 	atMost(t, "all calls to delete", r.Delete.Calls(), 3*batches)

@@ -29,8 +29,8 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// kubevirtWorld is a cluster with KubeVirt's own API server and controller, a namespace for each tenant. What befalls a tenant's account
-// befalls it on the line.
+// kubevirtWorld is a cluster with KubeVirt's own API server and controller, a namespace for each
+// tenant. What befalls a tenant's account befalls it on the line.
 type kubevirtWorld struct {
 	mu     sync.Mutex
 	births map[string][]virt.Birth // of the guests that start next in a namespace
@@ -43,8 +43,8 @@ func (k *kubevirtWorld) start(ctx context.Context) (*rig.Rig, error) {
 
 func (*kubevirtWorld) parts() int { return 1 }
 
-// launch makes a VM that does not run, which a person has made. That it is called as its token is, as Drover's are, makes it look the more
-// like one of Drover's.
+// launch makes a VM that does not run, which a person has made. That it is called as its token is,
+// as Drover's are, makes it look the more like one of Drover's.
 func (*kubevirtWorld) launch(ctx context.Context, x *tenant, tags map[string]string) (string, error) {
 	vm := &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Name, Name: fmt.Sprintf("foreign-%d", len(x.foreign)), Labels: map[string]string{}}}
 	for k, v := range tags {
@@ -82,7 +82,8 @@ func (k *kubevirtWorld) accept(ctx context.Context, x *tenant, tokens ...string)
 		if o.Name == "default" || slices.Contains(tokens, o.Name) {
 			continue
 		}
-		// A token is known to the API server for ten seconds after its account has gone, and may do nothing then.
+		// A token is known to the API server for ten seconds after its account has gone, and may do
+		// nothing then.
 		if err := scenario.Delete(ctx, admin, virt.Binding(x.Name, o.Name), o); err != nil {
 			return err
 		}

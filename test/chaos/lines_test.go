@@ -99,7 +99,8 @@ func (l *lines) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point
 	return faultproxy.Verdict{}
 }
 
-// hits draws whether the call is one of those: at one of its two points, by the seed and the call's number.
+// hits draws whether the call is one of those: at one of its two points, by the seed and the call's
+// number.
 func (d *disturbance) hits(c faultproxy.Call, at faultproxy.Point) bool {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(c.Proxy + d.what))

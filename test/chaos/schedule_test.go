@@ -15,10 +15,12 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// span is how long faults last. What takes time of its own (a restart, a lag) may end a little later.
+// span is how long faults last. What takes time of its own (a restart, a lag) may end a little
+// later.
 const span = 14 * time.Second
 
-// action is something that happens at a time after the start. Which of the other fields count depends on what.
+// action is something that happens at a time after the start. Which of the other fields count
+// depends on what.
 type action struct {
 	at   time.Duration
 	what string
@@ -26,7 +28,8 @@ type action struct {
 	n int
 	// lasts is how long a condition holds, delay how much it slows.
 	lasts, delay time.Duration
-	// line is where it happens: "management", "workload" or "cloud", or the kind of objects that a lag concerns.
+	// line is where it happens: "management", "workload" or "cloud", or the kind of objects that a
+	// lag concerns.
 	line string
 	// chance that a call is hit.
 	chance float64
@@ -56,7 +59,8 @@ func (a action) String() string {
 	return b.String()
 }
 
-// choice is an action that may be drawn; of two, the one with twice the weight comes twice as often.
+// choice is an action that may be drawn; of two, the one with twice the weight comes twice as
+// often.
 type choice struct {
 	weight int
 	what   string
@@ -141,8 +145,8 @@ func schedule(seed uint64) []action {
 	return sorted(all)
 }
 
-// fault draws a fault of the simulated cloud. Left out are those after which a correct manager does nothing more until a
-// person changes something: a request that the cloud calls invalid.
+// fault draws a fault of the simulated cloud. Left out are those after which a correct manager does
+// nothing more until a person changes something: a request that the cloud calls invalid.
 func fault(r *rand.Rand) simulator.Fault {
 	f := simulator.Fault{
 		Operation: one(r, wire.RunInstances, wire.RunInstances, wire.RunInstances, wire.DescribeResources, wire.DescribeResources,

@@ -51,12 +51,13 @@ type tenant struct {
 	faults  []func(context.Context) error // their ends
 	deleted bool                          // the Cluster, by its user
 	foreign map[string]bool
-	// made are the IDs of all instances that were ever seen, by the machine and by the token in their tags.
+	// made are the IDs of all instances that were ever seen, by the machine and by the token in
+	// their tags.
 	made map[string]map[string]bool
 }
 
-// armed lets the orphan collector delete in every other schedule. In the others it only reports, and nothing may be
-// without an owner but what users tore out.
+// armed lets the orphan collector delete in every other schedule. In the others it only reports,
+// and nothing may be without an owner but what users tore out.
 func (x *tenant) armed() bool { return x.seed%2 == 1 }
 
 // ownership is in the tags of the cluster's machines.
@@ -79,7 +80,8 @@ func (x *tenant) setUp(ctx context.Context) error {
 		nil,
 		{"Name": "somebody's database"},
 		{cloud.TagOwnership: "somebody-elses-cluster", cloud.TagToken: "somebody-elses-token", cloud.TagMachine: x.Namespace + "/theirs"},
-		// Another management cluster with a copy of the CloudCluster made this one: tokens tell who did.
+		// Another management cluster with a copy of the CloudCluster made this one: tokens tell who
+		// did.
 		{cloud.TagOwnership: x.ownership(), cloud.TagToken: "ffffffff-" + x.Name, cloud.TagMachine: x.Namespace + "/copied"},
 	} {
 		id, err := x.world.launch(ctx, x, tags)
@@ -278,7 +280,8 @@ func (x *tenant) rotate(ctx context.Context) error {
 	return errors.Join(inCloud(), inSecret())
 }
 
-// revoke takes the account's tokens away. They come back by a rotation: a user who was locked out makes a new one.
+// revoke takes the account's tokens away. They come back by a rotation: a user who was locked out
+// makes a new one.
 func (x *tenant) revoke(ctx context.Context, on bool) error {
 	if !on {
 		return x.rotate(ctx)
@@ -286,8 +289,9 @@ func (x *tenant) revoke(ctx context.Context, on bool) error {
 	return x.world.accept(ctx, x)
 }
 
-// harm does something to one of the tenant's own VMs behind Drover's back. It spares those whose provider ID was not
-// written down yet: if such a VM is gone before anyone noted which it was, nobody can tell which Node to remove.
+// harm does something to one of the tenant's own VMs behind Drover's back. It spares those whose
+// provider ID was not written down yet: if such a VM is gone before anyone noted which it was,
+// nobody can tell which Node to remove.
 func (x *tenant) harm(ctx context.Context, n int, act simulator.InstanceAction) error {
 	machines := &infrav1.CloudMachineList{}
 	if err := x.rig.Client.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
@@ -316,7 +320,8 @@ func (x *tenant) harm(ctx context.Context, n int, act simulator.InstanceAction) 
 	return x.world.harm(ctx, x, own[n%len(own)], act)
 }
 
-// tearOut is what users do who have no patience with a deletion: they take the finalizer off, and the VM is an orphan.
+// tearOut is what users do who have no patience with a deletion: they take the finalizer off, and
+// the VM is an orphan.
 func (x *tenant) tearOut(ctx context.Context, n int) error {
 	list := &clusterv1.MachineList{}
 	if err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace)); err != nil {
@@ -336,7 +341,8 @@ func (x *tenant) tearOut(ctx context.Context, n int) error {
 	)
 }
 
-// confirm is what a person does who was asked whether orphans may go: here, each was torn out indeed.
+// confirm is what a person does who was asked whether orphans may go: here, each was torn out
+// indeed.
 func (x *tenant) confirm(ctx context.Context, r client.Reader) error {
 	account := x.Account()
 	if err := r.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
@@ -354,7 +360,8 @@ func (x *tenant) confirm(ctx context.Context, r client.Reader) error {
 	return x.rig.Client.Patch(ctx, account, mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmOrphansAnnotation, orphans.Digest)))
 }
 
-// confirmMissing is what a person does who was asked whether many missing machines are gone: here, they are.
+// confirmMissing is what a person does who was asked whether many missing machines are gone: here,
+// they are.
 func (x *tenant) confirmMissing(ctx context.Context, account *infrav1.CloudAccount) error {
 	if conditions.GetReason(account, infrav1.AccountMachinesFoundCondition) != infrav1.MassAbsenceReason {
 		return nil
@@ -498,8 +505,8 @@ func (x *tenant) deletePools(ctx context.Context) error {
 	return err
 }
 
-// gone says what is left of the tenant's machines. Where the Cluster itself was deleted, Cluster API leaves the Nodes,
-// and bootstrap tokens that can't be reached are left to expire.
+// gone says what is left of the tenant's machines. Where the Cluster itself was deleted, Cluster
+// API leaves the Nodes, and bootstrap tokens that can't be reached are left to expire.
 func (x *tenant) gone(ctx context.Context) (string, error) {
 	if err := x.confirm(ctx, x.rig.View); err != nil {
 		return "", err

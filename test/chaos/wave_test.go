@@ -31,8 +31,8 @@ const (
 	seats = 2
 	// lease is how long a leader that fell silent is waited for.
 	lease = 10 * time.Second
-	// calm is how long it may take after the last fault until all is well. The longest waits that a correct manager
-	// has: capacity is asked for again after 3 minutes.
+	// calm is how long it may take after the last fault until all is well. The longest waits that a
+	// correct manager has: capacity is asked for again after 3 minutes.
 	calm = 6 * time.Minute
 	// slow is what is worth a word.
 	slow = 30 * time.Second
@@ -302,7 +302,8 @@ func (w *wave) reach(t *testing.T, what string, check func(context.Context, *ten
 	}
 }
 
-// release deletes clusters and namespaces, and what Cluster API leaves behind of a Cluster that is deleted whole.
+// release deletes clusters and namespaces, and what Cluster API leaves behind of a Cluster that is
+// deleted whole.
 func (w *wave) release(t *testing.T) {
 	w.each(t, "delete the Clusters", func(ctx context.Context, x *tenant) error {
 		return scenario.Delete(ctx, w.rig.Client, x.Cluster())
@@ -326,7 +327,8 @@ func (w *wave) release(t *testing.T) {
 	})
 }
 
-// end says, after a failure, what was done and how to do it again; and checks what holds for the whole wave.
+// end says, after a failure, what was done and how to do it again; and checks what holds for the
+// whole wave.
 func (w *wave) end(t *testing.T) {
 	if err := w.violation(); err != nil {
 		t.Errorf("an invariant is broken: %v", err)

@@ -16,7 +16,8 @@ import (
 	"github.com/drover-io/drover/test/rig"
 )
 
-// world is where the machines are made, and the hand on it. Schedules are in the simulated cloud's words.
+// world is where the machines are made, and the hand on it. Schedules are in the simulated cloud's
+// words.
 type world interface {
 	// start starts the bench.
 	start(ctx context.Context) (*rig.Rig, error)
@@ -24,7 +25,8 @@ type world interface {
 	parts() int
 	// launch makes a foreign VM with these tags in a tenant's account.
 	launch(ctx context.Context, x *tenant, tags map[string]string) (id string, err error)
-	// accept is which tokens open a tenant's account from now on, and credentials what its Secret holds with one.
+	// accept is which tokens open a tenant's account from now on, and credentials what its Secret
+	// holds with one.
 	accept(ctx context.Context, x *tenant, tokens ...string) error
 	credentials(ctx context.Context, x *tenant, token string) (map[string]string, error)
 	// harm terminates a VM, or makes it vanish.
@@ -197,8 +199,8 @@ func forget(all ...func()) func(context.Context) error {
 
 func (amazonWorld) resize(m *infrav1.CloudMachineFields) { m.AWS.InstanceType = "m7g.large" }
 
-// set sets what EC2 has of it. A volume that somebody keeps from going with its instance is an old one: the driver makes none,
-// and so none that a lagging read could miss.
+// set sets what EC2 has of it. A volume that somebody keeps from going with its instance is an old
+// one: the driver makes none, and so none that a lagging read could miss.
 func (amazonWorld) set(_ context.Context, w *wave, s simulator.Settings) error {
 	for _, x := range w.tenants {
 		x.AWS.SetLag(s.ConsistencyLag.Duration)

@@ -36,14 +36,15 @@ var (
 )
 
 const (
-	// patience is for whatever must come true in the end. What EC2 does not show is believed to be absent after more than two minutes.
+	// patience is for whatever must come true in the end. What EC2 does not show is believed to be
+	// absent after more than two minutes.
 	patience = 8 * time.Minute
 	// slow is what is worth a word.
 	slow = 45 * time.Second
 	// gather is how long points are waited for once all else is done.
 	gather = 3 * time.Second
-	// hold is how long a call is held at most while others are waited for: shorter than the shortest deadline that
-	// Drover gives a call, 10 s.
+	// hold is how long a call is held at most while others are waited for: shorter than the
+	// shortest deadline that Drover gives a call, 10 s.
 	hold = 6 * time.Second
 )
 
@@ -100,8 +101,9 @@ type step struct {
 	name string
 	act  func(*tenant, context.Context) error
 	goal func(*tenant) scenario.Check
-	// lost is for steps that begin with a VM, and its Node, of which the manager knows nothing: it was killed between the
-	// cloud's answer and the write of the provider ID, and act was done before the next one started.
+	// lost is for steps that begin with a VM, and its Node, of which the manager knows nothing: it
+	// was killed between the cloud's answer and the write of the provider ID, and act was done
+	// before the next one started.
 	lost bool
 }
 
@@ -161,7 +163,8 @@ func (h *harness) start(ctx context.Context) error {
 	return h.seat.Start(ctx, "--leader-elect=false", "--cloud-call-timeout=10s")
 }
 
-// reference takes some tenants through all steps without a fault, and returns the points of each step.
+// reference takes some tenants through all steps without a fault, and returns the points of each
+// step.
 func (h *harness) reference(t *testing.T) map[string][]point {
 	points := map[string][]point{}
 	h.batch(t, 3, func(s step) {
@@ -175,8 +178,9 @@ func (h *harness) reference(t *testing.T) map[string][]point {
 	return points
 }
 
-// crash brings tenants to all points, and kills the manager there: many at a time, because a call that is held waits for
-// the others, and at several points in the life of each. It returns the points that no call came to.
+// crash brings tenants to all points, and kills the manager there: many at a time, because a call
+// that is held waits for the others, and at several points in the life of each. It returns the
+// points that no call came to.
 func (h *harness) crash(t *testing.T, points map[string][]point, lives int) (left missed) {
 	todo, n := map[string][][]point{}, 0
 	for _, s := range steps {
@@ -223,7 +227,8 @@ func (h *harness) batch(t *testing.T, n int, take func(step)) {
 		h.tenants = append(h.tenants, &tenant{Tenant: made, rig: h.rig, calls: map[string]int{}, pools: []scenario.Pool{made.NewPool("a", 1)}})
 	}
 	h.seat.API.SetRule(h.dispatch)
-	// All tenants share the one binding for bootstrap tokens. Without it, the first that needs it makes it anew.
+	// All tenants share the one binding for bootstrap tokens. Without it, the first that needs it
+	// makes it anew.
 	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: bootstrap.BindingName}}
 	if err := scenario.Delete(t.Context(), h.rig.Nodes, binding); err != nil {
 		t.Fatal(err)
@@ -268,9 +273,9 @@ func (h *harness) arm(groups [][]point) {
 	}
 }
 
-// gather waits until each tenant that has a trap holds a call in it, or has done all there was to do; or, because a call
-// that waits for an answer is given up sooner or later, until one has been held for long enough. It returns whether any
-// call is held.
+// gather waits until each tenant that has a trap holds a call in it, or has done all there was to
+// do; or, because a call that waits for an answer is given up sooner or later, until one has been
+// held for long enough. It returns whether any call is held.
 func (h *harness) gather(t *testing.T, s step) (caught bool) {
 	t.Helper()
 	var done time.Time
@@ -326,7 +331,8 @@ func (h *harness) kill() {
 	h.kills++
 }
 
-// loseRecords makes VMs of which the manager knows nothing, does the step's act, and starts a manager that has to find them.
+// loseRecords makes VMs of which the manager knows nothing, does the step's act, and starts a
+// manager that has to find them.
 func (h *harness) loseRecords(t *testing.T, s step) {
 	t.Helper()
 	armed := map[*tenant][]*trap{}

@@ -14,11 +14,12 @@ import (
 	"github.com/drover-io/drover/test/rig"
 )
 
-// repeats is how many calls of one kind in one step are points of their own: a listing that comes every second is the
-// same point each time.
+// repeats is how many calls of one kind in one step are points of their own: a listing that comes
+// every second is the same point each time.
 const repeats = 2
 
-// point is where the manager dies: before a call of its is forwarded, or after it was done and before the answer.
+// point is where the manager dies: before a call of its is forwarded, or after it was done and
+// before the answer.
 type point struct {
 	// step is the scenario's name, line who the call goes to, kind what it is.
 	step, line, kind string
@@ -59,7 +60,8 @@ func enumerate(step string, tenants [][]faultproxy.Call) []point {
 	return points
 }
 
-// divide makes groups of points that are far from each other; points are in the order of their coming.
+// divide makes groups of points that are far from each other; points are in the order of their
+// coming.
 func divide(points []point, size int) [][]point {
 	groups := make([][]point, (len(points)+size-1)/size)
 	for i, p := range points {
@@ -71,8 +73,9 @@ func divide(points []point, size int) [][]point {
 // counts tells whether a call is one to die at.
 func counts(c faultproxy.Call) bool { return c.Proxy == "cloud" || (c.Write() && rig.Ours(c)) }
 
-// trap holds the call that is its point until the manager is dead. When the manager gives the call up before (its own
-// deadline is over, while other points are still to come), the next call of the same kind is held in its place.
+// trap holds the call that is its point until the manager is dead. When the manager gives the call
+// up before (its own deadline is over, while other points are still to come), the next call of the
+// same kind is held in its place.
 type trap struct {
 	point point
 
@@ -95,7 +98,8 @@ func (t *trap) hold(ctx context.Context) faultproxy.Verdict {
 	return faultproxy.Verdict{Cut: true}
 }
 
-// catches tells whether a call is the trap's, which it is in from then on. nth is how many of its kind there were.
+// catches tells whether a call is the trap's, which it is in from then on. nth is how many of its
+// kind there were.
 func (t *trap) catches(c faultproxy.Call, at faultproxy.Point, nth int) bool {
 	if c.Proxy != t.point.line || c.Kind() != t.point.kind {
 		return false

@@ -32,9 +32,10 @@ const (
 	stormLasts = 2 * time.Minute
 )
 
-// TestStorm kills the manager at random moments, again and again, while many machines are made, rolled and deleted. On AWS, the
-// region has six zones, and the machines have a subnet in one of them. In the end, each Machine is Ready and has one VM; and
-// after their deletion nothing is left. It is for -cloud simulated and aws.
+// TestStorm kills the manager at random moments, again and again, while many machines are made,
+// rolled and deleted. On AWS, the region has six zones, and the machines have a subnet in one of
+// them. In the end, each Machine is Ready and has one VM; and after their deletion nothing is left.
+// It is for -cloud simulated and aws.
 func TestStorm(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	begin, ok := map[string]func(context.Context, ...string) (*rig.Rig, error){"simulated": rig.Start, "aws": rig.StartOnAWS}[*where]
@@ -96,7 +97,8 @@ func (h *harness) stormTenant(t *testing.T) *tenant {
 	return x
 }
 
-// storm kills managers until the goal is reached, or its time is over. A manager always runs when it returns.
+// storm kills managers until the goal is reached, or its time is over. A manager always runs when
+// it returns.
 func (h *harness) storm(t *testing.T, goal scenario.Check) {
 	t.Helper()
 	for end := time.Now().Add(stormLasts); time.Now().Before(end); {
@@ -112,7 +114,8 @@ func (h *harness) storm(t *testing.T, goal scenario.Check) {
 	}
 }
 
-// stormReady: all Machines are Ready and made from the template that is asked for, and each has one VM.
+// stormReady: all Machines are Ready and made from the template that is asked for, and each has one
+// VM.
 func stormReady(x *tenant) scenario.Check {
 	pools := x.rig.Confirmed(func(r client.Reader) scenario.Check {
 		return scenario.All(x.pools[0].Ready(r, stormMachines), x.pools[0].Current(r))

@@ -53,8 +53,9 @@ func application() app {
 
 func (a app) objects() []client.Object { return []client.Object{a.deployment, a.budget} }
 
-// drain puts an application onto the machines and takes three machines away, of which one runs a pod of it. Cluster API
-// evicts the pod first, as the PodDisruptionBudget permits, and looks again every 20 s.
+// drain puts an application onto the machines and takes three machines away, of which one runs a
+// pod of it. Cluster API evicts the pod first, as the PodDisruptionBudget permits, and looks again
+// every 20 s.
 func (d *demo) drain(ctx context.Context) (string, error) {
 	if err := scenario.Create(ctx, d.target, application().objects()...); err != nil {
 		return "", err
@@ -114,8 +115,8 @@ func (d *demo) appPods(ctx context.Context) ([]corev1.Pod, error) {
 	return pods.Items, err
 }
 
-// chooseMachines returns a pod of the application, and three machines to take away: the one that the pod runs on, and
-// others without a pod where there are such.
+// chooseMachines returns a pod of the application, and three machines to take away: the one that
+// the pod runs on, and others without a pod where there are such.
 func (d *demo) chooseMachines(ctx context.Context) (pod string, going []clusterv1.Machine, err error) {
 	pods, err := d.appPods(ctx)
 	if err != nil {

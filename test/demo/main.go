@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo shows Drover's main job on the real parts: a management cluster with Cluster API and Drover, a workload
-// cluster of its own that is adopted, and the simulated cloud in the place of a real one. Machines come, join, roll, heal
-// and go. It leaves no process, no port and no file behind.
+// Command demo shows Drover's main job on the real parts: a management cluster with Cluster API and
+// Drover, a workload cluster of its own that is adopted, and the simulated cloud in the place of a
+// real one. Machines come, join, roll, heal and go. It leaves no process, no port and no file
+// behind.
 package main
 
 import (
@@ -26,7 +27,8 @@ func main() {
 	os.Exit(run())
 }
 
-// run returns the exit code: 0 when all was shown, 1 when something failed, 130 after Ctrl-C before the end.
+// run returns the exit code: 0 when all was shown, 1 when something failed, 130 after Ctrl-C before
+// the end.
 func run() int {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
@@ -80,7 +82,8 @@ The logs are in %s. Ctrl-C ends it all.`,
 		d.management.AdminKubeconfig(), d.tools["kubectl"], namespace, namespace, poolName, namespace, d.workload.AdminKubeconfig(), d.dir)
 }
 
-// explain says what failed, shows the end of the log that is most likely to know why, and says where all logs are.
+// explain says what failed, shows the end of the log that is most likely to know why, and says
+// where all logs are.
 func (d *demo) explain(err error) {
 	d.screen.say("\nFAILED after %.0f s: %v", time.Since(d.began).Seconds(), err)
 	for _, log := range d.relevantLogs() {

@@ -79,8 +79,8 @@ func (d *demo) start(ctx context.Context, binary string) error {
 	})
 	d.management, err = playground.StartManagement(ctx, playground.ManagementOptions{
 		ControlPlaneOptions: options("management"),
-		// Cluster API takes up an object at most once in a second, and a health check once in fifteen: good for a fleet, and
-		// a long wait for those who watch.
+		// Cluster API takes up an object at most once in a second, and a health check once in
+		// fifteen: good for a fleet, and a long wait for those who watch.
 		CoreArgs: []string{"--feature-gates=ReconcilerRateLimiting=false"},
 	})
 	if err == nil {
@@ -157,7 +157,8 @@ func (d *demo) stop(keep bool) error {
 	return errors.Join(errs...)
 }
 
-// relevantLogs are the logs of Drover and of Cluster API, the two that decide; errors of others quote their own.
+// relevantLogs are the logs of Drover and of Cluster API, the two that decide; errors of others
+// quote their own.
 func (d *demo) relevantLogs() []string {
 	var logs []string
 	for _, name := range []string{"drover-*.log", "capi-core-*.log"} {
@@ -169,8 +170,8 @@ func (d *demo) relevantLogs() []string {
 	return logs
 }
 
-// tail is the last n lines of a log, long ones cut: of those that tell an error or a warning (as klog does, by their
-// first letter), or of all where there are none.
+// tail is the last n lines of a log, long ones cut: of those that tell an error or a warning (as
+// klog does, by their first letter), or of all where there are none.
 func tail(file string, n int) string {
 	raw, err := os.ReadFile(file)
 	if err != nil {

@@ -179,7 +179,8 @@ func (d *demo) roll(ctx context.Context) (string, error) {
 	return "6 new machines Ready before the last old one went", nil
 }
 
-// heal terminates a VM in the cloud, and waits until Drover noticed and Cluster API replaced the machine.
+// heal terminates a VM in the cloud, and waits until Drover noticed and Cluster API replaced the
+// machine.
 func (d *demo) heal(ctx context.Context) (string, error) {
 	machines := &infrav1.CloudMachineList{}
 	if err := d.view.List(ctx, machines, client.InNamespace(namespace)); err != nil {
@@ -221,8 +222,9 @@ func (d *demo) empty(ctx context.Context) (string, error) {
 	return "no machine, no Node", d.nodes.Until(ctx, "no Node is left", scenario.Empty(d.nodes, &corev1.NodeList{}, ""))
 }
 
-// prove looks at the truth: the cloud's own books, and live reads of both clusters. It looks for a while: the data
-// Secrets are removed by Kubernetes' garbage collector, which learns of a new kind within half a minute.
+// prove looks at the truth: the cloud's own books, and live reads of both clusters. It looks for a
+// while: the data Secrets are removed by Kubernetes' garbage collector, which learns of a new kind
+// within half a minute.
 func (d *demo) prove(ctx context.Context) (said string, err error) {
 	err = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		now, nothing, err := d.left(ctx)

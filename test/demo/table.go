@@ -26,8 +26,8 @@ func (r row) cells() string {
 
 var head = row{"MACHINE", "PHASE", "VM", "ZONE", "NODE", "WAITS FOR"}
 
-// screen shows lines that stay, and on a terminal a table below them that is redrawn in place. Elsewhere each change of
-// a machine is a line of its own.
+// screen shows lines that stay, and on a terminal a table below them that is redrawn in place.
+// Elsewhere each change of a machine is a line of its own.
 type screen struct {
 	live  bool // a terminal that can be redrawn
 	out   *os.File

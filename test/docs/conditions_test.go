@@ -15,7 +15,8 @@ import (
 	"testing"
 )
 
-// TestConditions compares docs/conditions.md with the constants of the api, group by group and in both directions.
+// TestConditions compares docs/conditions.md with the constants of the api, group by group and in
+// both directions.
 func TestConditions(t *testing.T) {
 	documented := conditionTables(read(t, "docs/conditions.md"))
 	groups, err := filepath.Glob(filepath.Join(root, "api/*/v1alpha1"))
@@ -40,7 +41,8 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestCodesAreReasons sees to it that every code of the cloud, which becomes a reason as it is, is one of the reasons.
+// TestCodesAreReasons sees to it that every code of the cloud, which becomes a reason as it is, is
+// one of the reasons.
 func TestCodesAreReasons(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "cloud/error.go"), nil, parser.SkipObjectResolution)
 	if err != nil {
@@ -66,7 +68,8 @@ func TestCodesAreReasons(t *testing.T) {
 	}
 }
 
-// conditionConstants returns the values of all constants whose names end in Reason or Condition, with their names.
+// conditionConstants returns the values of all constants whose names end in Reason or Condition,
+// with their names.
 func conditionConstants(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -110,7 +113,8 @@ func conditionConstants(t *testing.T, dir string) map[string]string {
 
 var firstCell = regexp.MustCompile("^`([A-Za-z]+)`$")
 
-// conditionTables returns, for each section "## group", the table rows that begin with a word in back quotes.
+// conditionTables returns, for each section "## group", the table rows that begin with a word in
+// back quotes.
 func conditionTables(text string) map[string]map[string][]string {
 	tables, group := map[string]map[string][]string{}, ""
 	for line := range strings.Lines(text) {

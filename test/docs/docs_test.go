@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package docs tests that the user's book says what the code does: that every condition, flag and metric is described and
-// none is invented, that links lead somewhere, and that the examples are objects that the kinds accept. It reads the
-// source and the documents, and runs nothing but the manager's --help.
+// Package docs tests that the user's book says what the code does: that every condition, flag and
+// metric is described and none is invented, that links lead somewhere, and that the examples are
+// objects that the kinds accept. It reads the source and the documents, and runs nothing but the
+// manager's --help.
 package docs
 
 import (
@@ -106,7 +107,8 @@ func anchors(text string) map[string]bool {
 	return found
 }
 
-// TestExamplesAreAccepted decodes every YAML example of our kinds and Cluster API's strictly: an unknown field is an error.
+// TestExamplesAreAccepted decodes every YAML example of our kinds and Cluster API's strictly: an
+// unknown field is an error.
 func TestExamplesAreAccepted(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestExplainIsComplete reads the CRDs as "kubectl explain" does: every field has a description, and a field that a user
-// may leave out says what happens then, or shows an example.
+// TestExplainIsComplete reads the CRDs as "kubectl explain" does: every field has a description,
+// and a field that a user may leave out says what happens then, or shows an example.
 func TestExplainIsComplete(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(root, "config/crd/bases/*.yaml"))
 	if err != nil || len(paths) == 0 {
@@ -68,7 +68,8 @@ func ofOthers(path string) bool {
 	return false
 }
 
-// selfExplaining tells whether a user who reads a spec's field knows what to write, and what happens when he writes nothing.
+// selfExplaining tells whether a user who reads a spec's field knows what to write, and what
+// happens when he writes nothing.
 func selfExplaining(parent *apiextensionsv1.JSONSchemaProps, name string, field *apiextensionsv1.JSONSchemaProps) bool {
 	for _, word := range []string{"Default:", "default:", "Example:", "Left out", "left out", "Without it", "Drover makes it up", "Drover sets it"} {
 		if strings.Contains(strings.Join(strings.Fields(field.Description), " "), word) {

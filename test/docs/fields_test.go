@@ -14,7 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// field is how the book names a field of ours, or of Cluster API's, such as `CloudMachine.spec.aws.instanceType`.
+// field is how the book names a field of ours, or of Cluster API's, such as
+// `CloudMachine.spec.aws.instanceType`.
 var field = regexp.MustCompile("`([A-Z][A-Za-z]+)\\.((?:spec|status)[A-Za-z0-9.\\[\\]]*)`")
 
 // TestFieldsExist finds each field that the book names by its kind in that kind's CRD.

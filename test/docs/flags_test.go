@@ -75,7 +75,8 @@ func flagsOf(t *testing.T, text string) []commandFlag {
 	return flags
 }
 
-// TestFlags keeps docs/flags.md equal to what the program says of itself, and the Deployment to flags that exist.
+// TestFlags keeps docs/flags.md equal to what the program says of itself, and the Deployment to
+// flags that exist.
 func TestFlags(t *testing.T) {
 	program, err := playground.Build(t.Context(), false)
 	if err != nil {

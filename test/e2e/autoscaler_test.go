@@ -28,7 +28,8 @@ var _ = Describe("The cluster-autoscaler scales a pool", func() {
 			InfrastructureProvider: ptr.To(infrastructure), ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.readyForAutoscaler,
 			InfrastructureMachineTemplateKind: "cloudmachinetemplates", AutoscalerVersion: "v1.36.0",
 			InstallOnManagementCluster: true,
-			// The autoscaler that can be had as a module can't ask for zero machines (kubernetes/autoscaler#8538), its image can.
+			// The autoscaler that can be had as a module can't ask for zero machines
+			// (kubernetes/autoscaler#8538), its image can.
 			ScaleToAndFromZero: *onKind,
 		}
 	})
@@ -43,8 +44,9 @@ func autoscaled(topology string) string {
 `, 1)
 }
 
-// autoscaler is the book's, in haste. On kind its Pod must not land on a simulated machine, which runs none. Without kind nothing runs Pods:
-// a process takes its place, and the Deployment has none.
+// autoscaler is the book's, in haste. On kind its Pod must not land on a simulated machine, which
+// runs none. Without kind nothing runs Pods: a process takes its place, and the Deployment has
+// none.
 func autoscaler(examples string) string {
 	var all []string
 	for _, name := range []string{"management.yaml", "workload.yaml", "deployment.yaml"} {
@@ -63,7 +65,8 @@ func autoscaler(examples string) string {
 	return strings.NewReplacer(changes...).Replace(strings.Join(all, "\n---\n"))
 }
 
-// readyForAutoscaler prepares a namespace: for the cluster, for the autoscaler's Pod, and where there are none, starts what does its work.
+// readyForAutoscaler prepares a namespace: for the cluster, for the autoscaler's Pod, and where
+// there are none, starts what does its work.
 func (s *stage) readyForAutoscaler(proxy framework.ClusterProxy, namespace string) {
 	s.secrets(proxy, namespace)
 	Expect(scenario.Create(context.Background(), proxy.GetClient(), &corev1.Secret{

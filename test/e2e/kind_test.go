@@ -27,15 +27,17 @@ import (
 	"github.com/drover-io/drover/test/playground"
 )
 
-// cloudInCluster is the simulated cloud's address in a kind cluster, and the port of its node that leads there.
+// cloudInCluster is the simulated cloud's address in a kind cluster, and the port of its node that
+// leads there.
 const (
 	cloudInCluster = "http://simulated-cloud.simulated-cloud:8080"
 	cloudNodePort  = 30080
 )
 
-// startKind makes a kind cluster and, by clusterctl, a management cluster of it: cert-manager, Cluster API and Drover as Pods, from the
-// images that their releases name; Drover's was built before, and is brought there. Docker's networks must be reachable from
-// here, as they are on Linux: the clusters adopt each other, and find the cloud, by their nodes' addresses.
+// startKind makes a kind cluster and, by clusterctl, a management cluster of it: cert-manager,
+// Cluster API and Drover as Pods, from the images that their releases name; Drover's was built
+// before, and is brought there. Docker's networks must be reachable from here, as they are on
+// Linux: the clusters adopt each other, and find the cloud, by their nodes' addresses.
 func (s *stage) startKind(ctx context.Context, name string) management {
 	first := s.cloud.URL == ""
 	var ports []kind.PortMapping
@@ -69,7 +71,8 @@ func (s *stage) startKind(ctx context.Context, name string) management {
 	return management{proxy: proxy, kubeconfig: fromInside(ctx, proxy, provider.GetKubeconfigPath()), config: config}
 }
 
-// startCloud runs the simulated cloud as Pods of the cluster; the port leads there from this process.
+// startCloud runs the simulated cloud as Pods of the cluster; the port leads there from this
+// process.
 func (s *stage) startCloud(ctx context.Context, proxy framework.ClusterProxy, port int) {
 	s.token = rand.Text()
 	s.cloud = simulator.Admin{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Token: rand.Text()}
@@ -80,7 +83,8 @@ func (s *stage) startCloud(ctx context.Context, proxy framework.ClusterProxy, po
 	Eventually(func() error { _, err := s.cloud.Snapshot(ctx); return err }, s.settings.GetIntervals("default", "wait-controllers")...).Should(Succeed())
 }
 
-// fromOutside is clusterctl's configuration for a cluster that the cloud does not run in: it finds it by the node of the one where it does.
+// fromOutside is clusterctl's configuration for a cluster that the cloud does not run in: it finds
+// it by the node of the one where it does.
 func (s *stage) fromOutside(ctx context.Context) string {
 	text, err := os.ReadFile(s.config)
 	Expect(err).NotTo(HaveOccurred())

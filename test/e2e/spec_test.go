@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// spec is one of our own, in the shape of Cluster API's, where those want a KubeadmControlPlane: a namespace and a cluster in it, of
-// which nothing is left in the end.
+// spec is one of our own, in the shape of Cluster API's, where those want a KubeadmControlPlane: a
+// namespace and a cluster in it, of which nothing is left in the end.
 type spec struct {
 	*stage
 	name      string

@@ -67,7 +67,8 @@ type stage struct {
 	artifacts string
 	settings  *clusterctl.E2EConfig
 	scheme    *runtime.Scheme
-	// cloud is the simulated one, by what nobody but a test asks of it; token opens it to an account.
+	// cloud is the simulated one, by what nobody but a test asks of it; token opens it to an
+	// account.
 	cloud simulator.Admin
 	token string
 }
@@ -151,8 +152,8 @@ func (s *stage) options() playground.DroverOptions {
 	return playground.DroverOptions{Args: []string{"--simulated-endpoint=" + s.cloud.URL, "--leader-elect=false"}}
 }
 
-// release writes a release of Drover's, with the flavours that some specs want, and the next one, of the same image, and returns the
-// clusterctl configuration that leads there.
+// release writes a release of Drover's, with the flavours that some specs want, and the next one,
+// of the same image, and returns the clusterctl configuration that leads there.
 func (s *stage) release(ctx context.Context, folder string) string {
 	for _, version := range []string{version, nextVersion} {
 		cmd := exec.CommandContext(ctx, "hack/release-manifests", folder)
@@ -199,8 +200,8 @@ func (s *stage) release(ctx context.Context, folder string) string {
 	return config
 }
 
-// secrets makes what a user has ready before a cluster, in its namespace: the kubeconfig of the cluster that is adopted, which is
-// the management cluster itself, and the cloud's credentials.
+// secrets makes what a user has ready before a cluster, in its namespace: the kubeconfig of the
+// cluster that is adopted, which is the management cluster itself, and the cloud's credentials.
 func (s *stage) secrets(proxy framework.ClusterProxy, namespace string) {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
 	Expect(scenario.Create(context.Background(), proxy.GetClient(),

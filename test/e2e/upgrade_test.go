@@ -13,7 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// What ClusterctlUpgradeSpec tries, with a cluster that is adopted. Both releases are of the same program.
+// What ClusterctlUpgradeSpec tries, with a cluster that is adopted. Both releases are of the same
+// program.
 var _ = Describe("Drover is upgraded", func() {
 	var s *spec
 	BeforeEach(func(ctx SpecContext) { // of a management cluster that no other spec needs afterwards
@@ -38,7 +39,8 @@ var _ = Describe("Drover is upgraded", func() {
 	})
 })
 
-// upgrade has clusterctl install the next release. Where there are no Pods, a process ends and starts in their place.
+// upgrade has clusterctl install the next release. Where there are no Pods, a process ends and
+// starts in their place.
 func (s *stage) upgrade(ctx context.Context) {
 	folder, drover := filepath.Join(s.artifacts, "clusters", s.proxy.GetName()), []string{"drover-system/drover:" + nextVersion}
 	if s.processes == nil {

@@ -20,7 +20,8 @@ import (
 
 // Call is a call that came to a Proxy.
 type Call struct {
-	// Proxy is the name of the Proxy, Number the call's own there, from 1 on in the order of arrival.
+	// Proxy is the name of the Proxy, Number the call's own there, from 1 on in the order of
+	// arrival.
 	Proxy  string
 	Number int
 	// At is when it came, Agent the User-Agent of who sent it.
@@ -29,10 +30,12 @@ type Call struct {
 
 	// Verb is Kubernetes' own ("get", "watch", "patch", …); for a cloud, the name of the operation.
 	Verb string
-	// Group, Resource, Subresource, Namespace and Name are what it concerns. The name of what a create makes is read
-	// from the object. For a cloud, only Name is set: the name of the machine that is made.
+	// Group, Resource, Subresource, Namespace and Name are what it concerns. The name of what a
+	// create makes is read from the object. For a cloud, only Name is set: the name of the machine
+	// that is made.
 	Group, Resource, Subresource, Namespace, Name string
-	// Fields are what a patch changes, two levels deep and sorted: "metadata.finalizers", "spec.creationToken".
+	// Fields are what a patch changes, two levels deep and sorted: "metadata.finalizers",
+	// "spec.creationToken".
 	Fields []string
 
 	// Status is what came back from upstream: 0 as long as nothing did.
@@ -41,8 +44,9 @@ type Call struct {
 	Fate string
 }
 
-// Write tells whether a call to Kubernetes changes something that is kept. Events, leases and reviews are left out:
-// nobody decides anything by the first, and the others are no objects of anybody's.
+// Write tells whether a call to Kubernetes changes something that is kept. Events, leases and
+// reviews are left out: nobody decides anything by the first, and the others are no objects of
+// anybody's.
 func (c Call) Write() bool {
 	switch c.Resource {
 	case "", "events", "leases", "subjectaccessreviews", "tokenreviews", "selfsubjectaccessreviews", "selfsubjectreviews":
@@ -181,7 +185,8 @@ func nameIn(body []byte) string {
 	return ""
 }
 
-// fields reads what a merge patch or a JSON patch changes. The resource version is a condition, not a change.
+// fields reads what a merge patch or a JSON patch changes. The resource version is a condition, not
+// a change.
 func fields(body []byte) []string {
 	var all []string
 	var operations []struct {

@@ -31,12 +31,13 @@ type Point string
 const (
 	// Before: the call has come and was not forwarded.
 	Before Point = "before"
-	// After: upstream has done it and answered, and the caller has not got the answer. Of a watch, only its begin.
+	// After: upstream has done it and answered, and the caller has not got the answer. Of a watch,
+	// only its begin.
 	After Point = "after"
 )
 
-// Rule decides over a call. It may block, and the call waits meanwhile; ctx ends when the caller is gone or the proxy is
-// closed. Rules run at the same time.
+// Rule decides over a call. It may block, and the call waits meanwhile; ctx ends when the caller is
+// gone or the proxy is closed. Rules run at the same time.
 type Rule func(ctx context.Context, c Call, at Point) Verdict
 
 // Verdict is what becomes of a call. The zero value lets it pass.
@@ -93,7 +94,8 @@ func Hang(ctx context.Context) Verdict {
 type Options struct {
 	// Name is for people, and in Call.Proxy.
 	Name string
-	// Upstream is the base URL of where calls go, CA what its certificate is verified by (PEM; for https).
+	// Upstream is the base URL of where calls go, CA what its certificate is verified by (PEM; for
+	// https).
 	Upstream string
 	CA       []byte
 	// Parse says what calls are: Kubernetes, Cloud or AWS.
@@ -102,13 +104,15 @@ type Options struct {
 	Rule Rule
 	// Lag at the start; SetLag changes it.
 	Lag func(Call) time.Duration
-	// Skew is how far the caller's clock goes ahead of upstream's, or behind if it is negative. Since the caller's can't
-	// be set, the timestamps that pass are moved: to the past on their way to it, and back on their way to upstream.
+	// Skew is how far the caller's clock goes ahead of upstream's, or behind if it is negative.
+	// Since the caller's can't be set, the timestamps that pass are moved: to the past on their way
+	// to it, and back on their way to upstream.
 	Skew time.Duration
 }
 
-// Proxy is a reverse proxy on the loopback interface. It speaks what upstream speaks: HTTPS, with HTTP/2 and a certificate
-// of its own, or HTTP. Bearer tokens pass through; client certificates can't.
+// Proxy is a reverse proxy on the loopback interface. It speaks what upstream speaks: HTTPS, with
+// HTTP/2 and a certificate of its own, or HTTP. Bearer tokens pass through; client certificates
+// can't.
 type Proxy struct {
 	name      string
 	parse     Parse
@@ -185,8 +189,8 @@ func (p *Proxy) URL() string { return p.url }
 // CA is what the proxy's certificate is verified by, as PEM; nil for HTTP.
 func (p *Proxy) CA() []byte { return slices.Clone(p.ca) }
 
-// Kubeconfig makes all clusters of a kubeconfig the proxy. The certificates that it trusts already stay trusted. Its
-// users must have tokens.
+// Kubeconfig makes all clusters of a kubeconfig the proxy. The certificates that it trusts already
+// stay trusted. Its users must have tokens.
 func (p *Proxy) Kubeconfig(raw []byte) ([]byte, error) {
 	config, err := clientcmd.Load(raw)
 	if err != nil {
@@ -215,7 +219,8 @@ func (p *Proxy) SetRule(r Rule) {
 	p.rule = r
 }
 
-// SetLag makes watches lag behind, those that run included. The function is asked for every piece of news; nil is none.
+// SetLag makes watches lag behind, those that run included. The function is asked for every piece
+// of news; nil is none.
 func (p *Proxy) SetLag(lag func(Call) time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

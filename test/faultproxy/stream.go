@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// stream is the body of a watch. What comes from upstream is kept until its lag is over, in the order in which it came.
+// stream is the body of a watch. What comes from upstream is kept until its lag is over, in the
+// order in which it came.
 type stream struct {
 	ctx    context.Context
 	body   io.ReadCloser
@@ -28,7 +29,8 @@ type piece struct {
 
 // newStream wraps the body of a watch. It lives until it is closed.
 func (p *Proxy) newStream(ctx context.Context, c Call, body io.ReadCloser) *stream {
-	// A watch that lags brings a piece for each event at most: there is room for more than a test makes.
+	// A watch that lags brings a piece for each event at most: there is room for more than a test
+	// makes.
 	s := &stream{ctx: ctx, body: body, pieces: make(chan piece, 4096), gone: make(chan struct{})}
 	s.forget = func() {
 		p.mu.Lock()

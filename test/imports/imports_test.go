@@ -128,8 +128,9 @@ func forbidden(from, path string) string {
 	return ""
 }
 
-// lookAt opens every folder with sources. Go's cache of test results goes by the files that the test itself opened, and
-// does not know what "go list" read: without this, a result from before a change would be shown again.
+// lookAt opens every folder with sources. Go's cache of test results goes by the files that the
+// test itself opened, and does not know what "go list" read: without this, a result from before a
+// change would be shown again.
 func lookAt(t *testing.T, root string) {
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.IsDir() && path != root && strings.HasPrefix(e.Name(), ".") {

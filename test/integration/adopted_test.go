@@ -99,7 +99,8 @@ func TestAdopt(t *testing.T) {
 	read(s, s.kubeconfigSecret(nil))
 }
 
-// Each kubeconfig that can't be used says why, in a way that lasts, and none of it becomes Cluster API's.
+// Each kubeconfig that can't be used says why, in a way that lasts, and none of it becomes Cluster
+// API's.
 func TestAdoptRefuses(t *testing.T) {
 	tests := map[string]struct {
 		kubeconfig func(*tenant) []byte
@@ -202,7 +203,8 @@ func TestAdoptConflict(t *testing.T) {
 	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
 }
 
-// Cluster API's kubeadm bootstrap provider finds the kubeconfig's authority, and no key, for as long as the cluster is adopted.
+// Cluster API's kubeadm bootstrap provider finds the kubeconfig's authority, and no key, for as
+// long as the cluster is adopted.
 func TestAdoptAuthority(t *testing.T) {
 	s := newTenant(t)
 	adopted, kubeconfig := adopt(s)
@@ -219,7 +221,8 @@ func TestAdoptAuthority(t *testing.T) {
 	s.Expect(block).To(BeNil())
 	s.atRest(authority, 2*probeInterval)
 
-	// A new authority in the user's kubeconfig, beside the old one, is followed, and so is what somebody spoils.
+	// A new authority in the user's kubeconfig, beside the old one, is followed, and so is what
+	// somebody spoils.
 	other := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(other.Close)
 	both := append(slices.Clone(config.CAData), pemOf(other)...)
@@ -235,7 +238,8 @@ func TestAdoptAuthority(t *testing.T) {
 	}).Should(BeTrue())
 }
 
-// A Secret that someone else put where the authority belongs stays as it is, and is in nobody's way.
+// A Secret that someone else put where the authority belongs stays as it is, and is in nobody's
+// way.
 func TestAdoptForeignAuthority(t *testing.T) {
 	s := newTenant(t)
 	foreign := &corev1.Secret{ObjectMeta: s.meta("prod-ca"), Data: map[string][]byte{"tls.crt": []byte("mine"), "tls.key": []byte("mine")}}
@@ -251,7 +255,8 @@ func TestAdoptForeignAuthority(t *testing.T) {
 	s.Expect(read(s, foreign).ResourceVersion).To(Equal(version))
 }
 
-// The user may write the kubeconfig at the very place where Cluster API looks, if it looks as it must.
+// The user may write the kubeconfig at the very place where Cluster API looks, if it looks as it
+// must.
 func TestAdoptInPlace(t *testing.T) {
 	s := newTenant(t)
 	secret := &corev1.Secret{ObjectMeta: s.meta("prod-kubeconfig"), Data: map[string][]byte{"value": s.Kubeconfig}}

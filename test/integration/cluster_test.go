@@ -17,7 +17,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// A cluster gets its identity once, the zones of its accounts, and the endpoint that its control plane found.
+// A cluster gets its identity once, the zones of its accounts, and the endpoint that its control
+// plane found.
 func TestCluster(t *testing.T) {
 	s := newTenant(t)
 	infra, cluster := s.CloudCluster(), s.Cluster()
@@ -64,7 +65,8 @@ func TestCluster(t *testing.T) {
 	s.Expect(moved.Status.FailureDomains).To(HaveLen(3))
 }
 
-// Without its accounts' zones a cluster does not begin; later on, an account with trouble is told and stops nothing.
+// Without its accounts' zones a cluster does not begin; later on, an account with trouble is told
+// and stops nothing.
 func TestClusterWaitsForAccount(t *testing.T) {
 	s := newTenant(t)
 	infra := s.CloudCluster()
@@ -88,8 +90,9 @@ func TestClusterWaitsForAccount(t *testing.T) {
 	s.Expect(infra.Status.FailureDomains).To(HaveLen(3))
 }
 
-// Cluster API connects to the workload cluster once its infrastructure is provisioned, and if it finds no kubeconfig then, not
-// again for half a minute: so the infrastructure waits until there is one.
+// Cluster API connects to the workload cluster once its infrastructure is provisioned, and if it
+// finds no kubeconfig then, not again for half a minute: so the infrastructure waits until there is
+// one.
 func TestClusterWaitsForAdoption(t *testing.T) {
 	s := newTenant(t)
 	infra, cluster := s.CloudCluster(), s.Cluster()

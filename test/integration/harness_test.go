@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package integration tries Drover's manager, under its shipped roles and with its webhooks, against a real API server,
-// Cluster API's own manager and the simulated cloud: one kind at a time, and above all what goes wrong. One playground
-// serves all tests; each test has a namespace of its own.
+// Package integration tries Drover's manager, under its shipped roles and with its webhooks,
+// against a real API server, Cluster API's own manager and the simulated cloud: one kind at a time,
+// and above all what goes wrong. One playground serves all tests; each test has a namespace of its
+// own.
 package integration
 
 import (
@@ -33,7 +34,8 @@ import (
 )
 
 const (
-	// patience bounds every wait of these tests. They are never this slow unless something is broken.
+	// patience bounds every wait of these tests. They are never this slow unless something is
+	// broken.
 	patience = 90 * time.Second
 	// probeInterval is how often the manager asks adopted API servers.
 	probeInterval = time.Second
@@ -111,7 +113,8 @@ func searchLog() error {
 	return nil
 }
 
-// tenant is one test's namespace, with an adopted cluster's objects at hand. None of them is created yet.
+// tenant is one test's namespace, with an adopted cluster's objects at hand. None of them is
+// created yet.
 type tenant struct {
 	*WithT
 	scenario.Adopted
@@ -204,7 +207,8 @@ func (s *tenant) atRest(o client.Object, during time.Duration) {
 	s.Consistently(func() string { return read(s, o).GetResourceVersion() }, during, 250*time.Millisecond).Should(Equal(version))
 }
 
-// refusesChange holds that a change of an object is refused with the words, whoever else changes the object meanwhile.
+// refusesChange holds that a change of an object is refused with the words, whoever else changes
+// the object meanwhile.
 func (s *tenant) refusesChange(o client.Object, change func(), words string) {
 	s.t.Helper()
 	s.Eventually(func(g Gomega) {

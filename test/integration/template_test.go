@@ -22,7 +22,8 @@ func template(s *tenant, name string, machine infrav1.SimulatedMachine) *infrav1
 	}}
 }
 
-// A template learns from the cloud what its machines will be, once its account is there, and asks no more then.
+// A template learns from the cloud what its machines will be, once its account is there, and asks
+// no more then.
 func TestTemplate(t *testing.T) {
 	s := newTenant(t)
 	small := template(s, "small", infrav1.SimulatedMachine{})

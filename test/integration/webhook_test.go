@@ -13,7 +13,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// What is wrong is refused at once, with the field and the cure; by the CRD or by the webhook, the user can't tell.
+// What is wrong is refused at once, with the field and the cure; by the CRD or by the webhook, the
+// user can't tell.
 func TestAdmissionRefuses(t *testing.T) {
 	s := newTenant(t)
 	machine := func(edit func(*infrav1.CloudMachineFields)) *infrav1.CloudMachine {
@@ -88,7 +89,8 @@ func TestAdmissionRefuses(t *testing.T) {
 	}))
 }
 
-// Templates can't be changed, except in the dry run by which Cluster API sees whether a ClusterClass changed them.
+// Templates can't be changed, except in the dry run by which Cluster API sees whether a
+// ClusterClass changed them.
 func TestTemplatesAreImmutable(t *testing.T) {
 	s := newTenant(t)
 	machines := template(s, "small", infrav1.SimulatedMachine{})
@@ -155,7 +157,8 @@ func TestMachineIsImmutable(t *testing.T) {
 	s.refusesChange(machine, func() { machine.Spec.ProviderID = "simulated:///sim-1a/i-2" }, "providerID is set once")
 }
 
-// TestCopyIsRefused: a copy of a CloudMachine would claim the original's VM. The API server itself selects by creation token.
+// TestCopyIsRefused: a copy of a CloudMachine would claim the original's VM. The API server itself
+// selects by creation token.
 func TestCopyIsRefused(t *testing.T) {
 	s := newTenant(t)
 	machine := func(name string, change func(*infrav1.CloudMachineSpec)) *infrav1.CloudMachine {

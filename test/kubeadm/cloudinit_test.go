@@ -18,9 +18,10 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestCloudInitConfig: machines that Drover itself has join by kubeadm come to Ready Nodes as they were described, by tokens whose
-// requests Drover alone approves, and with no more rights in the cluster than the book asks for. Where one of kubeadm's roles is missing,
-// the condition names it, and all goes on once it is there.
+// TestCloudInitConfig: machines that Drover itself has join by kubeadm come to Ready Nodes as they
+// were described, by tokens whose requests Drover alone approves, and with no more rights in the
+// cluster than the book asks for. Where one of kubeadm's roles is missing, the condition names it,
+// and all goes on once it is there.
 func TestCloudInitConfig(t *testing.T) {
 	s := stage{house.Stage(t, "teal")}
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm:kubelet-config"}}

@@ -32,7 +32,8 @@ import (
 
 type stage struct{ *rig.Stage }
 
-// example is the pool of the book's section on KubeadmConfig, for the stage's cluster, whose name that page has.
+// example is the pool of the book's section on KubeadmConfig, for the stage's cluster, whose name
+// that page has.
 func (s stage) example() (pool scenario.Pool, config *unstructured.Unstructured, others []client.Object) {
 	s.Helper()
 	root, err := playground.Root(s.Ctx)
@@ -57,7 +58,8 @@ func (s stage) example() (pool scenario.Pool, config *unstructured.Unstructured,
 	return s.NewPool("kubeadm", 2), config, others
 }
 
-// TestMachineDeployment: the book's example comes to Ready Nodes as they were described, rolls and goes, and nothing is left of it.
+// TestMachineDeployment: the book's example comes to Ready Nodes as they were described, rolls and
+// goes, and nothing is left of it.
 func TestMachineDeployment(t *testing.T) {
 	s := stage{house.Stage(t, "blue")}
 	pool, _, objects := s.example()
@@ -80,8 +82,8 @@ func TestMachineDeployment(t *testing.T) {
 	}
 }
 
-// TestWithoutProviderID: where a kubelet can't be told its provider ID, as on clouds that make it up with the machine, Drover gives it to the
-// Node, by the VM's address.
+// TestWithoutProviderID: where a kubelet can't be told its provider ID, as on clouds that make it
+// up with the machine, Drover gives it to the Node, by the VM's address.
 func TestWithoutProviderID(t *testing.T) {
 	s := stage{house.Stage(t, "grey")}
 	pool, config, objects := s.example()
@@ -100,7 +102,8 @@ func TestWithoutProviderID(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestWrongAuthority: a machine that pins another authority than the cluster has gives up, and is no Node.
+// TestWrongAuthority: a machine that pins another authority than the cluster has gives up, and is
+// no Node.
 func TestWrongAuthority(t *testing.T) {
 	s := stage{house.Stage(t, "pink")}
 	pool, config, objects := s.example()
@@ -154,7 +157,8 @@ func (s stage) own(ctx context.Context) (own []corev1.Node, err error) {
 	return own, nil
 }
 
-// described checks that the Nodes have the labels and taints of the example, and no other taint any more.
+// described checks that the Nodes have the labels and taints of the example, and no other taint any
+// more.
 func (s stage) described(ctx context.Context) (string, error) {
 	nodes, err := s.own(ctx)
 	for _, n := range nodes {
@@ -166,7 +170,8 @@ func (s stage) described(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// approved checks that for each Node a client certificate was approved for this reason, and a serving one by Drover.
+// approved checks that for each Node a client certificate was approved for this reason, and a
+// serving one by Drover.
 func (s stage) approved(first string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		nodes, err := s.own(ctx)
@@ -202,7 +207,8 @@ func (s stage) approved(first string) scenario.Check {
 	}
 }
 
-// gaveUp checks that so many machines have given up to join, each with these words on its console, and that none is a Node.
+// gaveUp checks that so many machines have given up to join, each with these words on its console,
+// and that none is a Node.
 func (s stage) gaveUp(ctx context.Context, n int, words string) (string, error) {
 	nodes, err := s.own(ctx)
 	if err != nil {
@@ -232,7 +238,8 @@ func (s stage) gaveUp(ctx context.Context, n int, words string) (string, error) 
 	return "", nil
 }
 
-// nothingLeft waits until there is nothing of any machine, the provider's objects and tokens included: the tokens run out.
+// nothingLeft waits until there is nothing of any machine, the provider's objects and tokens
+// included: the tokens run out.
 func (s stage) nothingLeft() {
 	s.Helper()
 	s.Empty()

@@ -20,7 +20,8 @@ var house = rig.House{Patience: 5 * time.Minute}
 
 func TestMain(m *testing.M) { os.Exit(house.Main(m, begin)) }
 
-// begin starts a rig whose workload cluster is as kubeadm leaves one, and whose management cluster has both kubeadm providers.
+// begin starts a rig whose workload cluster is as kubeadm leaves one, and whose management cluster
+// has both kubeadm providers.
 func begin(ctx context.Context, _ ...string) (*rig.Rig, error) {
 	// It comes on top of the others: approving is Drover's work but for kubeadm's tokens.
 	r, err := rig.Start(ctx, "--controllers=certificatesigningrequest-approving-controller")

@@ -61,7 +61,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// restart restarts the API server, and virt-controller, which does not survive that on a busy computer.
+// restart restarts the API server, and virt-controller, which does not survive that on a busy
+// computer.
 func (c *cluster) restart(t testing.TB) {
 	t.Helper()
 	NewWithT(t).Expect(c.RestartAPIServer(withoutEnd(t))).To(Succeed())
@@ -215,7 +216,8 @@ func (c *cluster) left(t testing.TB, owner string) (found []string) {
 	return found
 }
 
-// until asks as long as it takes to come true. The bound is for what never comes: a busy computer takes minutes.
+// until asks as long as it takes to come true. The bound is for what never comes: a busy computer
+// takes minutes.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	NewWithT(t).Eventually(ok, 10*time.Minute, 100*time.Millisecond).Should(BeTrue(), what)

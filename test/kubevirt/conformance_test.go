@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubevirt_test holds the KubeVirt driver to a real Kubernetes API server with KubeVirt's own virt-api, its webhooks and
-// virt-controller, and CDI's controller, under the rights that the book gives it. The nodes and their storage are stand-ins. "make test-kubevirt" builds what it needs. It
-// may not import controllers.
+// Package kubevirt_test holds the KubeVirt driver to a real Kubernetes API server with KubeVirt's
+// own virt-api, its webhooks and virt-controller, and CDI's controller, under the rights that the
+// book gives it. The nodes and their storage are stand-ins. "make test-kubevirt" builds what it
+// needs. It may not import controllers.
 package kubevirt_test
 
 import (
@@ -74,7 +75,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// noQuota leaves no room for a VM, as an operator's ResourceQuota does. Its status is what the quota controller would write.
+// noQuota leaves no room for a VM, as an operator's ResourceQuota does. Its status is what the
+// quota controller would write.
 func noQuota(t testing.TB) (undo func()) {
 	t.Helper()
 	g := NewWithT(t)

@@ -14,8 +14,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestConsole: what the guest writes to its console is read from the pod's log, by the rights that the book gives. There is no kubelet here, so
-// that a door stands in for it: the API server asks it for what it would ask a kubelet for.
+// TestConsole: what the guest writes to its console is read from the pod's log, by the rights that
+// the book gives. There is no kubelet here, so that a door stands in for it: the API server asks it
+// for what it would ask a kubelet for.
 func TestConsole(t *testing.T) {
 	g := NewWithT(t)
 	d, calls := connect(t, account())

@@ -25,8 +25,9 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// TestMachineDeployment: Cluster API and Drover's manager make a pool of VMs of KubeVirt, whose guests read their Secrets and become
-// Ready Nodes; a VM that a tenant deletes is replaced, and one whose node is drained gives way; and nothing is left of the pool in the end.
+// TestMachineDeployment: Cluster API and Drover's manager make a pool of VMs of KubeVirt, whose
+// guests read their Secrets and become Ready Nodes; a VM that a tenant deletes is replaced, and one
+// whose node is drained gives way; and nothing is left of the pool in the end.
 func TestMachineDeployment(t *testing.T) {
 	log.SetLogger(logr.Discard()) // the test's own clients have nothing to say
 	g := NewWithT(t)

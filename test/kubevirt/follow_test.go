@@ -24,7 +24,8 @@ import (
 	"github.com/drover-io/drover/test/faultproxy"
 )
 
-// between starts a proxy before the infrastructure cluster's API server, and returns what reaches it.
+// between starts a proxy before the infrastructure cluster's API server, and returns what reaches
+// it.
 func between(t testing.TB) (*faultproxy.Proxy, map[string][]byte) {
 	t.Helper()
 	g := NewWithT(t)
@@ -36,7 +37,8 @@ func between(t testing.TB) (*faultproxy.Proxy, map[string][]byte) {
 	return proxy, map[string][]byte{"kubeconfig": kubeconfig}
 }
 
-// followed is an account with its inventory, as the manager has it. It would list every second if it had to.
+// followed is an account with its inventory, as the manager has it. It would list every second if
+// it had to.
 type followed struct {
 	*fleet.Account
 	proxy *faultproxy.Proxy
@@ -67,7 +69,8 @@ func followAccount(t testing.TB) followed {
 	return followed{a, proxy}
 }
 
-// calls counts those since the last reset, by their verbs. Watches last for minutes, and are begun anew.
+// calls counts those since the last reset, by their verbs. Watches last for minutes, and are begun
+// anew.
 func (a followed) calls() map[string]int {
 	n := map[string]int{}
 	for _, c := range a.proxy.Calls() {
@@ -135,7 +138,8 @@ func (a followed) makeAll(t testing.TB, owner string, machines int) []cloud.Refe
 	return refs
 }
 
-// TestPool: 300 machines, made at once, run, stand idle and are deleted without a trace; and what that costs.
+// TestPool: 300 machines, made at once, run, stand idle and are deleted without a trace; and what
+// that costs.
 func TestPool(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -164,8 +168,8 @@ func TestPool(t *testing.T) {
 	g.Expect(a.calls()["deletecollection"]).To(BeNumerically("<", machines/10), "Secrets go many at a time, as their VMs are seen gone")
 }
 
-// TestFollowed: what becomes of machines is known whatever happens to the watches; and where nothing can be watched, the account is
-// listed.
+// TestFollowed: what becomes of machines is known whatever happens to the watches; and where
+// nothing can be watched, the account is listed.
 func TestFollowed(t *testing.T) {
 	a := followAccount(t)
 	refs := a.makeAll(t, newOwner(t), 5)
@@ -246,7 +250,8 @@ func withoutWatches(t testing.TB) (giveBack func()) {
 	return giveBack
 }
 
-// TestForgotten: what happened while nobody could listen, and the API server does not remember, is read anew by the same Follow.
+// TestForgotten: what happened while nobody could listen, and the API server does not remember, is
+// read anew by the same Follow.
 func TestForgotten(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)

@@ -59,7 +59,8 @@ func setCondition(kind kubevirtv1.VirtualMachineInstanceConditionType, status co
 	}
 }
 
-// evict asks for a guest's pod to go, as the drain of its node does, until virt-api has taken note. KubeVirt lets no such pod go by itself.
+// evict asks for a guest's pod to go, as the drain of its node does, until virt-api has taken note.
+// KubeVirt lets no such pod go by itself.
 func (c *cluster) evict(t testing.TB, name string) {
 	t.Helper()
 	g := NewWithT(t)

@@ -34,7 +34,8 @@ func request(owner string, spec *infrav1.CloudMachineFields) cloud.Request {
 	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[:8], UserData: []byte("#cloud-config\n"), Spec: spec}
 }
 
-// newOwner is an ownership ID, all of whose machines are deleted when the test is over, with nothing left.
+// newOwner is an ownership ID, all of whose machines are deleted when the test is over, with
+// nothing left.
 func newOwner(t testing.TB) string {
 	owner := "test-" + newToken()[:16]
 	t.Cleanup(func() {
@@ -44,7 +45,8 @@ func newOwner(t testing.TB) string {
 	return owner
 }
 
-// deleteAll moves the deletion of all that has the ownership ID one step on, VMs first, and returns how much there was.
+// deleteAll moves the deletion of all that has the ownership ID one step on, VMs first, and returns
+// how much there was.
 func deleteAll(t testing.TB, d cloud.Driver, owner string) int {
 	ctx := withoutEnd(t)
 	found := listed(t, d, owner)
@@ -111,8 +113,8 @@ func everything(m *infrav1.KubeVirtMachine) {
 	m.Labels, m.Annotations = map[string]string{"team": "blue"}, map[string]string{"example.com/cost-centre": "42"}
 }
 
-// TestMachine: what a machine says of itself arrives at KubeVirt, whose webhooks take it; and its volumes are made, shown and
-// deleted with it.
+// TestMachine: what a machine says of itself arrives at KubeVirt, whose webhooks take it; and its
+// volumes are made, shown and deleted with it.
 func TestMachine(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -158,8 +160,8 @@ func TestMachine(t *testing.T) {
 	})
 }
 
-// TestDeletion: a VM that is gone is not the end: its volumes and its Secret must be gone too. What somebody else plugged into the
-// VM stays.
+// TestDeletion: a VM that is gone is not the end: its volumes and its Secret must be gone too. What
+// somebody else plugged into the VM stays.
 func TestDeletion(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -220,7 +222,8 @@ func TestDeletion(t *testing.T) {
 	g.Expect(other.DeletionTimestamp).To(BeNil(), "what has the name by now is another")
 }
 
-// TestNames: what only has the name, or only the labels, is nobody's of ours: never adopted, shown or touched.
+// TestNames: what only has the name, or only the labels, is nobody's of ours: never adopted, shown
+// or touched.
 func TestNames(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -258,7 +261,8 @@ func TestNames(t *testing.T) {
 	g.Expect(infra.Admin.Delete(t.Context(), clone)).To(Succeed())
 }
 
-// TestQuota: a quota that is used up is told as such, and once there is room, the same machine is made with the user data of then.
+// TestQuota: a quota that is used up is told as such, and once there is room, the same machine is
+// made with the user data of then.
 func TestQuota(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -375,8 +379,8 @@ func TestHands(t *testing.T) {
 	g.Expect(again.ID).To(Equal(string(vm(ended).UID)), "it is not made again")
 }
 
-// TestDrain: when the node of a VM is drained, KubeVirt's own webhook says so: a VM that is left to others is about to be taken back, and
-// one that is moved stays what it is.
+// TestDrain: when the node of a VM is drained, KubeVirt's own webhook says so: a VM that is left to
+// others is about to be taken back, and one that is moved stays what it is.
 func TestDrain(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -414,8 +418,8 @@ func TestDrain(t *testing.T) {
 	g.Expect(after).To(Equal(before), "it keeps its machine, and nothing is said any more")
 }
 
-// TestNamespace: a namespace that is being deleted takes no machine and says so, its machines go with it, and one that is gone is told
-// as that.
+// TestNamespace: a namespace that is being deleted takes no machine and says so, its machines go
+// with it, and one that is gone is told as that.
 func TestNamespace(t *testing.T) {
 	g := NewWithT(t)
 	const doomed = "doomed-machines"
@@ -446,7 +450,8 @@ func TestNamespace(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("being terminated")))
 }
 
-// TestCrash: the manager dies before or after each call of a creation, and another one goes on: there is one VM, with its user data.
+// TestCrash: the manager dies before or after each call of a creation, and another one goes on:
+// there is one VM, with its user data.
 func TestCrash(t *testing.T) {
 	died := errors.New("the manager died")
 	for _, op := range []string{"CreateSecret", "PatchSecret", "CreateVirtualMachine", "GetVirtualMachine"} {
@@ -491,7 +496,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestOutage: an API server that restarts answers for nothing that it does not know, and all is as it was.
+// TestOutage: an API server that restarts answers for nothing that it does not know, and all is as
+// it was.
 func TestOutage(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -525,7 +531,8 @@ func TestOutage(t *testing.T) {
 	g.Expect(runs(t, d, req.Token).ID).To(Equal(made.ID))
 }
 
-// TestRights: each right that is taken away is missed by the call that needs it, as Unauthorized, and comes back with it.
+// TestRights: each right that is taken away is missed by the call that needs it, as Unauthorized,
+// and comes back with it.
 func TestRights(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)

@@ -16,7 +16,8 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// onVolumes is a machine with a root disk of an image and two data disks, one of another image on another class of storage, one empty.
+// onVolumes is a machine with a root disk of an image and two data disks, one of another image on
+// another class of storage, one empty.
 func onVolumes(m *infrav1.KubeVirtMachine) {
 	m.RootDisk = infrav1.KubeVirtRootDisk{DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 10, Source: infrav1.KubeVirtDataVolumeSource{
 		Registry: &infrav1.KubeVirtRegistrySource{URL: "docker://registry.example.com/node:1"},
@@ -36,8 +37,9 @@ func onImage(m *infrav1.KubeVirtMachine) {
 	}}}
 }
 
-// TestVolumes: CDI itself fills the volumes of a machine, from what the machine says and on the storage that it says, before the machine runs;
-// and with the machine, all goes that CDI has made for it.
+// TestVolumes: CDI itself fills the volumes of a machine, from what the machine says and on the
+// storage that it says, before the machine runs; and with the machine, all goes that CDI has made
+// for it.
 func TestVolumes(t *testing.T) {
 	g := NewWithT(t)
 	d, _ := connect(t, account())
@@ -83,7 +85,8 @@ func volumesOf(t testing.TB, token string) (found []corev1.PersistentVolume) {
 	return found
 }
 
-// TestMended: an image that is not there keeps a machine waiting, and is no end: CDI tries again, and the machine runs.
+// TestMended: an image that is not there keeps a machine waiting, and is no end: CDI tries again,
+// and the machine runs.
 func TestMended(t *testing.T) {
 	g := NewWithT(t)
 	d, _ := connect(t, account())

@@ -85,9 +85,9 @@ func TestDeletionOfTheCluster(t *testing.T) {
 	})
 }
 
-// A namespace deleted whole takes its credentials with it at once, in whatever order Kubernetes comes by: its VMs go with it, by
-// the credentials that the manager holds, and nothing is left, in the cloud or of the namespace. Seen to fail when an account was
-// ended with its Secret.
+// A namespace deleted whole takes its credentials with it at once, in whatever order Kubernetes
+// comes by: its VMs go with it, by the credentials that the manager holds, and nothing is left, in
+// the cloud or of the namespace. Seen to fail when an account was ended with its Secret.
 func TestDeletionOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -107,8 +107,8 @@ func TestDeletionOfTheNamespace(t *testing.T) {
 	s.soon("the namespace is gone", s.deleted(namespace))
 }
 
-// An account that waits for its machines is connected again by a manager that begins anew. Not parallel: it restarts the one
-// that all tests share.
+// An account that waits for its machines is connected again by a manager that begins anew. Not
+// parallel: it restarts the one that all tests share.
 func TestAccountUnderDeletionAfterARestart(t *testing.T) {
 	s := newStage(t)
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
@@ -187,7 +187,8 @@ func TestAccountWaitsForItsMachines(t *testing.T) {
 	s.until("the account is gone", s.deleted(account))
 }
 
-// With credentials that never work again, a machine says so and can be let go by name, and by its own name alone.
+// With credentials that never work again, a machine says so and can be let go by name, and by its
+// own name alone.
 func TestAbandon(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -257,7 +258,8 @@ func eventIn(r client.Reader, namespace, reason string, words ...string) scenari
 	}
 }
 
-// A Machine without a MachineDeployment works like any other, with a name as long as Cluster API takes.
+// A Machine without a MachineDeployment works like any other, with a name as long as Cluster API
+// takes.
 func TestMachineByItself(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

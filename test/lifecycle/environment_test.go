@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lifecycle runs Drover's manager, under its shipped roles, against a real API server, Cluster API's own manager
-// and the simulated cloud, and looks at machines from their creation to their end. One cluster is management and workload
-// cluster at once; each test has a namespace and a cloud account of its own.
+// Package lifecycle runs Drover's manager, under its shipped roles, against a real API server,
+// Cluster API's own manager and the simulated cloud, and looks at machines from their creation to
+// their end. One cluster is management and workload cluster at once; each test has a namespace and
+// a cloud account of its own.
 package lifecycle
 
 import (
@@ -36,8 +37,8 @@ const patience = 6 * time.Minute
 // lateAfter is when a machine whose Node is not ready is late.
 const lateAfter = 15 * time.Second
 
-// The orphan collector's times, scaled down. The grace is longer than the longest create that is not slowed on purpose, and
-// than a busy computer takes to notice what is announced in it.
+// The orphan collector's times, scaled down. The grace is longer than the longest create that is
+// not slowed on purpose, and than a busy computer takes to notice what is announced in it.
 const (
 	orphanPeriod = time.Second
 	orphanGrace  = 8 * time.Second
@@ -112,7 +113,8 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// startDrover starts the manager. It is alone, and needs no election that a busy computer could make it lose.
+// startDrover starts the manager. It is alone, and needs no election that a busy computer could
+// make it lose.
 func startDrover(ctx context.Context, args ...string) (*playground.Process, error) {
 	return env.management.StartDrover(ctx, playground.DroverOptions{
 		Binary: env.binary,
@@ -157,8 +159,9 @@ func newStage(t *testing.T, change ...func(*scenario.Adopted)) *stage {
 	return s
 }
 
-// leave looks whether a pool was frozen that never had too many machines, and has all that the test leaves behind deleted; nobody waits for
-// it. It would keep the managers busy until the last test has ended.
+// leave looks whether a pool was frozen that never had too many machines, and has all that the test
+// leaves behind deleted; nobody waits for it. It would keep the managers busy until the last test
+// has ended.
 func (s *stage) leave() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 30*time.Second)
 	defer cancel()
@@ -274,7 +277,8 @@ func (s *stage) machines() []infrav1.CloudMachine {
 	return list.Items
 }
 
-// refused asserts that the API server refuses to create o, with every one of the words in its answer.
+// refused asserts that the API server refuses to create o, with every one of the words in its
+// answer.
 func (s *stage) refused(o client.Object, words ...string) {
 	s.Helper()
 	err := env.client.Create(s.ctx, o)
@@ -293,8 +297,8 @@ func (s *stage) refused(o client.Object, words ...string) {
 	}
 }
 
-// quiet is how long a test watches that something does not happen: several polls of the inventory, which comes every
-// second or two in these tests.
+// quiet is how long a test watches that something does not happen: several polls of the inventory,
+// which comes every second or two in these tests.
 const quiet = 6 * time.Second
 
 // stays asserts that look finds nothing wrong for a while.

@@ -71,7 +71,8 @@ func TestRefusalsAreSaid(t *testing.T) {
 	}
 }
 
-// A zone without capacity is left for another, and remembered: a machine that comes later does not ask there again.
+// A zone without capacity is left for another, and remembered: a machine that comes later does not
+// ask there again.
 func TestNoCapacityMovesToAnotherZone(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -102,7 +103,8 @@ func TestNoCapacityMovesToAnotherZone(t *testing.T) {
 		t.Errorf("%d creates of six machines were refused in %d zones", n, len(full))
 	}
 
-	// Where machines start is chance: one that may be in no other zone asks in each of the full ones, if nobody has.
+	// Where machines start is chance: one that may be in no other zone asks in each of the full
+	// ones, if nobody has.
 	for _, zone := range full {
 		scout := pool
 		scout.Name, scout.Replicas = "scout-"+zone, 1
@@ -156,7 +158,8 @@ func TestMachinesSpreadOverZones(t *testing.T) {
 	}
 }
 
-// Credentials that are refused stop nothing but the calls; new ones are used as soon as the Secret has them.
+// Credentials that are refused stop nothing but the calls; new ones are used as soon as the Secret
+// has them.
 func TestCredentialsAreRotated(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

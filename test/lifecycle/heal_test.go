@@ -23,8 +23,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// A VM that someone removed behind Drover's back is noticed, its Node goes, and a MachineHealthCheck replaces the Machine.
-// It is never made again under the same Machine.
+// A VM that someone removed behind Drover's back is noticed, its Node goes, and a
+// MachineHealthCheck replaces the Machine. It is never made again under the same Machine.
 func TestVanishedVMIsReplaced(t *testing.T) {
 	for _, action := range []simulator.InstanceAction{simulator.ActTerminate, simulator.ActVanish} {
 		t.Run(string(action), func(t *testing.T) {
@@ -55,8 +55,9 @@ func TestVanishedVMIsReplaced(t *testing.T) {
 	}
 }
 
-// A VM that is gone stays gone when nothing replaces the Machine: the CloudMachine says so, and makes no other, nor does a
-// manager that begins anew. Not parallel: it restarts the one that all tests share.
+// A VM that is gone stays gone when nothing replaces the Machine: the CloudMachine says so, and
+// makes no other, nor does a manager that begins anew. Not parallel: it restarts the one that all
+// tests share.
 func TestVanishedVMIsNotMadeAgain(t *testing.T) {
 	s := newStage(t)
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
@@ -125,8 +126,8 @@ func (s *stage) deleted(o client.Object) scenario.Check {
 	}
 }
 
-// The node-problem-detector found a deadlocked kernel on every Node of a pool: all machines are replaced, one at a time. The
-// example in docs/safety.md.
+// The node-problem-detector found a deadlocked kernel on every Node of a pool: all machines are
+// replaced, one at a time. The example in docs/safety.md.
 func TestNodeProblemsOneAtATime(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -167,7 +168,8 @@ func TestNodeProblemsOneAtATime(t *testing.T) {
 	}
 }
 
-// kernelDeadlock is what the node-problem-detector says of a Node, and a MachineHealthCheck bears for a second.
+// kernelDeadlock is what the node-problem-detector says of a Node, and a MachineHealthCheck bears
+// for a second.
 var kernelDeadlock = clusterv1.UnhealthyNodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionTrue, TimeoutSeconds: ptr.To(int32(1))}
 
 // deadlocked says so of a Node, or takes it back, as the node-problem-detector would.
@@ -185,8 +187,8 @@ func (s *stage) deadlocked(name string, status corev1.ConditionStatus) {
 	}
 }
 
-// Where more machines are sick than the MachineHealthCheck is told to believe, none is replaced; when they are few enough again,
-// the sick ones are, and no other.
+// Where more machines are sick than the MachineHealthCheck is told to believe, none is replaced;
+// when they are few enough again, the sick ones are, and no other.
 func TestTooManySickMachines(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -36,7 +36,8 @@ func (s *stage) raw(group, resource, contentType, body string) error {
 		Param("fieldValidation", "Strict").SetHeader("Content-Type", contentType).Body([]byte(body)).Do(s.ctx).Error()
 }
 
-// What can't be meant is refused where it is written, with the field in the answer. (test/integration has more.)
+// What can't be meant is refused where it is written, with the field in the answer.
+// (test/integration has more.)
 func TestBadInputIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -130,7 +131,8 @@ func TestBadInputIsRefused(t *testing.T) {
 	}
 }
 
-// What only the cloud can judge is judged by it, and the answer stays readable whatever was asked for.
+// What only the cloud can judge is judged by it, and the answer stays readable whatever was asked
+// for.
 func TestStrangeStringsReachTheCloud(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -166,8 +168,9 @@ func TestStrangeStringsReachTheCloud(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
-// User data that the cloud would not take are not sent: it is said how many bytes there are, and how many may be. It is Drover's own
-// config that says so, before they are written, or else the machine. Files alone have a way around it (test/bootstrap and test/vm).
+// User data that the cloud would not take are not sent: it is said how many bytes there are, and
+// how many may be. It is Drover's own config that says so, before they are written, or else the
+// machine. Files alone have a way around it (test/bootstrap and test/vm).
 func TestUserDataTooLarge(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -223,7 +226,8 @@ func (s *stage) onlyConfig() *bootstrapv1.CloudInitConfig {
 	return &configs.Items[0]
 }
 
-// byHand makes a Machine whose bootstrap data are in a Secret that somebody wrote, as other bootstrap providers do.
+// byHand makes a Machine whose bootstrap data are in a Secret that somebody wrote, as other
+// bootstrap providers do.
 func (s *stage) byHand(name, secret string, change ...func(*infrav1.CloudMachine)) (*clusterv1.Machine, *infrav1.CloudMachine) {
 	s.Helper()
 	owner, machine := handMade(s.Adopted, name, secret)
@@ -258,7 +262,8 @@ func (s *stage) touch(o client.Object) {
 	}
 }
 
-// Bootstrap data that are missing, or not where they should be, are waited for; nothing is made without them.
+// Bootstrap data that are missing, or not where they should be, are waited for; nothing is made
+// without them.
 func TestBootstrapDataMissing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -285,8 +290,8 @@ func TestBootstrapDataMissing(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
-// A machine stays what it was made as, field by field, and its two names in the cloud can't be taken from it. What others
-// change in its status or in its Machine does not confuse it.
+// A machine stays what it was made as, field by field, and its two names in the cloud can't be
+// taken from it. What others change in its status or in its Machine does not confuse it.
 func TestRunningMachineIsNotMoved(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -29,8 +29,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// A VM that runs and does not become a Node says how far it came, as far as that can be known, and takes it back when it has.
-// (test/bootstrap has what becomes of its certificates.)
+// A VM that runs and does not become a Node says how far it came, as far as that can be known, and
+// takes it back when it has. (test/bootstrap has what becomes of its certificates.)
 func TestNodeThatDoesNotCome(t *testing.T) {
 	t.Parallel()
 	t.Run("nothing starts on the VM", func(t *testing.T) {
@@ -109,7 +109,8 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 	})
 }
 
-// asksSeldom holds Drover to what a console may cost: a call when the machine is late, and one each time that its VM has run for twice as long.
+// asksSeldom holds Drover to what a console may cost: a call when the machine is late, and one each
+// time that its VM has run for twice as long.
 func (s *stage) asksSeldom(machine *infrav1.CloudMachine) {
 	s.Helper()
 	runs := time.Since(conditions.Get(machine, clusterv1.ReadyCondition).LastTransitionTime.Time)
@@ -134,7 +135,8 @@ func (s *stage) fault(f simulator.Fault) (id string) {
 	return id
 }
 
-// held makes a pool of one machine, of which no VM is made until goOn is called, and returns its user data.
+// held makes a pool of one machine, of which no VM is made until goOn is called, and returns its
+// user data.
 func (s *stage) held() (pool scenario.Pool, data *corev1.Secret, goOn func()) {
 	s.Helper()
 	id := s.fault(simulator.Fault{Kind: simulator.ErrorBefore})
@@ -159,7 +161,8 @@ func (s *stage) held() (pool scenario.Pool, data *corev1.Secret, goOn func()) {
 	}
 }
 
-// late waits until the test's one machine says that no kubelet has asked for a certificate, with the words.
+// late waits until the test's one machine says that no kubelet has asked for a certificate, with
+// the words.
 func (s *stage) late(words ...string) *infrav1.CloudMachine {
 	s.Helper()
 	s.until("there is a machine", func(context.Context) (string, error) {

@@ -30,8 +30,9 @@ const (
 	preTerminate = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/lifecycle-test"
 )
 
-// What must happen before a machine goes happens before its VM is touched: hooks are removed, pods evicted, volumes detached. What
-// never happens holds it no longer than its time-out. Four Machines go at once, because Cluster API looks every 20 s.
+// What must happen before a machine goes happens before its VM is touched: hooks are removed, pods
+// evicted, volumes detached. What never happens holds it no longer than its time-out. Four Machines
+// go at once, because Cluster API looks every 20 s.
 func TestMachinesAreHeld(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -169,11 +170,13 @@ func (s *stage) pod(m *clusterv1.Machine, volumes []corev1.Volume) *corev1.Pod {
 	return pod
 }
 
-// driver of volumes, of which there is no more than its name: what it would attach, attach and detach say.
+// driver of volumes, of which there is no more than its name: what it would attach, attach and
+// detach say.
 const driver = "volumes.lifecycle-test"
 
-// withVolume runs a pod with a volume on a Machine's Node. kube-controller-manager binds it and asks for it to be attached, and
-// to be detached when the pod is gone. The test does as the driver's external-attacher would.
+// withVolume runs a pod with a volume on a Machine's Node. kube-controller-manager binds it and
+// asks for it to be attached, and to be detached when the pod is gone. The test does as the
+// driver's external-attacher would.
 func (s *stage) withVolume(m *clusterv1.Machine) {
 	s.Helper()
 	name := "volume-of-" + m.Name

@@ -36,7 +36,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// house is a management cluster whose managers a test may harm: the one that the other tests share is none.
+// house is a management cluster whose managers a test may harm: the one that the other tests share
+// is none.
 type house struct {
 	*testing.T
 	ctx        context.Context
@@ -93,7 +94,8 @@ func (h *house) run(name string, test func(*house)) {
 	})
 }
 
-// adopted makes a namespace with a cluster and an account of its own in the shared cloud. Nothing of it exists yet.
+// adopted makes a namespace with a cluster and an account of its own in the shared cloud. Nothing
+// of it exists yet.
 func (h *house) adopted(name string) scenario.Pool {
 	h.Helper()
 	kubeconfig, err := h.management.Kubeconfig("house", "system:masters")
@@ -167,7 +169,8 @@ func (h *house) running(pool scenario.Pool, n int) scenario.Check {
 	}
 }
 
-// oneEach asserts that the pool has n machines, and each exactly one VM, made by one request that had an effect.
+// oneEach asserts that the pool has n machines, and each exactly one VM, made by one request that
+// had an effect.
 func (h *house) oneEach(pool scenario.Pool, n int) {
 	h.Helper()
 	list := &infrav1.CloudMachineList{}
@@ -219,7 +222,8 @@ func TestManagersAtWork(t *testing.T) {
 	h.run("behind-the-webhooks", (*house).behindTheWebhooks) // the last: it removes them
 }
 
-// While no manager serves the webhooks, new objects are refused and say why; what runs is not touched.
+// While no manager serves the webhooks, new objects are refused and say why; what runs is not
+// touched.
 func (h *house) webhookDown() {
 	pool := h.adopted("webhook-down")
 	drover := h.start()
@@ -267,8 +271,8 @@ func (h *house) leader(managers ...*playground.Process) (leader *playground.Proc
 	return leader
 }
 
-// A leader that is killed in the middle of creations, with many calls on their way, is followed by the other manager. No
-// machine is lost, and none is made twice.
+// A leader that is killed in the middle of creations, with many calls on their way, is followed by
+// the other manager. No machine is lost, and none is made twice.
 func (h *house) leaderKilled() {
 	pool := h.adopted("leader-killed")
 	pool.Replicas = 5
@@ -295,8 +299,8 @@ func (h *house) leaderKilled() {
 	h.soon("nothing is left", h.gone(pool))
 }
 
-// Managers whose clocks differ by many minutes: the one that thinks that the other's lease is long over does not take it,
-// and makes no second VM when it leads at last.
+// Managers whose clocks differ by many minutes: the one that thinks that the other's lease is long
+// over does not take it, and makes no second VM when it leads at last.
 func (h *house) clockSkew() {
 	const lease = 4 * time.Second
 	args := []string{"--leader-elect-lease-duration=" + lease.String(), "--leader-elect-renew-deadline=3s"}
@@ -361,7 +365,8 @@ func (h *house) proxied(options faultproxy.Options) string {
 	return file
 }
 
-// latency makes the shared cloud slow until the test ends. The other tests only wait a little longer.
+// latency makes the shared cloud slow until the test ends. The other tests only wait a little
+// longer.
 func (h *house) latency(d time.Duration) {
 	h.Helper()
 	settings, err := env.admin.Settings(h.ctx)
@@ -380,7 +385,8 @@ func (h *house) latency(d time.Duration) {
 	})
 }
 
-// A manager that is asked to stop while a create is on its way waits for the answer, writes it down and ends well.
+// A manager that is asked to stop while a create is on its way waits for the answer, writes it down
+// and ends well.
 func (h *house) askedToStop() {
 	pool := h.adopted("asked-to-stop")
 	pool.Replicas = 1
@@ -470,7 +476,8 @@ func (h *house) touched(pool scenario.Pool) (all []string) {
 	return all
 }
 
-// only asserts that Drover has written to every kind of object of the one pool, and to nothing of the other.
+// only asserts that Drover has written to every kind of object of the one pool, and to nothing of
+// the other.
 func (h *house) only(mine, other scenario.Pool) {
 	h.Helper()
 	if n := len(h.touched(mine)); n < 10 { // one of each kind, three Secrets and a VM
@@ -497,8 +504,9 @@ func (h *house) onlyNamespace() {
 	h.delete(outside.Deployment(), outside.Cluster.Cluster())
 }
 
-// Two managers among whom the work is divided by label lead at the same time, each for its part: none waits for the other, none does the
-// other's work when that is gone, and what bears no label is nobody's. Seen to fail when both had one lease.
+// Two managers among whom the work is divided by label lead at the same time, each for its part:
+// none waits for the other, none does the other's work when that is gone, and what bears no label
+// is nobody's. Seen to fail when both had one lease.
 func (h *house) dividedByLabel() {
 	one, two, other := h.adopted("part-one"), h.adopted("part-two"), h.adopted("no-part")
 	one.Replicas, two.Replicas, other.Replicas = 1, 1, 1
@@ -530,7 +538,8 @@ func (h *house) dividedByLabel() {
 	h.delete(other.Deployment(), other.Cluster.Cluster())
 }
 
-// createLabelled creates a cluster with its pool, whose objects all have the label that managers filter by.
+// createLabelled creates a cluster with its pool, whose objects all have the label that managers
+// filter by.
 func (h *house) createLabelled(pool scenario.Pool, value string) {
 	h.Helper()
 	label := map[string]string{clusterv1.WatchLabel: value}
@@ -548,8 +557,8 @@ func (h *house) createLabelled(pool scenario.Pool, value string) {
 	}
 }
 
-// Where no webhook stands in the way, because someone took it away, the controller refuses the same by itself: the
-// manager's own credentials never go to an endpoint of a tenant's.
+// Where no webhook stands in the way, because someone took it away, the controller refuses the same
+// by itself: the manager's own credentials never go to an endpoint of a tenant's.
 func (h *house) behindTheWebhooks() {
 	h.start()
 	h.delete(&admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: h.webhooks()}})

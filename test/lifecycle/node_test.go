@@ -35,8 +35,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// A bootstrap provider that is not Drover's: its kubelet neither knows its provider ID nor has its Machine's name. The
-// Node is found by the VM's address, and Cluster API then by the provider ID that Drover gave it.
+// A bootstrap provider that is not Drover's: its kubelet neither knows its provider ID nor has its
+// Machine's name. The Node is found by the VM's address, and Cluster API then by the provider ID
+// that Drover gave it.
 func TestNodeWithoutProviderID(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -70,8 +71,9 @@ func TestNodeWithoutProviderID(t *testing.T) {
 	s.soon("the Node is gone", s.deleted(have))
 }
 
-// That its VM runs is known soon after a machine has become a Node, although the account's next listing is ten minutes off: it comes when
-// all that start have joined. Seen to fail when Nodes did not bring it forward.
+// That its VM runs is known soon after a machine has become a Node, although the account's next
+// listing is ten minutes off: it comes when all that start have joined. Seen to fail when Nodes did
+// not bring it forward.
 func TestNodesBringTheListing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, func(a *scenario.Adopted) {
@@ -83,12 +85,14 @@ func TestNodesBringTheListing(t *testing.T) {
 	s.soon("three machines are ready", pool.Ready(env.client, 3))
 }
 
-// A Node without a provider ID arrives when its machine has looked for it, and the manager's cache does not have the machine's addresses
-// yet, by which it is found: it is linked all the same. Seen to fail when addresses that are written down did not bring the machine back.
+// A Node without a provider ID arrives when its machine has looked for it, and the manager's cache
+// does not have the machine's addresses yet, by which it is found: it is linked all the same. Seen
+// to fail when addresses that are written down did not bring the machine back.
 func (h *house) nodeBeforeItsAddress() {
 	const behind = 12 * time.Second
 	pool := h.adopted("address-late")
-	// The answer to the create is lost, so that the VM runs when it is seen first: its addresses are written down with that.
+	// The answer to the create is lost, so that the VM runs when it is seen first: its addresses
+	// are written down with that.
 	h.fault(simulator.Fault{Kind: simulator.CutAfter, Operation: wire.RunInstances, Account: "house-address-late", Count: 1})
 	var written atomic.Bool
 	drover := h.start("--kubeconfig=" + h.proxied(faultproxy.Options{
@@ -138,7 +142,8 @@ func (h *house) nodeBeforeItsAddress() {
 	drover.Kill()
 }
 
-// A machine that is deleted before Cluster API knows its Node takes the Node along: nobody else would.
+// A machine that is deleted before Cluster API knows its Node takes the Node along: nobody else
+// would.
 func TestNodeThatNobodyMatched(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -176,8 +181,9 @@ func TestNodeThatNobodyMatched(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
-// A Node without provider ID that comes when its VM is about to go, or whose addresses nobody knew, goes with the VM, by its name. One of that
-// name that was there before the machine is somebody else's. Seen to fail on either side: a Node that stayed, and one that went.
+// A Node without provider ID that comes when its VM is about to go, or whose addresses nobody knew,
+// goes with the VM, by its name. One of that name that was there before the machine is somebody
+// else's. Seen to fail on either side: a Node that stayed, and one that went.
 func TestNodeThatCameLast(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -209,8 +215,8 @@ func TestNodeThatCameLast(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
-// Two clouds gave the same private address to two machines of one cluster: a Node at that address is neither's, until one
-// of the machines is gone.
+// Two clouds gave the same private address to two machines of one cluster: a Node at that address
+// is neither's, until one of the machines is gone.
 func TestAddressOfTwoMachines(t *testing.T) {
 	t.Parallel()
 	const network = "10.82.0.0/16"
@@ -255,7 +261,8 @@ func TestAddressOfTwoMachines(t *testing.T) {
 	})
 }
 
-// foreignData is a Secret with user data that name no provider ID, and a token that Drover knows nothing of.
+// foreignData is a Secret with user data that name no provider ID, and a token that Drover knows
+// nothing of.
 func (s *stage) foreignData(name, node string) *corev1.Secret {
 	s.Helper()
 	token, err := bootstraputil.GenerateBootstrapToken()
@@ -288,7 +295,8 @@ func (s *stage) foreignData(name, node string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: s.meta(name), Data: map[string][]byte{"value": data}}
 }
 
-// approve does what the foreign provider's approver does: it lets the Node have its certificates, until it is there. Drover does not.
+// approve does what the foreign provider's approver does: it lets the Node have its certificates,
+// until it is there. Drover does not.
 func (s *stage) approve(node string) {
 	s.Helper()
 	c, err := kubernetes.NewForConfig(env.management.AdminConfig())
@@ -335,8 +343,9 @@ func parseRequest(text []byte) (*x509.CertificateRequest, error) {
 	return x509.ParseCertificateRequest(block.Bytes)
 }
 
-// A second Node with a machine's provider ID goes, before the manager's cache has the machine's trouble with it, which it wrote itself:
-// the machine is content all the same. Seen to fail when that write did not bring the machine back.
+// A second Node with a machine's provider ID goes, before the manager's cache has the machine's
+// trouble with it, which it wrote itself: the machine is content all the same. Seen to fail when
+// that write did not bring the machine back.
 func (h *house) nodeGoneBeforeItsTrouble() {
 	pool := h.adopted("trouble-late")
 	pool.Replicas = 1
@@ -382,7 +391,8 @@ func (h *house) nodeGoneBeforeItsTrouble() {
 	drover.Kill()
 }
 
-// Two Nodes that say they are the same machine are not guessed about: the machine names both, until one is gone.
+// Two Nodes that say they are the same machine are not guessed about: the machine names both, until
+// one is gone.
 func TestNodesThatCannotBeToldApart(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -440,7 +450,8 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 		}
 		return ""
 	})
-	// The machine has come in time: a Node that goes before the time for that is over would make it late.
+	// The machine has come in time: a Node that goes before the time for that is over would make it
+	// late.
 	<-time.After(time.Until(conditions.Get(&machine, clusterv1.ReadyCondition).LastTransitionTime.Add(lateAfter + time.Second)))
 	// The real Node goes, and its VM hangs: it does not come back by itself.
 	if err := env.admin.Act(s.ctx, vm.ID, "Hang"); err != nil {

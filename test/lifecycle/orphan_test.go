@@ -111,13 +111,15 @@ func (s *stage) dryRun(args ...string) string {
 	return string(out)
 }
 
-// lost is a token that this management cluster may have made, beside the machine's own: no hexadecimal digit ends it.
+// lost is a token that this management cluster may have made, beside the machine's own: no
+// hexadecimal digit ends it.
 func lost(m *infrav1.CloudMachine, n int) string {
 	return fmt.Sprintf("%s-x%d", m.Spec.CreationToken[:24], n)
 }
 
-// What a machine left behind is removed, VM and dependants, not before it was seen long enough; it costs one live read and
-// what a deletion costs, and nothing else is touched. MCM's scenario: "orphan VM with the cluster's tags".
+// What a machine left behind is removed, VM and dependants, not before it was seen long enough; it
+// costs one live read and what a deletion costs, and nothing else is touched. MCM's scenario:
+// "orphan VM with the cluster's tags".
 func TestOrphanIsDeleted(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, armed)
@@ -141,7 +143,8 @@ func TestOrphanIsDeleted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One VM (one call to end it, another for its disk), one disk; a live read before each, none other.
+	// One VM (one call to end it, another for its disk), one disk; a live read before each, none
+	// other.
 	for op, most := range map[string]int{wire.TerminateInstances: 1, wire.DeleteResources: 2, wire.DescribeResources: 3, wire.RunInstances: 0} {
 		if n := audit.Machine(token, op) + audit.Machine(disk, op); n > most {
 			t.Errorf("%s was called %d times for the two orphans, want %d at most", op, n, most)
@@ -153,9 +156,9 @@ func TestOrphanIsDeleted(t *testing.T) {
 	s.until("the pool is as it was", pool.Ready(env.view, 1))
 }
 
-// Orphans that are only to be reported, of paused clusters, of clusters that are not here, and those that another
-// management cluster made with a copy of the CloudCluster, stay as they are. Seen to fail when paused clusters were judged, and
-// when it did not matter who made a token.
+// Orphans that are only to be reported, of paused clusters, of clusters that are not here, and
+// those that another management cluster made with a copy of the CloudCluster, stay as they are.
+// Seen to fail when paused clusters were judged, and when it did not matter who made a token.
 func TestOrphansThatStay(t *testing.T) {
 	t.Parallel()
 	reported := newStage(t, func(a *scenario.Adopted) { a.Namespace += "-reported" })
@@ -205,8 +208,8 @@ func TestOrphansThatStay(t *testing.T) {
 	}
 }
 
-// A store of objects that lost most of them makes no orphans, until a person says so: for the very set that was shown. Seen to fail
-// when nothing was doubted.
+// A store of objects that lost most of them makes no orphans, until a person says so: for the very
+// set that was shown. Seen to fail when nothing was doubted.
 func TestManyOrphansAreAsked(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, armed)
@@ -257,8 +260,9 @@ func TestManyOrphansAreAsked(t *testing.T) {
 	})
 }
 
-// What a deleted cluster left behind is found, because the account remembers whose it was; and then forgotten. (No listing
-// answers until it is there: by an empty one the cluster might be forgotten before.) Seen to fail when the account did not remember.
+// What a deleted cluster left behind is found, because the account remembers whose it was; and then
+// forgotten. (No listing answers until it is there: by an empty one the cluster might be forgotten
+// before.) Seen to fail when the account did not remember.
 func TestLeftOversOfADeletedCluster(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, armed)
@@ -300,8 +304,9 @@ func TestLeftOversOfADeletedCluster(t *testing.T) {
 	})
 }
 
-// Of two VMs with one token, the one that the CloudMachine has recorded stays. A create that takes longer than the grace
-// makes no orphan either. Seen to fail when machines that have recorded no VM were not asked for their tokens.
+// Of two VMs with one token, the one that the CloudMachine has recorded stays. A create that takes
+// longer than the grace makes no orphan either. Seen to fail when machines that have recorded no VM
+// were not asked for their tokens.
 func TestWhatAMachineHasStays(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, armed)
@@ -340,9 +345,10 @@ func TestWhatAMachineHasStays(t *testing.T) {
 	}
 }
 
-// Between the two sightings the manager ends, and another one begins: it starts counting anew. A listing that fails, or
-// comes without its rights and finds nothing, confirms nothing either. (It restarts what all share: not in parallel.) Seen to
-// fail when the new process took up the sightings that the status shows.
+// Between the two sightings the manager ends, and another one begins: it starts counting anew. A
+// listing that fails, or comes without its rights and finds nothing, confirms nothing either. (It
+// restarts what all share: not in parallel.) Seen to fail when the new process took up the
+// sightings that the status shows.
 func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 	s := newStage(t, armed)
 	_, owner, machine := s.withMachine(1)
@@ -383,7 +389,8 @@ func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 	}
 }
 
-// The safety controllers may run as a Deployment of their own: then that one alone deletes orphans, and makes nothing.
+// The safety controllers may run as a Deployment of their own: then that one alone deletes orphans,
+// and makes nothing.
 func (h *house) safetyApart() {
 	pool := h.adopted("apart")
 	pool.Replicas, pool.Cluster.OrphanPolicy = 1, infrav1.OrphanPolicyDelete

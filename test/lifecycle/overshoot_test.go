@@ -27,9 +27,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// Machines that nobody asked for freeze their pool, and it thaws when they are gone; a user's own pause stays. MCM's
-// scenario: "machine objects made by hand freeze the deployment". Cluster API would delete them at once, so the MachineSet is
-// held by its user.
+// Machines that nobody asked for freeze their pool, and it thaws when they are gone; a user's own
+// pause stays. MCM's scenario: "machine objects made by hand freeze the deployment". Cluster API
+// would delete them at once, so the MachineSet is held by its user.
 func TestOvershootFreezes(t *testing.T) {
 	for name, pausedByUser := range map[string]bool{"running": false, "paused by its user": true} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
@@ -95,8 +95,8 @@ func TestOvershootIsDeleted(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
-// A scale-down that Cluster API has yet to see, here for its user's pause, is no overshoot: frozen, the pool would stay as large
-// as it is, for what is paused by Drover is not scaled down either.
+// A scale-down that Cluster API has yet to see, here for its user's pause, is no overshoot: frozen,
+// the pool would stay as large as it is, for what is paused by Drover is not scaled down either.
 func TestScaleDownIsNoOvershoot(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -119,7 +119,8 @@ func TestScaleDownIsNoOvershoot(t *testing.T) {
 	s.soon("one machine is left", pool.Ready(env.client, 1))
 }
 
-// VMs count as well as objects: of one Machine that has five VMs, four are too many. The pool thaws when they are gone.
+// VMs count as well as objects: of one Machine that has five VMs, four are too many. The pool thaws
+// when they are gone.
 func TestOvershootOfVMs(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -144,7 +145,8 @@ func TestOvershootOfVMs(t *testing.T) {
 	}
 }
 
-// A MachineSet by itself is frozen too. It is never paused: it goes on deleting what is too many, unless its user holds it.
+// A MachineSet by itself is frozen too. It is never paused: it goes on deleting what is too many,
+// unless its user holds it.
 func TestOvershootOfAMachineSet(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -197,8 +199,8 @@ func TestOvershootOfAMachineSet(t *testing.T) {
 	})
 }
 
-// A freeze is cut off between its labels and its condition, because Cluster API writes the MachineDeployment at that moment.
-// The next pass completes it, and people are told as well.
+// A freeze is cut off between its labels and its condition, because Cluster API writes the
+// MachineDeployment at that moment. The next pass completes it, and people are told as well.
 func (h *house) freezeInTwoPasses() {
 	pool := h.adopted("freeze")
 	pool.Replicas = 1
@@ -239,7 +241,8 @@ func (h *house) freezeInTwoPasses() {
 	drover.Kill()
 }
 
-// neverFrozen is an error when the test is about something else than too many machines, and a pool of its was frozen.
+// neverFrozen is an error when the test is about something else than too many machines, and a pool
+// of its was frozen.
 func (s *stage) neverFrozen(ctx context.Context) error {
 	if strings.HasPrefix(s.Namespace, "testovershoot") {
 		return nil

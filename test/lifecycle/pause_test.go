@@ -44,7 +44,8 @@ func TestPausedClusterStandsStill(t *testing.T) {
 	s.until("nothing is left", s.gone())
 }
 
-// The annotation on the object alone is enough, and a machine that is paused before its creation is not made.
+// The annotation on the object alone is enough, and a machine that is paused before its creation is
+// not made.
 func TestPausedObjectIsNotMade(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -18,8 +18,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// A pool's whole life, as the integration suite of machine-controller-manager has it: none, one, six and two machines, an update that
-// makes it four, and the end. A Node that belongs to nobody is there throughout, and stays as it was.
+// A pool's whole life, as the integration suite of machine-controller-manager has it: none, one,
+// six and two machines, an update that makes it four, and the end. A Node that belongs to nobody is
+// there throughout, and stays as it was.
 func TestPoolComesUpAndGoes(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -148,8 +149,8 @@ func TestWhichMachineGoes(t *testing.T) {
 	s.until("nothing is left", s.gone())
 }
 
-// nextOf waits for a Machine that is not among the older ones, and until the second of its creation is over: Cluster API tells
-// ages apart by whole seconds.
+// nextOf waits for a Machine that is not among the older ones, and until the second of its creation
+// is over: Cluster API tells ages apart by whole seconds.
 func (s *stage) nextOf(older []string) (name string) {
 	s.Helper()
 	s.soon("there is another machine, of an age of its own", func(ctx context.Context) (string, error) {

@@ -25,9 +25,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// A pool's life as its owner changes it: what needs no new machine reaches those that there are; what does is rolled within
-// maxSurge and maxUnavailable; and a change that cannot work is taken back, to the revision from before and the machines of it
-// that are left.
+// A pool's life as its owner changes it: what needs no new machine reaches those that there are;
+// what does is rolled within maxSurge and maxUnavailable; and a change that cannot work is taken
+// back, to the revision from before and the machines of it that are left.
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -70,8 +70,8 @@ func TestRollout(t *testing.T) {
 	s.until("nothing is left", s.gone())
 }
 
-// inPlace changes what Cluster API brings to machines that there are: labels, annotations and taints down to the Node, and
-// times of deletion to the Machine. No VM is made for it.
+// inPlace changes what Cluster API brings to machines that there are: labels, annotations and
+// taints down to the Node, and times of deletion to the Machine. No VM is made for it.
 func (s *stage) inPlace(pool scenario.Pool) {
 	s.Helper()
 	before, made := s.owners(), s.creates()
@@ -128,8 +128,9 @@ func (s *stage) inPlace(pool scenario.Pool) {
 	}
 }
 
-// takenBack rolls to a size of machine that does not exist, which goes as far as maxUnavailable lets it, and back. Cluster
-// API has no command for a rollback: the template from before is named again, and its MachineSet becomes the newest revision.
+// takenBack rolls to a size of machine that does not exist, which goes as far as maxUnavailable
+// lets it, and back. Cluster API has no command for a rollback: the template from before is named
+// again, and its MachineSet becomes the newest revision.
 func (s *stage) takenBack(pool scenario.Pool, before map[types.UID]string) {
 	s.Helper()
 	good := s.newestSet()
@@ -229,8 +230,8 @@ func (s *stage) creates() (n int) {
 	return n
 }
 
-// census counts the test's Machines at each change of one of them, in the order in which the API server made the changes:
-// none is missed, as by looking now and then.
+// census counts the test's Machines at each change of one of them, in the order in which the API
+// server made the changes: none is missed, as by looking now and then.
 type census struct {
 	mu                       sync.Mutex
 	machines                 map[types.UID]*clusterv1.Machine
@@ -259,7 +260,8 @@ func (s *stage) census() *census {
 	return c
 }
 
-// watch lists the objects of a kind in the test's namespace, and returns all changes from then on, until the test ends.
+// watch lists the objects of a kind in the test's namespace, and returns all changes from then on,
+// until the test ends.
 func (s *stage) watch(list client.ObjectList) <-chan watch.Event {
 	s.Helper()
 	scheme, err := scenario.Scheme()
@@ -315,14 +317,16 @@ func (c *census) complete(n int) scenario.Check {
 	}
 }
 
-// result is how many Machines there were at most, those being deleted among them, and how many were available at least.
+// result is how many Machines there were at most, those being deleted among them, and how many were
+// available at least.
 func (c *census) result() (most, least int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mostSeen, c.leastServing
 }
 
-// With the strategy OnDelete a new template is for new machines alone: each of the old ones stays until somebody deletes it.
+// With the strategy OnDelete a new template is for new machines alone: each of the old ones stays
+// until somebody deletes it.
 func TestOnDelete(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

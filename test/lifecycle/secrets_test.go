@@ -51,8 +51,9 @@ func (s secrets) find(text []byte) (found []string) {
 	return found
 }
 
-// Secrets are looked for in all that a manager puts out while machines come up, fail in every way that has to do with a
-// secret, and go: at the verbosity at which it logs every request, and with a cloud that repeats secrets in its answers.
+// Secrets are looked for in all that a manager puts out while machines come up, fail in every way
+// that has to do with a secret, and go: at the verbosity at which it logs every request, and with a
+// cloud that repeats secrets in its answers.
 func (h *house) secretsStaySecret() {
 	const credentials, content, kubeconfig = "HUSH-credentials-8f1d3a", "HUSH-content-77b0e2", "HUSH-kubeconfig-19ce5d"
 	pool := h.adopted("secrets")
@@ -172,8 +173,9 @@ func (h *house) secret(pool scenario.Pool, suffix, key, value string) {
 	}
 }
 
-// search looks for the secrets in the manager's log and metrics, and in all objects but Secrets. What the user's own
-// templates hold, in their spec, may be there and in what Cluster API clones from them, and nowhere else.
+// search looks for the secrets in the manager's log and metrics, and in all objects but Secrets.
+// What the user's own templates hold, in their spec, may be there and in what Cluster API clones
+// from them, and nowhere else.
 func (h *house) search(drover *playground.Process, hidden, ofTemplates secrets) {
 	h.Helper()
 	everywhere := secrets{}

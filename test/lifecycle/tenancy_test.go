@@ -98,7 +98,8 @@ func (s *stage) onlyMachine(reason string, words ...string) scenario.Check {
 	}
 }
 
-// What lies in another namespace does not exist: neither an account, nor a Secret, nor a template of the right name.
+// What lies in another namespace does not exist: neither an account, nor a Secret, nor a template
+// of the right name.
 func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 	t.Parallel()
 	rich := newStage(t)
@@ -139,7 +140,8 @@ func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 	})
 }
 
-// No reference has a namespace: who writes one is told so, and an old client that can't be told has it dropped.
+// No reference has a namespace: who writes one is told so, and an old client that can't be told has
+// it dropped.
 func TestReferencesHaveNoNamespace(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -203,7 +205,8 @@ func (s *stage) change(o client.Object, change func()) error {
 	return env.client.Patch(s.ctx, o, client.MergeFrom(before))
 }
 
-// The manager's own credentials serve the namespaces that the operator listed, and no endpoint but the operator's.
+// The manager's own credentials serve the namespaces that the operator listed, and no endpoint but
+// the operator's.
 func TestAmbientCredentials(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -245,8 +248,8 @@ func TestAmbientCredentials(t *testing.T) {
 	}
 }
 
-// An endpoint that is no cloud harms nobody: its account says what is wrong, in bounded words that quote nothing of the
-// answer, nothing follows it elsewhere, and other accounts go on.
+// An endpoint that is no cloud harms nobody: its account says what is wrong, in bounded words that
+// quote nothing of the answer, nothing follows it elsewhere, and other accounts go on.
 func TestHostileEndpoints(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -339,7 +342,8 @@ func TestHostileEndpoints(t *testing.T) {
 	}
 }
 
-// What lies on a machine's disk before it has joined lets it ask for a certificate, and do nothing else.
+// What lies on a machine's disk before it has joined lets it ask for a certificate, and do nothing
+// else.
 func TestBootstrapTokenOpensLittle(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

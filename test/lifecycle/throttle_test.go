@@ -16,15 +16,15 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// strictCloud is a cloud that throttles by EC2's figures, for one test. A hundred kubelets under the race detector would
-// be too much.
+// strictCloud is a cloud that throttles by EC2's figures, for one test. A hundred kubelets under
+// the race detector would be too much.
 func strictCloud(t *testing.T, network string) (*playground.Simulator, simulator.Admin) {
 	t.Helper()
 	return ownCloud(t, network, "--throttle=ec2", "--latency=100ms", "--no-pods")
 }
 
-// ownCloud is a cloud for one test. Its machines have addresses of the given network: all clusters of these tests have
-// their Nodes in one, where no address may come twice.
+// ownCloud is a cloud for one test. Its machines have addresses of the given network: all clusters
+// of these tests have their Nodes in one, where no address may come twice.
 func ownCloud(t *testing.T, network string, args ...string) (*playground.Simulator, simulator.Admin) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "cloud.yaml")
@@ -96,8 +96,8 @@ func TestHundredMachinesThrottled(t *testing.T) {
 	}
 }
 
-// Two clusters with the same credentials are one account to the cloud, and share what it allows: each for itself would
-// ask for twice as much as there is.
+// Two clusters with the same credentials are one account to the cloud, and share what it allows:
+// each for itself would ask for twice as much as there is.
 func TestTwoClustersShareOneBucket(t *testing.T) {
 	t.Parallel()
 	cloud, admin := strictCloud(t, "10.81.0.0/16")

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// The users whose writes are counted: the managers in the management cluster, and whose kubeconfig they use in the
-// workload cluster.
+// The users whose writes are counted: the managers in the management cluster, and whose kubeconfig
+// they use in the workload cluster.
 const (
 	droverUser = "system:serviceaccount:drover-system:drover-manager"
 	coreUser   = "system:serviceaccount:capi-system:capi-manager"
@@ -32,8 +32,9 @@ rules:
 - level: None
 `
 
-// Writes counts write requests that an API server answered, whatever the answer, by what was written: for instance
-// "patch cloudmachines/status". A refused one has its status added: "patch cloudmachines 409".
+// Writes counts write requests that an API server answered, whatever the answer, by what was
+// written: for instance "patch cloudmachines/status". A refused one has its status added: "patch
+// cloudmachines 409".
 type Writes map[string]int
 
 // event is what is read of a line of the audit log.
@@ -62,7 +63,8 @@ type auditLog struct {
 	drover, core Writes
 }
 
-// read takes in what was written since it was last called, and returns all writes so far, Drover's and Cluster API's.
+// read takes in what was written since it was last called, and returns all writes so far, Drover's
+// and Cluster API's.
 func (l *auditLog) read() (drover, core Writes, err error) {
 	if l.drover == nil {
 		l.drover, l.core = Writes{}, Writes{}
@@ -108,7 +110,8 @@ func (w Writes) minus(before Writes) Writes {
 const (
 	Infrastructure = "infrastructure"
 	Bootstrap      = "bootstrap"
-	// Aside are Events, leader election, and what is written once for a cluster: they do not count for a machine.
+	// Aside are Events, leader election, and what is written once for a cluster: they do not count
+	// for a machine.
 	Aside = "aside"
 )
 

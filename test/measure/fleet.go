@@ -25,11 +25,13 @@ import (
 
 // Options of one measurement.
 type Options struct {
-	// Cloud is where the machines are made; by default the simulated one, which is a process. The others are in this one.
+	// Cloud is where the machines are made; by default the simulated one, which is a process. The
+	// others are in this one.
 	Cloud Cloud
 	// Machines to make.
 	Machines int
-	// Clusters that they are divided among, each with an account of its own, all of which are the same one at the cloud; 0: one.
+	// Clusters that they are divided among, each with an account of its own, all of which are the
+	// same one at the cloud; 0: one.
 	Clusters int
 	// PoolSize is how many machines a MachineDeployment has at most; 0: all in one.
 	PoolSize int
@@ -37,7 +39,8 @@ type Options struct {
 	Latency time.Duration
 	// Joins is the time from the create to the moment when the machine boots.
 	Joins time.Duration
-	// Throttle is the cloud's preset, "none" by default. With "ec2" the CloudAccount has EC2's limits too.
+	// Throttle is the cloud's preset, "none" by default. With "ec2" the CloudAccount has EC2's
+	// limits too.
 	Throttle string
 	// Inventory of the CloudAccount. The zero value leaves the defaults.
 	Inventory infrav1.InventorySpec
@@ -49,7 +52,8 @@ type Options struct {
 	Binary string
 	// Dir is where data and logs go. It must exist, and stays.
 	Dir string
-	// Profile writes CPU profiles of Drover, Cluster API's core and the API server, taken while machines come, to Dir.
+	// Profile writes CPU profiles of Drover, Cluster API's core and the API server, taken while
+	// machines come, to Dir.
 	Profile bool
 	// Say gets a line now and then; nil: nobody.
 	Say func(format string, args ...any)
@@ -88,9 +92,11 @@ type Result struct {
 	Create Phase  `json:"create"`
 	Idle   *Phase `json:"idle,omitempty"`
 	Delete Phase  `json:"delete"`
-	// LastVM is when the cloud made the last one, in seconds after the MachineDeployments were created.
+	// LastVM is when the cloud made the last one, in seconds after the MachineDeployments were
+	// created.
 	LastVM float64 `json:"lastVMSeconds"`
-	// VanishSeen is how long it took until the CloudMachine of a VM that vanished said so, in seconds; 0: not tried.
+	// VanishSeen is how long it took until the CloudMachine of a VM that vanished said so, in
+	// seconds; 0: not tried.
 	VanishSeen float64 `json:"vanishSeenSeconds,omitempty"`
 	// PeakMemory of Drover in bytes, over all phases.
 	PeakMemory int64 `json:"peakMemoryBytes"`
@@ -116,8 +122,8 @@ type fleet struct {
 	pools    []scenario.Pool
 }
 
-// Run measures a fleet's life from nothing to nothing, on processes of its own. The management cluster is its own
-// workload cluster.
+// Run measures a fleet's life from nothing to nothing, on processes of its own. The management
+// cluster is its own workload cluster.
 func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	if o.Say == nil {
 		o.Say = func(string, ...any) {}
@@ -149,7 +155,8 @@ func (f *fleet) start(ctx context.Context) (err error) {
 	}
 	f.audit.path = filepath.Join(f.Dir, "audit.log")
 	coreArgs := []string{"--kube-api-qps=1000", "--kube-api-burst=2000", "--clustercache-client-qps=1000", "--clustercache-client-burst=2000"}
-	// With thousands of machines on few cores, the API server takes longer over a lease than the manager would wait; and nobody starts it again here.
+	// With thousands of machines on few cores, the API server takes longer over a lease than the
+	// manager would wait; and nobody starts it again here.
 	droverArgs := []string{"--leader-elect-lease-duration=3m", "--leader-elect-renew-deadline=2m"}
 	if f.Profile {
 		for _, name := range []string{"drover", "capi-core"} {
@@ -170,7 +177,8 @@ func (f *fleet) start(ctx context.Context) (err error) {
 				"--audit-log-maxsize=100000", // never begin another file
 				"--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000",
 			},
-			// Bodies hardly ever renew their Leases here: a kubelet's heartbeats are no part of what is measured.
+			// Bodies hardly ever renew their Leases here: a kubelet's heartbeats are no part of
+			// what is measured.
 			ControllerManagerArgs: []string{"--node-monitor-grace-period=24h", "--kube-api-qps=1000", "--kube-api-burst=2000"},
 		},
 		CoreArgs: coreArgs,
@@ -195,7 +203,8 @@ func write(file, text string) error {
 	return nil
 }
 
-// quietBodies hardly ever renew their Leases: a kubelet's heartbeats are no part of what is measured.
+// quietBodies hardly ever renew their Leases: a kubelet's heartbeats are no part of what is
+// measured.
 func quietBodies() body.Options {
 	return body.Options{
 		NoPods: true, LeaseInterval: simulator.Duration{Duration: time.Hour}, StatusInterval: simulator.Duration{Duration: time.Hour},
@@ -216,7 +225,8 @@ func (f *fleet) adopt(ctx context.Context) (err error) {
 	if f.client, err = scenario.NewClient(f.management.AdminConfig()); err != nil {
 		return err
 	}
-	// Of the Machines only their existence is followed: to decode thousands of whole ones would cost what is measured.
+	// Of the Machines only their existence is followed: to decode thousands of whole ones would
+	// cost what is measured.
 	machines := &metav1.PartialObjectMetadata{}
 	machines.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("Machine"))
 	f.view, err = scenario.Follow(ctx, f.management.AdminConfig(), namespace, &clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, machines)

@@ -195,7 +195,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// vanish removes a VM behind Drover's back and returns how long it took until its CloudMachine said so.
+// vanish removes a VM behind Drover's back and returns how long it took until its CloudMachine said
+// so.
 func (f *fleet) vanish(ctx context.Context) (float64, error) {
 	machines := &infrav1.CloudMachineList{}
 	if err := f.client.List(ctx, machines, client.InNamespace(namespace), client.Limit(1)); err != nil {
@@ -243,8 +244,8 @@ func machineNames() *metav1.PartialObjectMetadataList {
 	return machines
 }
 
-// prove fails when anything is left in the cloud, or for long of what Kubernetes collects after its owners: kube-controller-manager
-// deletes the Secrets of 300 machines in more than ten seconds.
+// prove fails when anything is left in the cloud, or for long of what Kubernetes collects after its
+// owners: kube-controller-manager deletes the Secrets of 300 machines in more than ten seconds.
 func (f *fleet) prove(ctx context.Context) error {
 	books, err := f.place.books(ctx)
 	if err != nil {

@@ -16,10 +16,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// profileLength is that of one profile; one follows the other while machines come, and pprof merges them.
+// profileLength is that of one profile; one follows the other while machines come, and pprof merges
+// them.
 const profileLength = 10 * time.Second
 
-// profile begins CPU profiles. The function that it returns waits for the end of those under way and returns the files.
+// profile begins CPU profiles. The function that it returns waits for the end of those under way
+// and returns the files.
 func (f *fleet) profile(ctx context.Context) func() []string {
 	enough := make(chan struct{})
 	var group sync.WaitGroup

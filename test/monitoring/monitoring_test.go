@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package monitoring shows the alert rules and the dashboard in config/prometheus to the real Prometheus, which reads what a
-// real manager serves. There is nothing here but tests.
+// Package monitoring shows the alert rules and the dashboard in config/prometheus to the real
+// Prometheus, which reads what a real manager serves. There is nothing here but tests.
 package monitoring
 
 import (
@@ -58,8 +58,8 @@ func readRules(t *testing.T) rules {
 	return r
 }
 
-// TestRules has Prometheus' own tool check the rules, and play them through. Each alert fires at least once there, and is quiet
-// at least once.
+// TestRules has Prometheus' own tool check the rules, and play them through. Each alert fires at
+// least once there, and is quiet at least once.
 func TestRules(t *testing.T) {
 	promtool := program(t)
 	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
@@ -100,8 +100,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestQueries asks every query of the dashboard and of the alerts of a Prometheus that reads a manager with much trouble. Each has
-// an answer: what it names is served, with those labels.
+// TestQueries asks every query of the dashboard and of the alerts of a Prometheus that reads a
+// manager with much trouble. Each has an answer: what it names is served, with those labels.
 func TestQueries(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	s := start(t)
@@ -109,7 +109,8 @@ func TestQueries(t *testing.T) {
 	began := time.Now()
 	s.lives(prometheus)
 	s.trouble()
-	// Not among them: DroverNoRoom, for which the cloud must have been asked a second time, minutes later.
+	// Not among them: DroverNoRoom, for which the cloud must have been asked a second time, minutes
+	// later.
 	s.until("what is wrong raises alarm", prometheus.raised("DroverPoolFrozen", "DroverUnauthorized", "DroverOrphansAsk", "DroverOrphansStay"))
 	s.failingCalls()
 	s.until("calls that fail do too", prometheus.raised("DroverThrottled", "DroverCloudFails"))
@@ -159,11 +160,12 @@ func readDashboard(t *testing.T) (d dashboard) {
 	return d
 }
 
-// comparison is the end of an alert's expression. With "bool" it says of each series whether it is so, and not only of those
-// for which it is.
+// comparison is the end of an alert's expression. With "bool" it says of each series whether it is
+// so, and not only of those for which it is.
 var comparison = regexp.MustCompile(` (>|==) ([0-9.]+)$`)
 
-// queries are those of the dashboard and the alerts, made to answer whether or not there is something to tell.
+// queries are those of the dashboard and the alerts, made to answer whether or not there is
+// something to tell.
 func queries(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -260,7 +262,8 @@ func start(t *testing.T) *stage {
 	return s
 }
 
-// lives has a pool of machines come and go, some before the others, and sees that each part of their lives was measured, once each.
+// lives has a pool of machines come and go, some before the others, and sees that each part of
+// their lives was measured, once each.
 func (s *stage) lives(prometheus server) {
 	s.Helper()
 	const machines, first = 10, 4
@@ -288,8 +291,8 @@ func (s server) measured(part string, times int) scenario.Check {
 	}
 }
 
-// trouble brings about what there are alerts for: a frozen pool, orphans beyond belief, credentials that do not work, no
-// capacity.
+// trouble brings about what there are alerts for: a frozen pool, orphans beyond belief, credentials
+// that do not work, no capacity.
 func (s *stage) trouble() {
 	good := scenario.Pool{Cluster: s.blue, Name: "good", Replicas: 1}
 	none := scenario.Pool{Cluster: s.blue, Name: "none", Replicas: 1, Machine: infrav1.SimulatedMachine{InstanceType: "large"}}
@@ -313,7 +316,8 @@ func (s *stage) trouble() {
 	}
 }
 
-// failingCalls has half of all listings fail in the cloud, and throttles half of the rest. From then on few are complete.
+// failingCalls has half of all listings fail in the cloud, and throttles half of the rest. From
+// then on few are complete.
 func (s *stage) failingCalls() {
 	for _, code := range []string{wire.InternalError, wire.RequestLimitExceeded} {
 		_, err := s.admin.AddFault(s.Context(), simulator.Fault{
@@ -421,7 +425,8 @@ func (s server) ask(ctx context.Context, query string) (int, error) {
 	return len(answer.Result), nil
 }
 
-// raised checks that alerts have begun: they fire when they have gone on for a time that no test waits.
+// raised checks that alerts have begun: they fire when they have gone on for a time that no test
+// waits.
 func (s server) raised(names ...string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		var answer struct {

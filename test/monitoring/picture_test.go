@@ -23,7 +23,8 @@ import (
 
 var draw = flag.String("draw", "", "the file that TestQueries draws the dashboard to: ../../docs/pictures/dashboard.svg. By default one that is thrown away.")
 
-// What a unit of Grafana's grid is wide and high, in points, and what of a panel is around its curves.
+// What a unit of Grafana's grid is wide and high, in points, and what of a panel is around its
+// curves.
 const (
 	column, row              = 48, 34
 	above, below, left, gaps = 30, 34, 52, 8
@@ -55,8 +56,9 @@ func (s server) over(ctx context.Context, query string, from, to time.Time) (ans
 	return answer, err
 }
 
-// drawDashboard draws what Grafana would show of the run so far, with the dashboard's own titles, places, queries and units: Grafana itself can't be had
-// where the tests run. A panel without anything to show is an error.
+// drawDashboard draws what Grafana would show of the run so far, with the dashboard's own titles,
+// places, queries and units: Grafana itself can't be had where the tests run. A panel without
+// anything to show is an error.
 func drawDashboard(t *testing.T, prometheus server, from time.Time) {
 	t.Helper()
 	file := cmp.Or(*draw, filepath.Join(t.TempDir(), "dashboard.svg"))

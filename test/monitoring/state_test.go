@@ -27,7 +27,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// stateConfig is as much of kube-state-metrics' configuration as the one here uses. What is not of it is refused.
+// stateConfig is as much of kube-state-metrics' configuration as the one here uses. What is not of
+// it is refused.
 type stateConfig struct {
 	Kind string `json:"kind"`
 	Spec struct {
@@ -68,8 +69,9 @@ type stateEach struct {
 	List           []string            `json:"list,omitempty"`
 }
 
-// TestStatePaths: what kube-state-metrics is told to show of our kinds are fields that they have, by their CRDs, with all the
-// states that there are; and it shows the conditions of every kind that has such.
+// TestStatePaths: what kube-state-metrics is told to show of our kinds are fields that they have,
+// by their CRDs, with all the states that there are; and it shows the conditions of every kind that
+// has such.
 func TestStatePaths(t *testing.T) {
 	var config stateConfig
 	if err := yaml.UnmarshalStrict(read(t, "kube-state-metrics.yaml"), &config); err != nil {
@@ -155,7 +157,8 @@ func readCRDs(t *testing.T) map[string]*apiextensionsv1.JSONSchemaProps {
 // metadata is what Kubernetes gives to every object, and CRDs do not spell out.
 var metadata = []string{"name", "namespace", "creationTimestamp", "deletionTimestamp"}
 
-// field finds a field by its path, through lists as kube-state-metrics goes through them; nil when there is none.
+// field finds a field by its path, through lists as kube-state-metrics goes through them; nil when
+// there is none.
 func field(schema *apiextensionsv1.JSONSchemaProps, path ...string) *apiextensionsv1.JSONSchemaProps {
 	if len(path) > 0 && path[0] == "metadata" {
 		if len(path) == 3 && path[1] == "labels" || len(path) == 2 && slices.Contains(metadata, path[1]) {
@@ -186,8 +189,8 @@ func enum(schema *apiextensionsv1.JSONSchemaProps) []string {
 	return values
 }
 
-// TestState: the real kube-state-metrics takes the configuration, needs no more rights than the book gives it, and shows each
-// metric of objects that a real manager works on.
+// TestState: the real kube-state-metrics takes the configuration, needs no more rights than the
+// book gives it, and shows each metric of objects that a real manager works on.
 func TestState(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	var config stateConfig
@@ -219,7 +222,8 @@ func TestState(t *testing.T) {
 	})
 }
 
-// startStateMetrics runs kube-state-metrics as a user with the role that the book has for it, and returns where it serves.
+// startStateMetrics runs kube-state-metrics as a user with the role that the book has for it, and
+// returns where it serves.
 func (s *stage) startStateMetrics() string {
 	s.Helper()
 	book := string(read(s.T, "../../docs/monitoring.md"))

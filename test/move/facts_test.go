@@ -55,7 +55,8 @@ type facts struct {
 	uids map[string]types.UID
 	// kept of each object: spec, labels, finalizers, owners by name, and a hash of a Secret's data.
 	kept map[string]string
-	// nodes are the Nodes' UIDs by name, vms the tokens by instance ID, of those that were not terminated.
+	// nodes are the Nodes' UIDs by name, vms the tokens by instance ID, of those that were not
+	// terminated.
 	nodes, vms map[string]string
 	// changes that were asked of the cloud so far.
 	changes map[string]int
@@ -112,7 +113,8 @@ func (s *stage) facts(at *site) facts {
 	return f
 }
 
-// furniture is what Kubernetes itself puts into every namespace. clusterctl leaves the namespace where it is.
+// furniture is what Kubernetes itself puts into every namespace. clusterctl leaves the namespace
+// where it is.
 var furniture = []string{"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
 
 // objects are all in the cluster's namespace, of any kind but Events, by kind and name.
@@ -207,7 +209,8 @@ func different[V comparable](before, after map[string]V) string {
 	return strings.Join(lines, "\n")
 }
 
-// works checks that every status says what it says of n machines that run, whoever wrote it and however often it was lost.
+// works checks that every status says what it says of n machines that run, whoever wrote it and
+// however often it was lost.
 func (s *stage) works(at *site, n int32) scenario.Check {
 	return scenario.All(s.Available(at.view), s.partsWork(at.view), s.machinesWork(at.view, int(n)), s.pool.Ready(at.view, n))
 }

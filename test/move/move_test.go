@@ -23,7 +23,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestMove is one story: there with three machines, changes at the new place, back with a machine half made, and the end.
+// TestMove is one story: there with three machines, changes at the new place, back with a machine
+// half made, and the end.
 func TestMove(t *testing.T) {
 	s := newStage(t)
 	s.must(scenario.Create(s.ctx, s.source.client, s.Objects()...))
@@ -38,8 +39,8 @@ func TestMove(t *testing.T) {
 	s.end()
 }
 
-// there moves machines that run. Nobody but clusterctl notices: neither a move that was broken off, with the objects at both
-// places and armed collectors too, nor the one that ends it.
+// there moves machines that run. Nobody but clusterctl notices: neither a move that was broken off,
+// with the objects at both places and armed collectors too, nor the one that ends it.
 func (s *stage) there() {
 	before := s.settled(s.source, 3)
 	s.breakOff(s.source, s.target)
@@ -72,7 +73,8 @@ func (s *stage) there() {
 	}
 }
 
-// changes are what a moved cluster must be good for: one more machine, and another in the place of one.
+// changes are what a moved cluster must be good for: one more machine, and another in the place of
+// one.
 func (s *stage) changes() {
 	before := s.facts(s.target)
 	s.must(s.pool.Scale(s.ctx, s.target.client, 4))
@@ -101,8 +103,8 @@ func (s *stage) changes() {
 	})
 }
 
-// backWithOneHalfMade moves while a create is under way: the machine has its token and no provider ID, and the old manager's
-// call takes effect when the new one's has.
+// backWithOneHalfMade moves while a create is under way: the machine has its token and no provider
+// ID, and the old manager's call takes effect when the new one's has.
 func (s *stage) backWithOneHalfMade() {
 	s.settled(s.target, 4)
 	creates := s.hold()
@@ -115,8 +117,8 @@ func (s *stage) backWithOneHalfMade() {
 	if out, err := s.clusterctl(s.target, s.source); err == nil || !strings.Contains(out, "is still provisioning the node") {
 		s.Fatalf("clusterctl moved a machine without a Node, or failed by other means: %v\n%s", err, out)
 	}
-	// Who restores a backup is not spared, and has the same on the other side. For clusterctl to do it, it has to be told that
-	// there is a Node; status does not move.
+	// Who restores a backup is not spared, and has the same on the other side. For clusterctl to do
+	// it, it has to be told that there is a Node; status does not move.
 	machine := &clusterv1.Machine{}
 	s.must(s.target.client.Get(s.ctx, client.ObjectKeyFromObject(&half), machine))
 	unchanged := machine.DeepCopy()
@@ -225,7 +227,8 @@ func (s *stage) compare(before, after facts) {
 	}
 }
 
-// nothingLeft asserts that clusterctl left nothing of the cluster behind, the user's Secrets and the CloudAccount included.
+// nothingLeft asserts that clusterctl left nothing of the cluster behind, the user's Secrets and
+// the CloudAccount included.
 func (s *stage) nothingLeft(at *site) {
 	s.Helper()
 	if left := s.present(at); left != "" {
@@ -270,8 +273,8 @@ func (s *stage) halfMade(at *site) infrav1.CloudMachine {
 	return found[0]
 }
 
-// oneEach asserts that n machines run, and that for no token there was ever more than one VM. The cloud keeps terminated
-// ones in its books for ten minutes.
+// oneEach asserts that n machines run, and that for no token there was ever more than one VM. The
+// cloud keeps terminated ones in its books for ten minutes.
 func (s *stage) oneEach(n int) {
 	s.Helper()
 	snapshot, err := s.admin.Snapshot(s.ctx)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package move moves a cluster with running machines from one management cluster to another and back, with the real
-// clusterctl: status is lost and UIDs are new, and nothing may come of it for a machine.
+// Package move moves a cluster with running machines from one management cluster to another and
+// back, with the real clusterctl: status is lost and UIDs are new, and nothing may come of it for a
+// machine.
 package move
 
 import (
@@ -36,7 +37,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// patience bounds every wait, quiet is how long a test watches that nothing happens: some polls of the inventory.
+// patience bounds every wait, quiet is how long a test watches that nothing happens: some polls of
+// the inventory.
 const (
 	patience = 3 * time.Minute
 	quiet    = 3 * time.Second
@@ -45,7 +47,8 @@ const (
 // adopter is the workload cluster's user that Drover and Cluster API are there.
 const adopter = "adopter"
 
-// site is a management cluster with a manager of Drover's of its own, which talks to it through a proxy.
+// site is a management cluster with a manager of Drover's of its own, which talks to it through a
+// proxy.
 type site struct {
 	*playground.Management
 	api    *faultproxy.Proxy
@@ -54,7 +57,8 @@ type site struct {
 	drover *playground.Process
 }
 
-// stage has two sites, and what outlives both: a workload cluster with its own control plane, and a cloud.
+// stage has two sites, and what outlives both: a workload cluster with its own control plane, and a
+// cloud.
 type stage struct {
 	*testing.T
 	scenario.Adopted
@@ -211,8 +215,9 @@ func (s *stage) breakOff(from, to *site) {
 	}
 }
 
-// move moves the cluster. Its machines run on meanwhile. The old manager's watch of Clusters is behind, so that it sees the
-// objects being deleted and never that clusterctl had paused the Cluster before.
+// move moves the cluster. Its machines run on meanwhile. The old manager's watch of Clusters is
+// behind, so that it sees the objects being deleted and never that clusterctl had paused the
+// Cluster before.
 func (s *stage) move(from, to *site) {
 	s.Helper()
 	from.api.SetLag(func(c faultproxy.Call) time.Duration {
@@ -304,7 +309,8 @@ func (t *tokens) all() map[string]int {
 	return maps.Clone(t.made)
 }
 
-// watchTokens follows the tokens of the workload cluster: also one that exists for a moment only is counted.
+// watchTokens follows the tokens of the workload cluster: also one that exists for a moment only is
+// counted.
 func (s *stage) watchTokens() *tokens {
 	w, err := s.nodes.Watch(s.ctx, &corev1.SecretList{}, client.InNamespace(metav1.NamespaceSystem),
 		client.MatchingFields{"type": string(corev1.SecretTypeBootstrapToken)})

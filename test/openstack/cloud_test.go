@@ -41,7 +41,8 @@ func TestMain(m *testing.M) {
 // tenants are those that no test has at the moment (TENANTS in hack/openstack/catalogue.py).
 var tenants = make(chan string, 3)
 
-// newTenant waits for one whom no other test has, so that it can count what he has, and change his quotas.
+// newTenant waits for one whom no other test has, so that it can count what he has, and change his
+// quotas.
 func newTenant(t *testing.T) *tenant {
 	t.Parallel()
 	name := <-tenants
@@ -99,8 +100,8 @@ func (w *tenant) do(service *gophercloud.ServiceClient, method, path string, bod
 	}
 }
 
-// left lists the servers, ports, floating IPs, trunks and volumes that carry the ownership ID, or all but foreign ones for "". A floating IP or a
-// trunk whose port is not there is everybody's.
+// left lists the servers, ports, floating IPs, trunks and volumes that carry the ownership ID, or
+// all but foreign ones for "". A floating IP or a trunk whose port is not there is everybody's.
 func (w *tenant) left(ownership string) (found []string) {
 	w.t.Helper()
 	var servers struct {
@@ -183,7 +184,8 @@ func (w *tenant) volumes() []volume {
 	return answer.Volumes
 }
 
-// setQuota changes a project's quota, as the cloud's operator, until the test is over or undo is called.
+// setQuota changes a project's quota, as the cloud's operator, until the test is over or undo is
+// called.
 func setQuota(t testing.TB, admin *tenant, project, name string, value int) (undo func()) {
 	path := "os-quota-sets/" + project
 	set := func(value int) {
@@ -288,7 +290,8 @@ func request(owner, token string, spec *infrav1.CloudMachineFields) cloud.Reques
 	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[len(token)-8:], UserData: []byte("#cloud-config\n"), Spec: spec}
 }
 
-// patience is for what never comes: on a busy computer a server may take ten minutes, of which it needs a second.
+// patience is for what never comes: on a busy computer a server may take ten minutes, of which it
+// needs a second.
 const patience = 40 * time.Minute
 
 // until asks as long as it takes to come true.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package openstack_test holds the OpenStack driver to a real OpenStack: Keystone, Nova, Neutron, Glance and Placement, with a
-// hypervisor that boots nothing. "make test-openstack" installs it and starts it. It may not import controllers.
+// Package openstack_test holds the OpenStack driver to a real OpenStack: Keystone, Nova, Neutron,
+// Glance and Placement, with a hypervisor that boots nothing. "make test-openstack" installs it and
+// starts it. It may not import controllers.
 package openstack_test
 
 import (
@@ -14,7 +15,8 @@ import (
 	driver "github.com/drover-io/drover/cloud/openstack"
 )
 
-// TestConformance has subtests that run at the same time, and goes before the tests that do themselves.
+// TestConformance has subtests that run at the same time, and goes before the tests that do
+// themselves.
 func TestConformance(t *testing.T) {
 	who, admin := logIn(t, "test-1"), logIn(t, "admin")
 	conformance.Run(t, conformance.Target{

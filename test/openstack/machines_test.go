@@ -27,18 +27,21 @@ import (
 
 func newToken() string { return strings.ToLower(rand.Text()) }
 
-// newOwner is an ownership ID, all of whose machines are deleted when the test is over, with nothing left.
+// newOwner is an ownership ID, all of whose machines are deleted when the test is over, with
+// nothing left.
 func newOwner(t testing.TB, who *tenant) string {
 	owner := "test-" + newToken()[:16]
 	t.Cleanup(func() {
 		d := connect(t, who, http.DefaultTransport)
-		// A server that is deleted before Nova has found a host for it is not listed, comes again in BUILD, and goes by itself.
+		// A server that is deleted before Nova has found a host for it is not listed, comes again
+		// in BUILD, and goes by itself.
 		until(t, "nothing is left of "+owner, func() bool { return deleteAll(t, d, owner) == 0 && len(who.left(owner)) == 0 })
 	})
 	return owner
 }
 
-// deleteAll moves the deletion of all that has the ownership ID one step on, servers first, and returns how much there was.
+// deleteAll moves the deletion of all that has the ownership ID one step on, servers first, and
+// returns how much there was.
 func deleteAll(t testing.TB, d cloud.Driver, owner string) int {
 	ctx := withoutEnd(t)
 	found, err := d.List(ctx)
@@ -74,7 +77,8 @@ func withFloatingIP(m *infrav1.OpenStackMachine) {
 	m.Ports[0].FloatingNetwork = "public"
 }
 
-// withAll has all that Drover itself makes for a machine: ports, a floating IP, a trunk and volumes.
+// withAll has all that Drover itself makes for a machine: ports, a floating IP, a trunk and
+// volumes.
 func withAll(m *infrav1.OpenStackMachine) {
 	withFloatingIP(m)
 	m.Ports[1].Trunk = true
@@ -99,8 +103,8 @@ func ensureMade(t testing.TB, d cloud.Driver, req cloud.Request) (made cloud.Res
 
 var poolSize = flag.Int("machines", 10, "how many machines TestPool makes")
 
-// TestPool: machines with ports of their own, made at once, run in the zones that were asked for and are deleted without a
-// trace; and what that costs.
+// TestPool: machines with ports of their own, made at once, run in the zones that were asked for
+// and are deleted without a trace; and what that costs.
 func TestPool(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -121,7 +125,8 @@ func TestPool(t *testing.T) {
 	t.Logf("calls to make %d machines with two ports each: %v", machines, calls.calls)
 	g.Expect(calls.calls["CreateServer"]).To(Equal(machines))
 	g.Expect(calls.calls["CreatePorts"]).To(Equal(machines), "one call makes all of a machine's ports")
-	// One create, and a share of the looks: what runs at once asks together. The token and the names are asked for once.
+	// One create, and a share of the looks: what runs at once asks together. The token and the
+	// names are asked for once.
 	g.Expect(calls.total()-calls.calls["CreatePorts"]).To(BeNumerically("<=", machines+16), "%v", calls.calls)
 
 	var tagged struct{ Ports []struct{ ID string } }
@@ -213,7 +218,8 @@ func TestMachine(t *testing.T) {
 
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpVnYwEo6Wc0HGOpYWPS2MZdYjVfpFHnqUbCBHqGSqN test"
 
-// TestNoValidHost: a machine that no host has room for fails with Nova's words, and is not made again in its place.
+// TestNoValidHost: a machine that no host has room for fails with Nova's words, and is not made
+// again in its place.
 func TestNoValidHost(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -236,7 +242,8 @@ func TestNoValidHost(t *testing.T) {
 	g.Expect(again.State).To(Equal(cloud.StateFailed))
 }
 
-// TestBuildAborts: a machine whose host gives up building it fails with Nova's words, is not made again in its place, and goes with its parts.
+// TestBuildAborts: a machine whose host gives up building it fails with Nova's words, is not made
+// again in its place, and goes with its parts.
 func TestBuildAborts(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -257,7 +264,8 @@ func TestBuildAborts(t *testing.T) {
 	g.Expect(again.ID).To(Equal(made.ID))
 }
 
-// TestQuota: a quota that is used up is told as such, leaves no port behind, and once raised the same machine is made.
+// TestQuota: a quota that is used up is told as such, leaves no port behind, and once raised the
+// same machine is made.
 func TestQuota(t *testing.T) {
 	g := NewWithT(t)
 	who, admin := newTenant(t), logIn(t, "admin")
@@ -274,8 +282,8 @@ func TestQuota(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// TestRevokedToken: a token that is revoked while it is used costs one login, and no more. It is revoked before Glance sees it:
-// Nova, which has seen it, goes on to believe it for a while.
+// TestRevokedToken: a token that is revoked while it is used costs one login, and no more. It is
+// revoked before Glance sees it: Nova, which has seen it, goes on to believe it for a while.
 func TestRevokedToken(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -338,7 +346,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestForeign: a server of the same name, and a port, that are not Drover's are neither taken nor touched.
+// TestForeign: a server of the same name, and a port, that are not Drover's are neither taken nor
+// touched.
 func TestForeign(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -359,8 +368,9 @@ func TestForeign(t *testing.T) {
 	g.Expect(theirs.Server.Status).To(Equal("ACTIVE"))
 }
 
-// TestCrash ends one manager after another, before and after each of its calls, and the next goes on with what there is: one server comes, with
-// its ports, its floating IP, its trunk and its volumes, and nothing is left after it.
+// TestCrash ends one manager after another, before and after each of its calls, and the next goes
+// on with what there is: one server comes, with its ports, its floating IP, its trunk and its
+// volumes, and nothing is left after it.
 func TestCrash(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -396,7 +406,8 @@ func TestCrash(t *testing.T) {
 	crashes([]string{"DeleteServer", "DeleteFloatingIP", "DeleteTrunk", "DeletePort"}, func(d cloud.Driver) { deleteAll(t, oneByOne{d}, owner) }, func() {})
 }
 
-// oneByOne deletes nothing at the same time: what would go beside the call at which a manager crashes is left for the next crash.
+// oneByOne deletes nothing at the same time: what would go beside the call at which a manager
+// crashes is left for the next crash.
 type oneByOne struct{ cloud.Driver }
 
 func (o oneByOne) Delete(ctx context.Context, resources []cloud.Resource) (errs []error) {
@@ -406,7 +417,8 @@ func (o oneByOne) Delete(ctx context.Context, resources []cloud.Resource) (errs 
 	return errs
 }
 
-// TestAbandoned: what a manager has made when it crashes goes, also if nobody ever makes the server.
+// TestAbandoned: what a manager has made when it crashes goes, also if nobody ever makes the
+// server.
 func TestAbandoned(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -419,7 +431,8 @@ func TestAbandoned(t *testing.T) {
 	g.Expect(who.left(owner)).To(BeEmpty())
 }
 
-// crashing lets calls through up to one, which is cut off before it is sent or before its answer comes, as are all that follow.
+// crashing lets calls through up to one, which is cut off before it is sent or before its answer
+// comes, as are all that follow.
 func crashing(when, op string) *counted {
 	crashed, crash := atomic.Bool{}, errors.New("crash")
 	cut := func(now, called string) error {
@@ -435,7 +448,8 @@ func crashing(when, op string) *counted {
 	}
 }
 
-// TestFloatingIP: a machine has the address of its floating IP; where the server is refused, it goes with the ports.
+// TestFloatingIP: a machine has the address of its floating IP; where the server is refused, it
+// goes with the ports.
 func TestFloatingIP(t *testing.T) {
 	g := NewWithT(t)
 	who, admin := newTenant(t), logIn(t, "admin")

@@ -50,7 +50,8 @@ var (
 	changes = regexp.MustCompile(`(?m)^(Date|Content-Length|Connection|Transfer-Encoding): .*\r\n`)
 )
 
-// TestRecord walks through what the driver meets, and holds the real answers to the codes that they stand for.
+// TestRecord walks through what the driver meets, and holds the real answers to the codes that they
+// stand for.
 func TestRecord(t *testing.T) {
 	g := NewWithT(t)
 	who, admin := newTenant(t), logIn(t, "admin")

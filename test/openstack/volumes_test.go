@@ -14,7 +14,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestVolumes: a machine boots from a volume and has further ones, of the sizes and types that were asked for; they go with it.
+// TestVolumes: a machine boots from a volume and has further ones, of the sizes and types that were
+// asked for; they go with it.
 func TestVolumes(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -49,8 +50,8 @@ func TestVolumes(t *testing.T) {
 	until(t, "their volumes are gone", func() bool { return len(who.volumes()) == 0 })
 }
 
-// TestOwnVolumes: volumes that say their zone are in it, that of the machine or another; they go with the machine, and leave nothing where it
-// is refused.
+// TestOwnVolumes: volumes that say their zone are in it, that of the machine or another; they go
+// with the machine, and leave nothing where it is refused.
 func TestOwnVolumes(t *testing.T) {
 	g := NewWithT(t)
 	who, admin := newTenant(t), logIn(t, "admin")
@@ -105,7 +106,8 @@ func setVolumeQuota(t testing.TB, admin, who *tenant, n int) {
 	t.Cleanup(func() { set(1000) })
 }
 
-// TestVolumeQuota: a machine whose volume exceeds a quota fails, which Nova finds only after its answer.
+// TestVolumeQuota: a machine whose volume exceeds a quota fails, which Nova finds only after its
+// answer.
 func TestVolumeQuota(t *testing.T) {
 	g := NewWithT(t)
 	who, admin := newTenant(t), logIn(t, "admin")

@@ -33,7 +33,8 @@ var (
 const (
 	period = time.Second
 	grace  = 4 * time.Second
-	// long is enough for the collector to do what it must not: with many tenants a pass comes late, and a few must have seen it.
+	// long is enough for the collector to do what it must not: with many tenants a pass comes late,
+	// and a few must have seen it.
 	long = 4 * grace
 	// patience is how long a wave may take to come to rest.
 	patience = 3 * time.Minute
@@ -53,9 +54,11 @@ type bench struct {
 	collector *playground.Process
 }
 
-// TestSchedules runs random schedules, wave by wave, until one breaks something. Seen to fail with -grace 1s, when the grace
-// was counted from the listing, when paused clusters were judged, when machines under deletion did not own their VMs, and when accounts
-// under deletion were judged in addition. It does not see whether the share of the fleet counts: its losses in a mass are halves as well.
+// TestSchedules runs random schedules, wave by wave, until one breaks something. Seen to fail with
+// -grace 1s, when the grace was counted from the listing, when paused clusters were judged, when
+// machines under deletion did not own their VMs, and when accounts under deletion were judged in
+// addition. It does not see whether the share of the fleet counts: its losses in a mass are halves
+// as well.
 func TestSchedules(t *testing.T) {
 	ctrl.SetLogger(logr.Discard()) // what matters here is in the managers' logs
 	first := *seed
@@ -133,7 +136,8 @@ func (b *bench) collect(ctx context.Context) error {
 	return err
 }
 
-// restart kills the collector, between two sightings of whatever it has in sight, and starts another one.
+// restart kills the collector, between two sightings of whatever it has in sight, and starts
+// another one.
 func (b *bench) restart(ctx context.Context) error {
 	b.mu.Lock()
 	b.collector.Kill()

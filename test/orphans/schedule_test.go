@@ -74,8 +74,9 @@ func (x *tenant) play(ctx context.Context) error {
 	return nil
 }
 
-// draw returns up to n machines that have their VM and were never lost, in random order: one that is lost, back and lost again
-// before the collector has looked was, for all that it can see, lost all the time.
+// draw returns up to n machines that have their VM and were never lost, in random order: one that
+// is lost, back and lost again before the collector has looked was, for all that it can see, lost
+// all the time.
 func (x *tenant) draw(n int) []*machine {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -97,8 +98,8 @@ func (x *tenant) delete(ctx context.Context, m *machine) error {
 	return scenario.Delete(ctx, x.bench.client, m.object.DeepCopy())
 }
 
-// bringBack makes the object as a backup has it: with its spec, and another UID. On a computer that is too busy to do so at
-// once the grace may end meanwhile: then nobody is to blame.
+// bringBack makes the object as a backup has it: with its spec, and another UID. On a computer that
+// is too busy to do so at once the grace may end meanwhile: then nobody is to blame.
 func (x *tenant) bringBack(ctx context.Context, m *machine) error {
 	o := x.object(m.object.Spec.CreationToken)
 	o.Spec.ProviderID = m.object.Spec.ProviderID
@@ -203,7 +204,8 @@ func (x *tenant) loseOneForAMoment(ctx context.Context) error {
 	return nil
 }
 
-// many are so many machines that nobody would believe that they are orphans; none if there are too few.
+// many are so many machines that nobody would believe that they are orphans; none if there are too
+// few.
 func (x *tenant) many() []*machine {
 	all := x.draw(4 + x.rand.IntN(4))
 	if len(all) < 4 {
@@ -366,7 +368,8 @@ func (x *tenant) moveAway(ctx context.Context) error {
 	return nil
 }
 
-// deleteNamespace is a mistake: all objects are asked to go, and finalizers hold those that stand for VMs.
+// deleteNamespace is a mistake: all objects are asked to go, and finalizers hold those that stand
+// for VMs.
 func (x *tenant) deleteNamespace(ctx context.Context) error {
 	x.later.Wait()
 	x.gone = true
@@ -416,8 +419,8 @@ func (x *tenant) release(ctx context.Context) error {
 	return nil
 }
 
-// listingTrouble lasts a while beside what else happens: the listing fails, is cut, takes long, comes empty as for
-// credentials that have lost their rights, or lacks a page.
+// listingTrouble lasts a while beside what else happens: the listing fails, is cut, takes long,
+// comes empty as for credentials that have lost their rights, or lacks a page.
 func (x *tenant) listingTrouble(ctx context.Context) error {
 	lasts := between(x.rand, 1, 6)
 	kind := one(x, "fails", "cut", "slow", "empty", "short")

@@ -25,8 +25,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// tenant is a namespace with a Cluster, an account, and machines that the test makes and deletes as Drover's other
-// controllers would.
+// tenant is a namespace with a Cluster, an account, and machines that the test makes and deletes as
+// Drover's other controllers would.
 type tenant struct {
 	scenario.Adopted
 	bench *bench
@@ -35,22 +35,25 @@ type tenant struct {
 	owner string // the cluster's ownership ID
 	names int
 	later sync.WaitGroup // creates under way, and faults that end by themselves
-	// gone: nothing here is the collector's any more, because the cluster has moved away or its namespace is being deleted.
+	// gone: nothing here is the collector's any more, because the cluster has moved away or its
+	// namespace is being deleted.
 	gone bool
 
 	mu       sync.Mutex
 	machines []*machine
-	// lost is since when what has the token has had no owner, for good; lostVM the same of one VM of several. What is in
-	// neither is to be kept.
+	// lost is since when what has the token has had no owner, for good; lostVM the same of one VM
+	// of several. What is in neither is to be kept.
 	lost, lostVM map[string]time.Time
-	// touched are the tokens of which the test itself has deleted something, so that nobody is blamed.
+	// touched are the tokens of which the test itself has deleted something, so that nobody is
+	// blamed.
 	touched map[string]bool
 	there   map[string]simulator.SnapshotResource
 	broken  error
 	// late: an object came back so late that the schedule proves nothing.
 	late bool
 	log  []string
-	// collected is how many of the VMs are gone that had no owner, asked how often a person was asked.
+	// collected is how many of the VMs are gone that had no owner, asked how often a person was
+	// asked.
 	collected, asked int
 }
 
@@ -157,7 +160,8 @@ func (x *tenant) record(ctx context.Context, m *infrav1.CloudMachine, vm wire.Re
 	return x.bench.client.Patch(ctx, m, client.MergeFrom(before))
 }
 
-// create makes a machine: the token is written, after a while the VM is there, and after another its name is written.
+// create makes a machine: the token is written, after a while the VM is there, and after another
+// its name is written.
 func (x *tenant) create(ctx context.Context, token string, slow, record time.Duration, disk bool) error {
 	m := x.object(token)
 	if err := x.bench.client.Create(ctx, m); err != nil {
@@ -183,7 +187,8 @@ func (x *tenant) create(ctx context.Context, token string, slow, record time.Dur
 	return nil
 }
 
-// see compares the cloud's books, as they were shortly before that time, with those of the last look.
+// see compares the cloud's books, as they were shortly before that time, with those of the last
+// look.
 func (x *tenant) see(at time.Time, now []simulator.SnapshotResource) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -226,7 +231,8 @@ func (x *tenant) violation() error {
 	return x.broken
 }
 
-// rest waits until every true orphan is gone, answering as a person does who looks first. What there was to keep is there.
+// rest waits until every true orphan is gone, answering as a person does who looks first. What
+// there was to keep is there.
 func (x *tenant) rest(ctx context.Context) error {
 	x.later.Wait()
 	x.proxy.SetRule(nil)
@@ -278,7 +284,8 @@ func (x *tenant) says(ctx context.Context) string {
 	return fmt.Sprintf("%+v, orphans %+v", c, account.Status.Orphans)
 }
 
-// answer confirms the set of orphans that the account asks about, if all that it shows are true orphans.
+// answer confirms the set of orphans that the account asks about, if all that it shows are true
+// orphans.
 func (x *tenant) answer(ctx context.Context) error {
 	account := x.Account()
 	if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {

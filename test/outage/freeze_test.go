@@ -16,10 +16,12 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestFreezeIsCutOff cuts a freeze off at each of its writes; then the API server that did not answer does. Nothing may stay frozen. Nor may
-// what Drover's cache did not show to be frozen yet when it thawed the rest.
+// TestFreezeIsCutOff cuts a freeze off at each of its writes; then the API server that did not
+// answer does. Nothing may stay frozen. Nor may what Drover's cache did not show to be frozen yet
+// when it thawed the rest.
 //
-// Seen to fail when the condition was written last, and at the lag when nothing was looked at again after a thaw.
+// Seen to fail when the condition was written last, and at the lag when nothing was looked at again
+// after a thaw.
 func TestFreezeIsCutOff(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	s := start(t, "freeze", 1, "--machine-safety-apiserver-statuscheck-period=6s", "--machine-safety-apiserver-statuscheck-timeout=1s")

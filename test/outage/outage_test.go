@@ -40,8 +40,8 @@ var (
 const (
 	patience = 4 * time.Minute
 	quiet    = 4 * time.Second
-	// silence is how long the kubelets are silent when Cluster API is connected again: its MachineHealthChecks look every 15 s at
-	// most. The controller waits for five periods.
+	// silence is how long the kubelets are silent when Cluster API is connected again: its
+	// MachineHealthChecks look every 15 s at most. The controller waits for five periods.
 	silence = 35 * time.Second
 	period  = 15 * time.Second
 	// unhealthy is how long the MachineHealthCheck lets a Node be Unknown, in seconds.
@@ -60,13 +60,14 @@ type stage struct {
 	flags []string
 }
 
-// TestOutage is one cluster's story. The line of Drover and Cluster API to the API server is cut, and the kubelets fall
-// silent: the Nodes become Unknown, for longer than the MachineHealthCheck bears. The line comes back before the kubelets do,
-// which is the moment at which a fleet would be replaced. Then the management cluster's API server is away for a while;
-// then the workload cluster's etcd.
+// TestOutage is one cluster's story. The line of Drover and Cluster API to the API server is cut,
+// and the kubelets fall silent: the Nodes become Unknown, for longer than the MachineHealthCheck
+// bears. The line comes back before the kubelets do, which is the moment at which a fleet would be
+// replaced. Then the management cluster's API server is away for a while; then the workload
+// cluster's etcd.
 //
-// Without the controller (-off), Cluster API replaces every machine as soon as the line is back. Seen to fail, too, when it thawed at the
-// first answer, and when it took back a user's own pause.
+// Without the controller (-off), Cluster API replaces every machine as soon as the line is back.
+// Seen to fail, too, when it thawed at the first answer, and when it took back a user's own pause.
 func TestOutage(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	asked := period
@@ -172,9 +173,10 @@ func TestOutage(t *testing.T) {
 	s.until("the cluster is thawed", s.reachable(infrav1.ReachableReason))
 }
 
-// managementOutage takes the management cluster's API server away for longer than the MachineHealthCheck and the orphan collector
-// bear. Nobody concludes anything from that. It takes more than one mistake for this to fail: a collector that reads clusters from its
-// cache, and takes a list of machines that failed for an empty one, still doubts that all of them are gone.
+// managementOutage takes the management cluster's API server away for longer than the
+// MachineHealthCheck and the orphan collector bear. Nobody concludes anything from that. It takes
+// more than one mistake for this to fail: a collector that reads clusters from its cache, and takes
+// a list of machines that failed for an empty one, still doubts that all of them are gone.
 func (s *stage) managementOutage() {
 	s.Helper()
 	before, vms := s.machines(), s.vms()
@@ -312,7 +314,8 @@ func (s *stage) each(machines map[string]types.UID, act simulator.InstanceAction
 	}
 }
 
-// userDeletes is a user's own delete, in the outage: it goes through, undrained, and is not made good.
+// userDeletes is a user's own delete, in the outage: it goes through, undrained, and is not made
+// good.
 func (s *stage) userDeletes(name string) {
 	s.Helper()
 	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
@@ -389,7 +392,8 @@ func (s *stage) seenUnknown(ctx context.Context) (string, error) {
 	return "no Machine says so", nil
 }
 
-// unknown checks that all Nodes have been Unknown for longer than the MachineHealthCheck bears, by the API server itself.
+// unknown checks that all Nodes have been Unknown for longer than the MachineHealthCheck bears, by
+// the API server itself.
 func (s *stage) unknown(ctx context.Context) (string, error) {
 	nodes := &corev1.NodeList{}
 	if err := s.rig.Nodes.List(ctx, nodes); err != nil {
@@ -423,7 +427,8 @@ func (s *stage) reachable(reason string) scenario.Check {
 	}
 }
 
-// frozen checks whether all that may replace machines is paused, and the cluster marked; or nothing.
+// frozen checks whether all that may replace machines is paused, and the cluster marked; or
+// nothing.
 func (s *stage) frozen(want bool) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		infra, sets := s.CloudCluster(), &clusterv1.MachineSetList{}

@@ -30,11 +30,13 @@ var share = flag.Int("share", 20, "share of the fleet beyond which orphans are n
 // grace is how long a VM must have been without a machine to be an orphan.
 const grace = 4 * time.Second
 
-// TestRestore is what an operator does who has lost etcd: it comes back as it was some time ago. Since then, the pool got two
-// more machines, and one was deleted and made good. So the cloud has three VMs that no object knows, and an object whose VM is
-// gone. The collector, armed to delete, takes nothing away before a person has said so, and then those three alone.
+// TestRestore is what an operator does who has lost etcd: it comes back as it was some time ago.
+// Since then, the pool got two more machines, and one was deleted and made good. So the cloud has
+// three VMs that no object knows, and an object whose VM is gone. The collector, armed to delete,
+// takes nothing away before a person has said so, and then those three alone.
 //
-// With -share 100, which takes the rule of the share away, the three are deleted unasked, and the test fails.
+// With -share 100, which takes the rule of the share away, the three are deleted unasked, and the
+// test fails.
 func TestRestore(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	const before, after = 4, 6

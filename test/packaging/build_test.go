@@ -12,7 +12,8 @@ import (
 
 var goBuild = regexp.MustCompile(`go build (.*)-ldflags "(.*)" -o `)
 
-// TestOneBuild: the Dockerfile and hack/binary build the manager with the same flags, so that their programs are the same.
+// TestOneBuild: the Dockerfile and hack/binary build the manager with the same flags, so that their
+// programs are the same.
 func TestOneBuild(t *testing.T) {
 	var found []string
 	for _, file := range []string{"Dockerfile", "hack/binary"} {

@@ -21,8 +21,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// classes has Cluster API write what each cloud's ClusterClass says, with the variables that the cloud's flavour is given too: then
-// the same must come of both. The clouds are not there, and the pools have no machines.
+// classes has Cluster API write what each cloud's ClusterClass says, with the variables that the
+// cloud's flavour is given too: then the same must come of both. The clouds are not there, and the
+// pools have no machines.
 func (l *life) classes(t *testing.T) {
 	const namespace = "team-d"
 	if err := scenario.Create(t.Context(), l.admin, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
@@ -55,7 +56,8 @@ func (l *life) classes(t *testing.T) {
 	}
 }
 
-// written waits for an object of the cluster, of want's kind and with all that want's spec says but names.
+// written waits for an object of the cluster, of want's kind and with all that want's spec says but
+// names.
 func (l *life) written(namespace, cluster string, want *unstructured.Unstructured) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		found := &unstructured.UnstructuredList{}

@@ -35,7 +35,8 @@ type clusterctl struct {
 	ca           string // a certificate, as PEM, that the flavours are given
 }
 
-// clouds are those that are not simulated; each has a flavour of its name, and one with a ClusterClass.
+// clouds are those that are not simulated; each has a flavour of its name, and one with a
+// ClusterClass.
 var clouds = []string{"aws", "kubevirt", "openstack", "vsphere"}
 
 // flavors are those in templates/; the last is what a user gets who names none.
@@ -47,7 +48,8 @@ func flavors() []string {
 	return append(all, "")
 }
 
-// kinds are what a flavour must have, beside a Cluster and the account: the parts of a cluster, or the class that has them.
+// kinds are what a flavour must have, beside a Cluster and the account: the parts of a cluster, or
+// the class that has them.
 func kinds(flavor string) []string {
 	switch {
 	case strings.HasPrefix(flavor, "topology"):
@@ -65,8 +67,8 @@ func newClusterctl(t *testing.T) clusterctl {
 	return newClusterctlFor(t, release(t))
 }
 
-// newClusterctlFor is a clusterctl that takes Drover from a release's folder, and what else from further lines of its
-// configuration.
+// newClusterctlFor is a clusterctl that takes Drover from a release's folder, and what else from
+// further lines of its configuration.
 func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
 	t.Helper()
 	path := strings.TrimSpace(string(run(t, nil, root(t)+"/hack/tool", "clusterctl")))
@@ -195,8 +197,8 @@ func badInput(t *testing.T, ctl clusterctl) {
 	}
 }
 
-// flavorRules decodes the flavour strictly, so that a field that no kind has is an error. A certificate of many lines comes
-// through as it was.
+// flavorRules decodes the flavour strictly, so that a field that no kind has is an error. A
+// certificate of many lines comes through as it was.
 func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -239,7 +241,8 @@ func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 	}
 }
 
-// staticPodRules: a pod that kubelets are to run is one, strictly, and each file of theirs that it mounts is written or kubeadm's own.
+// staticPodRules: a pod that kubelets are to run is one, strictly, and each file of theirs that it
+// mounts is written or kubeadm's own.
 func staticPodRules(t *testing.T, kcp *kcpv1.KubeadmControlPlane) {
 	written := map[string]bool{"/etc/kubernetes/admin.conf": true}
 	files := kcp.Spec.KubeadmConfigSpec.Files
@@ -262,8 +265,9 @@ func staticPodRules(t *testing.T, kcp *kcpv1.KubeadmControlPlane) {
 	}
 }
 
-// replicasRules: a pool has as many machines as were asked for; or it leaves the number to the cluster-autoscaler, and says
-// between which bounds. With both, the number would be set back by each "kubectl apply".
+// replicasRules: a pool has as many machines as were asked for; or it leaves the number to the
+// cluster-autoscaler, and says between which bounds. With both, the number would be set back by
+// each "kubectl apply".
 func replicasRules(t *testing.T, md *clusterv1.MachineDeployment) {
 	_, most := md.Annotations[clusterv1.AutoscalerMaxSizeAnnotation]
 	_, least := md.Annotations[clusterv1.AutoscalerMinSizeAnnotation]

@@ -17,8 +17,9 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// nodeConfig is what nodeadm, the program of EKS's images, finds in the user data of the flavour's machines. It is read as nodeadm does it:
-// a message of several parts, of which the one of EKS's type counts (nodeadm/internal/configprovider/userdata.go).
+// nodeConfig is what nodeadm, the program of EKS's images, finds in the user data of the flavour's
+// machines. It is read as nodeadm does it: a message of several parts, of which the one of EKS's
+// type counts (nodeadm/internal/configprovider/userdata.go).
 func nodeConfig(t *testing.T, flavor []byte) *unstructured.Unstructured {
 	t.Helper()
 	all := objects(t, flavor)

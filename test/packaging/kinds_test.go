@@ -15,8 +15,8 @@ import (
 	"github.com/drover-io/drover/test/playground"
 )
 
-// oldKinds: a manager whose CRDs are an older release's does not begin, because the API server would drop what it writes. It
-// names a field that is not known, and what to do.
+// oldKinds: a manager whose CRDs are an older release's does not begin, because the API server
+// would drop what it writes. It names a field that is not known, and what to do.
 func oldKinds(t *testing.T, management *playground.Management, server client.Client) {
 	crd := &unstructured.Unstructured{}
 	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))

@@ -25,8 +25,9 @@ import (
 
 const team = "team-a"
 
-// life is a cluster made as docs/adopt-a-cluster.md tells a user to, with the real programs: two Secrets, the output of
-// clusterctl, three machines. The management cluster adopts itself, with a kubeconfig that may do no more than the book asks for.
+// life is a cluster made as docs/adopt-a-cluster.md tells a user to, with the real programs: two
+// Secrets, the output of clusterctl, three machines. The management cluster adopts itself, with a
+// kubeconfig that may do no more than the book asks for.
 type life struct {
 	ctl        clusterctl
 	management *playground.Management
@@ -88,7 +89,8 @@ func (l *life) begin(t *testing.T) {
 	until(t, l.pool.Ready(l.admin, 3))
 }
 
-// create makes what the flavour describes, with these variables. What clusters of a namespace share may be there.
+// create makes what the flavour describes, with these variables. What clusters of a namespace share
+// may be there.
 func (l *life) create(t *testing.T, flavor, name, namespace string, variables ...string) {
 	t.Helper()
 	ctl := l.ctl
@@ -129,8 +131,9 @@ func (l *life) describe(t *testing.T) {
 	}
 }
 
-// upgrade goes to the next release while machines run. clusterctl takes the old manager's Deployment down, deletes what belongs
-// to it but kinds and namespace, and installs the new one. No machine, no VM and no call to the cloud comes of it.
+// upgrade goes to the next release while machines run. clusterctl takes the old manager's
+// Deployment down, deletes what belongs to it but kinds and namespace, and installs the new one. No
+// machine, no VM and no call to the cloud comes of it.
 func (l *life) upgrade(t *testing.T, server client.Client) {
 	plan := string(l.ctl.run(t, "upgrade", "plan"))
 	t.Log("\n" + plan)
@@ -185,8 +188,8 @@ func (l *life) upgrade(t *testing.T, server client.Client) {
 	until(t, l.pool.Ready(l.admin, 4))
 }
 
-// autoscaled is a second cluster in the namespace, of the same account: its pool has the least machines that it may, and as many as the
-// autoscaler says.
+// autoscaled is a second cluster in the namespace, of the same account: its pool has the least
+// machines that it may, and as many as the autoscaler says.
 func (l *life) autoscaled(t *testing.T) {
 	amber := scenario.Adopted{Namespace: team, Name: "amber"}
 	pool := scenario.Pool{Cluster: amber, Name: "amber-md-0"}
@@ -212,8 +215,8 @@ func (l *life) autoscaled(t *testing.T) {
 	})
 }
 
-// end: first the machines, which are drained, and then the Cluster: while a Cluster goes, Cluster API neither drains nor
-// removes Nodes.
+// end: first the machines, which are drained, and then the Cluster: while a Cluster goes, Cluster
+// API neither drains nor removes Nodes.
 func (l *life) end(t *testing.T) {
 	for _, step := range []struct {
 		end  client.Object

@@ -20,7 +20,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// mixed is one cluster with a pool on each of two clouds, which know nothing of each other and have different credentials.
+// mixed is one cluster with a pool on each of two clouds, which know nothing of each other and have
+// different credentials.
 func (l *life) mixed(t *testing.T) {
 	const namespace, name = "team-c", "violet"
 	other := otherCloud(t)
@@ -88,7 +89,8 @@ func (l *life) gone(p scenario.Pool) scenario.Check {
 	}
 }
 
-// otherCloud is a second cloud. Its machines have addresses of a network of their own, as all Nodes are in one cluster.
+// otherCloud is a second cloud. Its machines have addresses of a network of their own, as all Nodes
+// are in one cluster.
 func otherCloud(t *testing.T) *playground.Simulator {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "cloud.yaml")

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packaging tests what a release hands to its users: the manifests, as kustomize and clusterctl make them from
-// config and templates. It reads files and runs those programs; it starts no manager and no API server.
+// Package packaging tests what a release hands to its users: the manifests, as kustomize and
+// clusterctl make them from config and templates. It reads files and runs those programs; it starts
+// no manager and no API server.
 package packaging
 
 import (
@@ -54,7 +55,8 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// run runs a program from the repository's root, with env added to this process's own, and returns its output.
+// run runs a program from the repository's root, with env added to this process's own, and returns
+// its output.
 func run(t *testing.T, env []string, name string, args ...string) []byte {
 	t.Helper()
 	var stdout, stderr bytes.Buffer

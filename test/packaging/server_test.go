@@ -27,10 +27,11 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestManagementCluster is the life of a provider, as clusterctl leads it, in a management cluster with a real API server and
-// the real Cluster API: installed, used, upgraded, deleted. The cluster runs no Pods: what those of Drover's Deployment would
-// do is done by a manager beside it, and of cert-manager there are the kinds alone. clusterctl does not mind: unless it is
-// told to, it does not wait for Deployments.
+// TestManagementCluster is the life of a provider, as clusterctl leads it, in a management cluster
+// with a real API server and the real Cluster API: installed, used, upgraded, deleted. The cluster
+// runs no Pods: what those of Drover's Deployment would do is done by a manager beside it, and of
+// cert-manager there are the kinds alone. clusterctl does not mind: unless it is told to, it does
+// not wait for Deployments.
 func TestManagementCluster(t *testing.T) {
 	repository := t.TempDir()
 	releaseInto(t, repository, version)
@@ -47,7 +48,8 @@ func TestManagementCluster(t *testing.T) {
 	})
 	ctl := newClusterctlFor(t, filepath.Join(repository, providerName, "latest"),
 		"- name: cluster-api", "  type: CoreProvider", "  url: "+coreRepository(t),
-		// What a site without the Internet says when it has installed cert-manager by its own means.
+		// What a site without the Internet says when it has installed cert-manager by its own
+		// means.
 		"cert-manager:", "  externallyProvisioned: true")
 	ctl.env = append(ctl.env, "KUBECONFIG="+management.AdminKubeconfig())
 	plain, err := client.New(management.AdminConfig(), client.Options{})
@@ -115,7 +117,8 @@ func TestManagementCluster(t *testing.T) {
 	step("delete", func(t *testing.T) { deleteProvider(t, ctl, server) })
 }
 
-// wrongContract: clusterctl installs no release that obeys a contract which Cluster API here does not, and says which that is.
+// wrongContract: clusterctl installs no release that obeys a contract which Cluster API here does
+// not, and says which that is.
 func wrongContract(t *testing.T, ctl clusterctl) {
 	repository := t.TempDir()
 	folder := releaseInto(t, repository, version)
@@ -196,7 +199,8 @@ func podRules(t *testing.T, server client.Client, components []*unstructured.Uns
 	}
 }
 
-// deleteProvider: the components go at once, kinds and namespace when one says so, and nobody's objects go along.
+// deleteProvider: the components go at once, kinds and namespace when one says so, and nobody's
+// objects go along.
 func deleteProvider(t *testing.T, ctl clusterctl, server client.Client) {
 	ctl.refuses(t, "existing objects", "delete", "--infrastructure", "drover", "--include-crd")
 	for _, namespace := range []string{"team-a", "team-b", "team-c", "team-d"} {

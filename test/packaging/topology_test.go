@@ -21,7 +21,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// topology is a cluster made by the ClusterClass: the user says a few words in the Cluster, and Cluster API writes the rest.
+// topology is a cluster made by the ClusterClass: the user says a few words in the Cluster, and
+// Cluster API writes the rest.
 type topology struct {
 	*life
 	namespace, name string
@@ -128,7 +129,8 @@ func (s topology) machinesAre(n int32, size string) scenario.Check {
 	}
 }
 
-// facts are what a rollout would change: the machines, the templates that they are made from, and the pool's generation.
+// facts are what a rollout would change: the machines, the templates that they are made from, and
+// the pool's generation.
 func (s topology) facts(t *testing.T) map[string]string {
 	t.Helper()
 	facts := map[string]string{}
@@ -156,8 +158,8 @@ func (s topology) facts(t *testing.T) map[string]string {
 	return facts
 }
 
-// stays watches for a while that nothing is made anew. The topology's controller looks at the cluster in the meantime: it was
-// just changed.
+// stays watches for a while that nothing is made anew. The topology's controller looks at the
+// cluster in the meantime: it was just changed.
 func (s topology) stays(t *testing.T, what string, before map[string]string) {
 	t.Helper()
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: s.name}}

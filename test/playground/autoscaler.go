@@ -18,18 +18,21 @@ import (
 
 // AutoscalerOptions say as whom the cluster-autoscaler runs, and for what.
 type AutoscalerOptions struct {
-	// Management and Workload are kubeconfigs: where it finds MachineDeployments, and where pods and Nodes.
+	// Management and Workload are kubeconfigs: where it finds MachineDeployments, and where pods
+	// and Nodes.
 	Management, Workload []byte
 	// Namespace and Cluster are the one cluster's whose pools it scales.
 	Namespace, Cluster string
 }
 
-// AutoscalerHaste are arguments by which the cluster-autoscaler does in seconds what it takes minutes for.
+// AutoscalerHaste are arguments by which the cluster-autoscaler does in seconds what it takes
+// minutes for.
 var AutoscalerHaste = []string{"--scan-interval=1s", "--scale-down-unneeded-time=4s", "--scale-down-delay-after-add=4s",
 	"--unremovable-node-recheck-timeout=4s", "--node-delete-delay-after-taint=0s", "--v=4"}
 
-// StartAutoscaler runs the real cluster-autoscaler for this cluster, with the arguments and environment of the book's Deployment and in haste,
-// and returns once it has made a first round. It ends with the control plane.
+// StartAutoscaler runs the real cluster-autoscaler for this cluster, with the arguments and
+// environment of the book's Deployment and in haste, and returns once it has made a first round. It
+// ends with the control plane.
 func (c *ControlPlane) StartAutoscaler(ctx context.Context, opts AutoscalerOptions) (*Process, error) {
 	if c.autoscaler != nil {
 		return nil, errors.New("start the cluster-autoscaler: it was started before")

@@ -11,8 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// provider is one of Cluster API's managers as its release installs it, from the manifests in its module: in its own
-// namespace, with its own service account and roles, the prefix before its names.
+// provider is one of Cluster API's managers as its release installs it, from the manifests in its
+// module: in its own namespace, with its own service account and roles, the prefix before its
+// names.
 type provider struct {
 	tool      string // in hack/tool
 	folder    string // in the module
@@ -20,7 +21,8 @@ type provider struct {
 	namespace string
 	label     string // its cluster.x-k8s.io/provider
 	aggregate string // the label of ClusterRoles that add to its own, where it has such
-	// contracts are the labels that the release puts on its CRDs: the contract's version and the API versions for it.
+	// contracts are the labels that the release puts on its CRDs: the contract's version and the
+	// API versions for it.
 	contracts map[string]string
 	args      []string
 }
@@ -30,8 +32,9 @@ func coreProvider() provider {
 		tool: "capi-core", folder: "core", prefix: "capi-", namespace: "capi-system", label: "cluster-api",
 		aggregate: "cluster.x-k8s.io/aggregate-to-manager",
 		contracts: map[string]string{"cluster.x-k8s.io/v1beta1": "v1beta1", "cluster.x-k8s.io/v1beta2": "v1beta2"},
-		// A hundred Machines at once, the default, take two cores from the API server's watches: each patch then rests on what was seen
-		// many seconds before, conflicts, and is tried again.
+		// A hundred Machines at once, the default, take two cores from the API server's watches:
+		// each patch then rests on what was seen many seconds before, conflicts, and is tried
+		// again.
 		args: []string{"--feature-gates=ClusterTopology=true,MachinePool=true", "--machine-concurrency=10"},
 	}
 }
@@ -52,12 +55,14 @@ func kubeadmControlPlaneProvider() provider {
 	return p
 }
 
-// StartKubeadmBootstrap adds Cluster API's kubeadm bootstrap provider, and returns once it serves. args come last on its command line.
+// StartKubeadmBootstrap adds Cluster API's kubeadm bootstrap provider, and returns once it serves.
+// args come last on its command line.
 func (m *Management) StartKubeadmBootstrap(ctx context.Context, args ...string) (*Process, error) {
 	return m.startFurther(ctx, kubeadmBootstrapProvider(), args...)
 }
 
-// StartKubeadmControlPlane adds Cluster API's kubeadm control plane provider, and returns once it serves.
+// StartKubeadmControlPlane adds Cluster API's kubeadm control plane provider, and returns once it
+// serves.
 func (m *Management) StartKubeadmControlPlane(ctx context.Context) (*Process, error) {
 	return m.startFurther(ctx, kubeadmControlPlaneProvider())
 }
@@ -108,7 +113,8 @@ func (m *Management) startProvider(ctx context.Context, module string, p provide
 	return m.startManager(ctx, g)
 }
 
-// installKinds applies the CRDs with what the release's kustomization adds to them: labels, and where to convert.
+// installKinds applies the CRDs with what the release's kustomization adds to them: labels, and
+// where to convert.
 func (m *Management) installKinds(ctx context.Context, dir, url string, p provider) error {
 	crds, err := read(dir)
 	if err != nil {
@@ -127,7 +133,8 @@ func (m *Management) installKinds(ctx context.Context, dir, url string, p provid
 	return established(ctx, m.client, crds)
 }
 
-// installRoles applies the service account, the roles and their bindings, named and placed as the release does.
+// installRoles applies the service account, the roles and their bindings, named and placed as the
+// release does.
 func (m *Management) installRoles(ctx context.Context, dir string, p provider) error {
 	objects, err := read(dir)
 	if err != nil {
@@ -153,7 +160,8 @@ func (m *Management) installRoles(ctx context.Context, dir string, p provider) e
 	return apply(ctx, m.client, objects...)
 }
 
-// rebind points a binding at the role and service account by their released names, and to the aggregated role if any.
+// rebind points a binding at the role and service account by their released names, and to the
+// aggregated role if any.
 func (p provider) rebind(o *unstructured.Unstructured) error {
 	role, _, err := unstructured.NestedString(o.Object, "roleRef", "name")
 	if err != nil {

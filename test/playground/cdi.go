@@ -21,8 +21,9 @@ import (
 // cdiNamespace is where CDI is installed.
 const cdiNamespace = "cdi"
 
-// StartCDI installs CDI (Containerized Data Importer) in the control plane, runs its own cdi-controller under its own service account, and
-// returns once it works. hack/kubevirt builds it; what it says goes to progress. There is no cdi-apiserver, and so none of its webhooks, and
+// StartCDI installs CDI (Containerized Data Importer) in the control plane, runs its own
+// cdi-controller under its own service account, and returns once it works. hack/kubevirt builds it;
+// what it says goes to progress. There is no cdi-apiserver, and so none of its webhooks, and
 // nothing that its importer pods run on: who uses it plays that.
 func (c *ControlPlane) StartCDI(ctx context.Context, progress io.Writer) (p *Process, err error) {
 	defer func() {
@@ -57,7 +58,8 @@ func (c *ControlPlane) StartCDI(ctx context.Context, progress io.Writer) (p *Pro
 	return p, p.waitFor(ctx, "CDI works", startDeadline, func(ctx context.Context) error { return configured(ctx, admin) })
 }
 
-// cdiEnvironment is what its operator would give the controller. The images are of pods that nobody really runs.
+// cdiEnvironment is what its operator would give the controller. The images are of pods that nobody
+// really runs.
 func cdiEnvironment() []string {
 	env := []string{"UPLOADPROXY_SERVICE=cdi-uploadproxy", "PULL_POLICY=IfNotPresent", "INSTALLER_PART_OF_LABEL=", "INSTALLER_VERSION_LABEL="}
 	for _, image := range []string{"IMPORTER", "CLONER", "UPLOADSERVER", "OVIRT_POPULATOR"} {
@@ -66,7 +68,8 @@ func cdiEnvironment() []string {
 	return env
 }
 
-// configured tells whether the controller has done something: it writes down what importer pods get.
+// configured tells whether the controller has done something: it writes down what importer pods
+// get.
 func configured(ctx context.Context, admin client.Client) error {
 	config := object("cdi.kubevirt.io/v1beta1", "CDIConfig", "", "config", nil)
 	if err := admin.Get(ctx, client.ObjectKeyFromObject(config), config); err != nil {
@@ -116,8 +119,9 @@ func readDefinitions(manifests string) (crds, others []*unstructured.Unstructure
 	return crds, others, nil
 }
 
-// writeCDIFiles writes the controller's kubeconfig, and the key with which it signs what clones show to each other. The build has the
-// controller look for it in its working folder. What uploads need is left out.
+// writeCDIFiles writes the controller's kubeconfig, and the key with which it signs what clones
+// show to each other. The build has the controller look for it in its working folder. What uploads
+// need is left out.
 func (c *ControlPlane) writeCDIFiles(ctx context.Context) error {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

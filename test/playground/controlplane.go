@@ -29,8 +29,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// startDeadline is many times what a start takes, because the machine may have better things to do. A program that ends
-// before it is ready is seen at once.
+// startDeadline is many times what a start takes, because the machine may have better things to do.
+// A program that ends before it is ready is seen at once.
 const startDeadline = 3 * time.Minute
 
 // ControlPlaneOptions say what a ControlPlane is like. The zero value serves.
@@ -43,21 +43,22 @@ type ControlPlaneOptions struct {
 	Tools Tools
 	// Progress gets what hack/tool says while it builds. By default nothing is shown.
 	Progress io.Writer
-	// Addresses are further ones at which machines reach the API server, through a network of their own, and which its
-	// certificate therefore names. It listens on 127.0.0.1 all the same.
+	// Addresses are further ones at which machines reach the API server, through a network of their
+	// own, and which its certificate therefore names. It listens on 127.0.0.1 all the same.
 	Addresses []net.IP
 	// APIServerArgs and ControllerManagerArgs come last on the command lines, for instance
 	// "--node-monitor-grace-period=10s" for the latter.
 	APIServerArgs, ControllerManagerArgs []string
 	// Controllers are what kube-controller-manager runs; by default DefaultControllers.
 	Controllers []string
-	// NoControllerManager leaves kube-controller-manager out. Nothing then approves, signs, collects or aggregates.
+	// NoControllerManager leaves kube-controller-manager out. Nothing then approves, signs,
+	// collects or aggregates.
 	NoControllerManager bool
 }
 
-// DefaultControllers are what a cluster needs for namespaces, nodes, their certificates and tokens, pods on them,
-// workloads that make pods, and aggregated roles. Not among them is the approval of certificate requests: that is
-// Drover's work. There is no scheduler either: give pods a nodeName.
+// DefaultControllers are what a cluster needs for namespaces, nodes, their certificates and tokens,
+// pods on them, workloads that make pods, and aggregated roles. Not among them is the approval of
+// certificate requests: that is Drover's work. There is no scheduler either: give pods a nodeName.
 func DefaultControllers() []string {
 	return []string{
 		"bootstrap-signer-controller",
@@ -82,10 +83,12 @@ func DefaultControllers() []string {
 // etcdFolder is where etcd's data are in a control plane's folder.
 const etcdFolder = "etcd"
 
-// ControlPlane is a Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager. Users are known by
-// client certificate, service account token or bootstrap token, and authorized by Node and RBAC.
+// ControlPlane is a Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager.
+// Users are known by client certificate, service account token or bootstrap token, and authorized
+// by Node and RBAC.
 type ControlPlane struct {
-	// Name is the cluster's name, Dir the folder with its data and logs, URL the API server's address.
+	// Name is the cluster's name, Dir the folder with its data and logs, URL the API server's
+	// address.
 	Name, Dir, URL string
 
 	opts    ControlPlaneOptions
@@ -96,8 +99,8 @@ type ControlPlane struct {
 	etcd, apiServer, controllerManager, scheduler, autoscaler *Process
 }
 
-// StartControlPlane starts a control plane and returns once it serves. The context bounds the start only: call Stop in
-// the end, also where a test fails.
+// StartControlPlane starts a control plane and returns once it serves. The context bounds the start
+// only: call Stop in the end, also where a test fails.
 func StartControlPlane(ctx context.Context, opts ControlPlaneOptions) (_ *ControlPlane, err error) {
 	c := &ControlPlane{Name: opts.Name, opts: opts}
 	if c.Name == "" {
@@ -160,7 +163,8 @@ func folder(dir string) (path string, own bool, err error) {
 	return dir, false, nil
 }
 
-// issueCertificates makes the cluster's authority, the API server's certificate and the key of service account tokens.
+// issueCertificates makes the cluster's authority, the API server's certificate and the key of
+// service account tokens.
 func (c *ControlPlane) issueCertificates() error {
 	ca, err := newAuthority(c.Name + "-ca")
 	if err != nil {
@@ -194,8 +198,9 @@ func (c *ControlPlane) issueCertificates() error {
 	})
 }
 
-// startEtcd starts etcd on a socket in the control plane's folder: nobody else's program can reach it, and it takes no
-// port. Socket names are relative, because a socket's path may have no more than 107 bytes.
+// startEtcd starts etcd on a socket in the control plane's folder: nobody else's program can reach
+// it, and it takes no port. Socket names are relative, because a socket's path may have no more
+// than 107 bytes.
 func (c *ControlPlane) startEtcd(ctx context.Context) error {
 	p, err := start(command{name: "etcd", path: c.opts.Tools["etcd"], dir: c.Dir, args: []string{
 		"--data-dir=" + etcdFolder, "--unsafe-no-fsync", "--log-level=warn",
@@ -209,7 +214,8 @@ func (c *ControlPlane) startEtcd(ctx context.Context) error {
 	}
 	c.etcd = p
 	socket := filepath.Join(c.Dir, "etcd.sock")
-	// kube-apiserver waits for etcd by itself; here it only matters that etcd got as far as to listen.
+	// kube-apiserver waits for etcd by itself; here it only matters that etcd got as far as to
+	// listen.
 	return p.waitFor(ctx, "etcd listens", startDeadline, func(context.Context) error {
 		_, err := os.Stat(socket)
 		return err
@@ -291,7 +297,8 @@ func (c *ControlPlane) connect() error {
 	return nil
 }
 
-// startControllerManager starts kube-controller-manager and waits until one of its controllers did something.
+// startControllerManager starts kube-controller-manager and waits until one of its controllers did
+// something.
 func (c *ControlPlane) startControllerManager(ctx context.Context) error {
 	args := []string{
 		"--kubeconfig=admin.kubeconfig", "--leader-elect=false", "--secure-port=0",
@@ -324,10 +331,12 @@ func (c *ControlPlane) AdminConfig() *rest.Config { return rest.CopyConfig(c.adm
 // AdminKubeconfig is the path of a kubeconfig file that may do everything.
 func (c *ControlPlane) AdminKubeconfig() string { return filepath.Join(c.Dir, "admin.kubeconfig") }
 
-// CA is the certificate, as PEM, of the authority that signs the API server's, the users' and the kubelets' certificates.
+// CA is the certificate, as PEM, of the authority that signs the API server's, the users' and the
+// kubelets' certificates.
 func (c *ControlPlane) CA() []byte { return append([]byte(nil), c.ca.pem...) }
 
-// Kubeconfig makes a kubeconfig for a user in groups, by client certificate. The group "system:masters" may do all.
+// Kubeconfig makes a kubeconfig for a user in groups, by client certificate. The group
+// "system:masters" may do all.
 func (c *ControlPlane) Kubeconfig(user string, groups ...string) ([]byte, error) {
 	p, err := c.ca.client(user, groups)
 	if err != nil {
@@ -336,7 +345,8 @@ func (c *ControlPlane) Kubeconfig(user string, groups ...string) ([]byte, error)
 	return kubeconfig(c.Name, c.URL, c.ca.pem, user, clientcmdapi.AuthInfo{ClientCertificateData: p.cert, ClientKeyData: p.key})
 }
 
-// ServiceAccountKubeconfig makes a kubeconfig for a service account, which must exist, by a token for a day.
+// ServiceAccountKubeconfig makes a kubeconfig for a service account, which must exist, by a token
+// for a day.
 func (c *ControlPlane) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) ([]byte, error) {
 	client, err := kubernetes.NewForConfig(c.admin)
 	if err != nil {
@@ -356,7 +366,8 @@ func (c *ControlPlane) APIServer() *Process         { return c.apiServer }
 func (c *ControlPlane) Etcd() *Process              { return c.etcd }
 func (c *ControlPlane) ControllerManager() *Process { return c.controllerManager }
 
-// StopAPIServer kills the API server, as an outage does. StartAPIServer brings it back at the same address.
+// StopAPIServer kills the API server, as an outage does. StartAPIServer brings it back at the same
+// address.
 func (c *ControlPlane) StopAPIServer() { c.apiServer.Kill() }
 
 // StartAPIServer starts the API server after StopAPIServer and returns once it is ready.
@@ -377,7 +388,8 @@ func (c *ControlPlane) RestartAPIServer(ctx context.Context) error {
 	return c.StartAPIServer(ctx)
 }
 
-// Backup copies what etcd holds now, as a snapshot of its disk would, and returns the copy's folder.
+// Backup copies what etcd holds now, as a snapshot of its disk would, and returns the copy's
+// folder.
 func (c *ControlPlane) Backup() (string, error) {
 	c.etcd.Signal(syscall.SIGSTOP)
 	defer c.etcd.Signal(syscall.SIGCONT)
@@ -391,7 +403,8 @@ func (c *ControlPlane) Backup() (string, error) {
 	return backup, nil
 }
 
-// restore goes back to a backup. All processes are started anew, as one does after that: what they remember has not happened.
+// restore goes back to a backup. All processes are started anew, as one does after that: what they
+// remember has not happened.
 func (c *ControlPlane) restore(ctx context.Context, backup string) error {
 	for _, p := range []*Process{c.controllerManager, c.apiServer, c.etcd} {
 		p.Kill()
@@ -417,7 +430,8 @@ func (c *ControlPlane) restore(ctx context.Context, backup string) error {
 
 func (c *ControlPlane) etcdData() string { return filepath.Join(c.Dir, etcdFolder) }
 
-// Stop ends all processes and removes the folder, unless it was given. What was stored is lost. It may be called twice.
+// Stop ends all processes and removes the folder, unless it was given. What was stored is lost. It
+// may be called twice.
 func (c *ControlPlane) Stop() error {
 	for _, p := range []*Process{c.autoscaler, c.scheduler, c.controllerManager, c.apiServer, c.etcd} {
 		if p != nil {

@@ -10,8 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Clusterctl keeps, in each management cluster, a list of the providers that it installed there. The playground writes
-// the same list, so that "clusterctl move", "describe" and "upgrade plan" work on what it started.
+// Clusterctl keeps, in each management cluster, a list of the providers that it installed there.
+// The playground writes the same list, so that "clusterctl move", "describe" and "upgrade plan"
+// work on what it started.
 
 // installInventory installs the kind of clusterctl's list.
 func (m *Management) installInventory(ctx context.Context, module string) error {
@@ -25,8 +26,8 @@ func (m *Management) installInventory(ctx context.Context, module string) error 
 	return established(ctx, m.client, crds)
 }
 
-// enroll adds a provider to clusterctl's list. The label says kind and name, as "infrastructure-drover" does; only
-// Cluster API's core has no kind in it.
+// enroll adds a provider to clusterctl's list. The label says kind and name, as
+// "infrastructure-drover" does; only Cluster API's core has no kind in it.
 func (m *Management) enroll(ctx context.Context, label, namespace, version string) error {
 	kind, name := "CoreProvider", label
 	for prefix, k := range map[string]string{

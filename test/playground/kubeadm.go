@@ -10,7 +10,8 @@ import (
 	"path/filepath"
 )
 
-// clusterConfig is a cluster of kubeadm's, as far as its phases want to know, whose kubelets ask for serving certificates.
+// clusterConfig is a cluster of kubeadm's, as far as its phases want to know, whose kubelets ask
+// for serving certificates.
 const clusterConfig = `apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
 nodeRegistration:
@@ -28,7 +29,8 @@ cgroupDriver: systemd
 serverTLSBootstrap: true
 `
 
-// InitKubeadm runs the phases of "kubeadm init" that write into the cluster what a join of this version reads.
+// InitKubeadm runs the phases of "kubeadm init" that write into the cluster what a join of this
+// version reads.
 func (c *ControlPlane) InitKubeadm(ctx context.Context, version string) error {
 	tools, err := FindTools(ctx, os.Stderr, "kubeadm")
 	if err != nil {

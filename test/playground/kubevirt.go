@@ -20,8 +20,9 @@ import (
 // kubeVirtNamespace is where KubeVirt is installed.
 const kubeVirtNamespace = "kubevirt"
 
-// KubeVirt is KubeVirt's own virt-api, with its webhooks, and virt-controller, each under its own service account, in a control
-// plane. There is no virt-handler and no kubelet: who uses it plays them.
+// KubeVirt is KubeVirt's own virt-api, with its webhooks, and virt-controller, each under its own
+// service account, in a control plane. There is no virt-handler and no kubelet: who uses it plays
+// them.
 type KubeVirt struct {
 	// API and Controller are the running processes, to be measured or harmed.
 	API, Controller *Process
@@ -40,8 +41,9 @@ func (k *KubeVirt) Stop() {
 	}
 }
 
-// StartKubeVirt installs KubeVirt in the control plane and returns once its webhooks answer. hack/kubevirt builds it; what it says goes to
-// progress. Where CDI is wanted, start it first: virt-controller ends when CDI comes later, to be started again.
+// StartKubeVirt installs KubeVirt in the control plane and returns once its webhooks answer.
+// hack/kubevirt builds it; what it says goes to progress. Where CDI is wanted, start it first:
+// virt-controller ends when CDI comes later, to be started again.
 func (c *ControlPlane) StartKubeVirt(ctx context.Context, progress io.Writer) (_ *KubeVirt, err error) {
 	k := &KubeVirt{}
 	defer func() {
@@ -95,8 +97,8 @@ func (c *ControlPlane) StartKubeVirt(ctx context.Context, progress io.Writer) (_
 	return k, err
 }
 
-// RestartController starts virt-controller, anew if it runs. It ends by itself when the API server is away for longer than its lease,
-// and there is no kubelet here that would start it again.
+// RestartController starts virt-controller, anew if it runs. It ends by itself when the API server
+// is away for longer than its lease, and there is no kubelet here that would start it again.
 func (k *KubeVirt) RestartController(ctx context.Context, c *ControlPlane) (err error) {
 	if k.Controller != nil {
 		k.Controller.Kill()
@@ -123,8 +125,9 @@ func buildKubeVirt(ctx context.Context, progress io.Writer) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// installKubeVirt applies the manifests, and the KubeVirt object as its operator would leave it. The webhooks come back: their server
-// does not run yet. The API services are left out, because nothing here serves the aggregated API.
+// installKubeVirt applies the manifests, and the KubeVirt object as its operator would leave it.
+// The webhooks come back: their server does not run yet. The API services are left out, because
+// nothing here serves the aggregated API.
 func (c *ControlPlane) installKubeVirt(ctx context.Context, admin client.Client, manifests string) (hooks []*unstructured.Unstructured, err error) {
 	crds, items, err := readDefinitions(manifests)
 	if err != nil {

@@ -25,9 +25,10 @@ type ManagementOptions struct {
 	CoreArgs []string
 }
 
-// Management is a management cluster: a ControlPlane with Cluster API's managers running, and Drover's kinds, roles and
-// webhooks installed. The managers run with the service accounts and roles of their releases; nobody but the tests is
-// an administrator. It can serve as workload cluster at the same time.
+// Management is a management cluster: a ControlPlane with Cluster API's managers running, and
+// Drover's kinds, roles and webhooks installed. The managers run with the service accounts and
+// roles of their releases; nobody but the tests is an administrator. It can serve as workload
+// cluster at the same time.
 type Management struct {
 	*ControlPlane
 
@@ -44,8 +45,8 @@ type Management struct {
 	numbers  map[string]int
 }
 
-// StartManagement starts a management cluster and returns once Cluster API serves. The context bounds the start only:
-// call Stop in the end, also where a test fails.
+// StartManagement starts a management cluster and returns once Cluster API serves. The context
+// bounds the start only: call Stop in the end, also where a test fails.
 func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management, err error) {
 	m := &Management{opts: opts, numbers: map[string]int{}}
 	defer func() {
@@ -81,8 +82,8 @@ func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management
 // Core is Cluster API's core manager, to be measured or harmed.
 func (m *Management) Core() *Process { return m.core }
 
-// Restore goes back to a Backup, which is used up by that. All managers are killed; Cluster API's are started again, and
-// Drover's are the caller's.
+// Restore goes back to a Backup, which is used up by that. All managers are killed; Cluster API's
+// are started again, and Drover's are the caller's.
 func (m *Management) Restore(ctx context.Context, backup string) error {
 	m.killManagers()
 	if err := m.restore(ctx, backup); err != nil {
@@ -122,7 +123,8 @@ func (m *Management) Stop() error {
 	return m.ControlPlane.Stop()
 }
 
-// manager is a program that is built on controller-runtime and takes the flags that Cluster API's managers take.
+// manager is a program that is built on controller-runtime and takes the flags that Cluster API's
+// managers take.
 type manager struct {
 	name, path                string
 	namespace, serviceAccount string
@@ -192,17 +194,20 @@ func (m *Management) startManager(ctx context.Context, g manager) (*Process, err
 type DroverOptions struct {
 	// Binary is the drover program. By default it is built without the race detector.
 	Binary string
-	// Args come last on the command line, after those for the kubeconfig, the ports and the webhooks' certificates.
+	// Args come last on the command line, after those for the kubeconfig, the ports and the
+	// webhooks' certificates.
 	Args []string
 	// Env adds to the environment.
 	Env []string
 }
 
-// StartDrover runs a Drover manager and returns once it is ready. The first call installs Drover's kinds, roles and
-// webhooks; further calls run it again, or further ones beside it: as in a cluster, webhook calls go to one that is
-// ready. It may do what the roles in config/rbac say, and nothing else.
+// StartDrover runs a Drover manager and returns once it is ready. The first call installs Drover's
+// kinds, roles and webhooks; further calls run it again, or further ones beside it: as in a
+// cluster, webhook calls go to one that is ready. It may do what the roles in config/rbac say, and
+// nothing else.
 //
-// Leader election is what Drover's default and Args say: after a Kill, the next leader waits until the lease has run out.
+// Leader election is what Drover's default and Args say: after a Kill, the next leader waits until
+// the lease has run out.
 func (m *Management) StartDrover(ctx context.Context, opts DroverOptions) (*Process, error) {
 	if err := m.InstallDrover(ctx); err != nil {
 		return nil, err
@@ -230,7 +235,8 @@ const (
 	droverLabel     = "infrastructure-drover"
 )
 
-// InstallDrover installs Drover's kinds, roles and webhooks, as config/ has them. StartDrover does it by itself.
+// InstallDrover installs Drover's kinds, roles and webhooks, as config/ has them. StartDrover does
+// it by itself.
 func (m *Management) InstallDrover(ctx context.Context) error {
 	if m.drover != nil {
 		return nil

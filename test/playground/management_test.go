@@ -100,8 +100,8 @@ func TestManagement(t *testing.T) {
 	g.Expect(m.Stop()).To(Succeed(), "a second time")
 }
 
-// droverInstalled installs Drover's part and sees that its webhooks are asked, and that its account may do what its
-// roles say and nothing else.
+// droverInstalled installs Drover's part and sees that its webhooks are asked, and that its account
+// may do what its roles say and nothing else.
 func droverInstalled(t *testing.T, m *Management, admin client.Client) {
 	g := NewWithT(t)
 	g.Expect(m.InstallDrover(t.Context())).To(Succeed())
@@ -143,7 +143,8 @@ func TestTwoAtOnce(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { g.Expect(w.Stop()).To(Succeed()) }()
 
-	// As an adopted control plane: Cluster API reaches the other cluster by a kubeconfig in a Secret.
+	// As an adopted control plane: Cluster API reaches the other cluster by a kubeconfig in a
+	// Secret.
 	admin := adminClient(t, m)
 	raw, err := w.Kubeconfig("adopter", "system:masters")
 	g.Expect(err).NotTo(HaveOccurred())

@@ -122,7 +122,8 @@ func label(o *unstructured.Unstructured, labels map[string]string) {
 	o.SetLabels(all)
 }
 
-// convertAt has a CRD converted between its versions at a webhook outside the cluster, where it has several.
+// convertAt has a CRD converted between its versions at a webhook outside the cluster, where it has
+// several.
 func convertAt(crd *unstructured.Unstructured, url string, ca []byte) error {
 	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
 	if err != nil || len(versions) < 2 {
@@ -137,7 +138,8 @@ func convertAt(crd *unstructured.Unstructured, url string, ca []byte) error {
 	}, "spec", "conversion")
 }
 
-// serveAt rewrites a webhook configuration for a server outside the cluster: an address in the place of a Service.
+// serveAt rewrites a webhook configuration for a server outside the cluster: an address in the
+// place of a Service.
 func serveAt(configuration *unstructured.Unstructured, url string, ca []byte) error {
 	hooks, _, err := unstructured.NestedSlice(configuration.Object, "webhooks")
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// validity of what is issued here: longer than any trial, and begun an hour ago for clocks that differ.
+// validity of what is issued here: longer than any trial, and begun an hour ago for clocks that
+// differ.
 const validity = 7 * 24 * time.Hour
 
 // authority is a certificate authority in memory.
@@ -55,7 +56,8 @@ func newAuthority(name string) (*authority, error) {
 	return &authority{cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
 }
 
-// server issues a certificate for servers on the loopback interface, under further addresses and names where given.
+// server issues a certificate for servers on the loopback interface, under further addresses and
+// names where given.
 func (a *authority) server(name string, addresses []net.IP, names ...string) (pair, error) {
 	t, err := certificate(pkix.Name{CommonName: name})
 	if err != nil {
@@ -117,7 +119,8 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-// write puts the pair into a folder as tls.crt and tls.key, the names that controller-runtime's managers look for.
+// write puts the pair into a folder as tls.crt and tls.key, the names that controller-runtime's
+// managers look for.
 func (p pair) write(dir string) error {
 	return writeFiles(dir, map[string][]byte{"tls.crt": p.cert, "tls.key": p.key})
 }

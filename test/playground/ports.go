@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// Ports lie below what kernels give to outgoing connections (32768 on Linux), so that a port stays free while the
-// program that listens there restarts.
+// Ports lie below what kernels give to outgoing connections (32768 on Linux), so that a port stays
+// free while the program that listens there restarts.
 const firstPort, endPort = 15000, 32000
 
 // listen listens on n different ports from first to before end on 127.0.0.1.
@@ -33,7 +33,8 @@ func closeAll(listeners []net.Listener) {
 	}
 }
 
-// FreePorts returns n different ports that nobody listens on, of 127.0.0.1. Another program may still be faster: onFreePorts tries again then.
+// FreePorts returns n different ports that nobody listens on, of 127.0.0.1. Another program may
+// still be faster: onFreePorts tries again then.
 func FreePorts(n int) (ports []int, err error) {
 	listeners, err := listen(n, firstPort, endPort)
 	if err != nil {
@@ -46,7 +47,8 @@ func FreePorts(n int) (ports []int, err error) {
 	return ports, nil
 }
 
-// onFreePorts calls run with n free ports, and again with others when the process failed because one was taken meanwhile.
+// onFreePorts calls run with n free ports, and again with others when the process failed because
+// one was taken meanwhile.
 func onFreePorts(n int, run func(ports []int) (*Process, error)) (*Process, error) {
 	for try := 1; ; try++ {
 		ports, err := FreePorts(n)

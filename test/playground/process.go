@@ -33,8 +33,9 @@ type Process struct {
 	err  error
 }
 
-// lazyGC has the busiest of the programs that are not ours collect garbage less often, for memory: they share few cores
-// with what is tested. Towards four GiB they collect as usual; with two, a fleet of 3,000 machines had them collect all the time.
+// lazyGC has the busiest of the programs that are not ours collect garbage less often, for memory:
+// they share few cores with what is tested. Towards four GiB they collect as usual; with two, a
+// fleet of 3,000 machines had them collect all the time.
 var lazyGC = []string{"GOGC=400", "GOMEMLIMIT=4GiB"}
 
 // command is what start needs to know of a program.
@@ -46,8 +47,9 @@ type command struct {
 	env  []string // on top of the parent's
 }
 
-// Run runs a further program as a child: in the folder dir, which gets its log, the name with ".log", and with env on top
-// of this process's environment. It ends when this process ends, whatever happens.
+// Run runs a further program as a child: in the folder dir, which gets its log, the name with
+// ".log", and with env on top of this process's environment. It ends when this process ends,
+// whatever happens.
 func Run(name, dir string, env []string, path string, args ...string) (*Process, error) {
 	return start(command{name: name, path: path, dir: dir, env: env, args: args})
 }
@@ -66,8 +68,8 @@ func start(c command) (*Process, error) {
 
 	started := make(chan error)
 	go func() {
-		// The kernel ends a child when the *thread* that made it ends (see childAttributes), so this one is kept for
-		// as long as the child lives.
+		// The kernel ends a child when the *thread* that made it ends (see childAttributes), so
+		// this one is kept for as long as the child lives.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer log.Close()
@@ -90,8 +92,8 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Done is closed once the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait waits until the process has ended and returns how: nil when with exit code 0, else an error that quotes the end
-// of its log.
+// Wait waits until the process has ended and returns how: nil when with exit code 0, else an error
+// that quotes the end of its log.
 func (p *Process) Wait() error {
 	<-p.done
 	if p.err == nil {
@@ -100,14 +102,15 @@ func (p *Process) Wait() error {
 	return fmt.Errorf("%s ended: %w%s", p.Name, p.err, p.quoteLog())
 }
 
-// Kill ends the process and its children at once, as a crash does (SIGKILL), and waits until they are gone.
+// Kill ends the process and its children at once, as a crash does (SIGKILL), and waits until they
+// are gone.
 func (p *Process) Kill() {
 	p.signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// Stop asks the process to end (SIGTERM) and waits for it. When it does not end within grace, it is killed and that is
-// the error. An exit code other than 0 is an error too.
+// Stop asks the process to end (SIGTERM) and waits for it. When it does not end within grace, it is
+// killed and that is the error. An exit code other than 0 is an error too.
 func (p *Process) Stop(grace time.Duration) error {
 	p.signal(syscall.SIGTERM)
 	timer := time.NewTimer(grace)
@@ -121,7 +124,8 @@ func (p *Process) Stop(grace time.Duration) error {
 	}
 }
 
-// Signal sends a signal to the process and its children, for instance SIGSTOP to freeze it and SIGCONT to thaw it.
+// Signal sends a signal to the process and its children, for instance SIGSTOP to freeze it and
+// SIGCONT to thaw it.
 func (p *Process) Signal(s syscall.Signal) { p.signal(s) }
 
 // signal reaches the whole process group. A group that is gone is no error.
@@ -133,7 +137,8 @@ func (p *Process) signal(s syscall.Signal) {
 	}
 }
 
-// waitFor calls probe until it says nil, and fails when the process ends, when ctx does, or after the deadline.
+// waitFor calls probe until it says nil, and fails when the process ends, when ctx does, or after
+// the deadline.
 func (p *Process) waitFor(ctx context.Context, what string, deadline time.Duration, probe func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// childAttributes gives a child a process group of its own, so that Ctrl-C reaches only the parent, which then stops its
-// children in order; and has the kernel kill it when the parent is gone, even by SIGKILL.
+// childAttributes gives a child a process group of its own, so that Ctrl-C reaches only the parent,
+// which then stops its children in order; and has the kernel kill it when the parent is gone, even
+// by SIGKILL.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
@@ -27,8 +28,8 @@ func liveUsage(pid int) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	// The second field is the program's name in parentheses, which may hold blanks; user and system time are fields 14
-	// and 15, in hundredths of a second on every Linux that Go runs on.
+	// The second field is the program's name in parentheses, which may hold blanks; user and system
+	// time are fields 14 and 15, in hundredths of a second on every Linux that Go runs on.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) < 13 {
 		return Usage{}, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))

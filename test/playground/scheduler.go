@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// StartScheduler runs kube-scheduler, so that pods find nodes by themselves. Few tests need that. It returns as soon as
-// the scheduler runs: that it works shows when a pod has a node.
+// StartScheduler runs kube-scheduler, so that pods find nodes by themselves. Few tests need that.
+// It returns as soon as the scheduler runs: that it works shows when a pod has a node.
 func (c *ControlPlane) StartScheduler(ctx context.Context) error {
 	if c.scheduler != nil {
 		return nil

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// service stands where a Service would in a cluster: one address for the webhooks of however many managers run, with an
-// end that connections are cut at while none is ready. It passes bytes on, so TLS is between the API server and the
-// manager.
+// service stands where a Service would in a cluster: one address for the webhooks of however many
+// managers run, with an end that connections are cut at while none is ready. It passes bytes on, so
+// TLS is between the API server and the manager.
 type service struct {
 	listener net.Listener
 

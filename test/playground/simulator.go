@@ -36,8 +36,8 @@ type Simulator struct {
 	dir string // to be removed in the end, or ""
 }
 
-// StartSimulator runs "drover simulate" and returns once it serves. It outlives managers and management clusters, as a
-// cloud does: call Stop in the end.
+// StartSimulator runs "drover simulate" and returns once it serves. It outlives managers and
+// management clusters, as a cloud does: call Stop in the end.
 func StartSimulator(ctx context.Context, opts SimulatorOptions) (_ *Simulator, err error) {
 	if opts.Binary == "" {
 		if opts.Binary, err = Build(ctx, false); err != nil {

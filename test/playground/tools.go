@@ -18,8 +18,8 @@ import (
 // Tools are the paths of programs by the names that hack/tool gives them, for instance "etcd".
 type Tools map[string]string
 
-// FindTools has hack/tool build the named programs, where they are not in its cache, and returns their paths. The
-// progress goes to w (nil: nowhere).
+// FindTools has hack/tool build the named programs, where they are not in its cache, and returns
+// their paths. The progress goes to w (nil: nowhere).
 func FindTools(ctx context.Context, w io.Writer, names ...string) (Tools, error) {
 	root, err := Root(ctx)
 	if err != nil {
@@ -87,9 +87,9 @@ func Root(ctx context.Context) (string, error) {
 	return filepath.Dir(out), nil
 }
 
-// Build builds the drover binary into the module's bin folder and returns its path: bin/drover, or bin/drover-race with
-// the race detector, which it always has where the caller has it: then nothing is compiled twice. Go's build cache makes it quick
-// when nothing changed.
+// Build builds the drover binary into the module's bin folder and returns its path: bin/drover, or
+// bin/drover-race with the race detector, which it always has where the caller has it: then nothing
+// is compiled twice. Go's build cache makes it quick when nothing changed.
 func Build(ctx context.Context, race bool) (string, error) {
 	root, err := Root(ctx)
 	if err != nil {
@@ -100,7 +100,8 @@ func Build(ctx context.Context, race bool) (string, error) {
 		path += "-race"
 		args = []string{"build", "-race", "-o"}
 	}
-	// Tests of several packages build at the same time: without the lock, one would start what another still writes.
+	// Tests of several packages build at the same time: without the lock, one would start what
+	// another still writes.
 	unlock, err := lock(filepath.Join(root, "bin"))
 	if err != nil {
 		return "", err
@@ -128,8 +129,8 @@ func lock(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// FindModule tells where the source of a module lies that the go.mod in a folder of Drover's requires, and its version. It is
-// downloaded where needed.
+// FindModule tells where the source of a module lies that the go.mod in a folder of Drover's
+// requires, and its version. It is downloaded where needed.
 func FindModule(ctx context.Context, folder, path string) (dir, version string, err error) {
 	root, err := Root(ctx)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// TestToolsTwiceAtOnce asks hack/tool for the same program from two sides while its cache is empty: one builds, the
-// other waits, both get it.
+// TestToolsTwiceAtOnce asks hack/tool for the same program from two sides while its cache is empty:
+// one builds, the other waits, both get it.
 func TestToolsTwiceAtOnce(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

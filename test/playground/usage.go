@@ -16,7 +16,8 @@ type Usage struct {
 	PeakMemory int64
 }
 
-// Usage tells what the process has used so far, or did use in all once it has ended. While it runs, only Linux knows.
+// Usage tells what the process has used so far, or did use in all once it has ended. While it runs,
+// only Linux knows.
 func (p *Process) Usage() (Usage, error) {
 	select {
 	case <-p.done:

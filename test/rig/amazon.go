@@ -22,8 +22,8 @@ import (
 // AWSKey is the access key of every tenant on AWS; its secret is the tenant's token.
 const AWSKey = "AKIADROVERTEST000001"
 
-// amazon is a stand-in for EC2 for each tenant, in this process, whose instances are the simulated cloud's bodies: they read their
-// user data, and become Nodes of the cluster that they find there.
+// amazon is a stand-in for EC2 for each tenant, in this process, whose instances are the simulated
+// cloud's bodies: they read their user data, and become Nodes of the cluster that they find there.
 type amazon struct {
 	fleet  *body.Fleet
 	cancel context.CancelFunc

@@ -20,7 +20,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// Dump says for people how a namespace's objects are: what is not as it should be, in the objects' own words.
+// Dump says for people how a namespace's objects are: what is not as it should be, in the objects'
+// own words.
 func (r *Rig) Dump(ctx context.Context, namespace string) string {
 	var b strings.Builder
 	for _, list := range []client.ObjectList{

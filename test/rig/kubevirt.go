@@ -26,8 +26,8 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// kubevirt is a cluster with KubeVirt's own programs, whose VMs are the simulated cloud's bodies. Each tenant has a namespace of its name
-// there, and the rights that the book gives to Drover.
+// kubevirt is a cluster with KubeVirt's own programs, whose VMs are the simulated cloud's bodies.
+// Each tenant has a namespace of its name there, and the rights that the book gives to Drover.
 type kubevirt struct {
 	cluster *virt.Cluster
 	fleet   *body.Fleet
@@ -66,7 +66,8 @@ func (k *kubevirt) open(ctx context.Context, t *Tenant) (o faultproxy.Options, e
 	return faultproxy.Options{Upstream: k.cluster.URL, CA: k.cluster.CA(), Parse: faultproxy.Kubernetes}, err
 }
 
-// dressKubeVirt makes KubeVirt's, in the tenant's namespace, of what is described for the simulated cloud.
+// dressKubeVirt makes KubeVirt's, in the tenant's namespace, of what is described for the simulated
+// cloud.
 func dressKubeVirt(object client.Object, t *Tenant, kubeconfig []byte) {
 	switch o := object.(type) {
 	case *corev1.Secret:
@@ -133,8 +134,8 @@ func tagsOf(m *metav1.ObjectMeta) map[string]string {
 	return tags
 }
 
-// books are the API server's, in the words of the simulated cloud's. A VM's ID is its name, unless it is not the first of that name: then
-// somebody has made it twice.
+// books are the API server's, in the words of the simulated cloud's. A VM's ID is its name, unless
+// it is not the first of that name: then somebody has made it twice.
 func (k *kubevirt) books(ctx context.Context) (simulator.Snapshot, error) {
 	return k.page.get(func() (s simulator.Snapshot, err error) {
 		if err := k.parts(ctx, &s); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 )
 
-// glance is how old a look at what all tenants share may be. Dozens of them wait for something at the same time, and
-// each would ask for all of it.
+// glance is how old a look at what all tenants share may be. Dozens of them wait for something at
+// the same time, and each would ask for all of it.
 const glance = 150 * time.Millisecond
 
 // memo remembers a value for a glance, or for as long as age says.

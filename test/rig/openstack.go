@@ -21,8 +21,8 @@ import (
 	"github.com/drover-io/drover/test/stack"
 )
 
-// openstack is the real one that hack/openstack/start has started, whose servers are the simulated cloud's bodies. All tenants share one
-// project of it, and each has a door of its own.
+// openstack is the real one that hack/openstack/start has started, whose servers are the simulated
+// cloud's bodies. All tenants share one project of it, and each has a door of its own.
 type openstack struct {
 	fleet  *body.Fleet
 	cancel context.CancelFunc
@@ -54,7 +54,8 @@ func (o *openstack) open(_ context.Context, t *Tenant) (faultproxy.Options, erro
 	return faultproxy.Options{Upstream: o.cloud.Door(), Parse: openStackCall}, nil
 }
 
-// openStackCall names a call by its method, service and resource, without any ID: "POST compute/servers".
+// openStackCall names a call by its method, service and resource, without any ID: "POST
+// compute/servers".
 func openStackCall(c *faultproxy.Call, req *http.Request, raw []byte) {
 	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/") // service, version, resource, …
 	c.Verb = req.Method + " " + parts[0]
@@ -71,8 +72,9 @@ func openStackCall(c *faultproxy.Call, req *http.Request, raw []byte) {
 	}
 }
 
-// DressOpenStack makes OpenStack's, behind that door, of what is described for the simulated cloud. The provider IDs of a tenant that is
-// called regional name the region; one that is called plain has its ports made by Nova, and is listed as often as users have it.
+// DressOpenStack makes OpenStack's, behind that door, of what is described for the simulated cloud.
+// The provider IDs of a tenant that is called regional name the region; one that is called plain
+// has its ports made by Nova, and is listed as often as users have it.
 func DressOpenStack(object client.Object, door, project string) {
 	plain := strings.Contains(object.GetNamespace(), "plain")
 	switch o := object.(type) {

@@ -24,20 +24,23 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// adopter is the workload cluster's user that its kubeconfig speaks for: a service account, because its token passes
-// through proxies.
+// adopter is the workload cluster's user that its kubeconfig speaks for: a service account, because
+// its token passes through proxies.
 const adopter = "drover-adopter"
 
 // Rig is the bench. Its clients go past all proxies.
 type Rig struct {
 	Management *playground.Management
 	Workload   *playground.ControlPlane
-	// Cloud is the simulated one, Admin the hand on it; nil and of no use where the tenants' machines are made elsewhere.
+	// Cloud is the simulated one, Admin the hand on it; nil and of no use where the tenants'
+	// machines are made elsewhere.
 	Cloud *playground.Simulator
 	Admin simulator.Admin
-	// Client and Nodes are administrators of the management and the workload cluster. They read live.
+	// Client and Nodes are administrators of the management and the workload cluster. They read
+	// live.
 	Client, Nodes client.Client
-	// View follows Machines, MachineDeployments, Clusters, CloudMachines and CloudInitConfigs of all namespaces.
+	// View follows Machines, MachineDeployments, Clusters, CloudMachines and CloudInitConfigs of
+	// all namespaces.
 	View *scenario.View
 
 	place  place
@@ -65,29 +68,32 @@ type place interface {
 	stop() error
 }
 
-// Start starts everything but managers and tenants, with arguments for the workload cluster's kube-controller-manager. Stop
-// ends it.
+// Start starts everything but managers and tenants, with arguments for the workload cluster's
+// kube-controller-manager. Stop ends it.
 func Start(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &simulated{}, controllerManagerArgs)
 }
 
-// StartOnAWS is Start with a stand-in for EC2 in the place of the simulated cloud: each tenant has an account of its own there.
+// StartOnAWS is Start with a stand-in for EC2 in the place of the simulated cloud: each tenant has
+// an account of its own there.
 func StartOnAWS(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &amazon{}, controllerManagerArgs)
 }
 
-// StartOnVSphere is Start with govmomi's simulator of a vCenter in the place of the simulated cloud. Each tenant has its own.
+// StartOnVSphere is Start with govmomi's simulator of a vCenter in the place of the simulated
+// cloud. Each tenant has its own.
 func StartOnVSphere(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &vsphere{}, controllerManagerArgs)
 }
 
-// StartOnOpenStack is Start with the real OpenStack of hack/openstack, which runs already, in the place of the simulated cloud. The tenants
-// share a project.
+// StartOnOpenStack is Start with the real OpenStack of hack/openstack, which runs already, in the
+// place of the simulated cloud. The tenants share a project.
 func StartOnOpenStack(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &openstack{}, controllerManagerArgs)
 }
 
-// StartOnKubeVirt is Start with a cluster that runs KubeVirt in the place of the simulated cloud. Each tenant has a namespace of its own there.
+// StartOnKubeVirt is Start with a cluster that runs KubeVirt in the place of the simulated cloud.
+// Each tenant has a namespace of its own there.
 func StartOnKubeVirt(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &kubevirt{}, controllerManagerArgs)
 }
@@ -154,8 +160,8 @@ func (r *Rig) startClusters(ctx context.Context, controllerManagerArgs []string)
 // Remember has the cloud show instances that are terminated for so long; 0 is its default.
 func (r *Rig) Remember(ctx context.Context, d time.Duration) error { return r.place.remember(ctx, d) }
 
-// Confirmed is a check that is asked again and again, of many tenants: it looks at the View, which costs nothing, and
-// then, because a copy may be behind, at the API server.
+// Confirmed is a check that is asked again and again, of many tenants: it looks at the View, which
+// costs nothing, and then, because a copy may be behind, at the API server.
 func (r *Rig) Confirmed(check func(client.Reader) scenario.Check) scenario.Check {
 	return scenario.All(check(r.View), check(r.Client))
 }
@@ -189,7 +195,8 @@ func (r *Rig) Stop() error {
 	return errors.Join(append(errs, r.place.stop(), os.RemoveAll(r.dir))...)
 }
 
-// Seat is where a Drover manager runs, time after time: it reaches the management cluster through a proxy of its own.
+// Seat is where a Drover manager runs, time after time: it reaches the management cluster through a
+// proxy of its own.
 type Seat struct {
 	// API is the proxy between the manager and the management cluster's API server.
 	API *faultproxy.Proxy

@@ -58,7 +58,8 @@ func (h *House) StartManager(ctx context.Context) error {
 	return h.Seat.Start(ctx, "--leader-elect=false", "--cloud-call-timeout="+cmp.Or(h.CallTimeout, 10*time.Second).String())
 }
 
-// Stage is a test's cluster, which is adopted, in a namespace of its own, with an account of its own.
+// Stage is a test's cluster, which is adopted, in a namespace of its own, with an account of its
+// own.
 type Stage struct {
 	*testing.T
 	*Tenant
@@ -130,15 +131,16 @@ func (s *Stage) Books() simulator.Snapshot {
 	return books
 }
 
-// Empty waits until nothing is left of any machine, in the cloud or in either cluster; and none was ever made twice.
+// Empty waits until nothing is left of any machine, in the cloud or in either cluster; and none was
+// ever made twice.
 func (s *Stage) Empty() {
 	s.Helper()
 	s.Until("nothing is left", func(ctx context.Context) (string, error) { return s.Left(ctx, Except{}) })
 	s.Do(s.Twice(s.Books()))
 }
 
-// Nodes checks that there are so many Nodes, all Ready, each by the provider ID of an instance that lives, which has this prefix and
-// ends with the instance's ID; and that no other instance lives.
+// Nodes checks that there are so many Nodes, all Ready, each by the provider ID of an instance that
+// lives, which has this prefix and ends with the instance's ID; and that no other instance lives.
 func (s *Stage) Nodes(n int, prefix string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		list := &corev1.NodeList{}

@@ -32,20 +32,24 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// Tenant is a namespace with a Cluster in it that adopts the rig's workload cluster, and an account of its own in the
-// rig's cloud. Its name is unique on the rig, and so are the names of its Machines.
+// Tenant is a namespace with a Cluster in it that adopts the rig's workload cluster, and an account
+// of its own in the rig's cloud. Its name is unique on the rig, and so are the names of its
+// Machines.
 type Tenant struct {
 	scenario.Adopted
-	// API is the proxy to the workload cluster, for whoever uses the Cluster's kubeconfig: Drover and Cluster API. The
-	// machines reach the API server past it. Cloud is the proxy to the account.
+	// API is the proxy to the workload cluster, for whoever uses the Cluster's kubeconfig: Drover
+	// and Cluster API. The machines reach the API server past it. Cloud is the proxy to the
+	// account.
 	API, Cloud *faultproxy.Proxy
-	// AWS is the tenant's own stand-in for EC2, behind Cloud; nil where its account is the simulated cloud's.
+	// AWS is the tenant's own stand-in for EC2, behind Cloud; nil where its account is the
+	// simulated cloud's.
 	AWS *ec2stub.Cloud
 	// VCenter is the tenant's own, behind Cloud; nil where the account is another cloud's.
 	VCenter *vcenter.VCenter
 	// OpenStack is what all tenants share, behind Cloud; nil where the account is another cloud's.
 	OpenStack *stack.Cloud
-	// KubeVirt is the cluster in which the tenant has a namespace of its name; nil where the account is another cloud's.
+	// KubeVirt is the cluster in which the tenant has a namespace of its name; nil where the
+	// account is another cloud's.
 	KubeVirt *virt.Cluster
 
 	rig *Rig
@@ -89,7 +93,8 @@ func (t *Tenant) Close() {
 	}
 }
 
-// hurry gives an account that says no limits such as do not make a test of hundreds of machines last, as a cloud's own would.
+// hurry gives an account that says no limits such as do not make a test of hundreds of machines
+// last, as a cloud's own would.
 func hurry(o *infrav1.CloudAccount) {
 	if o.Spec.RateLimits == nil {
 		fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
@@ -120,8 +125,8 @@ func (t *Tenant) Objects() ([]client.Object, error) {
 	return objects, nil
 }
 
-// NewPool is a pool of the tenant's. Each of its machines has a data disk, which outlives the VM unless it is deleted
-// on its own.
+// NewPool is a pool of the tenant's. Each of its machines has a data disk, which outlives the VM
+// unless it is deleted on its own.
 func (t *Tenant) NewPool(suffix string, replicas int32) scenario.Pool {
 	return scenario.Pool{
 		Cluster: t.Adopted, Name: t.Name + "-" + suffix, Replicas: replicas,
@@ -130,7 +135,8 @@ func (t *Tenant) NewPool(suffix string, replicas int32) scenario.Pool {
 	}
 }
 
-// Rule is asked about all calls of Drover's that concern this tenant, whatever the way; nil lets them pass.
+// Rule is asked about all calls of Drover's that concern this tenant, whatever the way; nil lets
+// them pass.
 func (t *Tenant) Rule(rule faultproxy.Rule) {
 	t.Cloud.SetRule(rule)
 	if rule == nil {
@@ -168,8 +174,8 @@ func (t *Tenant) Live(s simulator.Snapshot) (all []simulator.SnapshotResource) {
 	return all
 }
 
-// Twice finds machines for which more than one VM was ever made, by the cloud's own books: "" when there is none.
-// (Instances stay in the books for ten minutes after their end.)
+// Twice finds machines for which more than one VM was ever made, by the cloud's own books: "" when
+// there is none. (Instances stay in the books for ten minutes after their end.)
 func (t *Tenant) Twice(s simulator.Snapshot) error {
 	made := map[string][]string{}
 	for _, i := range t.Instances(s) {
@@ -232,8 +238,8 @@ func (t *Tenant) Left(ctx context.Context, except Except) (string, error) {
 	return "", nil
 }
 
-// nothing is a workload cluster with nothing in it: what lies in the real one is all tenants', and only the tenant's
-// own counts.
+// nothing is a workload cluster with nothing in it: what lies in the real one is all tenants', and
+// only the tenant's own counts.
 type nothing struct{ client.Reader }
 
 func (nothing) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }

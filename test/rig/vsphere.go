@@ -29,7 +29,8 @@ import (
 // VSphereUser is whom the tenants' accounts log in as. The password is the tenant's token.
 const VSphereUser = "drover@vsphere.local"
 
-// vsphere is a vCenter for each tenant, in this process, whose VMs are the simulated cloud's bodies.
+// vsphere is a vCenter for each tenant, in this process, whose VMs are the simulated cloud's
+// bodies.
 type vsphere struct {
 	fleet  *body.Fleet
 	cancel context.CancelFunc
@@ -65,7 +66,8 @@ func soapCall(c *faultproxy.Call, _ *http.Request, body []byte) {
 	}
 }
 
-// VMPower makes VMs of a vCenter bodies of the fleet, which start so long after they are switched on.
+// VMPower makes VMs of a vCenter bodies of the fleet, which start so long after they are switched
+// on.
 func VMPower(fleet *body.Fleet, boot time.Duration) func(vcenter.VM) (off func()) {
 	return func(vm vcenter.VM) (off func()) {
 		b := fleet.New(body.Machine{
@@ -90,7 +92,8 @@ func VMPower(fleet *body.Fleet, boot time.Duration) func(vcenter.VM) (off func()
 	}
 }
 
-// unpack is what cloud-init and Ignition do to a variable; a body without user data does nothing, and that is seen.
+// unpack is what cloud-init and Ignition do to a variable; a body without user data does nothing,
+// and that is seen.
 func unpack(text string) []byte {
 	packed, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
@@ -107,7 +110,8 @@ func unpack(text string) []byte {
 	return data
 }
 
-// DressVSphere makes vSphere's of what is described for the simulated cloud. The vCenter is at the URL.
+// DressVSphere makes vSphere's of what is described for the simulated cloud. The vCenter is at the
+// URL.
 func DressVSphere(o client.Object, endpoint string, ca []byte, password string) {
 	switch o := o.(type) {
 	case *corev1.Secret:

@@ -12,8 +12,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// Adopted is a cluster that exists already and is to get machines of the simulated cloud. All its objects lie in one
-// namespace; those that need no name of their own have its name.
+// Adopted is a cluster that exists already and is to get machines of the simulated cloud. All its
+// objects lie in one namespace; those that need no name of their own have its name.
 type Adopted struct {
 	// Namespace of all objects, and the Cluster's name.
 	Namespace, Name string
@@ -27,8 +27,8 @@ type Adopted struct {
 	RateLimits *infrav1.RateLimits
 	// OrphanPolicy of the CloudAccount. "" leaves the default, Report.
 	OrphanPolicy infrav1.OrphanPolicy
-	// Dress changes each object of the cluster and its pools before it is created: it puts another cloud's fields in the place of the
-	// simulated one's. nil leaves them.
+	// Dress changes each object of the cluster and its pools before it is created: it puts another
+	// cloud's fields in the place of the simulated one's. nil leaves them.
 	Dress func(client.Object)
 }
 
@@ -49,8 +49,8 @@ func (a Adopted) meta(name string) metav1.ObjectMeta {
 func (a Adopted) kubeconfigSecret() string  { return a.Name + "-adopted" }
 func (a Adopted) credentialsSecret() string { return a.Name + "-credentials" }
 
-// Objects are the cluster's, in an order in which they can be created: the namespace, both Secrets, and everything but
-// worker pools.
+// Objects are the cluster's, in an order in which they can be created: the namespace, both Secrets,
+// and everything but worker pools.
 func (a Adopted) Objects() []client.Object {
 	return a.dress(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.Namespace}},

@@ -22,7 +22,8 @@ import (
 // Check says what is missing, in a sentence; "" when nothing is. View.Until waits by one.
 type Check = func(context.Context) (missing string, err error)
 
-// Available checks that machines can be made for the cluster: its infrastructure is there and its API server answers.
+// Available checks that machines can be made for the cluster: its infrastructure is there and its
+// API server answers.
 func (a Adopted) Available(r client.Reader) Check {
 	return func(ctx context.Context) (string, error) {
 		cluster := &clusterv1.Cluster{}
@@ -57,8 +58,9 @@ func (p Pool) Ready(r client.Reader, n int32) Check {
 	}
 }
 
-// Current checks that all of the pool's machines are made from the template that is asked for. Just after a change of it
-// Ready is no proof: Cluster API still counts the machines from the last one as up to date.
+// Current checks that all of the pool's machines are made from the template that is asked for. Just
+// after a change of it Ready is no proof: Cluster API still counts the machines from the last one
+// as up to date.
 func (p Pool) Current(r client.Reader) Check {
 	return func(ctx context.Context) (string, error) {
 		md := &clusterv1.MachineDeployment{}
@@ -90,8 +92,8 @@ func Empty(r client.Reader, list client.ObjectList, namespace string) Check {
 	}
 }
 
-// Wait looks again and again until a check is true, for as long as patience, and returns how long that took; else an error that says
-// what was missing in the end.
+// Wait looks again and again until a check is true, for as long as patience, and returns how long
+// that took; else an error that says what was missing in the end.
 func Wait(ctx context.Context, patience time.Duration, check Check) (took time.Duration, err error) {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -23,8 +23,9 @@ type Pool struct {
 	Name string
 	// Replicas at first.
 	Replicas int32
-	// Version of Kubernetes that the Machines name; by default the one in the simulated image. Cluster API counts
-	// machines whose kubelet is of another version, or that name none, as out of date.
+	// Version of Kubernetes that the Machines name; by default the one in the simulated image.
+	// Cluster API counts machines whose kubelet is of another version, or that name none, as out of
+	// date.
 	Version string
 	// MaxSurge of a rolling update; 0 leaves the default, 1.
 	MaxSurge int
@@ -95,7 +96,8 @@ func (p Pool) Deployment() *clusterv1.MachineDeployment {
 
 func (p Pool) labels() map[string]string { return map[string]string{"pool": p.Name} }
 
-// HealthCheck replaces the pool's machines whose Node is gone, or not ready for the given number of seconds.
+// HealthCheck replaces the pool's machines whose Node is gone, or not ready for the given number of
+// seconds.
 func (p Pool) HealthCheck(seconds int32) *clusterv1.MachineHealthCheck {
 	notReady := func(status corev1.ConditionStatus) clusterv1.UnhealthyNodeCondition {
 		return clusterv1.UnhealthyNodeCondition{Type: corev1.NodeReady, Status: status, TimeoutSeconds: ptr.To(seconds)}

@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Rights let a user of the workload cluster adopt it, and no more: what docs/adopt-a-cluster.md says that the kubeconfig
-// must allow, which is what Drover and Cluster API do there.
+// Rights let a user of the workload cluster adopt it, and no more: what docs/adopt-a-cluster.md
+// says that the kubeconfig must allow, which is what Drover and Cluster API do there.
 func Rights(user string) []client.Object {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover-adopter"}, Rules: []rbacv1.PolicyRule{
 		allow("", []string{"nodes"}, "get", "list", "watch", "patch", "update", "delete"),

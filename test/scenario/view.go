@@ -14,11 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// settle is how long changes are collected before a condition is looked at again: short for a person, long enough that
-// a fleet's thousands of changes do not each cost a look at all of it.
+// settle is how long changes are collected before a condition is looked at again: short for a
+// person, long enough that a fleet's thousands of changes do not each cost a look at all of it.
 const settle = 20 * time.Millisecond
 
-// View is a copy of the objects of some kinds that follows the cluster by watches. Read from it as from a client.
+// View is a copy of the objects of some kinds that follows the cluster by watches. Read from it as
+// from a client.
 type View struct {
 	client.Reader
 
@@ -75,8 +76,8 @@ func (v *View) Changed() <-chan struct{} {
 	return v.changed
 }
 
-// Until waits until check says "". What else it says is a sentence about what is missing, which becomes part of the
-// error when ctx ends. It is called again when something has changed.
+// Until waits until check says "". What else it says is a sentence about what is missing, which
+// becomes part of the error when ctx ends. It is called again when something has changed.
 func (v *View) Until(ctx context.Context, what string, check func(context.Context) (missing string, err error)) error {
 	for {
 		changed := v.Changed()

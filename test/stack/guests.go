@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// metadataService is Nova's; its guests come to it through Neutron's agent, which shares a secret with it ("inside" in hack/openstack).
+	// metadataService is Nova's; its guests come to it through Neutron's agent, which shares a
+	// secret with it ("inside" in hack/openstack).
 	metadataService = "http://127.0.0.1:25011/openstack/latest/"
 	metadataSecret  = "metadata"
 	// lookEvery is how often there is a look for servers to be switched on, and off.
@@ -30,8 +31,8 @@ type Guest struct {
 	UserData               []byte
 }
 
-// Power has each server of Drover's that Nova calls ACTIVE switched on, once it has read its metadata, and off when it is that no longer.
-// It goes on until ctx has ended.
+// Power has each server of Drover's that Nova calls ACTIVE switched on, once it has read its
+// metadata, and off when it is that no longer. It goes on until ctx has ended.
 func (c *Cloud) Power(ctx context.Context, on func(Guest) (off func())) {
 	c.looking.Go(func() {
 		ticker := time.NewTicker(lookEvery)
@@ -63,7 +64,8 @@ func (c *Cloud) switchOff(now map[string]server, running map[string]func()) {
 	}
 }
 
-// switchOn boots all that are new at once: each has to be asked about. One that can't be now is tried again.
+// switchOn boots all that are new at once: each has to be asked about. One that can't be now is
+// tried again.
 func (c *Cloud) switchOn(ctx context.Context, now map[string]server, running map[string]func(), on func(Guest) (off func())) {
 	var fresh []server
 	for id, s := range now {

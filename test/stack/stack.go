@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stack is the real OpenStack that hack/openstack/start has started, as tests of whole machines need it: a door through which all
-// calls of an account go, books of what is there, and a life for its servers, whose hypervisor boots nothing. It starts no service.
+// Package stack is the real OpenStack that hack/openstack/start has started, as tests of whole
+// machines need it: a door through which all calls of an account go, books of what is there, and a
+// life for its servers, whose hypervisor boots nothing. It starts no service.
 package stack
 
 import (
@@ -92,7 +93,8 @@ func (c *Cloud) Leave() {
 // Door is the address of one server for all services: Keystone is its folder /identity.
 func (c *Cloud) Door() string { return c.door.URL }
 
-// newDoor makes a proxy that leads to all services, also by what Keystone's catalogue says of it: that names the host that was asked.
+// newDoor makes a proxy that leads to all services, also by what Keystone's catalogue says of it:
+// that names the host that was asked.
 func newDoor() *httptest.Server {
 	return httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -164,10 +166,12 @@ type sight struct {
 	ports   []port
 }
 
-// restTimes is how long the services are left alone after a look, in times of how long it took: else they would work for little else.
+// restTimes is how long the services are left alone after a look, in times of how long it took:
+// else they would work for little else.
 const restTimes = 2
 
-// look lists servers and ports, and keeps the servers in mind. Who asks soon after another sees what that one saw.
+// look lists servers and ports, and keeps the servers in mind. Who asks soon after another sees
+// what that one saw.
 func (c *Cloud) look(ctx context.Context) (sight, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

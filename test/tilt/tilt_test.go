@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tilt has the real Tilt run the Tiltfiles that know of Drover, ours and Cluster API's, and looks at what it would build and
-// apply. Tilt changes nothing: it needs neither Docker nor a cluster for that. There is nothing here but tests.
+// Package tilt has the real Tilt run the Tiltfiles that know of Drover, ours and Cluster API's, and
+// looks at what it would build and apply. Tilt changes nothing: it needs neither Docker nor a
+// cluster for that. There is nothing here but tests.
 package tilt
 
 import (
@@ -42,7 +43,8 @@ type resource struct {
 // resources are what comes of a Tiltfile, by their names.
 type resources map[string]resource
 
-// TestOurs: the images are made of what is built, they are those of the Deployments, and the manager knows where the cloud is.
+// TestOurs: the images are made of what is built, they are those of the Deployments, and the
+// manager knows where the cloud is.
 func TestOurs(t *testing.T) {
 	all := evaluate(t, filepath.Join(root(t), "Tiltfile"), "")
 	reloadRules(t, all.get(t, "build manager").DeployTarget.Deps)
@@ -69,8 +71,8 @@ func TestOurs(t *testing.T) {
 	}
 }
 
-// TestClusterAPIs: the Tiltfile of the Cluster API that Drover requires reads tilt-provider.json, with the settings that CONTRIBUTING.md
-// names.
+// TestClusterAPIs: the Tiltfile of the Cluster API that Drover requires reads tilt-provider.json,
+// with the settings that CONTRIBUTING.md names.
 func TestClusterAPIs(t *testing.T) {
 	all := evaluate(t, clusterAPI(t), stand(t, map[string]string{"docker": "echo Docker Engine", "kubectl": "exit 1"}))
 	built := all.get(t, "drover_binary").DeployTarget
@@ -93,8 +95,8 @@ func TestClusterAPIs(t *testing.T) {
 	}
 }
 
-// clusterAPI lays Cluster API's Tiltfile out beside what its tilt-prepare would have made, and returns one that includes it. What Tilt
-// would fetch for its buttons is empty.
+// clusterAPI lays Cluster API's Tiltfile out beside what its tilt-prepare would have made, and
+// returns one that includes it. What Tilt would fetch for its buttons is empty.
 func clusterAPI(t *testing.T) string {
 	t.Helper()
 	source := strings.TrimSpace(string(run(t, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api")))
@@ -181,7 +183,8 @@ func (r resource) decode(t *testing.T, kind string, into any) {
 	t.Fatalf("%s: no %s is applied", r.Name, kind)
 }
 
-// reloadRules: the manager is built anew when any file changes that it is made of, and when nothing else does that is ours.
+// reloadRules: the manager is built anew when any file changes that it is made of, and when nothing
+// else does that is ours.
 func reloadRules(t *testing.T, deps []string) {
 	t.Helper()
 	const each = `{{if .Module}}{{if .Module.Main}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{range .EmbedFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}`

@@ -23,7 +23,8 @@ import (
 type Fault struct {
 	// Operation that it befalls; "": each one. Example: "CloneVM_Task".
 	Operation string
-	// Skip lets the first calls pass, and Count is how many it befalls then. Count 0: all, until it is undone.
+	// Skip lets the first calls pass, and Count is how many it befalls then. Count 0: all, until it
+	// is undone.
 	Skip, Count int
 
 	// Method is the fault that vCenter answers with; nil leaves the call's own answer.
@@ -34,9 +35,11 @@ type Fault struct {
 	After bool
 	// Delay comes before the effect, or with After before the answer.
 	Delay time.Duration
-	// Late leaves the client without an answer at once, and lets the call take its effect after Delay.
+	// Late leaves the client without an answer at once, and lets the call take its effect after
+	// Delay.
 	Late bool
-	// Birth is what becomes of a VM that is switched on for the first time. Such a fault befalls no call.
+	// Birth is what becomes of a VM that is switched on for the first time. Such a fault befalls no
+	// call.
 	Birth Birth
 }
 
@@ -139,7 +142,8 @@ func Operation(body []byte) string {
 	return ""
 }
 
-// operationOf reads a call's operation, and leaves the call as it was. Of one that is not SOAP, it is the method and the path.
+// operationOf reads a call's operation, and leaves the call as it was. Of one that is not SOAP, it
+// is the method and the path.
 func operationOf(req *http.Request) (operation string, err error) {
 	if req.Body != nil {
 		var raw []byte

@@ -13,11 +13,13 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// Permissions stands in front of a simulator, which has no privileges, and filters its answers as vCenter does by what the
-// account's user may see: what is hidden is in no view, no answer of the PropertyCollector, no search, and leaves the
-// streams that showed it; a question for privileges says so, and faults for what does not exist. It works on the wire.
+// Permissions stands in front of a simulator, which has no privileges, and filters its answers as
+// vCenter does by what the account's user may see: what is hidden is in no view, no answer of the
+// PropertyCollector, no search, and leaves the streams that showed it; a question for privileges
+// says so, and faults for what does not exist. It works on the wire.
 type Permissions struct {
-	// Hidden tells whether the user may not see an object; nil: all are seen. Exists tells whether there is such an object.
+	// Hidden tells whether the user may not see an object; nil: all are seen. Exists tells whether
+	// there is such an object.
 	Hidden, Exists func(types.ManagedObjectReference) bool
 
 	mu sync.Mutex
@@ -99,7 +101,8 @@ func (p *Permissions) filter(operation string, asked, answer []byte) []byte {
 	return answer
 }
 
-// updates takes the news of hidden objects out, and says of those that were shown before that they have left.
+// updates takes the news of hidden objects out, and says of those that were shown before that they
+// have left.
 func (p *Permissions) updates(collector string, asked, answer []byte) []byte {
 	shown := p.shown[collector]
 	if shown == nil {

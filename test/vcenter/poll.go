@@ -14,14 +14,16 @@ import (
 const (
 	// pollEvery is how often the simulator is asked for what a call waits for.
 	pollEvery = 50 * time.Millisecond
-	// pollShare is how much longer than it took to be asked it is left alone: it copies every VM each time.
+	// pollShare is how much longer than it took to be asked it is left alone: it copies every VM
+	// each time.
 	pollShare = 5
 )
 
 var maxWait = regexp.MustCompile(`(<maxWaitSeconds[^>]*>)([0-9]+)(</maxWaitSeconds>)`)
 
-// Poll has a call that waits for news sent again and again as one that does not wait, until there are some or its time is over: a simulator that
-// is asked one call at a time would be held by it. Other calls are sent as they are.
+// Poll has a call that waits for news sent again and again as one that does not wait, until there
+// are some or its time is over: a simulator that is asked one call at a time would be held by it.
+// Other calls are sent as they are.
 func Poll(req *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
 	if req.Body == nil {
 		return send(req)

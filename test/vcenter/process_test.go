@@ -27,7 +27,8 @@ import (
 const (
 	username = "user@vsphere.local"
 	password = "marked-password"
-	// asProcess in the environment makes this test's program a vCenter, until its standard input ends.
+	// asProcess in the environment makes this test's program a vCenter, until its standard input
+	// ends.
 	asProcess = "DROVER_TEST_VCENTER"
 )
 
@@ -93,8 +94,8 @@ func startProcess(t *testing.T) (p place) {
 	return p
 }
 
-// TestConformanceOfAProcess runs the suite against a vCenter that is a process of its own, over TLS, whose certificate is verified by the
-// account's own authority, as it is by a manager.
+// TestConformanceOfAProcess runs the suite against a vCenter that is a process of its own, over
+// TLS, whose certificate is verified by the account's own authority, as it is by a manager.
 func TestConformanceOfAProcess(t *testing.T) {
 	at := startProcess(t)
 	u, err := url.Parse(at.URL)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vcenter is govmomi's simulator of a vCenter Server behind a door that lets one call in at a time, until its tasks have
-// ended: vcsim's tasks race with each other and with reads. Its VMs can be given bodies, and are remembered after their end. It
-// serves tests alone.
+// Package vcenter is govmomi's simulator of a vCenter Server behind a door that lets one call in at
+// a time, until its tasks have ended: vcsim's tasks race with each other and with reads. Its VMs
+// can be given bodies, and are remembered after their end. It serves tests alone.
 package vcenter
 
 import (
@@ -25,7 +25,8 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// What there is in it: a template, a resource pool and a datastore, by their paths in the datacenter.
+// What there is in it: a template, a resource pool and a datastore, by their paths in the
+// datacenter.
 const (
 	Datacenter   = "DC0"
 	Template     = "DC0_C0_RP1_VM0"
@@ -36,8 +37,8 @@ const (
 // Options of one.
 type Options struct {
 	Username, Password string
-	// Power is called when a VM with options of Drover's is switched on, and what it returns when the VM is switched off or destroyed.
-	// nil: VMs have no bodies.
+	// Power is called when a VM with options of Drover's is switched on, and what it returns when
+	// the VM is switched off or destroyed. nil: VMs have no bodies.
 	Power func(VM) (off func())
 	// Subnet is the second number of the VMs' addresses, 10.<subnet>.x.y.
 	Subnet int
@@ -233,7 +234,8 @@ func (v *VCenter) machines() (all []*simulator.VirtualMachine) {
 	return all
 }
 
-// settle waits for all tasks, also those that tasks begin, and gives bodies to VMs and takes them away.
+// settle waits for all tasks, also those that tasks begin, and gives bodies to VMs and takes them
+// away.
 func (v *VCenter) settle() {
 	ctx := v.model.Service.Context
 	manager := ctx.Map.Get(*v.model.ServiceContent.TaskManager)

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package virt is a cluster that runs VMs: a control plane with KubeVirt's own virt-api, webhooks and virt-controller and CDI's own
-// cdi-controller in it, and one node with its storage, which are played. It serves tests alone, and knows of Drover but what the book
-// says to its users: which rights it needs.
+// Package virt is a cluster that runs VMs: a control plane with KubeVirt's own virt-api, webhooks
+// and virt-controller and CDI's own cdi-controller in it, and one node with its storage, which are
+// played. It serves tests alone, and knows of Drover but what the book says to its users: which
+// rights it needs.
 package virt
 
 import (
@@ -29,7 +30,8 @@ import (
 	"github.com/drover-io/drover/test/playground"
 )
 
-// User is the name of Drover's service account in the namespace of a tenant, and of its Role and RoleBinding.
+// User is the name of Drover's service account in the namespace of a tenant, and of its Role and
+// RoleBinding.
 const User = "drover"
 
 // Cluster is the control plane, and a hand behind everybody's back.
@@ -101,7 +103,8 @@ func (c *Cluster) Stop() error {
 	return c.ControlPlane.Stop()
 }
 
-// NewTenant makes a namespace with Drover's user in it, who has no more rights than the book asks for.
+// NewTenant makes a namespace with Drover's user in it, who has no more rights than the book asks
+// for.
 func (c *Cluster) NewTenant(ctx context.Context, namespace string) error {
 	role, err := bookRole(ctx)
 	if err != nil {

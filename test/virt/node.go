@@ -24,14 +24,16 @@ import (
 // NodeName is the only node's.
 const NodeName = "node-1"
 
-// NoRoom is the node label of which no node has the value: a pod that wants it is told what a scheduler would say.
+// NoRoom is the node label of which no node has the value: a pod that wants it is told what a
+// scheduler would say.
 const NoRoom = "no-room"
 
 // SchedulerSays is what such a pod is told.
 const SchedulerSays = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
 
-// Node plays what an API server alone has not: scheduler, kubelet and virt-handler of one node with endless room, CDI's importers, which fill
-// every volume at once, and the storage that volumes are on. It does no more than to write what the real ones would write.
+// Node plays what an API server alone has not: scheduler, kubelet and virt-handler of one node with
+// endless room, CDI's importers, which fill every volume at once, and the storage that volumes are
+// on. It does no more than to write what the real ones would write.
 type Node struct {
 	// Handler is virt-handler's service account.
 	Handler client.Client
@@ -112,8 +114,8 @@ func (n *Node) stop() {
 	n.loops.Wait()
 }
 
-// follow calls do for each object, at its coming and at each change, and again where that failed. A watch that
-// breaks is begun anew, with all that there is.
+// follow calls do for each object, at its coming and at each change, and again where that failed. A
+// watch that breaks is begun anew, with all that there is.
 func follow[T client.Object](ctx context.Context, n *Node, list client.ObjectList, do func(context.Context, T) error) {
 	n.loops.Go(func() {
 		for ctx.Err() == nil {
@@ -151,7 +153,8 @@ func pause(ctx context.Context) {
 	}
 }
 
-// pod is bound once its volumes are there, and runs; an importer's runs to its end; one that is to go is gone.
+// pod is bound once its volumes are there, and runs; an importer's runs to its end; one that is to
+// go is gone.
 func (n *Node) pod(ctx context.Context, p *corev1.Pod) error {
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -178,7 +181,8 @@ func (n *Node) pod(ctx context.Context, p *corev1.Pod) error {
 	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, p, client.MergeFrom(before)))
 }
 
-// schedule binds a pod to the node. One that waits for a claim is looked at again when that is bound.
+// schedule binds a pod to the node. One that waits for a claim is looked at again when that is
+// bound.
 func (n *Node) schedule(ctx context.Context, p *corev1.Pod) error {
 	for _, v := range p.Spec.Volumes {
 		if v.PersistentVolumeClaim == nil {

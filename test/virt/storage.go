@@ -22,8 +22,8 @@ const (
 	FastStorage     = "fast"
 )
 
-// provisioner is the name of a CSI driver of which CDI knows what its volumes can be. That it is one of CSI has CDI fill a claim of its own
-// first, and hand the volume over when it is full.
+// provisioner is the name of a CSI driver of which CDI knows what its volumes can be. That it is
+// one of CSI has CDI fill a claim of its own first, and hand the volume over when it is full.
 const provisioner = "kubevirt.io.hostpath-provisioner"
 
 // Of the pods that CDI makes, those have the label that are to fill volumes.
@@ -59,7 +59,8 @@ func storageClass(name string, annotations map[string]string) *storagev1.Storage
 	}
 }
 
-// claim gets a volume, unless somebody is to fill one for it, and is bound by Kubernetes' own controller. Then its pods have their turn.
+// claim gets a volume, unless somebody is to fill one for it, and is bound by Kubernetes' own
+// controller. Then its pods have their turn.
 func (n *Node) claim(ctx context.Context, c *corev1.PersistentVolumeClaim) error {
 	switch {
 	case c.DeletionTimestamp != nil:
@@ -107,7 +108,8 @@ func (n *Node) volume(ctx context.Context, v *corev1.PersistentVolume) error {
 	return client.IgnoreNotFound(n.admin.Delete(ctx, v))
 }
 
-// Mend has importers fail no more, and starts those again that have failed, as a kubelet does now and then.
+// Mend has importers fail no more, and starts those again that have failed, as a kubelet does now
+// and then.
 func (n *Node) Mend(ctx context.Context) error {
 	n.Broken.Store(nil)
 	pods := &corev1.PodList{}
@@ -121,7 +123,8 @@ func (n *Node) Mend(ctx context.Context) error {
 	return nil
 }
 
-// fill runs an importer to its end. One that fails stays as it is in the moment before it is started again.
+// fill runs an importer to its end. One that fails stays as it is in the moment before it is
+// started again.
 func (n *Node) fill(ctx context.Context, p *corev1.Pod) error {
 	failure := n.Broken.Load()
 	switch {

@@ -37,7 +37,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// patience is how long a guest may take to become a Node: several times what it takes on two cores that have other work.
+// patience is how long a guest may take to become a Node: several times what it takes on two cores
+// that have other work.
 const patience = 15 * time.Minute
 
 // cniConfig is the network of Pods, as a network's own DaemonSet would write it.
@@ -47,7 +48,8 @@ const cniConfig = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 ]}
 `
 
-// TestGuests boots one guest for each way to a Node, and for each way to none. The latter wait most of the time, and take no turn.
+// TestGuests boots one guest for each way to a Node, and for each way to none. The latter wait most
+// of the time, and take no turn.
 func TestGuests(t *testing.T) {
 	s := newStand(t)
 	turns := make(chan struct{}, 2)
@@ -79,7 +81,8 @@ func TestGuests(t *testing.T) {
 	}
 }
 
-// common is what all guests are to have: a network for Pods, a registry that can be reached, labels and taints.
+// common is what all guests are to have: a network for Pods, a registry that can be reached, labels
+// and taints.
 func (s *stand) common() bootstrapv1.CloudInitConfigSpec {
 	return bootstrapv1.CloudInitConfigSpec{
 		Files:      []bootstrapv1.File{{Path: "/etc/cni/net.d/10-pods.conflist", Content: cniConfig}},
@@ -96,7 +99,8 @@ func (s *stand) pool(name, image string, config bootstrapv1.CloudInitConfigSpec)
 	}
 }
 
-// prebuilt has a file for which user data has no room: all its files come from its cluster's API server.
+// prebuilt has a file for which user data has no room: all its files come from its cluster's API
+// server.
 func (s *stand) prebuilt(t *testing.T) {
 	config := s.common()
 	large := make([]byte, 2*wire.MaxUserData)
@@ -112,7 +116,8 @@ func (s *stand) prebuilt(t *testing.T) {
 	s.becomesNode(t, s.pool("prebuilt", "prebuilt", config))
 }
 
-// ignition has Ignition itself set the guest up, in the initrd. The commands hold it to what is not seen from outside.
+// ignition has Ignition itself set the guest up, in the initrd. The commands hold it to what is not
+// seen from outside.
 func (s *stand) ignition(t *testing.T) {
 	config := s.common()
 	config.Format = bootstrapv1.FormatIgnition
@@ -125,7 +130,8 @@ func (s *stand) ignition(t *testing.T) {
 	s.becomesNode(t, s.pool("ignition", "prebuilt", config))
 }
 
-// binaries installs from a mirror by its name, which has not all files at first: the condition says so until it has.
+// binaries installs from a mirror by its name, which has not all files at first: the condition says
+// so until it has.
 func (s *stand) binaries(t *testing.T) {
 	var complete atomic.Bool
 	pool, dns := s.fromMirror(t, "binaries", func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
@@ -156,7 +162,8 @@ func (s *stand) packages(t *testing.T) {
 	s.becomesNode(t, s.pool("packages", "bare", config))
 }
 
-// kubeadm has kubeadm itself join, with what the spec says over the cluster's configuration of kubelets.
+// kubeadm has kubeadm itself join, with what the spec says over the cluster's configuration of
+// kubelets.
 func (s *stand) kubeadm(t *testing.T) {
 	g := NewWithT(t)
 	config := s.common()
@@ -173,8 +180,8 @@ func (s *stand) kubeadm(t *testing.T) {
 	})
 }
 
-// becomesNode makes the pool and sees its one machine through its life: all that makes it a Node, a Pod on it, what else is to be seen,
-// its end.
+// becomesNode makes the pool and sees its one machine through its life: all that makes it a Node, a
+// Pod on it, what else is to be seen, its end.
 func (s *stand) becomesNode(t *testing.T, pool scenario.Pool, also ...func(*clusterv1.Machine)) {
 	t.Helper()
 	s.create(t, pool)
@@ -244,7 +251,8 @@ func (s *stand) guestOf(t *testing.T, machine *clusterv1.Machine) *guest {
 	return guest
 }
 
-// isWhatWasAsked compares the Node with what the CloudInitConfig asked for and what the cloud says of the machine.
+// isWhatWasAsked compares the Node with what the CloudInitConfig asked for and what the cloud says
+// of the machine.
 func (s *stand) isWhatWasAsked(t *testing.T, machine *clusterv1.Machine) {
 	t.Helper()
 	g := NewWithT(t)
@@ -276,7 +284,8 @@ func firstWriter(node *corev1.Node, field string) string {
 	return ""
 }
 
-// joinedByTheBook sees that the kubelet's requests were approved by Drover, and that its token is gone.
+// joinedByTheBook sees that the kubelet's requests were approved by Drover, and that its token is
+// gone.
 func (s *stand) joinedByTheBook(t *testing.T, machine *clusterv1.Machine) {
 	t.Helper()
 	g := NewWithT(t)
@@ -308,8 +317,8 @@ func (s *stand) tokens(t *testing.T, machine *clusterv1.Machine) (found []corev1
 	return found
 }
 
-// runsPod runs a Pod, whose image comes through the registry's mirror, and reads what it prints from the kubelet, over TLS
-// with the certificate that Drover approved.
+// runsPod runs a Pod, whose image comes through the registry's mirror, and reads what it prints
+// from the kubelet, over TLS with the certificate that Drover approved.
 func (s *stand) runsPod(t *testing.T, machine *clusterv1.Machine) {
 	t.Helper()
 	g := NewWithT(t)
@@ -342,7 +351,8 @@ func (s *stand) keepsLog(t *testing.T, machine *clusterv1.Machine) {
 	g.Expect(log).To(ContainSubstring("drover: Done"))
 }
 
-// askKubelet reads from a guest's kubelet as an administrator. The kubelet must prove to be the Node's.
+// askKubelet reads from a guest's kubelet as an administrator. The kubelet must prove to be the
+// Node's.
 func (s *stand) askKubelet(t *testing.T, machine *clusterv1.Machine, path string) (string, error) {
 	t.Helper()
 	config, err := rest.TLSConfigFor(s.workload.AdminConfig())

@@ -25,12 +25,13 @@ import (
 	"github.com/drover-io/drover/test/playground"
 )
 
-// accelerator is QEMU's. /dev/kvm is not tried by itself: on machines that are virtual themselves it may open and yet not
-// run a kernel.
+// accelerator is QEMU's. /dev/kvm is not tried by itself: on machines that are virtual themselves
+// it may open and yet not run a kernel.
 var accelerator = flag.String("accel", "tcg,thread=multi,tb-size=256", "QEMU's accelerator")
 
-// The guests' network, each guest's its own: QEMU's user-mode network, in which this machine is gateway. The clouds' networks have the same
-// addresses, so that guests have those that the cloud says.
+// The guests' network, each guest's its own: QEMU's user-mode network, in which this machine is
+// gateway. The clouds' networks have the same addresses, so that guests have those that the cloud
+// says.
 const (
 	network  = "10.0.0.0/16"
 	gateway  = "10.0.2.2"
@@ -40,16 +41,16 @@ const (
 // anyMAC is the card's address where the cloud names none.
 const anyMAC = "52:54:00:12:34:56"
 
-// kernelArguments keep a guest that is interpreted, and thrown away, from work that does it no good. The journal goes to
-// the console, for people who look for what went wrong.
+// kernelArguments keep a guest that is interpreted, and thrown away, from work that does it no
+// good. The journal goes to the console, for people who look for what went wrong.
 const kernelArguments = "root=/dev/vda rw console=ttyS0 quiet loglevel=3 mitigations=off random.trust_cpu=1 " +
 	"systemd.show_status=0 systemd.journald.forward_to_console=1 systemd.journald.max_level_console=info"
 
 // ignitionArguments are a guest's that Ignition sets up, and not cloud-init.
 const ignitionArguments = " ignition.firstboot cloud-init=disabled systemd.firstboot=off"
 
-// hypervisor gives each of the simulated cloud's instances a guest for as long as it runs. What a guest is told is what
-// the cloud's API was told.
+// hypervisor gives each of the simulated cloud's instances a guest for as long as it runs. What a
+// guest is told is what the cloud's API was told.
 type hypervisor struct {
 	admin  simulator.Admin
 	images string // hack/vm/install's folder
@@ -74,12 +75,14 @@ type guest struct {
 	shown int
 }
 
-// knowsItself tells whether the guest has instance data: a kubelet that Ignition sets up does not know its provider ID, and gets it from Drover.
+// knowsItself tells whether the guest has instance data: a kubelet that Ignition sets up does not
+// know its provider ID, and gets it from Drover.
 func (g *guest) knowsItself() bool { return !isIgnition(g.machine.UserData) }
 
 func isIgnition(userData []byte) bool { return bytes.HasPrefix(userData, []byte("{")) }
 
-// start follows the cloud until ctx ends, and returns a function that waits until all guests are gone.
+// start follows the cloud until ctx ends, and returns a function that waits until all guests are
+// gone.
 func (h *hypervisor) start(ctx context.Context, failed func(error)) (wait func()) {
 	h.guests = map[string]*guest{}
 	done := make(chan struct{})
@@ -131,8 +134,9 @@ func (h *hypervisor) follow(ctx context.Context) error {
 // journal is a line that journald has forwarded.
 var journal = regexp.MustCompile(`(?m)^\[ *[0-9]+\.[0-9]+\] [^ ]+\[[0-9]+\]: .*\n`)
 
-// showConsole has the cloud show what a guest has printed since: but for the journal of other units than Drover's, which no cloud's
-// image writes to its console, and in which a kubelet that can't join leaves no room for anything else.
+// showConsole has the cloud show what a guest has printed since: but for the journal of other units
+// than Drover's, which no cloud's image writes to its console, and in which a kubelet that can't
+// join leaves no room for anything else.
 func (h *hypervisor) showConsole(ctx context.Context, id string) error {
 	g := h.guest(id)
 	text := g.console()
@@ -174,7 +178,8 @@ func (h *hypervisor) boot(ctx context.Context, id, image string) error {
 	return h.power(ctx, &guest{machine: machine}, image, anyMAC, func(path string) (string, error) { return h.seed(ctx, machine, path) })
 }
 
-// power switches a guest on. seed writes the disk by which it is told what it is to be, and returns what its kernel is told besides.
+// power switches a guest on. seed writes the disk by which it is told what it is to be, and returns
+// what its kernel is told besides.
 func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, seed func(path string) (arguments string, err error)) error {
 	id := g.machine.InstanceID
 	disk, told := filepath.Join(h.dir, id+".qcow2"), filepath.Join(h.dir, id+".iso")
@@ -217,7 +222,8 @@ func (h *hypervisor) seed(ctx context.Context, m body.Machine, path string) (arg
 	return "", h.cloudInitSeed(ctx, m, path)
 }
 
-// ignitionSeed writes a disk that is an Ignition config, with as many line breaks after it as make whole sectors.
+// ignitionSeed writes a disk that is an Ignition config, with as many line breaks after it as make
+// whole sectors.
 func ignitionSeed(config []byte, path string) error {
 	const sector = 512
 	config = append(bytes.Clone(config), bytes.Repeat([]byte("\n"), sector-len(config)%sector)...)

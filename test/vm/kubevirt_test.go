@@ -32,11 +32,13 @@ const podNetwork = "10.0.0.0/9"
 // kubeVirtTenant is the namespace of the VMs.
 const kubeVirtTenant = "machines"
 
-// networkData has the guest ask for its address, as it would by itself, and tell by its MTU that it was this that made it ask.
+// networkData has the guest ask for its address, as it would by itself, and tell by its MTU that it
+// was this that made it ask.
 const networkData = "version: 2\nethernets: {card: {match: {name: 'e*'}, dhcp4: true, mtu: 1400}}\n"
 
-// kubeVirt has KubeVirt's own programs, on a node that is played, make the machine: the guest gets the disk that virt-launcher would write,
-// with what the VM's Secret holds, and the address that the instance reports.
+// kubeVirt has KubeVirt's own programs, on a node that is played, make the machine: the guest gets
+// the disk that virt-launcher would write, with what the VM's Secret holds, and the address that
+// the instance reports.
 func (s *stand) kubeVirt(t *testing.T) {
 	g := NewWithT(t)
 	ctx := context.WithoutCancel(t.Context())
@@ -111,8 +113,9 @@ func (s *stand) fromKubeVirt(ctx context.Context, infra client.Client, told virt
 	})
 }
 
-// noCloud has the files that virt-launcher writes for an instance that is told by NoCloud: see GenerateLocalData in KubeVirt's pkg/cloud-init.
-// The API server never showed them: they come from the Secrets that are named, by the keys that virt-launcher looks for.
+// noCloud has the files that virt-launcher writes for an instance that is told by NoCloud: see
+// GenerateLocalData in KubeVirt's pkg/cloud-init. The API server never showed them: they come from
+// the Secrets that are named, by the keys that virt-launcher looks for.
 func noCloud(ctx context.Context, infra client.Client, vmi *kubevirtv1.VirtualMachineInstance) (map[string][]byte, error) {
 	at := slices.IndexFunc(vmi.Spec.Volumes, func(v kubevirtv1.Volume) bool { return v.CloudInitNoCloud != nil })
 	if at < 0 || vmi.Spec.Domain.Firmware == nil {
@@ -140,7 +143,8 @@ func noCloud(ctx context.Context, infra client.Client, vmi *kubevirtv1.VirtualMa
 	return files, nil
 }
 
-// machinesIn is what is left of machines in the tenant's namespace, which holds nothing else of these kinds.
+// machinesIn is what is left of machines in the tenant's namespace, which holds nothing else of
+// these kinds.
 func machinesIn(ctx context.Context, infra client.Client) (left []string, err error) {
 	for kind, list := range map[string]client.ObjectList{
 		"VM": &kubevirtv1.VirtualMachineList{}, "instance": &kubevirtv1.VirtualMachineInstanceList{}, "Secret": &corev1.SecretList{},

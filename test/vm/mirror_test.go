@@ -32,8 +32,9 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// mirror is the web server of a site without Internet: it has the files that CloudInitConfigs name, and is a registry with
-// one image. It speaks HTTP, and HTTPS with a certificate that only the site knows.
+// mirror is the web server of a site without Internet: it has the files that CloudInitConfigs name,
+// and is a registry with one image. It speaks HTTP, and HTTPS with a certificate that only the site
+// knows.
 type mirror struct {
 	plain, secure *httptest.Server
 	// ca is the authority of its certificate, in PEM.
@@ -46,7 +47,8 @@ type mirror struct {
 	broken map[string]func(w http.ResponseWriter, r *http.Request, files http.Handler) bool // by the name that it is asked by
 }
 
-// pauseImage is the registry's only image, made of hack/vm's pause. The registry has it under any host's name.
+// pauseImage is the registry's only image, made of hack/vm's pause. The registry has it under any
+// host's name.
 const pauseImage = "registry.k8s.io/pause:3.10.1"
 
 func newMirror(images, kubeadm string) (*mirror, error) {
@@ -110,7 +112,8 @@ func (m *mirror) packages() (bootstrapv1.PackagesInstall, error) {
 	}, err
 }
 
-// breaks has a function answer what the mirror is asked for by that name, which says whether it did.
+// breaks has a function answer what the mirror is asked for by that name, which says whether it
+// did.
 func (m *mirror) breaks(host string, how func(w http.ResponseWriter, r *http.Request, files http.Handler) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -141,7 +144,8 @@ func (m *mirror) binaries() (*bootstrapv1.BinariesInstall, error) {
 
 var versionFolder = regexp.MustCompile(`/v([0-9]+\.[0-9]+\.[0-9]+)/`)
 
-// released tells the version in the path of the one file that the pattern finds, and the file's sum.
+// released tells the version in the path of the one file that the pattern finds, and the file's
+// sum.
 func released(dir, pattern string) (bootstrapv1.Release, error) {
 	found, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil {
@@ -171,7 +175,8 @@ func sumOf(name string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// registryWith serves one image, which runs the program, by the protocol of registries: whatever tag is asked for, and blobs.
+// registryWith serves one image, which runs the program, by the protocol of registries: whatever
+// tag is asked for, and blobs.
 func registryWith(program string) (http.Handler, error) {
 	binary, err := os.ReadFile(program)
 	if err != nil {
@@ -232,7 +237,8 @@ func registryWith(program string) (http.Handler, error) {
 	}), nil
 }
 
-// selfSigned makes the configuration of a server at the address, and its certificate in PEM, which vouches for itself.
+// selfSigned makes the configuration of a server at the address, and its certificate in PEM, which
+// vouches for itself.
 func selfSigned(address string) (*tls.Config, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -19,11 +19,12 @@ import (
 	"github.com/drover-io/drover/test/stack"
 )
 
-// configDriveArguments have the image's cloud-init read a config drive, which the image knows nothing of.
+// configDriveArguments have the image's cloud-init read a config drive, which the image knows
+// nothing of.
 const configDriveArguments = " cc:{datasource_list: [ConfigDrive]}end_cc"
 
-// openStack has a real OpenStack, whose hypervisor boots nothing, make the machine: the guest gets the config drive that Nova's metadata service
-// fills, with the user data that Nova was given.
+// openStack has a real OpenStack, whose hypervisor boots nothing, make the machine: the guest gets
+// the config drive that Nova's metadata service fills, with the user data that Nova was given.
 func (s *stand) openStack(t *testing.T) {
 	g := NewWithT(t)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))

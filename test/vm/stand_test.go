@@ -33,10 +33,12 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// late is Drover's --node-late-after: short, for the tests of what goes wrong. A guest that is well may pass it.
+// late is Drover's --node-late-after: short, for the tests of what goes wrong. A guest that is well
+// may pass it.
 const late = 45 * time.Second
 
-// cloudConfig describes the cloud: its images are hack/vm's, its network is the guests', its only size is what a guest needs.
+// cloudConfig describes the cloud: its images are hack/vm's, its network is the guests', its only
+// size is what a guest needs.
 const cloudConfig = `
 networks: [{name: default, cidr: ` + network + `}]
 images: [{name: bare, arch: amd64, os: linux}, {name: prebuilt, arch: amd64, os: linux}]
@@ -147,7 +149,8 @@ func (s *stand) stop() error {
 	return errors.Join(errs...)
 }
 
-// adopt gives the workload cluster to Drover. Machines reach its API server through their own network.
+// adopt gives the workload cluster to Drover. Machines reach its API server through their own
+// network.
 func (s *stand) adopt(ctx context.Context) error {
 	const user = "drover-adopter"
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: user}}
@@ -167,8 +170,9 @@ func (s *stand) adopt(ctx context.Context) error {
 	return err
 }
 
-// newCluster makes a Cluster that adopts the workload cluster, with a port of this machine's as the machines' way to its
-// API server, and waits until it can get machines: the simulated cloud's, or those that dress makes of them.
+// newCluster makes a Cluster that adopts the workload cluster, with a port of this machine's as the
+// machines' way to its API server, and waits until it can get machines: the simulated cloud's, or
+// those that dress makes of them.
 func (s *stand) newCluster(ctx context.Context, name string, kubeconfig []byte, port string, dress func(client.Object)) (scenario.Adopted, error) {
 	cluster := scenario.Adopted{
 		Namespace: name, Name: name, Kubeconfig: kubeconfig, Endpoint: s.cloud.URL, Token: s.cloud.Token,

@@ -29,9 +29,11 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// badMirror lets a guest meet, one after the other, a name server that does not answer, a connection that is cut, and a file with other
-// bytes than it should have. The condition names the first and the last, which stay until it does, the log on the machine tells all of
-// them apart, and the guest becomes a Node once each is mended. A file that is not there is met on the way of another guest: binaries.
+// badMirror lets a guest meet, one after the other, a name server that does not answer, a
+// connection that is cut, and a file with other bytes than it should have. The condition names the
+// first and the last, which stay until it does, the log on the machine tells all of them apart, and
+// the guest becomes a Node once each is mended. A file that is not there is met on the way of
+// another guest: binaries.
 func (s *stand) badMirror(t *testing.T) {
 	var mended, wasCut atomic.Bool
 	pool, dns := s.fromMirror(t, "bad-mirror", func(w http.ResponseWriter, r *http.Request, files http.Handler) bool {
@@ -74,8 +76,8 @@ func (s *stand) logTells(t *testing.T, machine *clusterv1.Machine, causes ...str
 	}
 }
 
-// fromMirror is a pool of one guest that installs from a mirror by a name of its own, which a name server of its own knows. broken
-// answers what that name is asked for, and says whether it did.
+// fromMirror is a pool of one guest that installs from a mirror by a name of its own, which a name
+// server of its own knows. broken answers what that name is asked for, and says whether it did.
 func (s *stand) fromMirror(t *testing.T, name string, broken func(http.ResponseWriter, *http.Request, http.Handler) bool) (scenario.Pool, *nameServer) {
 	t.Helper()
 	g := NewWithT(t)
@@ -87,7 +89,8 @@ func (s *stand) fromMirror(t *testing.T, name string, broken func(http.ResponseW
 	binaries.Mirror = "http://" + net.JoinHostPort(host, s.mirror.port())
 	config.OperatingSystem, config.Install = "debian-12", bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: binaries}
 	config.Containerd.PauseImage = pauseImage
-	// systemd-resolved runs before user data are there: it is started again before the script that needs it.
+	// systemd-resolved runs before user data are there: it is started again before the script that
+	// needs it.
 	config.Files = append(config.Files,
 		bootstrapv1.File{Path: "/etc/systemd/resolved.conf.d/site.conf", Content: "[Resolve]\nDNS=" + net.JoinHostPort(gateway, dns.port()) + "\nDomains=~.\n"},
 		bootstrapv1.File{Path: "/etc/systemd/system/drover-bootstrap.service.d/site.conf", Content: "[Service]\nExecStartPre=systemctl restart systemd-resolved\n"})
@@ -95,7 +98,8 @@ func (s *stand) fromMirror(t *testing.T, name string, broken func(http.ResponseW
 	return s.pool(name, "bare", config), dns
 }
 
-// badServer lets a guest meet an API server that another authority vouches for, and then a token that is gone.
+// badServer lets a guest meet an API server that another authority vouches for, and then a token
+// that is gone.
 func (s *stand) badServer(t *testing.T) {
 	g := NewWithT(t)
 	door := startDoor(t, s.workload.URL)
@@ -222,7 +226,8 @@ func (n *nameServer) reply(query dnsmessage.Message) ([]byte, error) {
 	return m.Pack()
 }
 
-// door leads to an API server. Until it is mended, one with another authority's certificate stands behind it.
+// door leads to an API server. Until it is mended, one with another authority's certificate stands
+// behind it.
 type door struct {
 	net.Listener
 	server string

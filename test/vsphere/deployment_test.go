@@ -14,9 +14,10 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestMachineDeployment: a MachineDeployment comes to Ready Nodes by what their guestinfo variables hold, rolls and goes. A VM that
-// somebody destroys is replaced; and nothing is left in the end. Each has the tag and the custom attribute that its template names. Seen to fail
-// without the attribute.
+// TestMachineDeployment: a MachineDeployment comes to Ready Nodes by what their guestinfo variables
+// hold, rolls and goes. A VM that somebody destroys is replaced; and nothing is left in the end.
+// Each has the tag and the custom attribute that its template names. Seen to fail without the
+// attribute.
 func TestMachineDeployment(t *testing.T) {
 	s := start(t, "blue")
 	s.Do(s.VCenter.MakeTag(s.Ctx, "team", "blue"))

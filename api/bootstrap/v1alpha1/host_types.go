@@ -10,7 +10,8 @@ type OperatingSystem string
 // +kubebuilder:validation:Enum=cloud-config;ignition
 type Format string
 
-// The formats. The data Secret's key "format" holds one of them, as Cluster API's own bootstrap provider has it.
+// The formats. The data Secret's key "format" holds one of them, as Cluster API's own bootstrap
+// provider has it.
 const (
 	// FormatCloudConfig is cloud-init's.
 	FormatCloudConfig Format = "cloud-config"
@@ -34,7 +35,8 @@ type SecretKey struct {
 	Key string `json:"key,omitempty"`
 }
 
-// SecretName names a Secret of the config's own namespace, which has the label "bootstrap.cluster.x-k8s.io/machine-data".
+// SecretName names a Secret of the config's own namespace, which has the label
+// "bootstrap.cluster.x-k8s.io/machine-data".
 type SecretName struct {
 	// name of the Secret. Example: "registry".
 	// +required
@@ -65,8 +67,8 @@ type File struct {
 	// +kubebuilder:validation:MaxLength=65536
 	Content string `json:"content,omitempty"`
 
-	// contentFrom takes the content from a Secret in the same namespace. It is read once, when the user data are made.
-	// Default: content.
+	// contentFrom takes the content from a Secret in the same namespace. It is read once, when the
+	// user data are made. Default: content.
 	// +optional
 	ContentFrom FileSource `json:"contentFrom,omitempty,omitzero"`
 
@@ -101,13 +103,15 @@ type User struct {
 	// +kubebuilder:validation:items:MaxLength=8192
 	SSHAuthorizedKeys []string `json:"sshAuthorizedKeys,omitempty"`
 
-	// sudo is "Allowed" for an account that may do everything, without a password. Default: "Denied".
+	// sudo is "Allowed" for an account that may do everything, without a password. Default:
+	// "Denied".
 	// +optional
 	// +kubebuilder:validation:Enum=Allowed;Denied
 	Sudo string `json:"sudo,omitempty"`
 }
 
-// Proxy is the HTTP proxy between the machine and the Internet. The installation, containerd and the kubelet use it.
+// Proxy is the HTTP proxy between the machine and the Internet. The installation, containerd and
+// the kubelet use it.
 type Proxy struct {
 	// httpProxy is for addresses of http. Default: none. Example: "http://proxy.example.org:3128".
 	// +optional
@@ -116,15 +120,17 @@ type Proxy struct {
 	// +kubebuilder:validation:Pattern=`^https?://[A-Za-z0-9._~%:@\[\]-]+/?$`
 	HTTPProxy string `json:"httpProxy,omitempty"`
 
-	// httpsProxy is for addresses of https. Default: none. Example: "http://proxy.example.org:3128".
+	// httpsProxy is for addresses of https. Default: none. Example:
+	// "http://proxy.example.org:3128".
 	// +optional
 	// +kubebuilder:validation:MinLength=8
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^https?://[A-Za-z0-9._~%:@\[\]-]+/?$`
 	HTTPSProxy string `json:"httpsProxy,omitempty"`
 
-	// noProxy lists what is reached without the proxy: names, addresses, networks. The API server's host, the cluster's
-	// domain, .svc and the machine itself are added. Default: none. Example: ["10.0.0.0/8",".example.org"].
+	// noProxy lists what is reached without the proxy: names, addresses, networks. The API server's
+	// host, the cluster's domain, .svc and the machine itself are added. Default: none. Example:
+	// ["10.0.0.0/8",".example.org"].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -140,15 +146,16 @@ type Host struct {
 	// +optional
 	Proxy Proxy `json:"proxy,omitempty,omitzero"`
 
-	// caBundle holds certificates in PEM that the machine trusts in addition to its own list: of a proxy, a mirror or a
-	// registry. Needs operatingSystem. Default: none. Example: "-----BEGIN CERTIFICATE-----...".
+	// caBundle holds certificates in PEM that the machine trusts in addition to its own list: of a
+	// proxy, a mirror or a registry. Needs operatingSystem. Default: none. Example: "-----BEGIN
+	// CERTIFICATE-----...".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=65536
 	CABundle string `json:"caBundle,omitempty"`
 
-	// ntpServers replace the image's. chrony is set up where the image has it, systemd-timesyncd otherwise.
-	// Default: the image's. Example: ["ntp1.example.org","10.0.0.1"].
+	// ntpServers replace the image's. chrony is set up where the image has it, systemd-timesyncd
+	// otherwise. Default: the image's. Example: ["ntp1.example.org","10.0.0.1"].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -163,20 +170,22 @@ type Host struct {
 	// +kubebuilder:validation:MaxItems=16
 	Users []User `json:"users,omitempty"`
 
-	// swap is "Off" to switch it off for good, or "Unchanged". A kubelet does not start beside swap unless it is told to.
-	// Default: "Off" where Drover installs the kubelet, "Unchanged" for prebuilt images.
+	// swap is "Off" to switch it off for good, or "Unchanged". A kubelet does not start beside swap
+	// unless it is told to. Default: "Off" where Drover installs the kubelet, "Unchanged" for
+	// prebuilt images.
 	// +optional
 	// +kubebuilder:validation:Enum=Off;Unchanged
 	Swap string `json:"swap,omitempty"`
 
-	// sysctls are set at each start. Default: forwarding and bridged traffic through the packet filter where Drover
-	// installs the kubelet; none for prebuilt images. Example: {"fs.inotify.max_user_watches":"1048576"}.
+	// sysctls are set at each start. Default: forwarding and bridged traffic through the packet
+	// filter where Drover installs the kubelet; none for prebuilt images. Example:
+	// {"fs.inotify.max_user_watches":"1048576"}.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	Sysctls map[string]string `json:"sysctls,omitempty"`
 
-	// kernelModules are loaded at each start. Default: overlay and br_netfilter where Drover installs the kubelet; none
-	// for prebuilt images. Example: ["ip_vs"].
+	// kernelModules are loaded at each start. Default: overlay and br_netfilter where Drover
+	// installs the kubelet; none for prebuilt images. Example: ["ip_vs"].
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
@@ -185,14 +194,16 @@ type Host struct {
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9_-]+$`
 	KernelModules []string `json:"kernelModules,omitempty"`
 
-	// unattendedUpgrades switches the operating system's own upgrades "On" or "Off". The node's software is held at its
-	// version either way. Needs operatingSystem. Default: the image's setting.
+	// unattendedUpgrades switches the operating system's own upgrades "On" or "Off". The node's
+	// software is held at its version either way. Needs operatingSystem. Default: the image's
+	// setting.
 	// +optional
 	// +kubebuilder:validation:Enum=On;Off
 	UnattendedUpgrades string `json:"unattendedUpgrades,omitempty"`
 
-	// subscription names a Secret with the keys "organization" and "activationKey", by which a machine of RHEL registers
-	// with Red Hat or a Satellite server. It unregisters when it is powered off, and not when it restarts. Default: none, the image comes with its repositories.
+	// subscription names a Secret with the keys "organization" and "activationKey", by which a
+	// machine of RHEL registers with Red Hat or a Satellite server. It unregisters when it is
+	// powered off, and not when it restarts. Default: none, the image comes with its repositories.
 	// +optional
 	Subscription SecretName `json:"subscription,omitempty,omitzero"`
 }

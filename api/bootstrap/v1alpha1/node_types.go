@@ -14,18 +14,20 @@ type InstallMode string
 const (
 	// InstallPrebuilt configures and starts what is in the image.
 	InstallPrebuilt InstallMode = "Prebuilt"
-	// InstallPackages takes containerd and the kubelet from package repositories, and holds them at their version.
+	// InstallPackages takes containerd and the kubelet from package repositories, and holds them at
+	// their version.
 	InstallPackages InstallMode = "Packages"
 	// InstallBinaries downloads each part, and checks it against a SHA-256 that the user gave.
 	InstallBinaries InstallMode = "Binaries"
 )
 
-// Install says where containerd and the kubelet come from. The kubelet's version is the Machine's in all modes.
+// Install says where containerd and the kubelet come from. The kubelet's version is the Machine's
+// in all modes.
 // +kubebuilder:validation:XValidation:rule="!has(self.packages) || (has(self.mode) && self.mode == 'Packages')",message="packages needs the mode Packages"
 // +kubebuilder:validation:XValidation:rule="has(self.binaries) == (has(self.mode) && self.mode == 'Binaries')",message="binaries and the mode Binaries go together"
 type Install struct {
-	// mode: "Prebuilt" starts what is in the image, "Packages" installs from package repositories, "Binaries" downloads
-	// single files. Default: "Prebuilt".
+	// mode: "Prebuilt" starts what is in the image, "Packages" installs from package repositories,
+	// "Binaries" downloads single files. Default: "Prebuilt".
 	// +optional
 	Mode InstallMode `json:"mode,omitempty"`
 
@@ -41,24 +43,25 @@ type Install struct {
 // PackagesInstall says which packages are installed, and from where.
 // +kubebuilder:validation:MinProperties=1
 type PackagesInstall struct {
-	// containerdVersion is the version, or its beginning, of containerd's package. Default: the operating system's in
-	// docs/bootstrap.md. Example: "2.2".
+	// containerdVersion is the version, or its beginning, of containerd's package. Default: the
+	// operating system's in docs/bootstrap.md. Example: "2.2".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[0-9]+\.[0-9]+(\.[0-9]+)?$`
 	ContainerdVersion string `json:"containerdVersion,omitempty"`
 
-	// kubernetesRepository is a copy of the Kubernetes project's repository, without the version's folder.
-	// Default: "https://pkgs.k8s.io/core:/stable:".
+	// kubernetesRepository is a copy of the Kubernetes project's repository, without the version's
+	// folder. Default: "https://pkgs.k8s.io/core:/stable:".
 	// +optional
 	// +kubebuilder:validation:MinLength=9
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^https://[A-Za-z0-9._~:/-]+[^/]$`
 	KubernetesRepository string `json:"kubernetesRepository,omitempty"`
 
-	// containerdRepository is a copy of Docker's repository, which holds containerd, without the operating system's
-	// folder. Amazon Linux has containerd in its own. Default: "https://download.docker.com/linux".
+	// containerdRepository is a copy of Docker's repository, which holds containerd, without the
+	// operating system's folder. Amazon Linux has containerd in its own. Default:
+	// "https://download.docker.com/linux".
 	// +optional
 	// +kubebuilder:validation:MinLength=9
 	// +kubebuilder:validation:MaxLength=1024
@@ -73,8 +76,9 @@ type BinariesInstall struct {
 	// +kubebuilder:validation:Enum=amd64;arm64
 	Architecture string `json:"architecture,omitempty"`
 
-	// mirror is where copies of the files are, each below the host and path of the original. Default: the originals.
-	// Example: "https://mirror.example.org", which holds "https://mirror.example.org/dl.k8s.io/release/v1.36.3/bin/linux/amd64/kubelet".
+	// mirror is where copies of the files are, each below the host and path of the original.
+	// Default: the originals. Example: "https://mirror.example.org", which holds
+	// "https://mirror.example.org/dl.k8s.io/release/v1.36.3/bin/linux/amd64/kubelet".
 	// +optional
 	// +kubebuilder:validation:MinLength=9
 	// +kubebuilder:validation:MaxLength=1024
@@ -85,7 +89,8 @@ type BinariesInstall struct {
 	// +required
 	Kubelet Checksum `json:"kubelet,omitempty,omitzero"`
 
-	// kubeadm is the file of dl.k8s.io at the Machine's version. It belongs to join.method Kubeadm, and is required there.
+	// kubeadm is the file of dl.k8s.io at the Machine's version. It belongs to join.method Kubeadm,
+	// and is required there.
 	// +optional
 	Kubeadm Checksum `json:"kubeadm,omitempty,omitzero"`
 
@@ -101,7 +106,8 @@ type BinariesInstall struct {
 	// +required
 	CNIPlugins Release `json:"cniPlugins,omitempty,omitzero"`
 
-	// crictl is the archive of cri-tools' releases. Default: crictl is not installed; a node does without.
+	// crictl is the archive of cri-tools' releases. Default: crictl is not installed; a node does
+	// without.
 	// +optional
 	Crictl Release `json:"crictl,omitempty,omitzero"`
 }
@@ -143,7 +149,8 @@ type JoinMethod string
 const (
 	// JoinKubelet starts the kubelet with a bootstrap kubeconfig and its whole configuration.
 	JoinKubelet JoinMethod = "Kubelet"
-	// JoinKubeadm runs "kubeadm join": the kubelet's configuration is the cluster's, with what the spec says put over it.
+	// JoinKubeadm runs "kubeadm join": the kubelet's configuration is the cluster's, with what the
+	// spec says put over it.
 	JoinKubeadm JoinMethod = "Kubeadm"
 )
 
@@ -151,15 +158,16 @@ const (
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="!has(self.ignorePreflightErrors) || (has(self.method) && self.method == 'Kubeadm')",message="ignorePreflightErrors needs the method Kubeadm"
 type Join struct {
-	// method: "Kubelet" starts the kubelet with a configuration of Drover's, and needs nothing of the cluster. "Kubeadm" runs
-	// "kubeadm join", which takes the kubelet's configuration from the cluster's ConfigMap kubelet-config; the fields of kubelet,
-	// clusterDNS and clusterDomain here are put over it. It needs a cluster that kubeadm made, a Machine with a version, and
-	// kubeadm in a prebuilt image; docs/bootstrap.md says more. Default: "Kubelet".
+	// method: "Kubelet" starts the kubelet with a configuration of Drover's, and needs nothing of
+	// the cluster. "Kubeadm" runs "kubeadm join", which takes the kubelet's configuration from the
+	// cluster's ConfigMap kubelet-config; the fields of kubelet, clusterDNS and clusterDomain here
+	// are put over it. It needs a cluster that kubeadm made, a Machine with a version, and kubeadm
+	// in a prebuilt image; docs/bootstrap.md says more. Default: "Kubelet".
 	// +optional
 	Method JoinMethod `json:"method,omitempty"`
 
-	// ignorePreflightErrors are checks of kubeadm's whose failure is a warning only, or "all". They belong to the method
-	// Kubeadm. Default: none. Example: ["SystemVerification"].
+	// ignorePreflightErrors are checks of kubeadm's whose failure is a warning only, or "all". They
+	// belong to the method Kubeadm. Default: none. Example: ["SystemVerification"].
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -169,11 +177,13 @@ type Join struct {
 	IgnorePreflightErrors []string `json:"ignorePreflightErrors,omitempty"`
 }
 
-// Kubelet holds settings of the kubelet. Names and meanings are those of KubeletConfiguration (kubelet.config.k8s.io/v1beta1).
+// Kubelet holds settings of the kubelet. Names and meanings are those of KubeletConfiguration
+// (kubelet.config.k8s.io/v1beta1).
 // +kubebuilder:validation:MinProperties=1
 type Kubelet struct {
-	// nodeIPFamily says which of the machine's addresses is the Node's: "IPv4", "IPv6", or "DualStack" for the address of
-	// each family that the default route has. Default: the kubelet's choice, IPv4 before IPv6.
+	// nodeIPFamily says which of the machine's addresses is the Node's: "IPv4", "IPv6", or
+	// "DualStack" for the address of each family that the default route has. Default: the kubelet's
+	// choice, IPv4 before IPv6.
 	// +optional
 	// +kubebuilder:validation:Enum=IPv4;IPv6;DualStack
 	NodeIPFamily string `json:"nodeIPFamily,omitempty"`
@@ -189,25 +199,27 @@ type Kubelet struct {
 	// +kubebuilder:validation:MaxProperties=64
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 
-	// systemReserved is kept for the system's daemons: cpu, memory, ephemeral-storage, pid. Default: nothing.
-	// Example: {"cpu":"100m","memory":"200Mi"}.
+	// systemReserved is kept for the system's daemons: cpu, memory, ephemeral-storage, pid.
+	// Default: nothing. Example: {"cpu":"100m","memory":"200Mi"}.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	SystemReserved map[string]string `json:"systemReserved,omitempty"`
 
-	// kubeReserved is kept for kubelet and containerd: cpu, memory, ephemeral-storage, pid. Default: nothing.
-	// Example: {"cpu":"100m","memory":"300Mi"}.
+	// kubeReserved is kept for kubelet and containerd: cpu, memory, ephemeral-storage, pid.
+	// Default: nothing. Example: {"cpu":"100m","memory":"300Mi"}.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=8
 	KubeReserved map[string]string `json:"kubeReserved,omitempty"`
 
-	// evictionHard are the thresholds at which pods are evicted at once: a signal's name, and an amount or a percentage.
-	// Default: the kubelet's. Example: {"memory.available":"200Mi","nodefs.available":"10%"}.
+	// evictionHard are the thresholds at which pods are evicted at once: a signal's name, and an
+	// amount or a percentage. Default: the kubelet's. Example:
+	// {"memory.available":"200Mi","nodefs.available":"10%"}.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	EvictionHard map[string]string `json:"evictionHard,omitempty"`
 
-	// evictionSoft are the thresholds at which pods are evicted after a time of grace. Default: none.
+	// evictionSoft are the thresholds at which pods are evicted after a time of grace. Default:
+	// none.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	EvictionSoft map[string]string `json:"evictionSoft,omitempty"`
@@ -218,7 +230,8 @@ type Kubelet struct {
 	// +kubebuilder:validation:MaxProperties=16
 	EvictionSoftGracePeriod map[string]string `json:"evictionSoftGracePeriod,omitempty"`
 
-	// containerLogMaxSize is how large a container's log may grow before it is rotated. Default: "10Mi".
+	// containerLogMaxSize is how large a container's log may grow before it is rotated. Default:
+	// "10Mi".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
@@ -230,9 +243,9 @@ type Kubelet struct {
 	// +kubebuilder:validation:Maximum=1000
 	ContainerLogMaxFiles *int32 `json:"containerLogMaxFiles,omitempty"`
 
-	// configuration holds further fields of KubeletConfiguration. Unknown fields are refused, and so are those that have
-	// a field here or that Drover sets: how the kubelet joins, whom it trusts, which runtime it uses. Default: none.
-	// Example: {"serializeImagePulls":false}.
+	// configuration holds further fields of KubeletConfiguration. Unknown fields are refused, and
+	// so are those that have a field here or that Drover sets: how the kubelet joins, whom it
+	// trusts, which runtime it uses. Default: none. Example: {"serializeImagePulls":false}.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -241,16 +254,17 @@ type Kubelet struct {
 
 // Registry says where images of one registry are pulled from.
 type Registry struct {
-	// host of the registry as it stands in image names, with its port if there is one; "_default" stands for all that are
-	// not listed. Example: "docker.io".
+	// host of the registry as it stands in image names, with its port if there is one; "_default"
+	// stands for all that are not listed. Example: "docker.io".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^(_default|[a-z0-9]([-a-z0-9.]*[a-z0-9])?(:[0-9]{1,5})?)$`
 	Host string `json:"host,omitempty"`
 
-	// mirrors are asked first, in order; the registry itself comes last. An address with "/v2" in it is used as it is.
-	// Example: ["https://mirror.example.org","https://harbor.example.org/v2/hub"].
+	// mirrors are asked first, in order; the registry itself comes last. An address with "/v2" in
+	// it is used as it is. Example:
+	// ["https://mirror.example.org","https://harbor.example.org/v2/hub"].
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -264,8 +278,9 @@ type Registry struct {
 // Containerd holds settings of the container runtime.
 // +kubebuilder:validation:MinProperties=1
 type Containerd struct {
-	// pauseImage is the image that holds a pod's namespaces. Only where Drover installs containerd: a prebuilt image
-	// brings its own. Default: containerd's. Example: "registry.example.org/pause:3.10.1".
+	// pauseImage is the image that holds a pod's namespaces. Only where Drover installs containerd:
+	// a prebuilt image brings its own. Default: containerd's. Example:
+	// "registry.example.org/pause:3.10.1".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -279,8 +294,8 @@ type Containerd struct {
 	// +kubebuilder:validation:MaxItems=32
 	Registries []Registry `json:"registries,omitempty"`
 
-	// credentials names a Secret of type kubernetes.io/dockerconfigjson, by which the kubelet pulls images for all pods of
-	// the Node. Default: none.
+	// credentials names a Secret of type kubernetes.io/dockerconfigjson, by which the kubelet pulls
+	// images for all pods of the Node. Default: none.
 	// +optional
 	Credentials SecretName `json:"credentials,omitempty,omitzero"`
 }

@@ -7,7 +7,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// Reasons of the Available condition of an AdoptedControlPlane. docs/conditions.md gives the remedy for each.
+// Reasons of the Available condition of an AdoptedControlPlane. docs/conditions.md gives the remedy
+// for each.
 const (
 	// AvailableReason says that the API server answers.
 	AvailableReason = "Available"
@@ -15,16 +16,19 @@ const (
 	WaitingForOwnerReason = "WaitingForOwner"
 	// KubeconfigMissingReason says that the Secret in spec.kubeconfigRef, or its key, is not there.
 	KubeconfigMissingReason = "KubeconfigMissing"
-	// KubeconfigRefusedReason says that the kubeconfig can't be parsed, or asks for something that Drover never
-	// does for a tenant: to run a program, to read a file, or to skip verification.
+	// KubeconfigRefusedReason says that the kubeconfig can't be parsed, or asks for something that
+	// Drover never does for a tenant: to run a program, to read a file, or to skip verification.
 	KubeconfigRefusedReason = "KubeconfigRefused"
-	// KubeconfigConflictReason says that the Cluster's kubeconfig Secret exists and belongs to someone else.
+	// KubeconfigConflictReason says that the Cluster's kubeconfig Secret exists and belongs to
+	// someone else.
 	KubeconfigConflictReason = "KubeconfigConflict"
-	// UnreachableReason says that the API server does not answer, or answers something else than Kubernetes.
+	// UnreachableReason says that the API server does not answer, or answers something else than
+	// Kubernetes.
 	UnreachableReason = "Unreachable"
 	// UnauthorizedReason says that the API server refuses the kubeconfig's credentials.
 	UnauthorizedReason = "Unauthorized"
-	// CertificateRefusedReason says that the API server's certificate is not signed by the kubeconfig's CA.
+	// CertificateRefusedReason says that the API server's certificate is not signed by the
+	// kubeconfig's CA.
 	CertificateRefusedReason = "CertificateRefused"
 	// EndpointMismatchReason says that spec.controlPlaneEndpoint contradicts the Cluster's.
 	EndpointMismatchReason = "EndpointMismatch"
@@ -50,18 +54,19 @@ type KubeconfigReference struct {
 
 // AdoptedControlPlaneSpec says where an existing API server is.
 type AdoptedControlPlaneSpec struct {
-	// kubeconfigRef names the Secret with a kubeconfig of the existing cluster. It must hold its credentials in
-	// itself: client certificate, or token, and CA; programs, auth provider plugins and file paths are refused.
-	// A change of the Secret is picked up at once.
+	// kubeconfigRef names the Secret with a kubeconfig of the existing cluster. It must hold its
+	// credentials in itself: client certificate, or token, and CA; programs, auth provider plugins
+	// and file paths are refused. A change of the Secret is picked up at once.
 	// +required
 	KubeconfigRef KubeconfigReference `json:"kubeconfigRef"`
 
-	// controlPlaneEndpoint is where machines reach the API server. Default: the kubeconfig's server.
+	// controlPlaneEndpoint is where machines reach the API server. Default: the kubeconfig's
+	// server.
 	// +optional
 	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 
-	// version of Kubernetes that the control plane is expected to run. Only ClusterClass needs it; left out, what
-	// the API server says is reported in status.version. Example: "v1.36.3".
+	// version of Kubernetes that the control plane is expected to run. Only ClusterClass needs it;
+	// left out, what the API server says is reported in status.version. Example: "v1.36.3".
 	// +optional
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=64
@@ -80,7 +85,8 @@ type AdoptedControlPlaneInitialization struct {
 // AdoptedControlPlaneStatus is what is known of the API server.
 // +kubebuilder:validation:MinProperties=1
 type AdoptedControlPlaneStatus struct {
-	// conditions: Available says whether the API server answers; Paused. docs/conditions.md lists every reason.
+	// conditions: Available says whether the API server answers; Paused. docs/conditions.md lists
+	// every reason.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -91,8 +97,8 @@ type AdoptedControlPlaneStatus struct {
 	// +optional
 	Initialization AdoptedControlPlaneInitialization `json:"initialization,omitempty,omitzero"`
 
-	// externalManagedControlPlane is always true: Cluster API manages no machine of this control plane. It makes
-	// Cluster API drain worker machines although it sees no control plane machine.
+	// externalManagedControlPlane is always true: Cluster API manages no machine of this control
+	// plane. It makes Cluster API drain worker machines although it sees no control plane machine.
 	// +optional
 	ExternalManagedControlPlane *bool `json:"externalManagedControlPlane,omitempty"`
 
@@ -108,8 +114,8 @@ type AdoptedControlPlaneStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 }
 
-// AdoptedControlPlane is an API server that exists already. Drover neither makes nor deletes it: when this object
-// goes, the cluster is released and runs on.
+// AdoptedControlPlane is an API server that exists already. Drover neither makes nor deletes it:
+// when this object goes, the cluster is released and runs on.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=adoptedcontrolplanes,scope=Namespaced,categories=cluster-api
@@ -158,7 +164,8 @@ type AdoptedControlPlaneTemplateResource struct {
 	// +optional
 	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
 
-	// spec is the AdoptedControlPlane's. version must be left out: it is the Cluster's, in spec.topology.version.
+	// spec is the AdoptedControlPlane's. version must be left out: it is the Cluster's, in
+	// spec.topology.version.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="!has(self.version)",message="version can't be set in a template: it is the Cluster's, in spec.topology.version"
 	Spec AdoptedControlPlaneSpec `json:"spec"`
@@ -171,8 +178,8 @@ type AdoptedControlPlaneTemplateSpec struct {
 	Template AdoptedControlPlaneTemplateResource `json:"template"`
 }
 
-// AdoptedControlPlaneTemplate is what a ClusterClass makes AdoptedControlPlanes from. Each names a kubeconfig of its own, so a
-// patch of the ClusterClass puts a variable there.
+// AdoptedControlPlaneTemplate is what a ClusterClass makes AdoptedControlPlanes from. Each names a
+// kubeconfig of its own, so a patch of the ClusterClass puts a variable there.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=adoptedcontrolplanetemplates,scope=Namespaced,categories=cluster-api
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"

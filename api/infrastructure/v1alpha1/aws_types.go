@@ -2,14 +2,16 @@
 
 package v1alpha1
 
-// AWSAccount is a region of an AWS account. Its credentials Secret has the keys "aws_access_key_id" and "aws_secret_access_key",
-// and "aws_session_token" where they are temporary; or "aws_role_arn" and "aws_web_identity_token".
+// AWSAccount is a region of an AWS account. Its credentials Secret has the keys "aws_access_key_id"
+// and "aws_secret_access_key", and "aws_session_token" where they are temporary; or "aws_role_arn"
+// and "aws_web_identity_token".
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint can't be changed, because the account's machines would look gone: make a new CloudAccount"
 // +kubebuilder:validation:XValidation:rule="!has(self.endpoint) || ((!has(self.fips) || !self.fips) && (!has(self.dualStack) || !self.dualStack))",message="fips and dualStack choose among AWS's own endpoints: leave them out, or endpoint"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.accountID) || (has(self.accountID) && self.accountID == oldSelf.accountID)",message="accountID can't be changed: make a new CloudAccount"
 type AWSAccount struct {
-	// region in which machines are made, of any partition. It can't be changed: to a listing of another region, every
-	// machine of this account is gone. Example: "eu-central-1", "us-gov-west-1", "cn-north-1".
+	// region in which machines are made, of any partition. It can't be changed: to a listing of
+	// another region, every machine of this account is gone. Example: "eu-central-1",
+	// "us-gov-west-1", "cn-north-1".
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="region can't be changed: make a new CloudAccount"
 	// +kubebuilder:validation:MinLength=1
@@ -17,16 +19,17 @@ type AWSAccount struct {
 	// +kubebuilder:validation:Pattern=`^[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}$`
 	Region string `json:"region"`
 
-	// accountID is the AWS account that the credentials, or the role that they assume, must lead to. Default: the one that they
-	// lead to when they are first used. Example: "123456789012".
+	// accountID is the AWS account that the credentials, or the role that they assume, must lead
+	// to. Default: the one that they lead to when they are first used. Example: "123456789012".
 	// +optional
 	// +kubebuilder:validation:MinLength=12
 	// +kubebuilder:validation:MaxLength=12
 	// +kubebuilder:validation:Pattern=`^[0-9]{12}$`
 	AccountID string `json:"accountID,omitempty"`
 
-	// endpoint takes the place of AWS's own for EC2, SSM, STS and SQS alike, for a cloud that speaks their protocols. It needs
-	// credentials of one's own. Default: the region's. Example: "https://ec2.cloud.example:8443".
+	// endpoint takes the place of AWS's own for EC2, SSM, STS and SQS alike, for a cloud that
+	// speaks their protocols. It needs credentials of one's own. Default: the region's. Example:
+	// "https://ec2.cloud.example:8443".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -41,27 +44,31 @@ type AWSAccount struct {
 	// +optional
 	DualStack bool `json:"dualStack,omitempty"`
 
-	// assumeRole is a role, of this or of another AWS account, to act as. The credentials are used for nothing else then.
+	// assumeRole is a role, of this or of another AWS account, to act as. The credentials are used
+	// for nothing else then.
 	// +optional
 	AssumeRole *AWSAssumeRole `json:"assumeRole,omitempty"`
 
-	// interruptionQueue is where EventBridge puts what EC2 announces of instances. It belongs to this CloudAccount alone: what is read
-	// is removed from it. Default: none, and an instance that is taken back is missed when it is gone.
+	// interruptionQueue is where EventBridge puts what EC2 announces of instances. It belongs to
+	// this CloudAccount alone: what is read is removed from it. Default: none, and an instance that
+	// is taken back is missed when it is gone.
 	// +optional
 	InterruptionQueue *AWSInterruptionQueue `json:"interruptionQueue,omitempty"`
 }
 
 // AWSInterruptionQueue is a queue of Amazon SQS.
 type AWSInterruptionQueue struct {
-	// url of the queue, in the account's region. Example: "https://sqs.eu-central-1.amazonaws.com/123456789012/drover".
+	// url of the queue, in the account's region. Example:
+	// "https://sqs.eu-central-1.amazonaws.com/123456789012/drover".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https?://[^\s/?#@]+/[^\s?#@]+$`
 	URL string `json:"url"`
 
-	// rebalance says what follows when EC2 recommends to leave a spot instance because it is likely to be taken back: "Report" shows it in
-	// the machine's condition Untroubled, "Replace" deletes the Machine as in an interruption. Default: "Report".
+	// rebalance says what follows when EC2 recommends to leave a spot instance because it is likely
+	// to be taken back: "Report" shows it in the machine's condition Untroubled, "Replace" deletes
+	// the Machine as in an interruption. Default: "Report".
 	// +optional
 	// +kubebuilder:default=Report
 	// +kubebuilder:validation:Enum=Report;Replace
@@ -100,20 +107,23 @@ type AWSMachine struct {
 	// +required
 	Image AWSImage `json:"image"`
 
-	// subnets that the machine may be in, of which it gets the one with the most free addresses in its failure domain.
-	// Example: {"tags": {"kubernetes.io/role/internal-elb": "1"}}.
+	// subnets that the machine may be in, of which it gets the one with the most free addresses in
+	// its failure domain. Example: {"tags": {"kubernetes.io/role/internal-elb": "1"}}.
 	// +required
 	Subnets AWSSelector `json:"subnets"`
 
-	// securityGroups of all its network interfaces; by tags, those of the subnet's VPC. Default: the VPC's default group.
+	// securityGroups of all its network interfaces; by tags, those of the subnet's VPC. Default:
+	// the VPC's default group.
 	// +optional
 	SecurityGroups *AWSSelector `json:"securityGroups,omitempty"`
 
-	// publicIP gives the machine a public IPv4 address, or denies it one. Default: as the subnet has it.
+	// publicIP gives the machine a public IPv4 address, or denies it one. Default: as the subnet
+	// has it.
 	// +optional
 	PublicIP *bool `json:"publicIP,omitempty"`
 
-	// ipv6AddressCount is how many IPv6 addresses the first network interface gets. Default: 0, or as the subnet has it.
+	// ipv6AddressCount is how many IPv6 addresses the first network interface gets. Default: 0, or
+	// as the subnet has it.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=50
@@ -127,14 +137,16 @@ type AWSMachine struct {
 	// +optional
 	EFA bool `json:"efa,omitempty"`
 
-	// networkInterfaces are further ones, in the same subnet. They are deleted with the machine. Default: none.
+	// networkInterfaces are further ones, in the same subnet. They are deleted with the machine.
+	// Default: none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=63
 	NetworkInterfaces []AWSNetworkInterface `json:"networkInterfaces,omitempty"`
 
-	// rootVolume is the disk that the machine boots from. Default: as the image has it, and encrypted.
+	// rootVolume is the disk that the machine boots from. Default: as the image has it, and
+	// encrypted.
 	// +optional
 	RootVolume *AWSVolume `json:"rootVolume,omitempty"`
 
@@ -146,8 +158,8 @@ type AWSMachine struct {
 	// +kubebuilder:validation:MaxItems=27
 	Volumes []AWSDataVolume `json:"volumes,omitempty"`
 
-	// instanceProfile is the name or the ARN of the IAM instance profile that software on the machine may use. Default: none.
-	// Example: "nodes.example".
+	// instanceProfile is the name or the ARN of the IAM instance profile that software on the
+	// machine may use. Default: none. Example: "nodes.example".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
@@ -159,19 +171,21 @@ type AWSMachine struct {
 	// +kubebuilder:default={}
 	Metadata AWSMetadata `json:"metadata,omitempty"`
 
-	// keyName names the EC2 key pair whose public key the image lets in. Default: none. Example: "operators".
+	// keyName names the EC2 key pair whose public key the image lets in. Default: none. Example:
+	// "operators".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	KeyName string `json:"keyName,omitempty"`
 
-	// tenancy of the hardware: "default" shares it with other customers, "dedicated" does not, "host" is a Dedicated Host.
-	// Default: the VPC's.
+	// tenancy of the hardware: "default" shares it with other customers, "dedicated" does not,
+	// "host" is a Dedicated Host. Default: the VPC's.
 	// +optional
 	// +kubebuilder:validation:Enum=default;dedicated;host
 	Tenancy string `json:"tenancy,omitempty"`
 
-	// hostID is the Dedicated Host, in a zone of its own. Default: any with room. Example: "h-0a1b2c3d4e5f60718".
+	// hostID is the Dedicated Host, in a zone of its own. Default: any with room. Example:
+	// "h-0a1b2c3d4e5f60718".
 	// +optional
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=64
@@ -194,12 +208,13 @@ type AWSMachine struct {
 	// +optional
 	Market *AWSMarket `json:"market,omitempty"`
 
-	// detailedMonitoring has CloudWatch measure each minute instead of each five; AWS charges for it. Default: false.
+	// detailedMonitoring has CloudWatch measure each minute instead of each five; AWS charges for
+	// it. Default: false.
 	// +optional
 	DetailedMonitoring bool `json:"detailedMonitoring,omitempty"`
 
-	// tags are put on the instance, its volumes and its network interfaces, beside Drover's own. Keys can't begin with "aws:"
-	// or "drover-". Example: {"cost-center": "4711"}.
+	// tags are put on the instance, its volumes and its network interfaces, beside Drover's own.
+	// Keys can't begin with "aws:" or "drover-". Example: {"cost-center": "4711"}.
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=40
@@ -219,14 +234,16 @@ type AWSSelector struct {
 	// +kubebuilder:validation:items:Pattern=`^[a-z]+-[0-9a-f]+$`
 	IDs []string `json:"ids,omitempty"`
 
-	// tags that a resource must have, all of them; an empty value takes any. Example: {"role": "nodes"}.
+	// tags that a resource must have, all of them; an empty value takes any. Example: {"role":
+	// "nodes"}.
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=10
 	Tags map[string]string `json:"tags,omitempty"`
 }
 
-// AWSImage names an AMI in one of three ways. The two that may change their mind are looked up anew every few minutes.
+// AWSImage names an AMI in one of three ways. The two that may change their mind are looked up anew
+// every few minutes.
 // +kubebuilder:validation:XValidation:rule="[has(self.id), has(self.ssmParameter), has(self.lookup)].filter(x, x).size() == 1",message="exactly one of id, ssmParameter and lookup must be set"
 type AWSImage struct {
 	// id of the AMI, in the account's region. Example: "ami-0a1b2c3d4e5f60718".
@@ -236,9 +253,9 @@ type AWSImage struct {
 	// +kubebuilder:validation:Pattern=`^ami-[0-9a-f]+$`
 	ID string `json:"id,omitempty"`
 
-	// ssmParameter is the name or the ARN of a Systems Manager parameter that holds the AMI's ID; Canonical and
-	// Amazon publish theirs so.
-	// Example: "/aws/service/canonical/ubuntu/server/24.04/stable/current/arm64/hvm/ebs-gp3/ami-id".
+	// ssmParameter is the name or the ARN of a Systems Manager parameter that holds the AMI's ID;
+	// Canonical and Amazon publish theirs so. Example:
+	// "/aws/service/canonical/ubuntu/server/24.04/stable/current/arm64/hvm/ebs-gp3/ami-id".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
@@ -252,8 +269,8 @@ type AWSImage struct {
 
 // AWSImageLookup finds the newest AMI that fits.
 type AWSImageLookup struct {
-	// owners are the accounts whose AMIs are trusted: IDs, "self", "amazon" or "aws-marketplace". Anybody can publish an AMI
-	// under any name, so there is no default. Example: ["099720109477"].
+	// owners are the accounts whose AMIs are trusted: IDs, "self", "amazon" or "aws-marketplace".
+	// Anybody can publish an AMI under any name, so there is no default. Example: ["099720109477"].
 	// +required
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -274,7 +291,8 @@ type AWSImageLookup struct {
 	// +kubebuilder:validation:Enum=amd64;arm64
 	Architecture string `json:"architecture,omitempty"`
 
-	// tags that the AMI must have, all of them; an empty value takes any. Example: {"release": "stable"}.
+	// tags that the AMI must have, all of them; an empty value takes any. Example: {"release":
+	// "stable"}.
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=10
@@ -308,14 +326,14 @@ type AWSVolume struct {
 	// +kubebuilder:validation:Maximum=2000
 	ThroughputMiBps int32 `json:"throughputMiBps,omitempty"`
 
-	// encrypted says whether the disk is encrypted; false leaves it to the image or snapshot, and to the account's own
-	// setting. Default: true.
+	// encrypted says whether the disk is encrypted; false leaves it to the image or snapshot, and
+	// to the account's own setting. Default: true.
 	// +optional
 	// +kubebuilder:default=true
 	Encrypted *bool `json:"encrypted,omitempty"`
 
-	// kmsKeyID is the ID, alias or ARN of the key that it is encrypted with. Default: the account's for EBS.
-	// Example: "alias/nodes".
+	// kmsKeyID is the ID, alias or ARN of the key that it is encrypted with. Default: the account's
+	// for EBS. Example: "alias/nodes".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
@@ -331,8 +349,8 @@ type AWSDataVolume struct {
 	// +kubebuilder:validation:Pattern=`^(/dev/)?[a-z]+[0-9]*$`
 	DeviceName string `json:"deviceName"`
 
-	// snapshotID of the snapshot that the disk is filled from. Default: none, and then sizeGiB is needed.
-	// Example: "snap-0a1b2c3d4e5f60718".
+	// snapshotID of the snapshot that the disk is filled from. Default: none, and then sizeGiB is
+	// needed. Example: "snap-0a1b2c3d4e5f60718".
 	// +optional
 	// +kubebuilder:validation:MinLength=6
 	// +kubebuilder:validation:MaxLength=64
@@ -344,35 +362,40 @@ type AWSDataVolume struct {
 
 // AWSNetworkInterface is a network interface beside the first.
 type AWSNetworkInterface struct {
-	// type is "interface", or "efa" or "efa-only" for an Elastic Fabric Adapter with or without IP. Default: "interface".
+	// type is "interface", or "efa" or "efa-only" for an Elastic Fabric Adapter with or without IP.
+	// Default: "interface".
 	// +optional
 	// +kubebuilder:default=interface
 	// +kubebuilder:validation:Enum=interface;efa;efa-only
 	Type string `json:"type,omitempty"`
 
-	// networkCard is the index of the card that it is on, where the instance type has several. Default: 0. Example: 1.
+	// networkCard is the index of the card that it is on, where the instance type has several.
+	// Default: 0. Example: 1.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=63
 	NetworkCard int32 `json:"networkCard,omitempty"`
 
-	// deviceIndex of the interface on its card. The machine's first interface is 0 on card 0. Example: 1.
+	// deviceIndex of the interface on its card. The machine's first interface is 0 on card 0.
+	// Example: 1.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=63
 	DeviceIndex int32 `json:"deviceIndex"`
 }
 
-// AWSMetadata says how software on the machine reaches the instance metadata service, where the machine's user data and the
-// credentials of its instance profile are.
+// AWSMetadata says how software on the machine reaches the instance metadata service, where the
+// machine's user data and the credentials of its instance profile are.
 type AWSMetadata struct {
-	// tokens says whether a session token ("IMDSv2") must be sent: "required" or "optional". Default: "required".
+	// tokens says whether a session token ("IMDSv2") must be sent: "required" or "optional".
+	// Default: "required".
 	// +optional
 	// +kubebuilder:default=required
 	// +kubebuilder:validation:Enum=required;optional
 	Tokens string `json:"tokens,omitempty"`
 
-	// hopLimit is how many hops the answer may travel. 1 keeps it from pods that do not share the host's network. Default: 1.
+	// hopLimit is how many hops the answer may travel. 1 keeps it from pods that do not share the
+	// host's network. Default: 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
@@ -396,7 +419,8 @@ type AWSPlacementGroup struct {
 	// +kubebuilder:validation:MaxLength=255
 	Name string `json:"name"`
 
-	// partition of the group to be in, where its strategy is "partition". Default: EC2 chooses. Example: 2.
+	// partition of the group to be in, where its strategy is "partition". Default: EC2 chooses.
+	// Example: 2.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=7
@@ -421,8 +445,8 @@ type AWSCapacityReservation struct {
 	// +kubebuilder:validation:Pattern=`^arn:aws[a-z-]*:resource-groups:`
 	ResourceGroupARN string `json:"resourceGroupARN,omitempty"`
 
-	// preference where none is named: "open" uses any that fits, "none" uses none, "capacity-reservations-only" fails
-	// where none fits. Example: "none".
+	// preference where none is named: "open" uses any that fits, "none" uses none,
+	// "capacity-reservations-only" fails where none fits. Example: "none".
 	// +optional
 	// +kubebuilder:validation:Enum=open;none;capacity-reservations-only
 	Preference string `json:"preference,omitempty"`
@@ -448,7 +472,8 @@ type AWSCPUOptions struct {
 	// +optional
 	AMDSEVSNP bool `json:"amdSEVSNP,omitempty"`
 
-	// nestedVirtualization lets the machine run virtual machines, where the instance type can. Default: false.
+	// nestedVirtualization lets the machine run virtual machines, where the instance type can.
+	// Default: false.
 	// +optional
 	NestedVirtualization bool `json:"nestedVirtualization,omitempty"`
 }
@@ -456,14 +481,14 @@ type AWSCPUOptions struct {
 // AWSMarket is how the machine is bought.
 // +kubebuilder:validation:XValidation:rule="!has(self.maxPriceUSD) || self.type == 'spot'",message="maxPriceUSD needs type spot"
 type AWSMarket struct {
-	// type is "spot" for a machine that is cheaper and that AWS may take back at any time, "capacity-block" for one of a
-	// Capacity Block, which capacityReservation names.
+	// type is "spot" for a machine that is cheaper and that AWS may take back at any time,
+	// "capacity-block" for one of a Capacity Block, which capacityReservation names.
 	// +required
 	// +kubebuilder:validation:Enum=spot;capacity-block
 	Type string `json:"type"`
 
-	// maxPriceUSD is the most that an hour may cost, in US dollars. AWS advises against it: the machine is taken back the
-	// more often. Default: the price on demand. Example: "0.05".
+	// maxPriceUSD is the most that an hour may cost, in US dollars. AWS advises against it: the
+	// machine is taken back the more often. Default: the price on demand. Example: "0.05".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=16

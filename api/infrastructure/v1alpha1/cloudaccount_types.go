@@ -6,7 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// OrphanPolicy says what happens to a resource in the cloud that is tagged as ours and belongs to no CloudMachine.
+// OrphanPolicy says what happens to a resource in the cloud that is tagged as ours and belongs to
+// no CloudMachine.
 // +kubebuilder:validation:Enum=Delete;Report
 type OrphanPolicy string
 
@@ -23,11 +24,12 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.place) || (has(self.place) && self.place == oldSelf.place)",message="place is set once: make a new CloudAccount for another place"
 // +kubebuilder:validation:XValidation:rule="!has(self.place) || !has(self.aws) || !has(self.aws.accountID) || self.place.contains(':' + self.aws.accountID + ':')",message="aws.accountID is not the AWS account that the place names: make a new CloudAccount for another one"
 type CloudAccountSpec struct {
-	// credentialsRef names the Secret with the credentials, in this namespace. The Secret must have the label
-	// infrastructure.cluster.x-k8s.io/cloud-credentials, whose value is the cloud's name here, such as "aws". Each cloud says
-	// which keys it reads. A change of the Secret is picked up at once. Without it the manager's own (ambient) credentials are used,
-	// which is permitted only in namespaces that the operator listed with --ambient-credentials-namespaces,
-	// and never together with an endpoint of one's own.
+	// credentialsRef names the Secret with the credentials, in this namespace. The Secret must have
+	// the label infrastructure.cluster.x-k8s.io/cloud-credentials, whose value is the cloud's name
+	// here, such as "aws". Each cloud says which keys it reads. A change of the Secret is picked up
+	// at once. Without it the manager's own (ambient) credentials are used, which is permitted only
+	// in namespaces that the operator listed with --ambient-credentials-namespaces, and never
+	// together with an endpoint of one's own.
 	// +optional
 	CredentialsRef *LocalReference `json:"credentialsRef,omitempty"`
 
@@ -43,7 +45,8 @@ type CloudAccountSpec struct {
 	// +optional
 	OpenStack *OpenStackAccount `json:"openstack,omitempty"`
 
-	// simulated is the embedded simulated cloud: machines that cost nothing, for trying Drover out and for tests.
+	// simulated is the embedded simulated cloud: machines that cost nothing, for trying Drover out
+	// and for tests.
 	// +optional
 	Simulated *SimulatedAccount `json:"simulated,omitempty"`
 
@@ -51,16 +54,17 @@ type CloudAccountSpec struct {
 	// +optional
 	VSphere *VSphereAccount `json:"vsphere,omitempty"`
 
-	// place is managed by Drover: what the credentials were proved to lead to. It is immutable once set. Credentials that lead
-	// to another place are refused. Example: "aws:123456789012:eu-central-1".
+	// place is managed by Drover: what the credentials were proved to lead to. It is immutable once
+	// set. Credentials that lead to another place are refused. Example:
+	// "aws:123456789012:eu-central-1".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Place string `json:"place,omitempty"`
 
-	// rateLimits bounds the calls to the cloud. The limits belong to the account, region and endpoint, because
-	// that is what clouds throttle: CloudAccounts that share these share the limits of the one seen first.
-	// Default: what the cloud documents.
+	// rateLimits bounds the calls to the cloud. The limits belong to the account, region and
+	// endpoint, because that is what clouds throttle: CloudAccounts that share these share the
+	// limits of the one seen first. Default: what the cloud documents.
 	// +optional
 	RateLimits *RateLimits `json:"rateLimits,omitempty"`
 
@@ -69,8 +73,8 @@ type CloudAccountSpec struct {
 	// +kubebuilder:default={}
 	Inventory InventorySpec `json:"inventory,omitempty"`
 
-	// orphanPolicy says what happens to resources that are tagged as ours and belong to no CloudMachine:
-	// "Delete" or "Report". Default: "Report".
+	// orphanPolicy says what happens to resources that are tagged as ours and belong to no
+	// CloudMachine: "Delete" or "Report". Default: "Report".
 	// +optional
 	// +kubebuilder:default=Report
 	OrphanPolicy OrphanPolicy `json:"orphanPolicy,omitempty"`
@@ -93,7 +97,8 @@ type RateLimits struct {
 
 // RateLimit is a token bucket.
 type RateLimit struct {
-	// perSecond is the sustained number of calls per second, as a decimal number. Example: "2", "0.5".
+	// perSecond is the sustained number of calls per second, as a decimal number. Example: "2",
+	// "0.5".
 	// +required
 	// +kubebuilder:validation:Pattern=`^(0\.[0-9]{0,2}[1-9]|[1-9][0-9]{0,3}(\.[0-9]{1,3})?)$`
 	// +kubebuilder:validation:MinLength=1
@@ -109,16 +114,17 @@ type RateLimit struct {
 
 // InventorySpec says how often the account is listed.
 type InventorySpec struct {
-	// idleSeconds is the time between two complete listings, in seconds, while nothing is expected to change.
-	// It is how soon a VM that vanished is noticed. Default: 60.
+	// idleSeconds is the time between two complete listings, in seconds, while nothing is expected
+	// to change. It is how soon a VM that vanished is noticed. Default: 60.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	IdleSeconds int32 `json:"idleSeconds,omitempty"`
 
-	// activeSeconds is the time between two complete listings, in seconds, while a machine is starting: ten times as long as a listing takes, if that
-	// is longer, and no longer than idleSeconds. When all that start have become Nodes, the next one comes at once. Default: 5.
+	// activeSeconds is the time between two complete listings, in seconds, while a machine is
+	// starting: ten times as long as a listing takes, if that is longer, and no longer than
+	// idleSeconds. When all that start have become Nodes, the next one comes at once. Default: 5.
 	// +optional
 	// +kubebuilder:default=5
 	// +kubebuilder:validation:Minimum=1
@@ -129,8 +135,9 @@ type InventorySpec struct {
 // CloudAccountStatus is what is known of the account.
 // +kubebuilder:validation:MinProperties=1
 type CloudAccountStatus struct {
-	// conditions: Ready says whether the credentials work; InventoryFresh says whether the last complete listing
-	// is as recent as it should be; NoOrphans whether all that it has belongs to a machine. docs/conditions.md lists every reason and its remedy.
+	// conditions: Ready says whether the credentials work; InventoryFresh says whether the last
+	// complete listing is as recent as it should be; NoOrphans whether all that it has belongs to a
+	// machine. docs/conditions.md lists every reason and its remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -142,7 +149,8 @@ type CloudAccountStatus struct {
 	// +kubebuilder:validation:Minimum=1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// failureDomains are the zones in which this account can make machines. Example: ["sim-1a","sim-1b"].
+	// failureDomains are the zones in which this account can make machines. Example:
+	// ["sim-1a","sim-1b"].
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=100
@@ -150,13 +158,13 @@ type CloudAccountStatus struct {
 	// +kubebuilder:validation:items:MaxLength=256
 	FailureDomains []string `json:"failureDomains,omitempty"`
 
-	// orphans says what costs money in this account, carries the ownership of a cluster here and belongs to none of its
-	// machines.
+	// orphans says what costs money in this account, carries the ownership of a cluster here and
+	// belongs to none of its machines.
 	// +optional
 	Orphans *OrphansStatus `json:"orphans,omitempty"`
 
-	// formerOwners are clusters that were deleted: whatever of them is still in the account is an orphan too. They are
-	// forgotten when nothing of them has been there for a while.
+	// formerOwners are clusters that were deleted: whatever of them is still in the account is an
+	// orphan too. They are forgotten when nothing of them has been there for a while.
 	// +optional
 	// +listType=map
 	// +listMapKey=ownershipID
@@ -181,8 +189,9 @@ type FormerOwner struct {
 
 // OrphansStatus is what the last pass of the orphan collector found.
 type OrphansStatus struct {
-	// machines is the number of CloudMachines in this namespace at the last pass whose findings were believed. Where it
-	// halves from one pass to the next, orphans are deleted only on a person's word.
+	// machines is the number of CloudMachines in this namespace at the last pass whose findings
+	// were believed. Where it halves from one pass to the next, orphans are deleted only on a
+	// person's word.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Machines *int32 `json:"machines,omitempty"`
@@ -197,20 +206,22 @@ type OrphansStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Confirmed *int32 `json:"confirmed,omitempty"`
 
-	// foreign is the number of resources of clusters here that another management cluster made and that belong to no
-	// CloudMachine here: it has a copy of the CloudCluster, or had it before a move. They are never touched.
+	// foreign is the number of resources of clusters here that another management cluster made and
+	// that belong to no CloudMachine here: it has a copy of the CloudCluster, or had it before a
+	// move. They are never touched.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Foreign *int32 `json:"foreign,omitempty"`
 
-	// strangers is the number of resources with Drover's tags whose ownership ID is no CloudCluster's here: another
-	// management cluster's. They are never touched.
+	// strangers is the number of resources with Drover's tags whose ownership ID is no
+	// CloudCluster's here: another management cluster's. They are never touched.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Strangers *int32 `json:"strangers,omitempty"`
 
 	// digest names the present set of orphans. The annotation
-	// infrastructure.cluster.x-k8s.io/confirm-orphans with this value lets them be deleted although they are many.
+	// infrastructure.cluster.x-k8s.io/confirm-orphans with this value lets them be deleted although
+	// they are many.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -241,8 +252,8 @@ type Orphan struct {
 	// +required
 	Since metav1.Time `json:"since,omitempty"`
 
-	// next says what happens to it, and when. Example: "may be deleted if it is still without a machine after
-	// 2026-01-02T03:04:05Z".
+	// next says what happens to it, and when. Example: "may be deleted if it is still without a
+	// machine after 2026-01-02T03:04:05Z".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
@@ -264,36 +275,41 @@ const (
 	OrphansDoubtedReason = "Doubted"
 )
 
-// CredentialsLabel on a Secret says that it may be used as the credentials of a CloudAccount. Its value is the name of the
-// account's cloud, as the field of the CloudAccount has it: a Secret is never sent to an endpoint of another cloud.
+// CredentialsLabel on a Secret says that it may be used as the credentials of a CloudAccount. Its
+// value is the name of the account's cloud, as the field of the CloudAccount has it: a Secret is
+// never sent to an endpoint of another cloud.
 const CredentialsLabel = "infrastructure.cluster.x-k8s.io/cloud-credentials"
 
-// ConfirmOrphansAnnotation on a CloudAccount lets exactly the set of orphans be deleted that its value names.
+// ConfirmOrphansAnnotation on a CloudAccount lets exactly the set of orphans be deleted that its
+// value names.
 const ConfirmOrphansAnnotation = "infrastructure.cluster.x-k8s.io/confirm-orphans"
 
-// ConfirmMissingAnnotation on a CloudAccount lets exactly the set of missing machines be called gone that its value names.
+// ConfirmMissingAnnotation on a CloudAccount lets exactly the set of missing machines be called
+// gone that its value names.
 const ConfirmMissingAnnotation = "infrastructure.cluster.x-k8s.io/confirm-missing"
 
-// AccountMachinesFoundCondition is False while so many of the account's machines are missing at once that none of them is
-// believed to be gone. It is True otherwise, once the account was listed.
+// AccountMachinesFoundCondition is False while so many of the account's machines are missing at
+// once that none of them is believed to be gone. It is True otherwise, once the account was listed.
 const AccountMachinesFoundCondition = "MachinesFound"
 
 const (
 	// MachinesFoundReason: no machine's absence is in doubt.
 	MachinesFoundReason = "Found"
-	// MassAbsenceReason: so many machines are missing at once that a person must say whether they are gone.
+	// MassAbsenceReason: so many machines are missing at once that a person must say whether they
+	// are gone.
 	MassAbsenceReason = "MassAbsence"
 )
 
 // AccountInventoryFreshCondition is True while complete listings come as often as they should.
 const AccountInventoryFreshCondition = "InventoryFresh"
 
-// AccountNewsHeardCondition is False while what the cloud tells by itself can't be had: the news at a place that the account names, such as
-// a queue, or the changes of a cloud that is followed; absent otherwise.
+// AccountNewsHeardCondition is False while what the cloud tells by itself can't be had: the news at
+// a place that the account names, such as a queue, or the changes of a cloud that is followed;
+// absent otherwise.
 const AccountNewsHeardCondition = "NewsHeard"
 
-// CloudAccount is one place where machines can be made: a cloud, its credentials, its limits. All machines that
-// refer to it share one client, one rate limit and one inventory.
+// CloudAccount is one place where machines can be made: a cloud, its credentials, its limits. All
+// machines that refer to it share one client, one rate limit and one inventory.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=cloudaccounts,scope=Namespaced,categories=cluster-api

@@ -10,21 +10,22 @@ import (
 // CloudClusterSpec is a cluster's footing in the clouds.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.ownershipID) || (has(self.ownershipID) && self.ownershipID == oldSelf.ownershipID)",message="ownershipID is set once: it is in the tags of every VM of this cluster"
 type CloudClusterSpec struct {
-	// controlPlaneEndpoint is where the cluster's API server is reached. Left out, it is copied from the control
-	// plane object once that knows it.
+	// controlPlaneEndpoint is where the cluster's API server is reached. Left out, it is copied
+	// from the control plane object once that knows it.
 	// +optional
 	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 
-	// ownershipID marks everything in any cloud that belongs to this cluster. Drover makes it up at random, once;
-	// it is in spec so that it survives "clusterctl move". Example: "d3x2k9q4m7w1".
+	// ownershipID marks everything in any cloud that belongs to this cluster. Drover makes it up at
+	// random, once; it is in spec so that it survives "clusterctl move". Example: "d3x2k9q4m7w1".
 	// +optional
 	// +kubebuilder:validation:MinLength=8
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	OwnershipID string `json:"ownershipID,omitempty"`
 
-	// accountRefs names the CloudAccounts, in this namespace, whose zones are offered as failure domains.
-	// Machines may refer to other accounts as well. Default: none, and so no failure domains.
+	// accountRefs names the CloudAccounts, in this namespace, whose zones are offered as failure
+	// domains. Machines may refer to other accounts as well. Default: none, and so no failure
+	// domains.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -62,8 +63,8 @@ type CloudClusterStatus struct {
 	FailureDomains []clusterv1.FailureDomain `json:"failureDomains,omitempty"`
 }
 
-// CloudCluster is the infrastructure of a Cluster: its identity in the clouds. It makes no networks and no load
-// balancers; machines are put where their own fields say.
+// CloudCluster is the infrastructure of a Cluster: its identity in the clouds. It makes no networks
+// and no load balancers; machines are put where their own fields say.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=cloudclusters,scope=Namespaced,categories=cluster-api

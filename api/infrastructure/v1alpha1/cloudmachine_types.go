@@ -8,7 +8,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// CloudMachineFields are what a user says of a machine. Exactly one cloud must be set, the CloudAccount's.
+// CloudMachineFields are what a user says of a machine. Exactly one cloud must be set, the
+// CloudAccount's.
 // +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, kubevirt, openstack, simulated or vsphere"
 type CloudMachineFields struct {
 	// accountRef names the CloudAccount, in this namespace, that makes the machine.
@@ -36,8 +37,9 @@ type CloudMachineFields struct {
 	VSphere *VSphereMachine `json:"vsphere,omitempty"`
 }
 
-// CloudMachineSpec is one machine. It can't be changed, apart from providerID and creationToken, which Drover
-// sets once, and where the VM is tried to be made until it is: a changed machine is a new machine.
+// CloudMachineSpec is one machine. It can't be changed, apart from providerID and creationToken,
+// which Drover sets once, and where the VM is tried to be made until it is: a changed machine is a
+// new machine.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)",message="providerID is set once"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.creationToken) || (has(self.creationToken) && self.creationToken == oldSelf.creationToken)",message="creationToken is set once: it is in the tags of the VM"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.creationDomain) == has(oldSelf.creationDomain) && (!has(self.creationDomain) || self.creationDomain == oldSelf.creationDomain))",message="creationDomain is settled once the VM is made"
@@ -50,32 +52,34 @@ type CloudMachineFields struct {
 type CloudMachineSpec struct {
 	CloudMachineFields `json:",inline"`
 
-	// providerID is the VM's name for Kubernetes, equal to its Node's spec.providerID. Drover sets it once.
-	// Example: "simulated:///sim-1a/i-0a1b2c3d".
+	// providerID is the VM's name for Kubernetes, equal to its Node's spec.providerID. Drover sets
+	// it once. Example: "simulated:///sim-1a/i-0a1b2c3d".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// creationToken is the machine's identity in the cloud: written here before the first call, sent with the
-	// create so that a repeated one makes nothing, and put in the tags of the VM and of all that belongs to it.
-	// Drover makes it up at random, once; it is in spec so that it survives "clusterctl move".
+	// creationToken is the machine's identity in the cloud: written here before the first call,
+	// sent with the create so that a repeated one makes nothing, and put in the tags of the VM and
+	// of all that belongs to it. Drover makes it up at random, once; it is in spec so that it
+	// survives "clusterctl move".
 	// +optional
 	// +kubebuilder:validation:MinLength=16
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	CreationToken string `json:"creationToken,omitempty"`
 
-	// creationDomain is the failure domain that the VM is asked for in, on a cloud that would make a second VM for the same
-	// creationToken in another domain. Drover writes it before the create is sent, and another one only after the cloud has refused
-	// the machine there. Example: "eu-central-1a".
+	// creationDomain is the failure domain that the VM is asked for in, on a cloud that would make
+	// a second VM for the same creationToken in another domain. Drover writes it before the create
+	// is sent, and another one only after the cloud has refused the machine there. Example:
+	// "eu-central-1a".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	CreationDomain string `json:"creationDomain,omitempty"`
 
-	// creationAttempt counts the creates that such a cloud has refused. It goes into the next one's token for the cloud, which is
-	// another then. Default: 0.
+	// creationAttempt counts the creates that such a cloud has refused. It goes into the next one's
+	// token for the cloud, which is another then. Default: 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CreationAttempt int32 `json:"creationAttempt,omitempty"`
@@ -89,11 +93,13 @@ type CloudMachineInitialization struct {
 	Provisioned *bool `json:"provisioned,omitempty"`
 }
 
-// CloudMachineStatus is what is known of the machine. All of it can be found again from spec and the cloud.
+// CloudMachineStatus is what is known of the machine. All of it can be found again from spec and
+// the cloud.
 // +kubebuilder:validation:MinProperties=1
 type CloudMachineStatus struct {
-	// conditions: Ready says whether the VM runs, and else what it waits for; Paused; NodeLinked appears when the
-	// Node can't be told apart or does not come. docs/conditions.md lists every reason and its remedy.
+	// conditions: Ready says whether the VM runs, and else what it waits for; Paused; NodeLinked
+	// appears when the Node can't be told apart or does not come. docs/conditions.md lists every
+	// reason and its remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -110,9 +116,10 @@ type CloudMachineStatus struct {
 	// +kubebuilder:validation:MaxItems=128
 	Addresses []clusterv1.MachineAddress `json:"addresses,omitempty"`
 
-	// guestReportedAddresses are those of addresses that only the guest itself vouches for, such as what VMware Tools
-	// or KubeVirt's guest agent report. A kubelet gets a serving certificate for one of them only if its Node reports
-	// the same address and no other machine or Node of the cluster has it. Example: "10.0.0.7".
+	// guestReportedAddresses are those of addresses that only the guest itself vouches for, such as
+	// what VMware Tools or KubeVirt's guest agent report. A kubelet gets a serving certificate for
+	// one of them only if its Node reports the same address and no other machine or Node of the
+	// cluster has it. Example: "10.0.0.7".
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
@@ -126,29 +133,32 @@ type CloudMachineStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	FailureDomain string `json:"failureDomain,omitempty"`
 
-	// imageID is the image that the VM was made from, by the cloud's own ID, where the cloud tells: what a name or a search in spec
-	// became. Example: "ami-0123456789abcdef0".
+	// imageID is the image that the VM was made from, by the cloud's own ID, where the cloud tells:
+	// what a name or a search in spec became. Example: "ami-0123456789abcdef0".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	ImageID string `json:"imageID,omitempty"`
 
-	// interruptible is true when the cloud may take the VM back (spot). Cluster API labels the Node accordingly.
+	// interruptible is true when the cloud may take the VM back (spot). Cluster API labels the Node
+	// accordingly.
 	// +optional
 	Interruptible *bool `json:"interruptible,omitempty"`
 
-	// instanceState is the VM's state as last seen: Pending, Running, Stopping, Stopped, Terminated or Gone.
+	// instanceState is the VM's state as last seen: Pending, Running, Stopping, Stopped, Terminated
+	// or Gone.
 	// +optional
 	// +kubebuilder:validation:Enum=Pending;Running;Stopping;Stopped;Failed;Terminated;Gone
 	InstanceState string `json:"instanceState,omitempty"`
 }
 
-// MachineNodeLinkedCondition is False when the machine's Node can't be told apart, or is late, with how far it came; absent
-// otherwise. It is apart from Ready, which speaks of the VM: a MachineHealthCheck counts a Node's time from there.
+// MachineNodeLinkedCondition is False when the machine's Node can't be told apart, or is late, with
+// how far it came; absent otherwise. It is apart from Ready, which speaks of the VM: a
+// MachineHealthCheck counts a Node's time from there.
 const MachineNodeLinkedCondition = "NodeLinked"
 
-// MachineUntroubledCondition is False when the cloud announces something of the VM that runs, or finds something wrong with it; absent
-// otherwise. It is apart from Ready, because the VM runs.
+// MachineUntroubledCondition is False when the cloud announces something of the VM that runs, or
+// finds something wrong with it; absent otherwise. It is apart from Ready, because the VM runs.
 const MachineUntroubledCondition = "Untroubled"
 
 // CloudMachine is one VM, on any cloud.
@@ -212,13 +222,14 @@ type CloudMachineTemplateResource struct {
 
 // CloudMachineTemplateSpec wraps the template.
 type CloudMachineTemplateSpec struct {
-	// template is what CloudMachines are made from. It can't be changed: make a new template and point the
-	// MachineDeployment at it, which rolls the machines.
+	// template is what CloudMachines are made from. It can't be changed: make a new template and
+	// point the MachineDeployment at it, which rolls the machines.
 	// +required
 	Template CloudMachineTemplateResource `json:"template"`
 }
 
-// NodeInfo is what a Node made from this template will be, for the cluster-autoscaler's scale from zero.
+// NodeInfo is what a Node made from this template will be, for the cluster-autoscaler's scale from
+// zero.
 // +kubebuilder:validation:MinProperties=1
 type NodeInfo struct {
 	// architecture of the CPU, in Go's words. Example: "amd64".
@@ -236,7 +247,8 @@ type NodeInfo struct {
 // CloudMachineTemplateStatus is what the cloud says of the machines that would be made.
 // +kubebuilder:validation:MinProperties=1
 type CloudMachineTemplateStatus struct {
-	// capacity of one machine, for the cluster-autoscaler's scale from zero. Example: {"cpu":"2","memory":"4Gi"}.
+	// capacity of one machine, for the cluster-autoscaler's scale from zero. Example:
+	// {"cpu":"2","memory":"4Gi"}.
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 

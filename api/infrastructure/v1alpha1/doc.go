@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 holds Drover's infrastructure kinds: where machines can be made (CloudAccount), a cluster's
-// footing there (CloudCluster) and one machine (CloudMachine), with each cloud's own fields in a file of its own.
-// It is data only: no behaviour, and no import of any other package of Drover. The kinds obey Cluster API's
-// v1beta2 contract for InfraCluster, InfraMachine and their templates.
+// Package v1alpha1 holds Drover's infrastructure kinds: where machines can be made (CloudAccount),
+// a cluster's footing there (CloudCluster) and one machine (CloudMachine), with each cloud's own
+// fields in a file of its own. It is data only: no behaviour, and no import of any other package of
+// Drover. The kinds obey Cluster API's v1beta2 contract for InfraCluster, InfraMachine and their
+// templates.
 //
 // +kubebuilder:object:generate=true
 // +groupName=infrastructure.cluster.x-k8s.io

@@ -6,8 +6,8 @@ package v1alpha1
 // +kubebuilder:validation:XValidation:rule="has(self.containerDisk) != has(self.dataVolume)",message="exactly one must be set: containerDisk or dataVolume"
 // +kubebuilder:validation:XValidation:rule="!has(self.dataVolume) || !has(self.dataVolume.source.blank)",message="a machine can't boot from a blank disk"
 type KubeVirtRootDisk struct {
-	// containerDisk is an image that holds a disk, as "quay.io/containerdisks" has them. What the guest writes is lost when
-	// it ends. Default: none.
+	// containerDisk is an image that holds a disk, as "quay.io/containerdisks" has them. What the
+	// guest writes is lost when it ends. Default: none.
 	// +optional
 	ContainerDisk *KubeVirtContainerDisk `json:"containerDisk,omitempty"`
 
@@ -32,13 +32,15 @@ type KubeVirtContainerDisk struct {
 	// +kubebuilder:validation:MaxLength=512
 	Image string `json:"image,omitempty"`
 
-	// pullSecret names a Secret in the account's namespace with the registry's credentials. Default: none.
+	// pullSecret names a Secret in the account's namespace with the registry's credentials.
+	// Default: none.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	PullSecret string `json:"pullSecret,omitempty"`
 
-	// pullPolicy says when the image is pulled. Default: "Always" for the tag "latest", otherwise "IfNotPresent".
+	// pullPolicy says when the image is pulled. Default: "Always" for the tag "latest", otherwise
+	// "IfNotPresent".
 	// +optional
 	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
 	PullPolicy string `json:"pullPolicy,omitempty"`
@@ -55,7 +57,8 @@ type KubeVirtDataDisk struct {
 	// +kubebuilder:validation:XValidation:rule="!(self in ['root', 'cloudinit'])",message="root and cloudinit are the machine's own disks"
 	Name string `json:"name,omitempty"`
 
-	// containerDisk is an image that holds a disk. What the guest writes is lost when it ends. Default: none.
+	// containerDisk is an image that holds a disk. What the guest writes is lost when it ends.
+	// Default: none.
 	// +optional
 	ContainerDisk *KubeVirtContainerDisk `json:"containerDisk,omitempty"`
 
@@ -63,8 +66,8 @@ type KubeVirtDataDisk struct {
 	// +optional
 	DataVolume *KubeVirtDataVolume `json:"dataVolume,omitempty"`
 
-	// emptyGiB is the size in GiB of an empty disk on the node, which is lost when the guest ends. Default: none.
-	// Example: 20.
+	// emptyGiB is the size in GiB of an empty disk on the node, which is lost when the guest ends.
+	// Default: none. Example: 20.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65536
@@ -94,7 +97,8 @@ type KubeVirtDataVolume struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	StorageClassName string `json:"storageClassName,omitempty"`
 
-	// accessMode of the volume; live migration needs "ReadWriteMany". Default: the storage class's, by CDI's profile of it.
+	// accessMode of the volume; live migration needs "ReadWriteMany". Default: the storage class's,
+	// by CDI's profile of it.
 	// +optional
 	// +kubebuilder:validation:Enum=ReadWriteOnce;ReadWriteMany
 	AccessMode string `json:"accessMode,omitempty"`
@@ -124,7 +128,8 @@ type KubeVirtDataVolumeSource struct {
 	// +optional
 	Snapshot *KubeVirtObjectSource `json:"snapshot,omitempty"`
 
-	// dataSource is a DataSource of CDI's, which says what to clone and is kept up to date by others. Default: none.
+	// dataSource is a DataSource of CDI's, which says what to clone and is kept up to date by
+	// others. Default: none.
 	// +optional
 	DataSource *KubeVirtObjectSource `json:"dataSource,omitempty"`
 
@@ -145,18 +150,21 @@ type KubeVirtRegistrySource struct {
 	// +kubebuilder:validation:Pattern=`^(docker|oci-archive)://`
 	URL string `json:"url,omitempty"`
 
-	// pullMethod is "node", by the node's container runtime, or "pod", by CDI. Default: CDI's, which is "pod".
+	// pullMethod is "node", by the node's container runtime, or "pod", by CDI. Default: CDI's,
+	// which is "pod".
 	// +optional
 	// +kubebuilder:validation:Enum=node;pod
 	PullMethod string `json:"pullMethod,omitempty"`
 
-	// secretRef names a Secret in the account's namespace with the registry's credentials. Default: none.
+	// secretRef names a Secret in the account's namespace with the registry's credentials. Default:
+	// none.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	SecretRef string `json:"secretRef,omitempty"`
 
-	// certConfigMap names a ConfigMap in the account's namespace with the authorities to trust. Default: the system's.
+	// certConfigMap names a ConfigMap in the account's namespace with the authorities to trust.
+	// Default: the system's.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -179,21 +187,23 @@ type KubeVirtHTTPSource struct {
 	// +kubebuilder:validation:Pattern=`^(md5|sha1|sha256|sha512):[0-9a-f]+$`
 	Checksum string `json:"checksum,omitempty"`
 
-	// secretRef names a Secret in the account's namespace with the server's credentials. Default: none.
+	// secretRef names a Secret in the account's namespace with the server's credentials. Default:
+	// none.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	SecretRef string `json:"secretRef,omitempty"`
 
-	// certConfigMap names a ConfigMap in the account's namespace with the authorities to trust. Default: the system's.
+	// certConfigMap names a ConfigMap in the account's namespace with the authorities to trust.
+	// Default: the system's.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	CertConfigMap string `json:"certConfigMap,omitempty"`
 }
 
-// KubeVirtObjectSource names an object of the cluster that runs the VMs. To take it from another namespace, the account's user
-// needs the right to create "datavolumes/source" there.
+// KubeVirtObjectSource names an object of the cluster that runs the VMs. To take it from another
+// namespace, the account's user needs the right to create "datavolumes/source" there.
 type KubeVirtObjectSource struct {
 	// name of the object. Example: "ubuntu-2404".
 	// +required

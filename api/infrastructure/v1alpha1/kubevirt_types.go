@@ -2,11 +2,13 @@
 
 package v1alpha1
 
-// KubeVirtAccount is a namespace of a Kubernetes cluster with KubeVirt. Its credentials Secret has the key "kubeconfig",
-// which is taken as data: one server with its authority, and a token or client certificate. Without a Secret the VMs are made in
-// the management cluster itself, in the CloudAccount's own namespace, by the manager's service account.
+// KubeVirtAccount is a namespace of a Kubernetes cluster with KubeVirt. Its credentials Secret has
+// the key "kubeconfig", which is taken as data: one server with its authority, and a token or
+// client certificate. Without a Secret the VMs are made in the management cluster itself, in the
+// CloudAccount's own namespace, by the manager's service account.
 type KubeVirtAccount struct {
-	// namespace in which the VMs are made. Provider IDs are names in it. It can't be changed. Example: "blue-machines".
+	// namespace in which the VMs are made. Provider IDs are names in it. It can't be changed.
+	// Example: "blue-machines".
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="namespace can't be changed, because the account's machines would look gone: make a new CloudAccount"
 	// +kubebuilder:validation:MinLength=1
@@ -14,8 +16,8 @@ type KubeVirtAccount struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Namespace string `json:"namespace,omitempty"`
 
-	// failureDomains are groups of the cluster's nodes that fail apart from each other. Left out, each machine says itself
-	// where it goes.
+	// failureDomains are groups of the cluster's nodes that fail apart from each other. Left out,
+	// each machine says itself where it goes.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -33,7 +35,8 @@ type KubeVirtFailureDomain struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name,omitempty"`
 
-	// nodeSelector has the labels of its nodes, added to the machine's own. Example: {"topology.kubernetes.io/zone": "zone-a"}.
+	// nodeSelector has the labels of its nodes, added to the machine's own. Example:
+	// {"topology.kubernetes.io/zone": "zone-a"}.
 	// +required
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
@@ -73,16 +76,19 @@ const (
 // +kubebuilder:validation:Enum=amd64;arm64;s390x
 type KubeVirtArchitecture string
 
-// KubeVirtMachine is a VirtualMachine. Either an instancetype gives it CPU and memory, or cpu and memoryMiB do.
+// KubeVirtMachine is a VirtualMachine. Either an instancetype gives it CPU and memory, or cpu and
+// memoryMiB do.
 // +kubebuilder:validation:XValidation:rule="has(self.instancetype) != (has(self.cpu) || has(self.memoryMiB))",message="give either instancetype, or cpu and memoryMiB"
 // +kubebuilder:validation:XValidation:rule="has(self.instancetype) || (has(self.cpu) && has(self.memoryMiB))",message="cpu and memoryMiB are needed together"
 // +kubebuilder:validation:XValidation:rule="!has(self.firmware) || !has(self.firmware.secureBoot) || !self.firmware.secureBoot || self.firmware.bootloader == 'UEFI'",message="secureBoot needs the bootloader UEFI"
 type KubeVirtMachine struct {
-	// instancetype gives the machine its CPU and memory. Default: none, and cpu and memoryMiB are needed.
+	// instancetype gives the machine its CPU and memory. Default: none, and cpu and memoryMiB are
+	// needed.
 	// +optional
 	Instancetype *KubeVirtInstancetype `json:"instancetype,omitempty"`
 
-	// preference gives the machine what an operating system likes best: buses, firmware, features. Default: none.
+	// preference gives the machine what an operating system likes best: buses, firmware, features.
+	// Default: none.
 	// +optional
 	Preference *KubeVirtPreference `json:"preference,omitempty"`
 
@@ -105,8 +111,8 @@ type KubeVirtMachine struct {
 	// +required
 	RootDisk KubeVirtRootDisk `json:"rootDisk,omitzero"`
 
-	// dataDisks are further disks, in the order in which the guest sees them. They are deleted with the machine. Default:
-	// none.
+	// dataDisks are further disks, in the order in which the guest sees them. They are deleted with
+	// the machine. Default: none.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -114,7 +120,8 @@ type KubeVirtMachine struct {
 	// +kubebuilder:validation:MaxItems=16
 	DataDisks []KubeVirtDataDisk `json:"dataDisks,omitempty"`
 
-	// networks are the machine's network interfaces, in order. Default: the pod network, by masquerade.
+	// networks are the machine's network interfaces, in order. Default: the pod network, by
+	// masquerade.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -122,52 +129,58 @@ type KubeVirtMachine struct {
 	// +kubebuilder:validation:MaxItems=10
 	Networks []KubeVirtNetwork `json:"networks,omitempty"`
 
-	// cloudInit is the data source of the guest's user data: "NoCloud" for cloud-init, "ConfigDrive" for Ignition.
-	// Default: "NoCloud".
+	// cloudInit is the data source of the guest's user data: "NoCloud" for cloud-init,
+	// "ConfigDrive" for Ignition. Default: "NoCloud".
 	// +optional
 	// +kubebuilder:default=NoCloud
 	CloudInit KubeVirtCloudInit `json:"cloudInit,omitempty"`
 
-	// networkData is the guest's network configuration, in a form that its data source knows. Default: the guest's own,
-	// which is DHCP. Example: "version: 2\nethernets: {enp1s0: {dhcp4: true}}".
+	// networkData is the guest's network configuration, in a form that its data source knows.
+	// Default: the guest's own, which is DHCP. Example: "version: 2\nethernets: {enp1s0: {dhcp4:
+	// true}}".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=16384
 	NetworkData string `json:"networkData,omitempty"`
 
-	// runStrategy is "Always", "RerunOnFailure" or "Once". Default: "Once" where the root disk is an image that is fresh at
-	// every start (containerDisk), because a guest that starts anew can't join anew; otherwise "Always".
+	// runStrategy is "Always", "RerunOnFailure" or "Once". Default: "Once" where the root disk is
+	// an image that is fresh at every start (containerDisk), because a guest that starts anew can't
+	// join anew; otherwise "Always".
 	// +optional
 	RunStrategy KubeVirtRunStrategy `json:"runStrategy,omitempty"`
 
-	// evictionStrategy is what happens when the node that the VM runs on is drained: "LiveMigrate", "LiveMigrateIfPossible",
-	// "None", which ends the guest, or "External", which leaves it to others. Default: KubeVirt's own.
+	// evictionStrategy is what happens when the node that the VM runs on is drained: "LiveMigrate",
+	// "LiveMigrateIfPossible", "None", which ends the guest, or "External", which leaves it to
+	// others. Default: KubeVirt's own.
 	// +optional
 	EvictionStrategy KubeVirtEvictionStrategy `json:"evictionStrategy,omitempty"`
 
-	// terminationGraceSeconds is how long the guest has to shut down when the machine is deleted, in seconds. Default: 30.
+	// terminationGraceSeconds is how long the guest has to shut down when the machine is deleted,
+	// in seconds. Default: 30.
 	// +optional
 	// +kubebuilder:default=30
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=3600
 	TerminationGraceSeconds *int64 `json:"terminationGraceSeconds,omitempty"`
 
-	// nodeSelector has the labels that a node must have to run the VM. Default: none. Example: {"pool": "vms"}.
+	// nodeSelector has the labels that a node must have to run the VM. Default: none. Example:
+	// {"pool": "vms"}.
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.size() <= 317 && self[k].size() <= 63)",message="a label's key has at most 317 characters, its value 63"
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 
-	// requiredNodes are conditions that a node must meet, all of them, to run the VM. Default: none.
+	// requiredNodes are conditions that a node must meet, all of them, to run the VM. Default:
+	// none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	RequiredNodes []KubeVirtNodeCondition `json:"requiredNodes,omitempty"`
 
-	// preferredNodes are conditions of nodes that are chosen rather than others: the more of them are met, the better.
-	// Default: none.
+	// preferredNodes are conditions of nodes that are chosen rather than others: the more of them
+	// are met, the better. Default: none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -200,12 +213,13 @@ type KubeVirtMachine struct {
 	// +optional
 	Firmware *KubeVirtFirmware `json:"firmware,omitempty"`
 
-	// tpm gives the guest a TPM 2.0: "Ephemeral", which forgets at every start, or "Persistent". Default: none.
+	// tpm gives the guest a TPM 2.0: "Ephemeral", which forgets at every start, or "Persistent".
+	// Default: none.
 	// +optional
 	TPM KubeVirtTPM `json:"tpm,omitempty"`
 
-	// gpus are devices that the guest sees as GPUs, by the names of the resources that nodes offer. Default: none.
-	// Example: ["nvidia.com/TU104GL_Tesla_T4"].
+	// gpus are devices that the guest sees as GPUs, by the names of the resources that nodes offer.
+	// Default: none. Example: ["nvidia.com/TU104GL_Tesla_T4"].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -214,8 +228,8 @@ type KubeVirtMachine struct {
 	// +kubebuilder:validation:items:MaxLength=317
 	GPUs []string `json:"gpus,omitempty"`
 
-	// hostDevices are further devices of the node, by the names of the resources that nodes offer. Default: none.
-	// Example: ["intel.com/qat"].
+	// hostDevices are further devices of the node, by the names of the resources that nodes offer.
+	// Default: none. Example: ["intel.com/qat"].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -224,8 +238,8 @@ type KubeVirtMachine struct {
 	// +kubebuilder:validation:items:MaxLength=317
 	HostDevices []string `json:"hostDevices,omitempty"`
 
-	// labels of the VM and its pod. Keys that begin with "drover-" are not permitted. Default: none.
-	// Example: {"team": "blue"}.
+	// labels of the VM and its pod. Keys that begin with "drover-" are not permitted. Default:
+	// none. Example: {"team": "blue"}.
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=32
@@ -250,7 +264,8 @@ type KubeVirtInstancetype struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name,omitempty"`
 
-	// kind of the instancetype: the cluster's, or the account's namespace's. Default: "VirtualMachineClusterInstancetype".
+	// kind of the instancetype: the cluster's, or the account's namespace's. Default:
+	// "VirtualMachineClusterInstancetype".
 	// +optional
 	// +kubebuilder:default=VirtualMachineClusterInstancetype
 	// +kubebuilder:validation:Enum=VirtualMachineClusterInstancetype;VirtualMachineInstancetype
@@ -266,7 +281,8 @@ type KubeVirtPreference struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name,omitempty"`
 
-	// kind of the preference: the cluster's, or the account's namespace's. Default: "VirtualMachineClusterPreference".
+	// kind of the preference: the cluster's, or the account's namespace's. Default:
+	// "VirtualMachineClusterPreference".
 	// +optional
 	// +kubebuilder:default=VirtualMachineClusterPreference
 	// +kubebuilder:validation:Enum=VirtualMachineClusterPreference;VirtualMachinePreference
@@ -295,12 +311,13 @@ type KubeVirtCPU struct {
 	// +kubebuilder:validation:Maximum=8
 	Threads int32 `json:"threads,omitempty"`
 
-	// dedicated pins each CPU to one of the node's, which nobody else uses. The node needs the CPU manager's static
-	// policy. Default: false.
+	// dedicated pins each CPU to one of the node's, which nobody else uses. The node needs the CPU
+	// manager's static policy. Default: false.
 	// +optional
 	Dedicated *bool `json:"dedicated,omitempty"`
 
-	// model of the CPU. Default: KubeVirt's, which can be migrated between like nodes. Example: "host-passthrough".
+	// model of the CPU. Default: KubeVirt's, which can be migrated between like nodes. Example:
+	// "host-passthrough".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -319,16 +336,16 @@ type KubeVirtNetwork struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name,omitempty"`
 
-	// multus names the NetworkAttachmentDefinition to connect to, as "name" or "namespace/name". Default: the pod network.
-	// Example: "nets/vlan-7".
+	// multus names the NetworkAttachmentDefinition to connect to, as "name" or "namespace/name".
+	// Default: the pod network. Example: "nets/vlan-7".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?/)?[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Multus string `json:"multus,omitempty"`
 
-	// binding is how the guest is connected: "Masquerade", "Bridge" or "SRIOV". Default: "Masquerade" for the pod network,
-	// "Bridge" for multus.
+	// binding is how the guest is connected: "Masquerade", "Bridge" or "SRIOV". Default:
+	// "Masquerade" for the pod network, "Bridge" for multus.
 	// +optional
 	// +kubebuilder:validation:Enum=Masquerade;Bridge;SRIOV
 	Binding string `json:"binding,omitempty"`
@@ -384,8 +401,8 @@ type KubeVirtSpread struct {
 	// +kubebuilder:validation:Enum=ScheduleAnyway;DoNotSchedule
 	WhenUnsatisfiable string `json:"whenUnsatisfiable,omitempty"`
 
-	// matchLabels choose the machines that are counted, by their labels. Default: all machines of the cluster.
-	// Example: {"pool": "md-0"}.
+	// matchLabels choose the machines that are counted, by their labels. Default: all machines of
+	// the cluster. Example: {"pool": "md-0"}.
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=8
@@ -418,7 +435,8 @@ type KubeVirtToleration struct {
 	// +kubebuilder:validation:Enum=NoSchedule;PreferNoSchedule;NoExecute
 	Effect string `json:"effect,omitempty"`
 
-	// seconds that the VM stays on a node that gets the taint, with the effect NoExecute. Default: for ever. Example: 300.
+	// seconds that the VM stays on a node that gets the taint, with the effect NoExecute. Default:
+	// for ever. Example: 300.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=604800

@@ -2,20 +2,20 @@
 
 package v1alpha1
 
-// SimulatedAccount is a region of a simulated cloud that runs as a process of its own ("drover simulate").
-// Its credentials Secret has the key "token".
+// SimulatedAccount is a region of a simulated cloud that runs as a process of its own ("drover
+// simulate"). Its credentials Secret has the key "token".
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint can't be changed, because the account's machines would look gone: make a new CloudAccount"
 type SimulatedAccount struct {
-	// endpoint is the simulated cloud's address. Example: "http://127.0.0.1:8080". Left out, it is the one that
-	// the operator gave to the manager with --simulated-endpoint.
+	// endpoint is the simulated cloud's address. Example: "http://127.0.0.1:8080". Left out, it is
+	// the one that the operator gave to the manager with --simulated-endpoint.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https?://[^\s/?#@]+$`
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// region of the simulated cloud. Default: "sim-1". It can't be changed: to a listing of another region, every machine
-	// of this account is gone.
+	// region of the simulated cloud. Default: "sim-1". It can't be changed: to a listing of another
+	// region, every machine of this account is gone.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="region can't be changed: make a new CloudAccount"
 	// +kubebuilder:default=sim-1
@@ -27,7 +27,8 @@ type SimulatedAccount struct {
 
 // SimulatedMachine is a machine of the simulated cloud.
 type SimulatedMachine struct {
-	// instanceType names the size, one of the cloud's catalogue. Example: "small" (2 CPUs, 4 GiB). Default: "small".
+	// instanceType names the size, one of the cloud's catalogue. Example: "small" (2 CPUs, 4 GiB).
+	// Default: "small".
 	// +optional
 	// +kubebuilder:default=small
 	// +kubebuilder:validation:MinLength=1
@@ -42,8 +43,8 @@ type SimulatedMachine struct {
 	// +kubebuilder:validation:MaxLength=253
 	Image string `json:"image,omitempty"`
 
-	// zone to put the machine in. Left out, it is the Machine's failure domain, or else one of the account's
-	// zones, and another one when that has no capacity. Example: "sim-1a".
+	// zone to put the machine in. Left out, it is the Machine's failure domain, or else one of the
+	// account's zones, and another one when that has no capacity. Example: "sim-1a".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -56,7 +57,8 @@ type SimulatedMachine struct {
 	// +kubebuilder:validation:Maximum=65536
 	DiskGiB int32 `json:"diskGiB,omitempty"`
 
-	// dataDisksGiB are the sizes of further disks, in GiB. They are the machine's, and are deleted with it. Example: [100].
+	// dataDisksGiB are the sizes of further disks, in GiB. They are the machine's, and are deleted
+	// with it. Example: [100].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16

@@ -19,7 +19,8 @@ type addressItem struct {
 	Tags        []tagItem `xml:"tagSet>item"`
 }
 
-// Allocate makes an elastic IP address with tags, and associates it with an instance, or with none for "".
+// Allocate makes an elastic IP address with tags, and associates it with an instance, or with none
+// for "".
 func (c *Cloud) Allocate(instance string, tags map[string]string) (id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -28,7 +29,8 @@ func (c *Cloud) Allocate(instance string, tags map[string]string) (id string) {
 	return l.id
 }
 
-// Plug makes a network interface with tags that is attached to an instance and stays when that goes.
+// Plug makes a network interface with tags that is attached to an instance and stays when that
+// goes.
 func (c *Cloud) Plug(instance string, tags map[string]string) (id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,7 +20,8 @@ import (
 // skew is how far a request's clock may be off.
 const skew = 5 * time.Minute
 
-// authenticate checks the signature as AWS does: it signs the request with the secret that it knows, and compares.
+// authenticate checks the signature as AWS does: it signs the request with the secret that it
+// knows, and compares.
 func (c *Cloud) authenticate(r *http.Request, in call, body []byte) *failure {
 	if in.op == "AssumeRoleWithWebIdentity" {
 		return nil // its token is its proof
@@ -74,7 +75,8 @@ func (c *Cloud) sessionToken(key string) string {
 	return c.options.SessionToken
 }
 
-// authorization takes a header apart: key, date, region, service; and the names of the signed headers.
+// authorization takes a header apart: key, date, region, service; and the names of the signed
+// headers.
 func authorization(header string) (credential, signed []string, ok bool) {
 	rest, ok := strings.CutPrefix(header, "AWS4-HMAC-SHA256 ")
 	if !ok {
@@ -117,7 +119,8 @@ func (c *Cloud) callerIdentity(url.Values) (any, *failure) {
 	return identityAnswer{Account: id, ARN: "arn:" + cmp.Or(c.options.Partition, "aws") + ":iam::" + id + ":user/drover"}, nil
 }
 
-// other is the account beside c's to which the key of a call belongs; nil where it is c's own or nobody's.
+// other is the account beside c's to which the key of a call belongs; nil where it is c's own or
+// nobody's.
 func (c *Cloud) other(r *http.Request) *Cloud {
 	credential, _, ok := authorization(r.Header.Get("Authorization"))
 	c.mu.Lock()

@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// KeepingImage maps a data volume, at keptDevice, that stays when its instance goes, unless the request says otherwise.
+// KeepingImage maps a data volume, at keptDevice, that stays when its instance goes, unless the
+// request says otherwise.
 const (
 	KeepingImage = "ami-0ee9"
 	keptDevice   = "/dev/sdb"

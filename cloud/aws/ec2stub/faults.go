@@ -14,10 +14,12 @@ import (
 type Fault struct {
 	// Operation that it befalls; "": each one.
 	Operation string
-	// Skip lets the first calls pass, and Count is how many it befalls then. Count 0: all, until it is undone.
+	// Skip lets the first calls pass, and Count is how many it befalls then. Count 0: all, until it
+	// is undone.
 	Skip, Count int
 
-	// Code and Status of the answer; an empty Code leaves the call's own. Example: "RequestLimitExceeded", 503.
+	// Code and Status of the answer; an empty Code leaves the call's own. Example:
+	// "RequestLimitExceeded", 503.
 	Code   string
 	Status int
 	// Instead is what is answered instead of that.
@@ -26,10 +28,12 @@ type Fault struct {
 	After bool
 	// Delay comes before the effect, or with After before the answer.
 	Delay time.Duration
-	// Late leaves the client without an answer at once, and lets the call take its effect after Delay.
+	// Late leaves the client without an answer at once, and lets the call take its effect after
+	// Delay.
 	Late bool
 
-	// Short has a listing answer a part of its page, maybe nothing, with a NextToken: legal, and easy to get wrong.
+	// Short has a listing answer a part of its page, maybe nothing, with a NextToken: legal, and
+	// easy to get wrong.
 	Short bool
 	// Birth is what becomes of an instance that is made.
 	Birth Birth

@@ -21,7 +21,8 @@ const (
 	terminated   = "terminated"
 )
 
-// DeniedKey is a KMS key that the account may not use: EC2 takes the request, and the instance ends before it runs.
+// DeniedKey is a KMS key that the account may not use: EC2 takes the request, and the instance ends
+// before it runs.
 const DeniedKey = "alias/denied"
 
 type instance struct {
@@ -56,7 +57,8 @@ type launch struct {
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// number makes an ID, of 17 digits as AWS's are. No other account has it, and in an account they ascend.
+// number makes an ID, of 17 digits as AWS's are. No other account has it, and in an account they
+// ascend.
 func (c *Cloud) number(prefix string) string {
 	c.made++
 	return fmt.Sprintf("%s%09x%08x", prefix, c.account, c.made)
@@ -140,7 +142,8 @@ func (c *Cloud) runInstances(form url.Values) (any, *failure) {
 	return runResponse{Instances: []instanceItem{c.item(i)}}, nil
 }
 
-// leave makes what will outlive the instance: what is not deleted on termination, by the request or by the image.
+// leave makes what will outlive the instance: what is not deleted on termination, by the request or
+// by the image.
 func (c *Cloud) leave(i *instance, form url.Values, tags map[string]map[string]string) {
 	add := func(prefix, kind string) {
 		l := &leftover{id: c.number(prefix), attached: i.id, made: time.Now(), tags: tags[kind]}

@@ -15,7 +15,8 @@ import (
 // maxFilterValues is how many values a filter may have.
 const maxFilterValues = 200
 
-// page applies the filters, and cuts out the page that is asked for. valuesOf returns what an item has for a filter's name.
+// page applies the filters, and cuts out the page that is asked for. valuesOf returns what an item
+// has for a filter's name.
 func page[T any](c *Cloud, form url.Values, all []T, valuesOf func(T, string) []string) (found []T, next string, fail *failure) {
 	for _, filter := range tagged(form, "Filter") {
 		wanted := list(filter, "Value")
@@ -54,7 +55,8 @@ func page[T any](c *Cloud, form url.Values, all []T, valuesOf func(T, string) []
 	return all[from:min(from+size, len(all))], next, nil
 }
 
-// matches tells whether one of the values is one of those wanted, in which "*" and "?" stand for anything.
+// matches tells whether one of the values is one of those wanted, in which "*" and "?" stand for
+// anything.
 func matches(wanted, values []string) bool {
 	return slices.ContainsFunc(wanted, func(pattern string) bool {
 		return slices.ContainsFunc(values, func(value string) bool {

@@ -79,7 +79,8 @@ func (c *Cloud) getConsoleOutput(form url.Values) (any, *failure) {
 	return consoleResponse{ID: id, Time: time.Now().UTC().Format(time.RFC3339), Output: base64.StdEncoding.EncodeToString([]byte(i.console))}, nil
 }
 
-// Entry is one line of the cloud's own books: an instance, however long it has been gone, or what is left of one.
+// Entry is one line of the cloud's own books: an instance, however long it has been gone, or what
+// is left of one.
 type Entry struct {
 	ID string
 	// State of an instance, in EC2's words; "" for a volume or a network interface.
@@ -93,7 +94,8 @@ type Entry struct {
 // Living tells whether it would be on the bill.
 func (e Entry) Living() bool { return e.State != terminated }
 
-// Books are all that was ever made and is not deleted, terminated instances included, whatever the API shows of it.
+// Books are all that was ever made and is not deleted, terminated instances included, whatever the
+// API shows of it.
 func (c *Cloud) Books() (all []Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

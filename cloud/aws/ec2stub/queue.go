@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// queue is a standard queue of SQS, as far as a consumer sees it: a message that was received and not deleted comes again when the time
-// for which it was hidden is over.
+// queue is a standard queue of SQS, as far as a consumer sees it: a message that was received and
+// not deleted comes again when the time for which it was hidden is over.
 type queue struct {
 	mu       sync.Mutex
 	messages []*message
@@ -66,7 +66,8 @@ func (c *Cloud) Messages() (bodies []string) {
 	return bodies
 }
 
-// Warn announces that a spot instance will be taken back, as EventBridge puts it into the queue; Interrupt does it.
+// Warn announces that a spot instance will be taken back, as EventBridge puts it into the queue;
+// Interrupt does it.
 func (c *Cloud) Warn(id string) {
 	c.Send(Event("aws.ec2", "EC2 Spot Instance Interruption Warning", map[string]any{"instance-id": id, "instance-action": "terminate"}), 0)
 }

@@ -11,23 +11,26 @@ import (
 )
 
 const (
-	// maxAttachments is how many volumes and network interfaces an instance can have (EC2's user guide, "Amazon EBS volume limits", Nitro).
+	// maxAttachments is how many volumes and network interfaces an instance can have (EC2's user
+	// guide, "Amazon EBS volume limits", Nitro).
 	maxAttachments = 28
 	// maxUserData is EC2's limit in bytes, before base64.
 	maxUserData = 16384
 	// maxRatio is how many I/O operations a second an io1 volume has for each GiB, at most.
 	maxRatio = 50
-	// maxThroughput is how many MiB a second a gp3 volume moves for each I/O operation a second at most, and gp3IOPS is how many of these it has
-	// unless it is asked for others.
+	// maxThroughput is how many MiB a second a gp3 volume moves for each I/O operation a second at
+	// most, and gp3IOPS is how many of these it has unless it is asked for others.
 	maxThroughput, gp3IOPS = 0.25, 3000
 	// spotPrice is what a spot instance of any type costs in USD an hour.
 	spotPrice = 0.01
 )
 
 const (
-	// Nobody is a part of names that nothing has, and a tag's value that the organization's policy forbids.
+	// Nobody is a part of names that nothing has, and a tag's value that the organization's policy
+	// forbids.
 	Nobody = "0dead"
-	// ClusterGroup is a placement group of the strategy "cluster", for which no small machine is made. All others are of "spread".
+	// ClusterGroup is a placement group of the strategy "cluster", for which no small machine is
+	// made. All others are of "spread".
 	ClusterGroup = "cluster"
 )
 
@@ -91,8 +94,8 @@ func checkNetwork(form url.Values, size typeItem) (subnetItem, *failure) {
 	return subnet, nil
 }
 
-// checkInterfaces refuses adapters that the type does not have, and IPv6, which no subnet here has. The words are the stand-in's own where AWS
-// documents none; the driver goes by what they name.
+// checkInterfaces refuses adapters that the type does not have, and IPv6, which no subnet here has.
+// The words are the stand-in's own where AWS documents none; the driver goes by what they name.
 func checkInterfaces(form url.Values, size typeItem) *failure {
 	seen := map[string]bool{}
 	for _, nic := range tagged(form, "NetworkInterface") {
@@ -131,7 +134,8 @@ func checkNames(form url.Values, _ typeItem) *failure {
 	return nil
 }
 
-// checkPlacement: a host's account has none unless it is named; a partition is one of a group that has them.
+// checkPlacement: a host's account has none unless it is named; a partition is one of a group that
+// has them.
 func checkPlacement(form url.Values, size typeItem) *failure {
 	switch group := form.Get("Placement.GroupName"); {
 	case form.Get("Placement.Tenancy") == "host" && form.Get("Placement.HostId") == "":

@@ -39,14 +39,16 @@ type Options struct {
 	Throttle bool
 	// Quota is how many instances may live. 0: any number.
 	Quota int
-	// Remember is how long the API shows an instance that is terminated. 0: for good. EC2 does so for about an hour.
+	// Remember is how long the API shows an instance that is terminated. 0: for good. EC2 does so
+	// for about an hour.
 	Remember time.Duration
-	// Keep has each instance leave a volume behind, as if somebody had taken its DeleteOnTermination away.
+	// Keep has each instance leave a volume behind, as if somebody had taken its
+	// DeleteOnTermination away.
 	Keep bool
 	// Subnet is the second number of the instances' private addresses, 10.<subnet>.x.y.
 	Subnet int
-	// Power boots a guest and returns what pulls its plug. It must not wait, and call nothing of the Cloud's. nil: instances run, and
-	// nothing runs in them.
+	// Power boots a guest and returns what pulls its plug. It must not wait, and call nothing of
+	// the Cloud's. nil: instances run, and nothing runs in them.
 	Power func(Guest) (off func())
 }
 
@@ -58,7 +60,8 @@ type Cloud struct {
 	options Options
 	account uint64 // begins all IDs
 	beside  *Cloud // of another account, served at the same endpoint; nil: none
-	// buckets are for calls, by the verb that they begin with; resources are for the instances that calls name.
+	// buckets are for calls, by the verb that they begin with; resources are for the instances that
+	// calls name.
 	buckets, resources map[string]*rate.Limiter
 	queue              *queue
 
@@ -250,7 +253,8 @@ func (c *Cloud) throttle(in call) *failure {
 	return &failure{http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded."}
 }
 
-// Beside has c's endpoint serve another account, too: whose keys sign a call decides which account it is for.
+// Beside has c's endpoint serve another account, too: whose keys sign a call decides which account
+// it is for.
 func (c *Cloud) Beside(other *Cloud) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -271,7 +275,8 @@ func (c *Cloud) Announce(id, code, words string) {
 	c.instances[id].event = &eventItem{Code: code, Description: words, NotBefore: "2030-01-02T03:04:05Z"}
 }
 
-// Print is what an instance has written to its console. One that is not on Nitro shows it only to who does not ask for the latest.
+// Print is what an instance has written to its console. One that is not on Nitro shows it only to
+// who does not ask for the latest.
 func (c *Cloud) Print(id string, nitro bool, text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -164,8 +164,9 @@ type typeItem struct {
 	CPUs, MemoryMiB       int
 	Interfaces, Addresses int
 	GPUs                  []gpuItem
-	// Plain has no disk encrypted, Fixed takes no CPU options. Cards is how many network cards there are beside the first, on each of which there
-	// can be an Elastic Fabric Adapter, as on the first then.
+	// Plain has no disk encrypted, Fixed takes no CPU options. Cards is how many network cards
+	// there are beside the first, on each of which there can be an Elastic Fabric Adapter, as on
+	// the first then.
 	Plain, Fixed bool
 	Cards        int
 }

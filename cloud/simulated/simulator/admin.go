@@ -56,7 +56,8 @@ func (a Admin) Settings(ctx context.Context) (Settings, error) {
 	return post[Settings](ctx, a, "settings", nothing{})
 }
 
-// SetSettings replaces the settings; zero values are the defaults. Instances that exist keep their lag and boot time.
+// SetSettings replaces the settings; zero values are the defaults. Instances that exist keep their
+// lag and boot time.
 func (a Admin) SetSettings(ctx context.Context, s Settings) error {
 	return a.tell(ctx, "settings/set", s)
 }
@@ -81,7 +82,8 @@ func (a Admin) SetCapacity(ctx context.Context, c CapacityChange) error {
 	return a.tell(ctx, "capacity/set", c)
 }
 
-// SetDown takes the whole cloud down; "" brings it up again. Machines run on, and the admin API answers.
+// SetDown takes the whole cloud down; "" brings it up again. Machines run on, and the admin API
+// answers.
 func (a Admin) SetDown(ctx context.Context, mode DownMode) error {
 	return a.tell(ctx, "down", downRequest{mode})
 }
@@ -96,8 +98,9 @@ func (a Admin) Body(ctx context.Context, id string) (body.Report, error) {
 	return post[body.Report](ctx, a, "instance/body", idRequest{id})
 }
 
-// Machine tells what an instance's operating system is told of its machine, user data included: enough to give the
-// instance another body than the simulated one. With the fault DeadBody nothing uses them up.
+// Machine tells what an instance's operating system is told of its machine, user data included:
+// enough to give the instance another body than the simulated one. With the fault DeadBody nothing
+// uses them up.
 func (a Admin) Machine(ctx context.Context, id string) (body.Machine, error) {
 	return post[body.Machine](ctx, a, "instance/machine", idRequest{id})
 }

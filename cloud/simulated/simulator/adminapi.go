@@ -16,7 +16,8 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// adminPrefix is the admin API's path. It is no part of a cloud: it is the hand of whoever tests against it.
+// adminPrefix is the admin API's path. It is no part of a cloud: it is the hand of whoever tests
+// against it.
 const adminPrefix = "/admin/"
 
 // SnapshotResource is a resource as it truly is, without any lag.
@@ -66,7 +67,8 @@ type instanceActionRequest struct {
 	Action InstanceAction `json:"action"`
 }
 
-// CapacityChange bounds a zone. Instances -1 removes the bound. InstanceType "*" speaks of all that are not named.
+// CapacityChange bounds a zone. Instances -1 removes the bound. InstanceType "*" speaks of all that
+// are not named.
 type CapacityChange struct {
 	Region       string `json:"region"`
 	Zone         string `json:"zone"`
@@ -151,8 +153,8 @@ func handle[In, Out any](s *Server, mux *http.ServeMux, path string, f func(In) 
 	})
 }
 
-// mayAdminister lets in who has the token, or, where there is none, programs on the same machine. A web page that a
-// browser there shows is not one of them: browsers name its origin.
+// mayAdminister lets in who has the token, or, where there is none, programs on the same machine. A
+// web page that a browser there shows is not one of them: browsers name its origin.
 func (s *Server) mayAdminister(r *http.Request) bool {
 	if r.Header.Get("Origin") != "" {
 		return false

@@ -15,7 +15,8 @@ const (
 	OutcomeLate = "Late"
 )
 
-// AuditRow counts calls of one kind. A fault that hides the outcome from the client shows as "OK/CutAfter" and so on.
+// AuditRow counts calls of one kind. A fault that hides the outcome from the client shows as
+// "OK/CutAfter" and so on.
 type AuditRow struct {
 	Operation string `json:"operation"`
 	Account   string `json:"account"`
@@ -23,7 +24,8 @@ type AuditRow struct {
 	Calls     int    `json:"calls"`
 }
 
-// MachineRow counts the calls that named one machine: a batch counts once for each of its machines, a listing for none.
+// MachineRow counts the calls that named one machine: a batch counts once for each of its machines,
+// a listing for none.
 type MachineRow struct {
 	// Token is the machine's, from its tag.
 	Token     string `json:"token"`

@@ -113,8 +113,8 @@ func withToken(accounts []AccountOptions, token string) []AccountOptions {
 	return accounts
 }
 
-// collectAt makes the garbage collector keep less in reserve than it would: thousands of bodies, which change little,
-// are to fit into one small process.
+// collectAt makes the garbage collector keep less in reserve than it would: thousands of bodies,
+// which change little, are to fit into one small process.
 const collectAt = 50
 
 func serve(ctx context.Context, cmd *cobra.Command, f flags, o Options) error {
@@ -170,7 +170,8 @@ func writeWhole(path, text string) error {
 	return os.Rename(tmp.Name(), path)
 }
 
-// whileParentLives ends the context when the parent process has ended: this one then has another parent.
+// whileParentLives ends the context when the parent process has ended: this one then has another
+// parent.
 func whileParentLives(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	parent := os.Getppid()

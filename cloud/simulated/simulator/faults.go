@@ -15,7 +15,8 @@ type FaultKind string
 
 // The faults.
 const (
-	// ErrorBefore answers Code, and nothing is done. CutBefore cuts the connection, and nothing is done.
+	// ErrorBefore answers Code, and nothing is done. CutBefore cuts the connection, and nothing is
+	// done.
 	ErrorBefore FaultKind = "ErrorBefore"
 	CutBefore   FaultKind = "CutBefore"
 	// ErrorAfter and CutAfter do it first.
@@ -27,7 +28,8 @@ const (
 	SlowAfter FaultKind = "SlowAfter"
 	// Late cuts the connection at once, and does it after Delay.
 	Late FaultKind = "Late"
-	// PartialPage answers a part of the page, maybe nothing, with a NextToken: legal, and easy to get wrong.
+	// PartialPage answers a part of the page, maybe nothing, with a NextToken: legal, and easy to
+	// get wrong.
 	PartialPage FaultKind = "PartialPage"
 	// TruncatedJSON, HTML and Redirect do it, and answer something else.
 	TruncatedJSON FaultKind = "TruncatedJSON"
@@ -35,7 +37,8 @@ const (
 	Redirect      FaultKind = "Redirect"
 	// FailBoot makes an instance that ends Terminated instead of Running. Only with RunInstances.
 	FailBoot FaultKind = "FailBoot"
-	// DeadBody makes an instance that runs and on which nothing ever starts. Only with RunInstances.
+	// DeadBody makes an instance that runs and on which nothing ever starts. Only with
+	// RunInstances.
 	DeadBody FaultKind = "DeadBody"
 	// StuckPending makes an instance that stays pending. Only with RunInstances.
 	StuckPending FaultKind = "StuckPending"
@@ -62,7 +65,8 @@ type Fault struct {
 	// Probability of each call that matches; 0 means 1.
 	Probability float64 `json:"probability,omitempty"`
 
-	// Code and Status of ErrorBefore and ErrorAfter. Default: InternalError, and the status that belongs to the code.
+	// Code and Status of ErrorBefore and ErrorAfter. Default: InternalError, and the status that
+	// belongs to the code.
 	Code   string `json:"code,omitempty"`
 	Status int    `json:"status,omitempty"`
 	// RetryAfter, with the errors, in seconds.
@@ -88,8 +92,8 @@ func (f Fault) validate() error {
 	return nil
 }
 
-// faults is the list of those that are set. The random source is its own, so that the draw depends on the seed and on
-// the order of the calls alone.
+// faults is the list of those that are set. The random source is its own, so that the draw depends
+// on the seed and on the order of the calls alone.
 type faults struct {
 	mu   sync.Mutex
 	rand *rand.Rand

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulator is the simulated cloud itself: a server with its state in memory, that runs as a process of its own so
-// that machines outlive the manager. It behaves as the clouds do at their worst, and does any fault on demand (Admin).
-// Only main and tests import it; the driver never does, and knows it by the wire API alone.
+// Package simulator is the simulated cloud itself: a server with its state in memory, that runs as
+// a process of its own so that machines outlive the manager. It behaves as the clouds do at their
+// worst, and does any fault on demand (Admin). Only main and tests import it; the driver never
+// does, and knows it by the wire API alone.
 package simulator
 
 import (
@@ -52,8 +53,8 @@ const DefaultToken = "simulated-cloud-token"
 type Region struct {
 	Name  string   `json:"name"`
 	Zones []string `json:"zones"`
-	// Capacity bounds how many instances of a type a zone can hold at once: zone → type → number. The type "*" speaks
-	// of all that are not named. What is not bounded has no end.
+	// Capacity bounds how many instances of a type a zone can hold at once: zone → type → number.
+	// The type "*" speaks of all that are not named. What is not bounded has no end.
 	Capacity map[string]map[string]int `json:"capacity,omitempty"`
 }
 
@@ -81,7 +82,8 @@ type Settings struct {
 	Stop Duration `json:"stop,omitempty"`
 	// TerminatedVisible is how long terminated instances are shown. Default: 10 min.
 	TerminatedVisible Duration `json:"terminatedVisible,omitempty"`
-	// ConsistencyLag is the most by which reads lag behind; each resource has a lag of its own below it. Default: 0.
+	// ConsistencyLag is the most by which reads lag behind; each resource has a lag of its own
+	// below it. Default: 0.
 	ConsistencyLag Duration `json:"consistencyLag,omitempty"`
 	// Latency of each call. Default: none.
 	Latency Latency `json:"latency,omitempty"`
@@ -93,7 +95,8 @@ type Settings struct {
 	PageSize int `json:"pageSize,omitempty"`
 }
 
-// Latency is a shifted exponential distribution: never below Min, Mean on average, never above Max (default: 10 × Mean).
+// Latency is a shifted exponential distribution: never below Min, Mean on average, never above Max
+// (default: 10 × Mean).
 type Latency struct {
 	Min  Duration `json:"min,omitempty"`
 	Mean Duration `json:"mean,omitempty"`

@@ -52,8 +52,8 @@ func (s *Server) describe(op string, a *account, req wire.DescribeRequest, parti
 	}, size), nil
 }
 
-// page cuts a page of at most size, or as few as choose takes, out of what comes after a key. An empty page repeats the
-// key, marked, so that NextToken differs each time.
+// page cuts a page of at most size, or as few as choose takes, out of what comes after a key. An
+// empty page repeats the key, marked, so that NextToken differs each time.
 func page(found []wire.Resource, after string, choose func(most int) int, size int) *wire.DescribeResponse {
 	key := strings.TrimRight(after, "+")
 	marks := after[len(key):]

@@ -200,7 +200,8 @@ func respond(w http.ResponseWriter, f Fault, answer any, refusal *wire.ErrorResp
 	}
 }
 
-// effect does what the call asks for. It goes on whether or not the client still listens, as a cloud does.
+// effect does what the call asks for. It goes on whether or not the client still listens, as a
+// cloud does.
 func (s *Server) effect(c *call) (any, *wire.ErrorResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,7 +252,8 @@ func (s *Server) record(c *call, outcome string) {
 	s.audit.count(c.op, c.account.name, outcome, s.machinesOf(c))
 }
 
-// machinesOf finds the machines that a call names: by their tag in a request, or by the IDs of what carries it.
+// machinesOf finds the machines that a call names: by their tag in a request, or by the IDs of what
+// carries it.
 func (s *Server) machinesOf(c *call) []string {
 	var req struct {
 		Region    string            `json:"region"`
@@ -360,7 +362,8 @@ func (s *Server) region(name string) *Region {
 	return &s.regions[i]
 }
 
-// setAccount adds an account, or changes its tokens and quota. s.mu is held, or nobody else knows s yet.
+// setAccount adds an account, or changes its tokens and quota. s.mu is held, or nobody else knows s
+// yet.
 func (s *Server) setAccount(o AccountOptions) {
 	a := s.accounts[o.Name]
 	if a == nil {

@@ -21,8 +21,9 @@ const bindingMemory = 24 * time.Hour
 // sweepEvery bounds how often what nobody sees any more is dropped.
 const sweepEvery = time.Second
 
-// event is a point in an instance's life. Events may lie in the future: the state at any time is that of the last event
-// before it, so that nothing needs to run for a state to change, and a lagging read is a read of the past.
+// event is a point in an instance's life. Events may lie in the future: the state at any time is
+// that of the last event before it, so that nothing needs to run for a state to change, and a
+// lagging read is a read of the past.
 type event struct {
 	at     time.Time
 	state  wire.State
@@ -235,7 +236,8 @@ func (p *pool) rewind() {
 	}
 }
 
-// take returns an address, in turn. A network is taken to be larger than the number of machines that live at once.
+// take returns an address, in turn. A network is taken to be larger than the number of machines
+// that live at once.
 func (p *pool) take() string {
 	if !p.prefix.Contains(p.next) {
 		p.rewind()

@@ -14,8 +14,8 @@ import (
 const (
 	// ThrottleGenerous does not stand in the way of a few hundred machines.
 	ThrottleGenerous = "generous"
-	// ThrottleEC2 has EC2's own figures (its API throttling limits: RunInstances 2/s burst 5, non-mutating 20/s burst
-	// 100, other mutating 5/s burst 50).
+	// ThrottleEC2 has EC2's own figures (its API throttling limits: RunInstances 2/s burst 5,
+	// non-mutating 20/s burst 100, other mutating 5/s burst 50).
 	ThrottleEC2 = "ec2"
 	// ThrottleNone never throttles.
 	ThrottleNone = "none"

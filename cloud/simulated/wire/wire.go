@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire is the simulated cloud's API as it goes over HTTP: what the driver sends and the simulator answers. Both
-// sides import it, and it imports nothing of theirs.
+// Package wire is the simulated cloud's API as it goes over HTTP: what the driver sends and the
+// simulator answers. Both sides import it, and it imports nothing of theirs.
 //
-// A call is POST /v1/<operation> with a JSON body and "Authorization: Bearer <token>". 200 carries the operation's
-// response, any other status an ErrorResponse. A throttled answer carries Retry-After, in seconds.
+// A call is POST /v1/<operation> with a JSON body and "Authorization: Bearer <token>". 200 carries
+// the operation's response, any other status an ErrorResponse. A throttled answer carries
+// Retry-After, in seconds.
 package wire
 
 import "time"
@@ -120,8 +121,9 @@ type Resource struct {
 // RunInstancesRequest makes one instance, its NIC and its disks, all with the same tags.
 type RunInstancesRequest struct {
 	Region string `json:"region"`
-	// ClientToken makes the call idempotent: the same token with the same parameters answers the same instance, also
-	// when it is terminated; with other parameters it is IdempotentParameterMismatch. A failed call binds nothing.
+	// ClientToken makes the call idempotent: the same token with the same parameters answers the
+	// same instance, also when it is terminated; with other parameters it is
+	// IdempotentParameterMismatch. A failed call binds nothing.
 	ClientToken string `json:"clientToken,omitempty"`
 	// DryRun answers DryRunOperation (412) where the call would have succeeded.
 	DryRun bool `json:"dryRun,omitempty"`
@@ -152,8 +154,8 @@ type DescribeRequest struct {
 	TagKey    string   `json:"tagKey,omitempty"`
 	TagValues []string `json:"tagValues,omitempty"`
 	Kinds     []Kind   `json:"kinds,omitempty"`
-	// MaxResults is the page's size, at most and by default MaxResults. A page may be smaller, even empty, and yet
-	// not be the last: only an empty NextToken ends the listing.
+	// MaxResults is the page's size, at most and by default MaxResults. A page may be smaller, even
+	// empty, and yet not be the last: only an empty NextToken ends the listing.
 	MaxResults int    `json:"maxResults,omitempty"`
 	NextToken  string `json:"nextToken,omitempty"`
 }
@@ -199,7 +201,8 @@ type CatalogRequest struct {
 
 // CatalogResponse is what a region offers, and to whom.
 type CatalogResponse struct {
-	// Account is the customer's number, by chance: no other customer has it, of this simulated cloud or another.
+	// Account is the customer's number, by chance: no other customer has it, of this simulated
+	// cloud or another.
 	Account       string         `json:"account"`
 	Zones         []string       `json:"zones"`
 	InstanceTypes []InstanceType `json:"instanceTypes"`

@@ -6,8 +6,9 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// A real cloud has fields of its own in api/infrastructure/v1alpha1/<cloud>_types.go, and these two functions are
-// "spec.Toy" and "fields.Toy". An example can't add a member to the unions, so it borrows the simulated cloud's.
+// A real cloud has fields of its own in api/infrastructure/v1alpha1/<cloud>_types.go, and these two
+// functions are "spec.Toy" and "fields.Toy". An example can't add a member to the unions, so it
+// borrows the simulated cloud's.
 
 type toyAccount struct{ Endpoint string }
 

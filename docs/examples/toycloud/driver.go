@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package toycloud is the example of docs/adding-a-cloud.md: a whole driver, for a cloud that has little more than
-// servers with volumes. It passes the conformance suite.
+// Package toycloud is the example of docs/adding-a-cloud.md: a whole driver, for a cloud that has
+// little more than servers with volumes. It passes the conformance suite.
 package toycloud
 
 import (
@@ -29,7 +29,7 @@ import (
 func Cloud() cloud.Cloud {
 	return cloud.Cloud{
 		Name:  "toy",
-		Union: cloud.Fields[toyAccount, toyMachine]{Account: accountOf, Machine: machineOf},
+		Union: driverkit.Fields[toyAccount, toyMachine]{Account: accountOf, Machine: machineOf},
 		New:   newDriver,
 		Limits: cloud.Limits{ // from the cloud's documentation
 			Create: cloud.Limit{PerSecond: 5, Burst: 10},
@@ -38,7 +38,7 @@ func Cloud() cloud.Cloud {
 		},
 		// No Traits: the toy cloud reads its own writes, and nothing goes by itself.
 		Batch:         cloud.Batch{Read: 50, Delete: 50},
-		CheckUserData: cloud.MaxUserData(32 << 10),
+		CheckUserData: driverkit.MaxUserData(32 << 10),
 		ProviderID:    func(*infrav1.CloudAccountSpec) string { return "toy://{{ v1.instance_id }}" },
 	}
 }
@@ -122,8 +122,8 @@ func (d *driver) FailureDomains(_ context.Context, fields *infrav1.CloudMachineF
 	return nil, nil
 }
 
-// Ensure: a server's name is unique in the toy cloud, for deleted ones too. With the token as its name, the same create
-// can never take effect twice.
+// Ensure: a server's name is unique in the toy cloud, for deleted ones too. With the token as its
+// name, the same create can never take effect twice.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	m := machineOf(req.Spec)
 	if m == nil {
@@ -165,7 +165,8 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return d.read(ctx, query)
 }
 
-// read fetches all pages, of servers and then of volumes. What fails on the way fails the whole: a part is never returned.
+// read fetches all pages, of servers and then of volumes. What fails on the way fails the whole: a
+// part is never returned.
 func (d *driver) read(ctx context.Context, query url.Values) ([]cloud.Resource, error) {
 	var all []cloud.Resource
 	for _, kind := range []string{"/servers", "/volumes"} {
@@ -237,7 +238,8 @@ func instance(s server) cloud.Resource {
 	return r
 }
 
-// call makes one attempt of one operation. Every error that leaves it is typed, and quotes only the cloud's own words.
+// call makes one attempt of one operation. Every error that leaves it is typed, and quotes only the
+// cloud's own words.
 func (d *driver) call(ctx context.Context, operation string, class cloud.Class, method, path string, in, out any) error {
 	if err := ctx.Err(); err != nil {
 		return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": not sent, the time was up", Err: err}

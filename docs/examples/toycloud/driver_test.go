@@ -33,7 +33,8 @@ func TestConformance(t *testing.T) {
 			"unknown zone":  {Machine: machine("small", "node-image", "toy-z"), Code: cloud.InvalidSpec},
 		},
 		Patience: 20 * time.Second,
-		// An existing server costs a read more; a page holds 40 of servers or of volumes; there is no batched delete.
+		// An existing server costs a read more; a page holds 40 of servers or of volumes; there is
+		// no batched delete.
 		Calls: conformance.Calls{Again: 2, List: 2, Describe: 2, Page: toyPageSize, Delete: 5},
 		Inject: map[cloud.Code]func(testing.TB) func(){
 			cloud.Throttled:     toy.inject(429),
@@ -64,7 +65,8 @@ func (c *toy) inject(status int) func(testing.TB) func() {
 	}
 }
 
-// TestGuide holds docs/adding-a-cloud.md to the code: each listing is found in it as it stands, and it stays short.
+// TestGuide holds docs/adding-a-cloud.md to the code: each listing is found in it as it stands, and
+// it stays short.
 func TestGuide(t *testing.T) {
 	read := func(name string) []byte {
 		text, err := os.ReadFile(name)

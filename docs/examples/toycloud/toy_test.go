@@ -129,8 +129,9 @@ func (c *toy) get(w http.ResponseWriter, r *http.Request) {
 	say(w, 404, problem{"no such server"})
 }
 
-// list answers a page of what carries a label, with one of the values if there are any. A page begins after a name: by its number, it would
-// repeat servers or leave them out where others come and go meanwhile.
+// list answers a page of what carries a label, with one of the values if there are any. A page
+// begins after a name: by its number, it would repeat servers or leave them out where others come
+// and go meanwhile.
 func (c *toy) list(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	matches := func(labels map[string]string) bool {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command manifests writes, as one JSON list, what KubeVirt's operator would install so that virt-api and virt-controller can
-// work: custom resource definitions, service accounts and their rights, webhooks and API services. The latter two name Services, which
-// whoever runs the two outside of a cluster replaces by addresses.
+// Command manifests writes, as one JSON list, what KubeVirt's operator would install so that
+// virt-api and virt-controller can work: custom resource definitions, service accounts and their
+// rights, webhooks and API services. The latter two name Services, which whoever runs the two
+// outside of a cluster replaces by addresses.
 package main
 
 import (

@@ -17,8 +17,9 @@ import (
 
 var machines = flag.Int("machines", 10, "how many machines TestCalls makes")
 
-// TestMachineDeployment: a MachineDeployment with a port for each machine comes to Ready Nodes by what Nova's metadata service tells them,
-// rolls and goes. A server that somebody deletes is replaced; and nothing is left in the end.
+// TestMachineDeployment: a MachineDeployment with a port for each machine comes to Ready Nodes by
+// what Nova's metadata service tells them, rolls and goes. A server that somebody deletes is
+// replaced; and nothing is left in the end.
 func TestMachineDeployment(t *testing.T) {
 	t.Parallel()
 	const n = 20
@@ -39,7 +40,8 @@ func TestMachineDeployment(t *testing.T) {
 	s.Do(pool.Roll(s.Ctx, s.Rig.Client, pool.Name+"-2", pool.Machine))
 	s.Until("all have rolled", scenario.All(pool.Ready(s.Rig.Client, n), pool.Current(s.Rig.Client), s.nodes(n)))
 
-	// Not before: on a busy computer a machine may need longer for its start than health checks give it.
+	// Not before: on a busy computer a machine may need longer for its start than health checks
+	// give it.
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.HealthCheck(60)))
 	_, servers := s.live()
 	s.Do(s.OpenStack.Delete(s.Ctx, servers[0]))
@@ -60,8 +62,8 @@ func TestMachineDeployment(t *testing.T) {
 	}
 }
 
-// TestCalls counts what machines without ports of their own cost, with the account's listings as often as they come by default: to make, to
-// keep while nothing happens, to delete.
+// TestCalls counts what machines without ports of their own cost, with the account's listings as
+// often as they come by default: to make, to keep while nothing happens, to delete.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	s, n := start(t, "plain"), *machines
@@ -82,8 +84,8 @@ func TestCalls(t *testing.T) {
 	s.costs("to delete them", "DELETE compute/servers", n, time.Since(began), active, 1.1)
 }
 
-// TestTwoClusters: of two clusters in one project, neither touches the other's machines, also when all of its own go. The provider IDs of
-// the other one name the region, for its kubelets too.
+// TestTwoClusters: of two clusters in one project, neither touches the other's machines, also when
+// all of its own go. The provider IDs of the other one name the region, for its kubelets too.
 func TestTwoClusters(t *testing.T) {
 	t.Parallel()
 	one, other := start(t, "one"), start(t, "regional")
@@ -103,8 +105,9 @@ func TestTwoClusters(t *testing.T) {
 	other.Empty()
 }
 
-// TestNovaRestarts: Nova's and Neutron's services are killed while machines are being made, and come again: each machine comes once. A server
-// whose build was with the conductor that died stays in BUILD for ever, and its machine is replaced.
+// TestNovaRestarts: Nova's and Neutron's services are killed while machines are being made, and
+// come again: each machine comes once. A server whose build was with the conductor that died stays
+// in BUILD for ever, and its machine is replaced.
 func TestNovaRestarts(t *testing.T) {
 	s := start(t, "restart")
 	pool := s.NewPool("md", 4)
@@ -119,8 +122,9 @@ func TestNovaRestarts(t *testing.T) {
 	s.Empty()
 }
 
-// TestNovaHangs: Nova hangs with a create before it, and the manager is killed. The next one is told by Nova that there is no server, for the
-// create is served after its question; it sends none of its own, and takes the one that comes.
+// TestNovaHangs: Nova hangs with a create before it, and the manager is killed. The next one is
+// told by Nova that there is no server, for the create is served after its question; it sends none
+// of its own, and takes the one that comes.
 func TestNovaHangs(t *testing.T) {
 	s := start(t, "killed")
 	s.Cloud.SetRule(func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {

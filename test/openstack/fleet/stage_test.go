@@ -18,7 +18,8 @@ import (
 	"github.com/drover-io/drover/test/stack"
 )
 
-// The hypervisor is a fake, but all else is not: a server takes seconds of a processor, and on a busy computer as many minutes.
+// The hypervisor is a fake, but all else is not: a server takes seconds of a processor, and on a
+// busy computer as many minutes.
 var house = rig.House{Patience: 40 * time.Minute, CallTimeout: 2 * time.Minute}
 
 func TestMain(m *testing.M) { os.Exit(house.Main(m, rig.StartOnOpenStack)) }
@@ -81,9 +82,10 @@ func (s *stage) signal(name string, services ...string) {
 	}
 }
 
-// costs holds what has just been done to one call of a kind for each machine ("" for none), and few others. Listings, each of which reads the
-// servers and the ports, and looks, which the machines share, belong to the time that it took, which the computer decides. Of few machines
-// they are most of the calls; from 300 machines on, all calls together keep to the budget for each.
+// costs holds what has just been done to one call of a kind for each machine ("" for none), and few
+// others. Listings, each of which reads the servers and the ports, and looks, which the machines
+// share, belong to the time that it took, which the computer decides. Of few machines they are most
+// of the calls; from 300 machines on, all calls together keep to the budget for each.
 func (s *stage) costs(what, verb string, machines int, took, pace time.Duration, budget float64) {
 	s.Helper()
 	calls, all := s.calls(), 0

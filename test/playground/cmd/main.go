@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cmd ("make playground") starts a management cluster with Cluster API and Drover, and a simulated cloud, and
-// leaves them to you until Ctrl-C. The cluster gets its own machines: it is the management and the workload cluster at
-// once, and it is handed over as docs/adopt-a-cluster.md says. Enter has Drover built anew and restarted, for whoever changes
-// it: objects and VMs stay. Kinds are installed once: after a change of api/, start the playground again.
+// Command cmd ("make playground") starts a management cluster with Cluster API and Drover, and a
+// simulated cloud, and leaves them to you until Ctrl-C. The cluster gets its own machines: it is
+// the management and the workload cluster at once, and it is handed over as docs/adopt-a-cluster.md
+// says. Enter has Drover built anew and restarted, for whoever changes it: objects and VMs stay.
+// Kinds are installed once: after a change of api/, start the playground again.
 package main
 
 import (
@@ -34,7 +35,8 @@ func main() {
 	}
 }
 
-// run starts everything and leaves it until ctx ends. Each line of in has Drover built anew and restarted.
+// run starts everything and leaves it until ctx ends. Each line of in has Drover built anew and
+// restarted.
 func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	began := time.Now()
 	say := func(format string, args ...any) {
@@ -94,7 +96,8 @@ func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	}
 }
 
-// restart takes the manager's place by one that is built from the source as it is now. One that can't be built stops nothing.
+// restart takes the manager's place by one that is built from the source as it is now. One that
+// can't be built stops nothing.
 func restart(ctx context.Context, old *playground.Process, start func(binary string) (*playground.Process, error)) (*playground.Process, error) {
 	binary, err := playground.Build(ctx, false)
 	if err != nil {
@@ -122,7 +125,8 @@ func linesOf(in io.Reader) <-chan struct{} {
 	return lines
 }
 
-// introduction is said when all runs: the kubeconfig, the folder with logs, the simulated cloud's address.
+// introduction is said when all runs: the kubeconfig, the folder with logs, the simulated cloud's
+// address.
 const introduction = `
   export KUBECONFIG=%s
   export PATH=$(dirname $(hack/tool kubectl clusterctl | head -n 1)):$PATH

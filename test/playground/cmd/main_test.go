@@ -18,8 +18,8 @@ import (
 
 var block = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
 
-// TestQuickStart runs every command of docs/quick-start.md in the playground. Before the last of them, which delete all, Enter
-// puts another manager in the first one's place: the machines stay.
+// TestQuickStart runs every command of docs/quick-start.md in the playground. Before the last of
+// them, which delete all, Enter puts another manager in the first one's place: the machines stay.
 func TestQuickStart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()

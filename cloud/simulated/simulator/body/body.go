@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package body gives the simulated machines a life: each reads its user data as cloud-init would, and, if that starts a
-// kubelet, does a kubelet's part against the real API server that it finds there.
+// Package body gives the simulated machines a life: each reads its user data as cloud-init would,
+// and, if that starts a kubelet, does a kubelet's part against the real API server that it finds
+// there.
 package body
 
 import (
@@ -23,7 +24,8 @@ type Options struct {
 	KubeletVersion string `json:"kubeletVersion,omitempty"`
 	// LeaseInterval is the time between two renewals of a Node's Lease. Default: 10 s, a kubelet's.
 	LeaseInterval metav1.Duration `json:"leaseInterval,omitempty"`
-	// StatusInterval is the time between two reports of a Node's conditions. Default: 5 min, a kubelet's.
+	// StatusInterval is the time between two reports of a Node's conditions. Default: 5 min, a
+	// kubelet's.
 	StatusInterval metav1.Duration `json:"statusInterval,omitempty"`
 	// NoPods leaves pods alone: they are neither set Running nor finalized.
 	NoPods bool `json:"noPods,omitempty"`
@@ -90,7 +92,8 @@ func (f *Fleet) Wait() {
 	f.running.Wait()
 }
 
-// spawn runs something that ends with the fleet's context. It answers false when the fleet has ended.
+// spawn runs something that ends with the fleet's context. It answers false when the fleet has
+// ended.
 func (f *Fleet) spawn(run func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,8 +156,8 @@ type Body struct {
 	timer   *time.Timer
 	phase   Phase
 	console []string
-	// kubelet and node are the disk: the files as the kubelet reads them, and what it got from the cluster.
-	// Each is written once, by run.
+	// kubelet and node are the disk: the files as the kubelet reads them, and what it got from the
+	// cluster. Each is written once, by run.
 	kubelet *kubelet
 	node    *node
 

@@ -23,14 +23,16 @@ import (
 const (
 	// requestTimeout bounds one request that is no watch.
 	requestTimeout = 20 * time.Second
-	// idleTimeout closes connections that nothing uses: with leases less often than this, a body holds none.
+	// idleTimeout closes connections that nothing uses: with leases less often than this, a body
+	// holds none.
 	idleTimeout = 30 * time.Second
-	// hubLinger is how long the watch on signing requests goes on while nobody waits: the next one soon will.
+	// hubLinger is how long the watch on signing requests goes on while nobody waits: the next one
+	// soon will.
 	hubLinger = 20 * time.Second
 )
 
-// cluster is an API server, with what its bodies share: the CA, connections that need no client certificate, and one
-// watch on certificate signing requests.
+// cluster is an API server, with what its bodies share: the CA, connections that need no client
+// certificate, and one watch on certificate signing requests.
 type cluster struct {
 	fleet      *Fleet
 	server     string
@@ -112,8 +114,8 @@ func (c *cluster) signer(t http.RoundTripper) (signer, error) {
 	return client.CertificateSigningRequests(), nil
 }
 
-// hub watches the signing requests of all bodies that wait for a certificate, with the credentials of any one of them:
-// a thousand machines that join at once watch once.
+// hub watches the signing requests of all bodies that wait for a certificate, with the credentials
+// of any one of them: a thousand machines that join at once watch once.
 type hub struct {
 	cluster *cluster
 
@@ -128,7 +130,8 @@ type waiter struct {
 	done chan *certificatesv1.CertificateSigningRequest
 }
 
-// expect registers a wait for the request of this name. It is called before the request is made, so that no answer is missed.
+// expect registers a wait for the request of this name. It is called before the request is made, so
+// that no answer is missed.
 func (h *hub) expect(name string, client signer) *waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -172,7 +175,8 @@ func (h *hub) run() {
 			lonely = time.Time{}
 			h.watch(ctx, client)
 		}
-		// Credentials may be refused, or the server away: another try, maybe with another's credentials.
+		// Credentials may be refused, or the server away: another try, maybe with another's
+		// credentials.
 		pause(ctx, time.Second)
 	}
 }

@@ -48,8 +48,9 @@ func droverKubelet(t *testing.T, in render.Input) (*kubelet, error) {
 	return plan(disk, testMachine)
 }
 
-// TestFormatsAreAlike sees to it that a machine starts the same kubelet, whatever the format of its user data and the way
-// its software is installed. Ignition has no instance data: the provider ID is the controller's to set.
+// TestFormatsAreAlike sees to it that a machine starts the same kubelet, whatever the format of its
+// user data and the way its software is installed. Ignition has no instance data: the provider ID
+// is the controller's to set.
 func TestFormatsAreAlike(t *testing.T) {
 	want, err := droverKubelet(t, droverInput(t, bootstrapv1.CloudInitConfigSpec{}))
 	if err != nil {
@@ -108,8 +109,9 @@ func joinByDrover(ctx context.Context, t *testing.T, a *apiServer, format bootst
 	return k, read, err
 }
 
-// TestJoinByKubeadm sees to it that a machine that joins by kubeadm starts the kubelet that it would start by itself, with the cluster's
-// configuration but for what the spec says; and that it starts none where it finds another authority or what another join left.
+// TestJoinByKubeadm sees to it that a machine that joins by kubeadm starts the kubelet that it
+// would start by itself, with the cluster's configuration but for what the spec says; and that it
+// starts none where it finds another authority or what another join left.
 func TestJoinByKubeadm(t *testing.T) {
 	a := newAPIServer(t)
 	nothing := func(*render.Input, userdata.Machine) {}
@@ -150,7 +152,8 @@ func TestJoinByKubeadm(t *testing.T) {
 	}
 }
 
-// TestCommandThatFails sees to it that the simulation ends where the machine would, behind the unit and the script.
+// TestCommandThatFails sees to it that the simulation ends where the machine would, behind the unit
+// and the script.
 func TestCommandThatFails(t *testing.T) {
 	for _, format := range []bootstrapv1.Format{bootstrapv1.FormatCloudConfig, bootstrapv1.FormatIgnition} {
 		in := droverInput(t, bootstrapv1.CloudInitConfigSpec{Format: format, PreKubeletCommands: []string{"exit 3"}})

@@ -27,7 +27,8 @@ import (
 )
 
 const (
-	// systemd restarts a kubelet that ended after 10 s, with kubeadm's unit. The first tries come sooner here.
+	// systemd restarts a kubelet that ended after 10 s, with kubeadm's unit. The first tries come
+	// sooner here.
 	retryFirst, retryLast = time.Second, 10 * time.Second
 	// certificateWait is how long a kubelet waits for a certificate before it asks anew.
 	certificateWait = 15 * time.Minute
@@ -210,7 +211,8 @@ func pair(chain []byte, key *ecdsa.PrivateKey) (*tls.Certificate, error) {
 	return cert, nil
 }
 
-// requestServing asks for the serving certificate until it comes. Nothing is served: it is the request that counts.
+// requestServing asks for the serving certificate until it comes. Nothing is served: it is the
+// request that counts.
 func (b *Body) requestServing(ctx context.Context) {
 	template := x509.CertificateRequest{DNSNames: []string{b.kubelet.node}}
 	if ip := net.ParseIP(b.kubelet.nodeIP); ip != nil {

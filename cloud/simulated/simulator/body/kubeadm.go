@@ -41,8 +41,8 @@ const (
 	readInterval, readTimeout           = 500 * time.Millisecond, time.Minute
 )
 
-// Where kubeadm keeps the configurations of the cluster and its kubelets, in kube-system; where it writes the authority, and a kubelet
-// its kubeconfig.
+// Where kubeadm keeps the configurations of the cluster and its kubelets, in kube-system; where it
+// writes the authority, and a kubelet its kubeconfig.
 const (
 	clusterConfigMap = "kubeadm-config"
 	kubeletConfigMap = "kubelet-config"
@@ -51,9 +51,10 @@ const (
 	kubeletKubeconfig = "/etc/kubernetes/kubelet.conf"
 )
 
-// kubeadm does what "kubeadm join" does for a worker, as far as it matters here: it refuses to begin beside what another join left,
-// finds the cluster with the token or by a file, and writes the files that the kubelet starts from, patched as it is told. An error
-// is the end of kubeadm, which nothing starts again.
+// kubeadm does what "kubeadm join" does for a worker, as far as it matters here: it refuses to
+// begin beside what another join left, finds the cluster with the token or by a file, and writes
+// the files that the kubelet starts from, patched as it is told. An error is the end of kubeadm,
+// which nothing starts again.
 func (b *Body) kubeadm(ctx context.Context, disk userdata.Machine, file string) error {
 	config, err := joinConfiguration(disk, file)
 	if err != nil {
@@ -126,7 +127,8 @@ func authorityPath(config *kubeadmapi.JoinConfiguration) string {
 	return path.Clean(cmp.Or(config.CACertPath, authorityFile))
 }
 
-// preflight refuses what another join left behind (JoinNodeChecks of cmd/kubeadm/app/preflight), unless it is told to ignore it.
+// preflight refuses what another join left behind (JoinNodeChecks of cmd/kubeadm/app/preflight),
+// unless it is told to ignore it.
 func preflight(disk userdata.Machine, config *kubeadmapi.JoinConfiguration) error {
 	ignores := func(check string) bool {
 		return slices.ContainsFunc(config.NodeRegistration.IgnorePreflightErrors, func(s string) bool {
@@ -155,8 +157,9 @@ func (b *Body) discover(ctx context.Context, disk userdata.Machine, config *kube
 	return cluster, cmp.Or(config.Discovery.TLSBootstrapToken, config.Discovery.BootstrapToken.Token), err
 }
 
-// discoverByFile takes the cluster from a kubeconfig (cmd/kubeadm/app/discovery/file). cluster-info is asked for to see that the API
-// server has a certificate of the authority in the file, and that the caller may not read it is an answer too.
+// discoverByFile takes the cluster from a kubeconfig (cmd/kubeadm/app/discovery/file). cluster-info
+// is asked for to see that the API server has a certificate of the authority in the file, and that
+// the caller may not read it is an answer too.
 func (b *Body) discoverByFile(ctx context.Context, disk userdata.Machine, name, token string, timeout time.Duration) (*clientcmdapi.Cluster, string, error) {
 	found := kubelet{}
 	if err := found.readBootstrap(disk, name); err != nil {
@@ -182,10 +185,12 @@ func (b *Body) discoverByFile(ctx context.Context, disk userdata.Machine, name, 
 	return cluster, cmp.Or(token, found.token), nil
 }
 
-// discoverByToken believes what it reads from whoever answers if the token signed it and it names an authority that is pinned; and then it
-// must read the same again from who has a certificate of that authority (cmd/kubeadm/app/discovery/token).
+// discoverByToken believes what it reads from whoever answers if the token signed it and it names
+// an authority that is pinned; and then it must read the same again from who has a certificate of
+// that authority (cmd/kubeadm/app/discovery/token).
 func (b *Body) discoverByToken(ctx context.Context, how *kubeadmapi.BootstrapTokenDiscovery, timeout time.Duration) (*clientcmdapi.Cluster, error) {
-	// Anybody may answer this: nothing of it is believed before the signature and the pins are checked.
+	// Anybody may answer this: nothing of it is believed before the signature and the pins are
+	// checked.
 	first, err := b.clusterInfo(ctx, how, rest.TLSClientConfig{Insecure: true}, timeout)
 	if err != nil {
 		return nil, err
@@ -211,7 +216,8 @@ func (b *Body) discoverByToken(ctx context.Context, how *kubeadmapi.BootstrapTok
 	return cluster, nil
 }
 
-// clusterInfo reads the ConfigMap cluster-info, with nobody's rights, once it is signed with the token.
+// clusterInfo reads the ConfigMap cluster-info, with nobody's rights, once it is signed with the
+// token.
 func (b *Body) clusterInfo(ctx context.Context, how *kubeadmapi.BootstrapTokenDiscovery, tls rest.TLSClientConfig, timeout time.Duration) (*corev1.ConfigMap, error) {
 	client, err := b.client(rest.Config{Host: "https://" + how.APIServerEndpoint, TLSClientConfig: tls})
 	if err != nil {
@@ -232,8 +238,9 @@ func (b *Body) clusterInfo(ctx context.Context, how *kubeadmapi.BootstrapTokenDi
 	return info, err
 }
 
-// signed verifies a detached JWS (RFC 7515, appendix F) of the kind that the bootstrap signer makes: HMAC with SHA-256, by the token's
-// secret. It is written out because k8s.io/cluster-bootstrap/token/jws brings along a library that nobody maintains.
+// signed verifies a detached JWS (RFC 7515, appendix F) of the kind that the bootstrap signer
+// makes: HMAC with SHA-256, by the token's secret. It is written out because
+// k8s.io/cluster-bootstrap/token/jws brings along a library that nobody maintains.
 func signed(content, signature, secret string) bool {
 	header, mac, ok := strings.Cut(signature, "..")
 	if !ok {
@@ -276,8 +283,8 @@ func keyHash(c *x509.Certificate) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// patched puts the patches for the kubelet over the cluster's configuration, in the order of their names (cmd/kubeadm/app/util/patches).
-// Strategic ones alone are simulated.
+// patched puts the patches for the kubelet over the cluster's configuration, in the order of their
+// names (cmd/kubeadm/app/util/patches). Strategic ones alone are simulated.
 func patched(config []byte, disk userdata.Machine, patches *kubeadmapi.Patches) ([]byte, error) {
 	if patches == nil || patches.Directory == "" {
 		return config, nil
@@ -345,7 +352,8 @@ func bootstrapConfig(cluster *clientcmdapi.Cluster, token string) clientcmdapi.C
 	}
 }
 
-// kubeletArgs are the flags that kubeadm has the kubelet start with: its own, unless the user gives another value, and the user's.
+// kubeletArgs are the flags that kubeadm has the kubelet start with: its own, unless the user gives
+// another value, and the user's.
 func kubeletArgs(registration kubeadmapi.NodeRegistrationOptions, name, hostname string) []string {
 	own := map[string]string{}
 	if len(registration.Taints) > 0 {

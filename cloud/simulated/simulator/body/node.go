@@ -120,8 +120,8 @@ type heartbeat struct {
 	status time.Time
 }
 
-// beat renews the Lease, reports the conditions when that is due, and comes back by itself. Between two beats it is
-// nothing but a timer.
+// beat renews the Lease, reports the conditions when that is due, and comes back by itself. Between
+// two beats it is nothing but a timer.
 func (b *Body) beat(ctx context.Context) {
 	every := b.fleet.opts.LeaseInterval.Duration
 	if b.kubelet.registers {
@@ -137,8 +137,8 @@ func (b *Body) beat(ctx context.Context) {
 	b.timer = time.AfterFunc(next, func() { b.fleet.spawn(func() { b.beat(ctx) }) })
 }
 
-// beatOnce renews the Lease and looks at the Node, as often as a kubelet does both: the cluster may have given the node
-// up meanwhile, and must hear at once that it lives.
+// beatOnce renews the Lease and looks at the Node, as often as a kubelet does both: the cluster may
+// have given the node up meanwhile, and must hear at once that it lives.
 func (b *Body) beatOnce(ctx context.Context) {
 	b.beating.Lock()
 	defer b.beating.Unlock()

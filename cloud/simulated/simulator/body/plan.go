@@ -50,7 +50,8 @@ func commanded(disk userdata.Machine) (out outcome) {
 	return out
 }
 
-// plan finds out what kubelet the machine would run. Errors are what the kubelet would have printed before it ended.
+// plan finds out what kubelet the machine would run. Errors are what the kubelet would have printed
+// before it ended.
 func plan(disk userdata.Machine, m Machine) (*kubelet, error) {
 	if does := commanded(disk); !does.started && does.join == "" {
 		return nil, errNotStarted

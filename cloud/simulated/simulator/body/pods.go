@@ -14,8 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// keepPods does a kubelet's part for the pods of its node, with nothing running: they are set Running, and those being
-// deleted are finalized. It watches as a kubelet does, keeps nothing, and goes on until the plug is pulled.
+// keepPods does a kubelet's part for the pods of its node, with nothing running: they are set
+// Running, and those being deleted are finalized. It watches as a kubelet does, keeps nothing, and
+// goes on until the plug is pulled.
 func (b *Body) keepPods(ctx context.Context) {
 	var again backoff
 	for ctx.Err() == nil {
@@ -28,7 +29,8 @@ func (b *Body) keepPods(ctx context.Context) {
 	}
 }
 
-// watchPods reads one watch to its end. Without a resource version it begins with all pods that there are.
+// watchPods reads one watch to its end. Without a resource version it begins with all pods that
+// there are.
 func (b *Body) watchPods(ctx context.Context) bool {
 	w, err := b.node.core.Pods("").Watch(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", b.kubelet.node).String(),

@@ -12,9 +12,10 @@ import (
 // maxDepth bounds how deep scripts may call scripts.
 const maxDepth = 5
 
-// shell follows a shell text as far as it matters here: whether it would start the kubelet, by systemctl or kubeadm, in a shell
-// inside the shell, or in a script or a unit that the user data wrote; and whether it ends before that, by "exit" or "false".
-// All else is taken to succeed, conditions to be met, and an "exit" under a condition not to be reached.
+// shell follows a shell text as far as it matters here: whether it would start the kubelet, by
+// systemctl or kubeadm, in a shell inside the shell, or in a script or a unit that the user data
+// wrote; and whether it ends before that, by "exit" or "false". All else is taken to succeed,
+// conditions to be met, and an "exit" under a condition not to be reached.
 type shell struct {
 	files func(path string) (string, bool)
 	// errexit is "set -e".
@@ -24,7 +25,8 @@ type shell struct {
 
 type outcome struct {
 	started, failed bool
-	// join is the file that "kubeadm join" is told to go by, which starts the kubelet in the end; "" without it.
+	// join is the file that "kubeadm join" is told to go by, which starts the kubelet in the end;
+	// "" without it.
 	join string
 }
 
@@ -211,8 +213,8 @@ func (s shell) unit(name string) outcome {
 	return out
 }
 
-// commands cuts a shell text into simple commands, each cut into words without their quotes. What stands behind "||" is
-// left out: it runs only after a failure.
+// commands cuts a shell text into simple commands, each cut into words without their quotes. What
+// stands behind "||" is left out: it runs only after a failure.
 func commands(script string) [][]string {
 	c := cutter{}
 	for i := 0; i < len(script); i++ {
@@ -252,7 +254,8 @@ func (c *cutter) endCommand(skipNext bool) {
 	c.words, c.skip = nil, skipNext
 }
 
-// step takes the character at i, with those that belong to it, and returns the index of the last one it took.
+// step takes the character at i, with those that belong to it, and returns the index of the last
+// one it took.
 func (c *cutter) step(s string, i int) int {
 	next := byte(0)
 	if i+1 < len(s) {

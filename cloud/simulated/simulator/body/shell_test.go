@@ -73,7 +73,8 @@ func FuzzCommands(f *testing.F) {
 	})
 }
 
-// TestJoins: where kubeadm is told to join, it starts the kubelet by the file that it is given, and nowhere else.
+// TestJoins: where kubeadm is told to join, it starts the kubelet by the file that it is given, and
+// nowhere else.
 func TestJoins(t *testing.T) {
 	for line, want := range map[string]string{
 		"kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml  && echo success > /run/x": "/run/kubeadm/kubeadm-join-config.yaml",

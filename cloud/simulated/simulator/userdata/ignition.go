@@ -19,7 +19,8 @@ const unitFolder = "/etc/systemd/system/"
 // isIgnition tells Ignition's JSON from what cloud-init takes, none of which begins with a brace.
 func isIgnition(text string) bool { return strings.HasPrefix(strings.TrimLeft(text, space), "{") }
 
-// parseIgnition reads files and units, by Ignition's own parser. An image with Ignition starts the units that are enabled.
+// parseIgnition reads files and units, by Ignition's own parser. An image with Ignition starts the
+// units that are enabled.
 func parseIgnition(data []byte) (Machine, error) {
 	m := Machine{Files: map[string]File{}}
 	config, _, err := v3_3.ParseCompatibleVersion(data)

@@ -26,8 +26,9 @@ var endRaw = regexp.MustCompile(`\{%-?\s*endraw\s*-?%\}`)
 // closing is what ends each kind of tag.
 var closing = map[string]string{"{{": "}}", "{%": "%}", "{#": "#}"}
 
-// render does the part of Jinja that user data of nodes uses: variables, comments and raw blocks, with "-" to trim space.
-// As with cloud-init, a line break right after a block's or comment's end goes (trim_blocks), and the text's last stays.
+// render does the part of Jinja that user data of nodes uses: variables, comments and raw blocks,
+// with "-" to trim space. As with cloud-init, a line break right after a block's or comment's end
+// goes (trim_blocks), and the text's last stays.
 func render(text string, vars InstanceData) (string, []string, error) {
 	var out strings.Builder
 	var warnings []string
@@ -120,7 +121,8 @@ func nextTag(text string) int {
 
 var variable = regexp.MustCompile(`^-?\s*([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)\s*-?$`)
 
-// lookup finds a variable, and tells whether it was there. cloud-init knows those of v1 by their bare names too.
+// lookup finds a variable, and tells whether it was there. cloud-init knows those of v1 by their
+// bare names too.
 func lookup(expression string, vars InstanceData) (string, bool, error) {
 	m := variable.FindStringSubmatch(expression)
 	if m == nil {

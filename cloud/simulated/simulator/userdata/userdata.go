@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package userdata reads user data as cloud-init and Ignition do, as far as machines that become nodes use it: cloud-config
-// with or without Jinja, hostname, write_files, bootcmd and runcmd; Ignition's files and units. It touches nothing: the answer says what a machine would hold.
+// Package userdata reads user data as cloud-init and Ignition do, as far as machines that become
+// nodes use it: cloud-config with or without Jinja, hostname, write_files, bootcmd and runcmd;
+// Ignition's files and units. It touches nothing: the answer says what a machine would hold.
 package userdata
 
 import (
@@ -20,7 +21,8 @@ import (
 // maxUnpacked bounds what packed data may unpack to, in bytes.
 const maxUnpacked = 8 << 20
 
-// InstanceData is what templates can speak of: cloud-init's "v1" variables, and the host's name with its domain.
+// InstanceData is what templates can speak of: cloud-init's "v1" variables, and the host's name
+// with its domain.
 type InstanceData struct {
 	InstanceID, AvailabilityZone, Region, LocalHostname, CloudName string
 }
@@ -60,7 +62,8 @@ type writeFile struct {
 	Append      bool   `json:"append"`
 }
 
-// Parse reads user data of either format. An error says that nothing at all would have come of them.
+// Parse reads user data of either format. An error says that nothing at all would have come of
+// them.
 func Parse(data []byte, vars InstanceData) (Machine, error) {
 	m := Machine{Files: map[string]File{}}
 	data, err := unpackIfPacked(data)
@@ -94,7 +97,8 @@ func (m *Machine) apply(c config) {
 	if m.Hostname == "" {
 		m.Hostname, _, _ = strings.Cut(c.FQDN, ".")
 	}
-	// bootcmd runs before files are written; nothing that it can do is simulated, so the order does not show.
+	// bootcmd runs before files are written; nothing that it can do is simulated, so the order does
+	// not show.
 	m.addCommands("bootcmd", c.BootCmd)
 	for n, f := range c.WriteFiles {
 		if err := m.write(f); err != nil {
@@ -126,7 +130,8 @@ func (m *Machine) write(f writeFile) error {
 	case string:
 		permissions = p
 	default:
-		// Python's octal: an unquoted 0640 is the number 416, which cloud-init takes as it is; so do we, for show.
+		// Python's octal: an unquoted 0640 is the number 416, which cloud-init takes as it is; so
+		// do we, for show.
 		permissions = fmt.Sprint(p)
 	}
 	m.Files[name] = File{Content: content, Permissions: permissions}
@@ -180,7 +185,8 @@ func unpackIfPacked(data []byte) ([]byte, error) {
 	return gunzip(data)
 }
 
-// addCommands takes strings, which go to a shell, and lists, which are one command with its arguments.
+// addCommands takes strings, which go to a shell, and lists, which are one command with its
+// arguments.
 func (m *Machine) addCommands(key string, items []any) {
 	for n, item := range items {
 		switch c := item.(type) {

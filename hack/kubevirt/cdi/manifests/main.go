@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command manifests writes, as one JSON list, what CDI's operator would install so that cdi-controller can work: custom resource
-// definitions, and its service account with its rights.
+// Command manifests writes, as one JSON list, what CDI's operator would install so that
+// cdi-controller can work: custom resource definitions, and its service account with its rights.
 package main
 
 import (

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package driverkit
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/cloud"
+)
+
+// MaxUserData is a cloud.Cloud.CheckUserData that allows so many bytes.
+func MaxUserData(limit int) func([]byte) error {
+	return func(userData []byte) error {
+		if len(userData) > limit {
+			return fmt.Errorf("the user data has %d bytes, and the cloud takes %d at most", len(userData), limit)
+		}
+		return nil
+	}
+}
+
+// Fields is the cloud.Union of a cloud whose member has the type A in a CloudAccount, and M in a
+// CloudMachine.
+type Fields[A, M any] struct {
+	// Account and Machine return the cloud's member; nil where it is not set.
+	Account func(*infrav1.CloudAccountSpec) *A
+	Machine func(*infrav1.CloudMachineFields) *M
+	// CheckAccount and CheckMachine are called only where the member is set; nil: there is nothing
+	// to check. path is that of what holds the union.
+	CheckAccount func(spec *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList
+	CheckMachine func(machine *M, path *field.Path) field.ErrorList
+}
+
+// InAccount implements cloud.Union.
+func (f Fields[A, M]) InAccount(spec *infrav1.CloudAccountSpec) bool {
+	return spec != nil && f.Account(spec) != nil
+}
+
+// InMachine implements cloud.Union.
+func (f Fields[A, M]) InMachine(fields *infrav1.CloudMachineFields) bool {
+	return fields != nil && f.Machine(fields) != nil
+}
+
+// ValidateAccount implements cloud.Union.
+func (f Fields[A, M]) ValidateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
+	if f.CheckAccount == nil || !f.InAccount(spec) {
+		return nil
+	}
+	return f.CheckAccount(spec, path)
+}
+
+// ValidateMachine implements cloud.Union.
+func (f Fields[A, M]) ValidateMachine(fields *infrav1.CloudMachineFields, path *field.Path) field.ErrorList {
+	if f.CheckMachine == nil || !f.InMachine(fields) {
+		return nil
+	}
+	return f.CheckMachine(f.Machine(fields), path)
+}
+
+// MachineOf returns the cloud's member of a machine, or InvalidSpec where it is not set.
+func (f Fields[A, M]) MachineOf(fields *infrav1.CloudMachineFields) (*M, error) {
+	if !f.InMachine(fields) {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a machine of this account's cloud")
+	}
+	return f.Machine(fields), nil
+}
+
+// AccountOf returns the cloud's member of an account, or InvalidSpec where it is not set.
+func (f Fields[A, M]) AccountOf(spec *infrav1.CloudAccountSpec) (*A, error) {
+	if !f.InAccount(spec) {
+		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe an account of this cloud")
+	}
+	return f.Account(spec), nil
+}
