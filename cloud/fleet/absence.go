@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/drover-io/drover/cloud"
 )
 
 const (
@@ -135,4 +137,93 @@ func (a *absences) confirm(of string) bool {
 func Digest(set []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(slices.Sorted(slices.Values(set)), "\n")))
 	return hex.EncodeToString(sum[:6])
+}
+
+// concludeAbsence applies a live read to a machine that is missing, or whose create had no answer.
+// A machine is gone when the cloud says that its instance is terminated, or when two reads find
+// nothing that are further apart than the cloud's read lag.
+func (v *inventory) concludeAbsence(m *machine, began time.Time, found []cloud.Resource) {
+	if m.phase != settling && !m.isMissing() {
+		return // it was seen, or its deletion began, meanwhile
+	}
+	own := ownedBy(found, m.ref.OwnershipID)
+	switch {
+	case len(living(own)) > 0:
+		v.reappeared(m)
+		v.sight(m, own, began)
+		return
+	case m.phase == settling && len(own) > 0:
+		m.phase = watched // it was made and has ended, as the next create will report
+		v.sight(m, own, began)
+		return
+	case recorded(own, m.ref):
+		v.absences.found(m.ref.Token)
+		m.phase = ended
+		v.sight(m, own, began)
+		return
+	}
+	m.nothing = earlier(m.nothing, began)
+	idle, _ := v.intervals()
+	switch proven := v.provenAt(m, own); {
+	case began.Before(proven):
+		m.due = proven
+	case m.phase == settling:
+		m.phase = settled
+	case !m.seen:
+		m.phase, m.due = neverSeen, time.Now().Add(idle)
+	case v.absences.believe(m.ref.Token, time.Now()):
+		m.phase, m.listed, m.sighted = vanished, nil, nil
+	default:
+		m.due = time.Now().Add(idle)
+	}
+}
+
+// concludeDeletion applies a live read to a machine that is being deleted.
+func (v *inventory) concludeDeletion(t *task, began time.Time, found []cloud.Resource) {
+	m := t.machine
+	own := ownedBy(found, t.ref.OwnershipID)
+	t.see(own)
+	m.left = slices.DeleteFunc(slices.Clone(found), func(x cloud.Resource) bool {
+		return x.Kind == cloud.KindInstance && x.State == cloud.StateTerminated && find(own, x) >= 0
+	})
+	if len(m.left) > 0 {
+		m.nothing = time.Time{}
+		v.absences.found(t.ref.Token)
+		v.aim(t, found)
+		return
+	}
+	m.left = nil
+	m.nothing = earlier(m.nothing, began)
+	if t.proven = v.provenAt(m, own); began.Before(t.proven) {
+		return
+	}
+	// Nothing but silence says that the machine is gone: the instance was recorded, the cloud shows
+	// no end of it, and no deletion of it was ever sent.
+	silent := m.ref.ProviderID != "" && !recorded(own, m.ref) && !m.before && !m.lost && len(m.accepted) == 0
+	if silent && !v.absences.believe(t.ref.Token, time.Now()) {
+		t.err = cloud.Errorf(cloud.Conflict, "nothing of the machine is found, and too many others are missing at the same time for that to be believed: see the CloudAccount")
+		return
+	}
+	m.phase, m.listed, m.sighted = deleted, nil, nil
+}
+
+// provenAt returns the earliest start of a live read that, by finding nothing, proves that nothing
+// is there.
+func (v *inventory) provenAt(m *machine, own []cloud.Resource) time.Time {
+	traits := v.account().cloud.Traits
+	made := m.known
+	if made.IsZero() {
+		made = m.asked
+	}
+	switch {
+	case recorded(own, m.ref) && traits.CascadesDelete:
+		return m.nothing // the cloud shows its end, and has deleted all that belonged to it
+	case recorded(own, m.ref):
+		return made.Add(traits.ReadLag) // a dependant may still be hidden
+	case m.ref.ProviderID != "":
+		return later(made, m.nothing).Add(traits.ReadLag)
+	default:
+		// A create without an answer may take effect until its horizon has passed.
+		return later(m.asked.Add(v.account().createHorizon()), m.nothing).Add(traits.ReadLag)
+	}
 }

@@ -12,41 +12,38 @@ import (
 )
 
 const (
-	// startingPatience is how long one machine that does not come up keeps the listings frequent.
+	// startingPatience is how long a machine that does not start keeps the listings frequent.
 	startingPatience = 15 * time.Minute
-	// staleAfter is the least time without a complete listing after which the inventory is called
-	// stale, so that one slow listing among frequent ones is no news.
+	// staleAfter is the shortest time without a complete listing after which the inventory is
+	// stale. One slow listing among frequent ones does not make it stale.
 	staleAfter = time.Minute
-	// backoffCap bounds the time between attempts that fail.
+	// backoffCap is the longest time between failed attempts.
 	backoffCap = time.Minute
-	// joinedPause is the least time between two listings, the second of which comes because
-	// machines have joined.
+	// joinedPause is the shortest time between a listing and one that follows because Nodes joined.
 	joinedPause = time.Second
-	// longestListing is how much time one complete listing may have at most.
+	// longestListing bounds the time for one complete listing.
 	longestListing = 30 * time.Minute
-	// judgedAtOnce is how many machines are held against a listing until the lock is free for
-	// others.
+	// judgedAtOnce is how many machines are compared with a listing under one hold of the lock.
 	judgedAtOnce = 500
 )
 
-// pace is when an account is listed, and what its listings are worth. The inventory's lock guards
-// it.
+// pace holds when the account is listed and how its listings went. The inventory's lock guards it.
 type pace struct {
-	began    time.Time     // of the latest listing, complete or not; zero: none yet, or one is wanted at once
+	began    time.Time     // when the latest listing began, complete or not; zero: list now
 	complete time.Time     // when the last complete one began
-	took     time.Duration // from then on, until it was complete
-	urgent   time.Time     // since when the listings are frequent; zero: they are not
-	limit    time.Duration // of the next listing; 0: the common one
+	took     time.Duration // how long that one took
+	urgent   time.Time     // since when listings are frequent; zero: they are not
+	limit    time.Duration // of time for the next listing; 0: the default
 	failures int           // since the last complete one
-	retryAt  time.Time     // not before, after a failure
+	retryAt  time.Time     // no listing before, after a failure
 	err      error
-	atLeast  time.Duration // how often to list although no machine is observed; 0: not at all
-	asked    time.Time     // since when a Follower is expected to tell; zero: it is not
-	heard    time.Time     // when it last did
-	unheard  bool          // it has failed
-	jitter   float64       // of the interval to the next listing, drawn once for each
-	fresh    bool          // as last told
-	refused  bool          // as last told: the credentials do not work
+	atLeast  time.Duration // longest interval while no machine is observed; 0: no listing then
+	asked    time.Time     // since when the Follower is expected to report; zero: it is not
+	heard    time.Time     // when the Follower last reported
+	unheard  bool          // the Follower has failed
+	jitter   float64       // factor for the next interval
+	fresh    bool          // as last reported
+	refused  bool          // as last reported: the credentials are refused
 }
 
 func (p *pace) retry() {
@@ -54,27 +51,27 @@ func (p *pace) retry() {
 	p.asked, p.unheard = time.Time{}, false
 }
 
-// isRefused is told at once, and not only when the inventory has become stale: someone must mend
-// the credentials.
+// isRefused reports whether the credentials are refused. This is reported at once, not only when
+// the inventory is stale, because a person must replace them.
 func (p *pace) isRefused() bool { return cloud.CodeOf(p.err) == cloud.Unauthorized }
 
 func (p *pace) jittered(d time.Duration) time.Duration { return time.Duration(float64(d) * p.jitter) }
 
-// runListings lists the account when that is due, until ctx ends.
+// runListings lists the account whenever a listing is due, until ctx ends.
 func (v *inventory) runListings(ctx context.Context) {
 	for ctx.Err() == nil {
 		due, next := v.nextListing()
 		if due {
 			v.list(ctx)
 		} else if !sleepUntil(ctx, next, v.lists) {
-			continue // woken: what comes next may have changed
+			continue // woken: the next action may be another one
 		}
 		v.tellFreshness()
 	}
 }
 
-// nextListing tells whether a listing is due, and else when there is something to do; zero: not
-// before someone wakes the loop. It takes the lock.
+// nextListing reports whether a listing is due, or else when the loop must run again; zero: when it
+// is woken. It takes the lock.
 func (v *inventory) nextListing() (due bool, next time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -92,7 +89,7 @@ func (v *inventory) nextListing() (due bool, next time.Time) {
 	return false, next
 }
 
-// listAt is when the next listing is due; zero: never, because no one is interested.
+// listAt returns when the next listing is due; zero: no listing is wanted.
 func (v *inventory) listAt(now time.Time) time.Time {
 	p := &v.pace
 	switch {
@@ -110,17 +107,16 @@ func (v *inventory) listAt(now time.Time) time.Time {
 	idle, active := v.intervals()
 	at := p.began.Add(p.jittered(idle))
 	if starting, allJoined := v.starting(now); starting {
-		// Counted from the moment that the listings became frequent: at once, there would be
-		// nothing new to see.
+		// The interval starts when listings become frequent: a listing right then has no news.
 		at = earlier(at, later(p.began, p.urgent).Add(p.jittered(active)))
-		if allJoined { // a listing has news of every machine that starts
+		if allJoined { // a listing brings news of every machine that starts
 			at = earlier(at, p.began.Add(joinedPause))
 		}
 	}
 	return at
 }
 
-// intervals are between the begins of two listings.
+// intervals returns the times between the starts of two listings.
 func (v *inventory) intervals() (idle, active time.Duration) {
 	spec := v.account().config.Spec.Inventory
 	idle, active = time.Duration(spec.IdleSeconds)*time.Second, time.Duration(spec.ActiveSeconds)*time.Second
@@ -133,7 +129,7 @@ func (v *inventory) intervals() (idle, active time.Duration) {
 	return idle, min(idle, max(active, (1+cloud.RestTimes)*v.pace.took))
 }
 
-// starting tells whether listings are frequent, while a machine is expected to change; and whether
+// starting reports whether a machine is about to change, which makes listings frequent, and whether
 // all such machines have joined.
 func (v *inventory) starting(now time.Time) (starting, allJoined bool) {
 	allJoined = true
@@ -150,7 +146,7 @@ func (v *inventory) starting(now time.Time) (starting, allJoined bool) {
 	return starting, allJoined
 }
 
-// staleAt is when the last complete listing will have been too long ago.
+// staleAt returns when the last complete listing will be too old.
 func (v *inventory) staleAt(now time.Time) time.Time {
 	p := &v.pace
 	switch {
@@ -176,7 +172,7 @@ func (v *inventory) isFresh(now time.Time) bool {
 	return !v.pace.complete.IsZero() && now.Before(v.staleAt(now))
 }
 
-// isObserved tells whether someone is interested in a machine that is not being deleted.
+// isObserved reports whether a controller needs the state of any machine.
 func (v *inventory) isObserved() bool {
 	for _, m := range v.machines {
 		if m.isObserved() {
@@ -186,11 +182,11 @@ func (v *inventory) isObserved() bool {
 	return false
 }
 
-// isWanted tells whether someone is interested in a machine, or in all.
+// isWanted reports whether anyone needs the account's resources.
 func (v *inventory) isWanted() bool { return v.pace.atLeast != 0 || v.isObserved() }
 
-// tellFreshness says that the inventory became fresh or stale, or its credentials refused or
-// accepted. It takes the lock.
+// tellFreshness reports a change between fresh and stale, refused and accepted credentials, doubt
+// and none. It takes the lock.
 func (v *inventory) tellFreshness() {
 	v.mu.Lock()
 	now := time.Now()
@@ -203,7 +199,7 @@ func (v *inventory) tellFreshness() {
 	}
 }
 
-// list makes one complete listing, or notes why there is none. It takes the lock.
+// list makes one complete listing, or records why it failed. It takes the lock.
 func (v *inventory) list(ctx context.Context) {
 	a, began := v.account(), time.Now()
 	v.mu.Lock()
@@ -216,15 +212,14 @@ func (v *inventory) list(ctx context.Context) {
 	took := time.Since(began)
 	v.mu.Lock()
 	p := &v.pace
-	// A listing has as much time as a fleet of this size takes, and more after one that was cut
-	// off.
+	// The next listing gets three times what this one took, and more after one that was cut off.
 	if p.limit = a.times.List; err == nil {
 		p.limit = max(p.limit, 3*took)
 	} else if took >= limit {
 		p.limit = min(2*limit, longestListing)
 	}
 	var queued *cloud.Queued
-	if errors.As(err, &queued) { // its turn has not come: nothing has failed
+	if errors.As(err, &queued) { // nothing failed: its turn in the rate limit has not come
 		p.retryAt = time.Now().Add(queued.After)
 		v.mu.Unlock()
 		return
@@ -243,8 +238,8 @@ func (v *inventory) list(ctx context.Context) {
 	v.take(began, resources)
 }
 
-// take replaces the listing, and holds every machine against it. It takes the lock, and leaves it
-// now and then.
+// take replaces the listing, and compares every machine with it. It takes the lock, and releases it
+// between batches of machines.
 func (v *inventory) take(began time.Time, resources []cloud.Resource) {
 	listed := byToken(resources)
 	v.mu.Lock()
@@ -274,8 +269,8 @@ func byToken(resources []cloud.Resource) map[string][]cloud.Resource {
 	return all
 }
 
-// compare holds machines against a listing that began at a time, and returns those that changed.
-// What was seen after that, or so shortly before that this or the next listing may miss it, stays.
+// compare compares machines with a listing that began at the given time, and returns those that
+// changed. It keeps what was seen later, or so shortly before that the listing may miss it.
 func (v *inventory) compare(began time.Time, tokens []string) (changed []string) {
 	for _, token := range tokens {
 		m := v.machines[token]
@@ -287,16 +282,16 @@ func (v *inventory) compare(began time.Time, tokens []string) (changed []string)
 				m.sighted[n].Resource = m.listed[i]
 			}
 		}
-		if v.settleDown(m, began) {
+		if v.reconsider(m, began) {
 			changed = append(changed, token)
 		}
 	}
 	return changed
 }
 
-// settleDown drops what was seen of a machine before a time as of which everything is known, judges
-// it, and tells whether it changed.
-func (v *inventory) settleDown(m *machine, at time.Time) (changed bool) {
+// reconsider drops sightings from before a time as of which everything is known, judges the machine
+// again, and reports whether it changed.
+func (v *inventory) reconsider(m *machine, at time.Time) (changed bool) {
 	lag := v.account().cloud.Traits.ReadLag
 	m.sighted = slices.DeleteFunc(m.sighted, func(s sighting) bool { return !s.at.Add(lag).After(at) })
 	if len(m.sighted) == 0 {
@@ -312,7 +307,7 @@ func (v *inventory) settleDown(m *machine, at time.Time) (changed bool) {
 	return v.update(m)
 }
 
-// judge decides, by what is known, whether a recorded instance must be looked for.
+// judge decides whether live reads must look for a recorded instance.
 func (v *inventory) judge(m *machine) {
 	if !m.isObserved() || m.ref.ProviderID == "" {
 		return
@@ -321,9 +316,9 @@ func (v *inventory) judge(m *machine) {
 	absent := len(living(own)) == 0
 	m.seen = m.seen || len(own) > 0
 	switch {
-	case m.phase == ended || m.phase == vanished && absent: // an end that the cloud has recorded is not taken back by a listing
+	case m.phase == ended || m.phase == vanished && absent: // a listing does not undo an end that the cloud has recorded
 	case !absent:
-		v.isThere(m)
+		v.reappeared(m)
 	default:
 		if !m.isMissing() {
 			m.phase, m.due = missing, time.Now()
@@ -335,8 +330,8 @@ func (v *inventory) judge(m *machine) {
 	}
 }
 
-// isThere takes back all that was concluded from a machine's absence.
-func (v *inventory) isThere(m *machine) {
+// reappeared undoes all that followed from a machine's absence.
+func (v *inventory) reappeared(m *machine) {
 	m.phase, m.nothing, m.seen = watched, time.Time{}, true
 	v.absences.found(m.ref.Token)
 }
@@ -355,8 +350,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// backoff is how long to wait after so many failures in a row: from a second to a minute, with
-// jitter.
+// backoff returns the wait after this many failures in a row: 1 second to 1 minute, with jitter.
 func backoff(failures int, random float64) time.Duration {
 	d := min(time.Second<<min(failures-1, 10), backoffCap)
 	return time.Duration(float64(d) * (0.75 + 0.25*random))

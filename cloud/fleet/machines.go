@@ -12,62 +12,63 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// phase is what the account does for a machine.
+// phase is the state of a machine in its account.
 type phase int
 
 const (
-	// unwatched: nobody is interested in it. It was listed.
+	// unwatched: a listing shows it, and no controller has asked for it.
 	unwatched phase = iota
-	// watched: its state is reported.
+	// watched: a controller is told of its changes.
 	watched
-	// settling: live reads are to prove that an open create has made nothing.
+	// settling: live reads are to prove that a create without an answer made nothing.
 	settling
-	// settled: they have.
+	// settled: they have proved it.
 	settled
-	// missing: the listing lacks the recorded instance, or shows it terminated. Live reads decide.
+	// missing: the listing lacks the recorded instance, or shows it terminated. Live reads decide
+	// what became of it.
 	missing
-	// neverSeen: the same, but they found nothing, and nothing of the machine was ever seen.
+	// neverSeen: live reads found nothing, and nothing of the machine was ever seen.
 	neverSeen
 	// ended: the cloud has recorded the instance's end.
 	ended
-	// vanished: live reads find nothing of it. A later sight of it undoes that.
+	// vanished: live reads find nothing of it. It becomes watched again when it is seen again.
 	vanished
-	// deleting: it is being deleted, with all that belongs to it.
+	// deleting: the machine and all that belongs to it are being deleted.
 	deleting
 	// deleted: live reads have proved that nothing is left.
 	deleted
 )
 
-// machine is all that is known of one machine. The inventory's lock guards it.
+// machine is the record of one machine. The inventory's lock guards it.
 type machine struct {
 	ref   cloud.Reference
 	phase phase
 
-	listed   []cloud.Resource // as the last complete listing had it, or as its cloud has told since
-	sighted  []sighting       // what is newer
+	listed   []cloud.Resource // by the last complete listing, or by a later Change
+	sighted  []sighting       // newer than listed
 	last     *cloud.Resource  // the instance as last seen
-	seen     bool             // something of the machine was seen, by this process or an earlier one
-	known    time.Time        // since when this process knows that the instance was made; zero: it does not
-	starting time.Time        // since when it is expected to change by itself; zero: it is not
-	joined   bool             // it was seen at work elsewhere since the last listing
+	seen     bool             // this process or an earlier one saw something of it
+	known    time.Time        // when this process learned that the instance exists; zero: it has not
+	starting time.Time        // since when it has been about to change by itself; zero: it is not
+	joined   bool             // its Node appeared after the last listing
 
 	reported    Observation
-	toldSettled bool        // whether it was settled, as last told
-	news        *cloud.News // what the cloud told of the instance
-	recorded    bool        // the machine's controller has the news on record
+	toldSettled bool        // the controller was told that it is settled
+	news        *cloud.News // what the cloud announced of the instance
+	recorded    bool        // the controller has recorded the news
 
-	asked   time.Time // when this process was asked to settle the create, or to delete the machine
-	due     time.Time // of the next live read, or the next step of the deletion
-	nothing time.Time // the first of the live reads since which nothing is found; zero: the last one found something
+	asked   time.Time // when this process was asked to settle the create or to delete the machine
+	due     time.Time // when the next live read or deletion step is due
+	nothing time.Time // the first of the latest live reads in a row that found nothing; zero: none
 
 	deletion
 }
 
-// deletion is what is known of a machine that is being deleted.
+// deletion is the part of the record that only a deletion uses.
 type deletion struct {
-	before   bool // it was asked for before this process began: it may have been sent already
-	lost     bool // the instance was known to be gone without it
-	begun    bool // a step was made
+	before   bool // it was requested before this process began, so it may have been sent already
+	lost     bool // the instance was gone before the deletion
+	begun    bool // a step was taken
 	accepted map[string]acceptance
 	first    time.Time // when the cloud first accepted something
 	failures int       // in a row
@@ -78,20 +79,21 @@ type deletion struct {
 // acceptance is the last step of a resource's deletion that the cloud has accepted.
 type acceptance struct {
 	at   time.Time
-	from cloud.State // as the resource was seen before
+	from cloud.State // the state seen before it
 }
 
-// sighting is a resource seen otherwise than in a listing: when it was made, or in a live read.
+// sighting is a resource seen outside a listing: by its create or by a live read.
 type sighting struct {
 	cloud.Resource
 	at time.Time
 }
 
-// inventory holds one record of each of an account's machines, behind one lock. One complete
-// listing serves all of them; what it misses is not gone: that is concluded from live reads alone.
+// inventory holds one record for each of an account's machines, behind one lock. One complete
+// listing serves all of them. A machine that a listing misses is not gone: only live reads can
+// prove that.
 type inventory struct {
 	account func() *Account
-	changed func(tokens []string) // called without the lock, must not block
+	changed func(tokens []string) // called without the lock; must not block
 	flipped func()                // the same
 	random  func() float64
 	began   time.Time // when this process began to delete
@@ -100,11 +102,11 @@ type inventory struct {
 
 	mu       sync.Mutex
 	machines map[string]*machine // by token
-	recent   map[string]*machine // those with sightings, or that nothing complete was held against yet
+	recent   map[string]*machine // machines with sightings, and those not yet compared with anything complete
 	absences absences
 	pace     pace
-	rested   time.Time // until then the cloud is left alone with further reads of deletions
-	lastEnd  time.Time // when an instance that is deleted was last seen to have ended
+	rested   time.Time // no live read for deletions before this time
+	lastEnd  time.Time // when a deleted instance was last seen to have ended
 }
 
 func newInventory(account func() *Account, changed func([]string), flipped func(), random func() float64) *inventory {
@@ -118,7 +120,7 @@ func newInventory(account func() *Account, changed func([]string), flipped func(
 	}
 }
 
-// wakeup has a loop look again at what comes next.
+// wakeup makes a loop compute its next action again.
 type wakeup chan struct{}
 
 func newWakeup() wakeup { return make(wakeup, 1) }
@@ -130,8 +132,8 @@ func (w wakeup) wake() {
 	}
 }
 
-// machine returns the record of a token, which it makes if there is none. Who calls what has no
-// comment to the contrary below holds the lock.
+// machine returns the record of a token, and makes one if there is none. It needs the lock, as all
+// methods below do that do not say that they take it.
 func (v *inventory) machine(token string) *machine {
 	m := v.machines[token]
 	if m == nil {
@@ -141,7 +143,7 @@ func (v *inventory) machine(token string) *machine {
 	return m
 }
 
-// watch begins the interest in a machine.
+// watch marks a machine as one that a controller has asked for.
 func (v *inventory) watch(m *machine) {
 	if m.phase == unwatched {
 		m.phase = watched
@@ -149,7 +151,7 @@ func (v *inventory) watch(m *machine) {
 	}
 }
 
-// adopt returns the request's instance if one is known. It takes the lock.
+// adopt returns the request's instance if it is known. It takes the lock.
 func (v *inventory) adopt(req cloud.Request) (*cloud.Resource, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -162,7 +164,7 @@ func (v *inventory) adopt(req cloud.Request) (*cloud.Resource, error) {
 		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: it is being deleted", req.Namespace, req.Name)
 	case ended, vanished:
 		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: its instance is gone, and is not made again", req.Namespace, req.Name)
-	case settling, settled: // a create settles more than a look
+	case settling, settled: // the create that follows tells more than live reads
 		m.phase, m.toldSettled = watched, false
 	}
 	all := m.resources()
@@ -188,7 +190,7 @@ func (v *inventory) adopt(req cloud.Request) (*cloud.Resource, error) {
 	return &own[i], nil
 }
 
-// made notes that the instance exists. It takes the lock.
+// made records a new instance. It takes the lock.
 func (v *inventory) made(req cloud.Request, r cloud.Resource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -198,7 +200,7 @@ func (v *inventory) made(req cloud.Request, r cloud.Resource) {
 	v.lists.wake()
 }
 
-// exists watches a machine whose creator has seen its instance.
+// exists watches a machine whose instance is known to exist.
 func (v *inventory) exists(m *machine, req cloud.Request) {
 	if m.phase == unwatched {
 		m.ref = cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID}
@@ -210,8 +212,8 @@ func (v *inventory) exists(m *machine, req cloud.Request) {
 	v.update(m)
 }
 
-// observe reports a machine and watches it. seen says that its instance was seen before, by
-// whatever process. It takes the lock.
+// observe returns what is known of a machine, and watches it. seen means that this or an earlier
+// process saw its instance. It takes the lock.
 func (v *inventory) observe(ref cloud.Reference, seen bool) Observation {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -237,8 +239,8 @@ func (v *inventory) observe(ref cloud.Reference, seen bool) Observation {
 	return m.reported
 }
 
-// settle tells whether live reads have proved that an open create has made nothing, and has them
-// made. It takes the lock.
+// settle reports whether live reads have proved that a create without an answer made nothing. It
+// starts those reads if need be. It takes the lock.
 func (v *inventory) settle(ref cloud.Reference) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -255,7 +257,7 @@ func (v *inventory) settle(ref cloud.Reference) bool {
 	return m.phase == settled
 }
 
-// joins notes that the machine was seen at work elsewhere than in the cloud. It takes the lock.
+// joins records that the machine's Node has appeared. It takes the lock.
 func (v *inventory) joins(token string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -265,8 +267,8 @@ func (v *inventory) joins(token string) {
 	}
 }
 
-// delete begins the deletion of a machine, or tells how far it is. asked is when its deletion was
-// asked for, by whatever process. It takes the lock.
+// delete starts the deletion of a machine, or returns its progress. asked is when the deletion was
+// requested, of this or an earlier process. It takes the lock.
 func (v *inventory) delete(ref cloud.Reference, asked time.Time) Deletion {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -277,7 +279,7 @@ func (v *inventory) delete(ref cloud.Reference, asked time.Time) Deletion {
 		v.works.wake()
 	}
 	if m.begun && m.ref.ProviderID == "" && ref.ProviderID != "" {
-		m.due = time.Now() // it waited for this
+		m.due = time.Now() // the deletion waited for the provider ID
 		v.works.wake()
 	}
 	m.ref = ref
@@ -290,7 +292,7 @@ func (v *inventory) delete(ref cloud.Reference, asked time.Time) Deletion {
 	return Deletion{Gone: m.phase == deleted, Left: slices.Clone(m.left), Instance: m.last, Err: m.err}
 }
 
-// forget ends all interest in a machine. It takes the lock.
+// forget drops what a controller has asked for. It takes the lock.
 func (v *inventory) forget(token string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -301,14 +303,14 @@ func (v *inventory) forget(token string) {
 		return
 	}
 	delete(v.machines, token)
-	if len(m.listed) > 0 { // a record of its own: a step under way must not write into this one
+	if len(m.listed) > 0 { // in a new record: a step under way must not write to it
 		v.machine(token).listed = m.listed
 	}
 	v.lists.wake()
 	v.works.wake()
 }
 
-// retry makes the next attempts come at once: there are new credentials. It takes the lock.
+// retry makes all attempts due at once, after a change of credentials. It takes the lock.
 func (v *inventory) retry() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -335,7 +337,7 @@ func (v *inventory) confirm(digest string) bool {
 	return confirmed
 }
 
-// known are the resources with the token, as far as they are known. It takes the lock.
+// known returns the known resources with the token. It takes the lock.
 func (v *inventory) known(token string) []cloud.Resource {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -345,7 +347,7 @@ func (v *inventory) known(token string) []cloud.Resource {
 	return nil
 }
 
-// state says how much the inventory is worth. It takes the lock.
+// state says how current the inventory is. It takes the lock.
 func (v *inventory) state() InventoryState {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -357,8 +359,8 @@ func (v *inventory) state() InventoryState {
 	return s
 }
 
-// listing is the last complete listing, and when it began; zero before the first. From then on the
-// account is listed at least so often, also while no machine is observed. It takes the lock.
+// listing returns the last complete listing and when it began; zero before the first. From then on,
+// the account is listed at least this often, even while no machine is observed. It takes the lock.
 func (v *inventory) listing(atLeast time.Duration) (began time.Time, all []cloud.Resource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -372,15 +374,14 @@ func (v *inventory) listing(atLeast time.Duration) (began time.Time, all []cloud
 	return v.pace.complete, all
 }
 
-// isObserved tells whether someone is interested in the machine and it is not being deleted: a
-// deletion looks for itself.
+// isObserved reports whether a controller needs the machine's state. A deletion does its own reads.
 func (m *machine) isObserved() bool { return m.phase != unwatched && m.phase < deleting }
 
 func (m *machine) isGone() bool { return m.phase == ended || m.phase == vanished }
 
 func (m *machine) isMissing() bool { return m.phase == missing || m.phase == neverSeen }
 
-// resources are all with the machine's token, by kind and ID: as listed, and as seen since.
+// resources returns everything with the machine's token, listed or seen since, by kind and ID.
 func (m *machine) resources() []cloud.Resource {
 	all := slices.Clone(m.listed)
 	for _, s := range m.sighted {
@@ -399,10 +400,10 @@ func (m *machine) resources() []cloud.Resource {
 	return all
 }
 
-// own are those with its cluster's ownership.
+// own returns the resources that belong to the machine's cluster.
 func (m *machine) own() []cloud.Resource { return ownedBy(m.resources(), m.ref.OwnershipID) }
 
-// sight notes what was seen otherwise than in a listing.
+// sight records resources that were seen outside a listing.
 func (v *inventory) sight(m *machine, resources []cloud.Resource, at time.Time) {
 	for _, r := range resources {
 		s := sighting{r, at}
@@ -415,7 +416,7 @@ func (v *inventory) sight(m *machine, resources []cloud.Resource, at time.Time) 
 	v.recent[m.ref.Token] = m
 }
 
-// look is the machine as its resources tell it.
+// look derives the machine's state from its resources.
 func (m *machine) look() Observation {
 	gone := m.isGone() || m.lost
 	o := Observation{Gone: gone, NeverSeen: m.phase == neverSeen}
@@ -446,7 +447,7 @@ func (m *machine) look() Observation {
 	return o
 }
 
-// update looks at a machine again and tells whether it changed since it was last reported.
+// update derives the machine's state again, and reports whether its controller must be told.
 func (v *inventory) update(m *machine) bool {
 	now := m.look()
 	switch {

@@ -13,42 +13,38 @@ import (
 )
 
 const (
-	// newsKept is how long news may come again before they are dismissed although nobody has acted
-	// on them: far longer than clouds give notice of an instance's end, and short enough that what
-	// concerns nobody does not pile up.
+	// newsKept is how old news may be that nobody has acted on. Older news are dismissed. It is far
+	// longer than any cloud's notice of an instance's end, and keeps the queue short.
 	newsKept = 10 * time.Minute
-	// newsRest is the least time from one question that brought nothing to the next: a place that
-	// answers at once costs a call a second.
+	// newsRest is the shortest time between two calls of Hear of which the first brought nothing.
 	newsRest = time.Second
-	// streamSilence is how long a Follower may tell nothing until the account is listed again:
-	// twice the minute in which Kubernetes gives a sign of life on a watch, and a little.
+	// streamSilence is how long a Follower may be silent before the account is listed again: a bit
+	// more than twice the minute between two bookmarks of a Kubernetes watch.
 	streamSilence = 150 * time.Second
-	// streamLag is how far what a Follower tells may be behind its cloud. What was seen otherwise
-	// holds so long against its silence.
+	// streamLag is how far a Follower may be behind its cloud. Sightings that are no older than
+	// this are kept although the Follower did not report them.
 	streamLag = 10 * time.Second
-	// streamTrials is how many failures in a row are worth a word: an API server's restart costs
+	// streamTrials is how many failures in a row are reported: a restart of an API server causes
 	// one or two.
 	streamTrials = 3
 )
 
-// source is a loop that takes what an account's cloud tells by itself, for as long as that is
-// wanted.
+// source is a loop that receives what a cloud reports by itself, while anyone needs it.
 type source struct {
 	inventory *inventory
-	wakeup    // there may be someone to ask for, or no one any more, or another driver
-	// ask has the cloud tell until it fails, or is wanted no more, which is no error; not called
-	// where the driver can't.
-	ask func(context.Context, *Account) error
-	// able and wanted tell whether there is something to ask.
+	wakeup    // the driver, or who needs the source, has changed
+	// ask receives until it fails, or until nobody needs it any more, which is no error. It is
+	// called only where able and wanted return true.
+	ask    func(context.Context, *Account) error
 	able   func(cloud.Driver) bool
 	wanted func() bool
-	trials int // how many failures in a row are worth a word
+	trials int // how many failures in a row are reported
 
 	mu  sync.Mutex
-	err error // why nothing can be had
+	err error // why nothing is received
 }
 
-// run asks until ctx ends.
+// run receives until ctx ends.
 func (s *source) run(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
@@ -77,7 +73,7 @@ func (s *source) run(ctx context.Context) {
 	}
 }
 
-// tell notes whether something can be had, and says so when that changes.
+// tell records whether the source works, and reports a change.
 func (s *source) tell(err error) {
 	s.mu.Lock()
 	flip := cloud.CodeOf(err) != cloud.CodeOf(s.err)
@@ -88,14 +84,14 @@ func (s *source) tell(err error) {
 	}
 }
 
-// failure is why nothing can be had; nil when it can.
+// failure returns why nothing is received; nil while the source works.
 func (s *source) failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// newNews makes the source of a Herald's news.
+// newNews makes the source for a Herald.
 func newNews(v *inventory) *source {
 	s := &source{inventory: v, wakeup: newWakeup(), trials: 1}
 	s.able = func(d cloud.Driver) bool { _, able := d.(cloud.Herald); return able }
@@ -114,7 +110,7 @@ func newNews(v *inventory) *source {
 	return s
 }
 
-// hear asks for news once, and dismisses what is settled.
+// hear receives news once, and dismisses what is done.
 func (v *inventory) hear(ctx context.Context, a *Account, driver cloud.Herald) error {
 	began := time.Now()
 	var news []cloud.News
@@ -136,9 +132,8 @@ func (v *inventory) hear(ctx context.Context, a *Account, driver cloud.Herald) e
 	return a.step(ctx, "Dismiss", a.times.Call, &step{}, func(ctx context.Context) error { return driver.Dismiss(ctx, settled) })
 }
 
-// notify puts news to the machines that they are about, and returns those that need not come again.
-// What a machine's controller has yet to put on record does come again, and brings the machine back
-// each time: so it outlives this process. It takes the lock.
+// notify passes news to their machines, and returns those that can be dismissed. News that a
+// controller has not recorded yet come again, and outlive this process that way. It takes the lock.
 func (v *inventory) notify(news []cloud.News) (settled []cloud.News) {
 	v.mu.Lock()
 	of := map[string]*machine{}
@@ -166,17 +161,17 @@ func (v *inventory) notify(news []cloud.News) (settled []cloud.News) {
 	return settled
 }
 
-// put notes what is told of a machine. told: its controller is to look at it. done: the news need
-// not come again.
+// put records news of a machine. told means that its controller must reconcile it, done that the
+// news can be dismissed.
 func (v *inventory) put(m *machine, n cloud.News) (told, done bool) {
 	switch {
 	case m == nil:
-		return false, !n.Ending // it may be a machine that is not known yet, and what concerns nobody is not kept
+		return false, !n.Ending // an Ending may concern a machine that is not known yet
 	case !m.isObserved() || m.isGone():
 		return false, true
 	case n.Changed:
 		if m.ref.ProviderID != "" && !m.isMissing() {
-			m.phase, m.due = missing, time.Now() // as if a listing had missed it: a live read decides
+			m.phase, m.due = missing, time.Now() // a live read decides, as after a listing that missed it
 			v.works.wake()
 		}
 		return false, true
@@ -196,8 +191,8 @@ func (v *inventory) put(m *machine, n cloud.News) (told, done bool) {
 	return true, false
 }
 
-// record notes that what seen says of the machine is on record, unless something else has been told
-// since. It takes the lock.
+// record notes that the controller has recorded the news in seen, unless newer ones have come. It
+// takes the lock.
 func (v *inventory) record(token string, seen *cloud.Resource) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -210,7 +205,7 @@ func (v *inventory) record(token string, seen *cloud.Resource) {
 	}
 }
 
-// announce puts what was told of an instance to what a listing says of it.
+// announce adds the news of an instance to what a listing says.
 func (m *machine) announce(r *cloud.Resource) {
 	if m.news == nil || m.news.InstanceID != r.ID || (r.State != cloud.StateRunning && r.State != cloud.StatePending) {
 		return
@@ -224,7 +219,7 @@ func (m *machine) announce(r *cloud.Resource) {
 	}
 }
 
-// newChanges makes the source of a Follower's changes.
+// newChanges makes the source for a Follower.
 func newChanges(v *inventory) *source {
 	s := &source{inventory: v, wakeup: newWakeup(), trials: streamTrials}
 	s.able = func(d cloud.Driver) bool { _, able := d.(cloud.Follower); return able }
@@ -243,7 +238,8 @@ func newChanges(v *inventory) *source {
 	return s
 }
 
-// follow follows until nothing more can be told, or no one asks for it any more, which is no error.
+// follow receives changes until the driver fails, or until nobody needs them any more, which is no
+// error.
 func (s *source) follow(ctx context.Context, a *Account, driver cloud.Follower) error {
 	ctx, cut := context.WithCancel(ctx)
 	var watching sync.WaitGroup
@@ -276,7 +272,7 @@ func (s *source) follow(ctx context.Context, a *Account, driver cloud.Follower) 
 	return err
 }
 
-// isFollowed tells whether the listings may wait for what a Follower tells.
+// isFollowed reports whether a Follower makes listings unnecessary.
 func (v *inventory) isFollowed(now time.Time) bool {
 	p := &v.pace
 	if _, able := v.account().driver.(cloud.Follower); !able || p.unheard || !v.isWanted() {
@@ -288,13 +284,13 @@ func (v *inventory) isFollowed(now time.Time) bool {
 	return now.Before(later(p.asked, p.heard).Add(streamSilence))
 }
 
-// isAwaited tells whether a Follower is about to tell everything.
+// isAwaited reports whether a Follower is about to report everything.
 func (v *inventory) isAwaited(now time.Time) bool {
 	return v.isFollowed(now) && v.pace.complete.Before(v.pace.asked)
 }
 
-// unfollowed notes that nothing is told any more, because it failed or because no one asked for it.
-// It takes the lock.
+// unfollowed records that the Follower has ended, because it failed or because nobody needs it. It
+// takes the lock.
 func (v *inventory) unfollowed(failed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -302,7 +298,7 @@ func (v *inventory) unfollowed(failed bool) {
 	v.lists.wake()
 }
 
-// follow takes what a Follower tells. It takes the lock.
+// follow applies a Change. It takes the lock.
 func (v *inventory) follow(c cloud.Change) {
 	v.mu.Lock()
 	p := &v.pace
@@ -316,11 +312,11 @@ func (v *inventory) follow(c cloud.Change) {
 		p.began, p.err, p.retryAt, p.failures = c.At, nil, time.Time{}, 0
 	case c.Token != "":
 		changed = v.replace(c)
-	case !p.complete.IsZero(): // otherwise nothing is known that could still hold
+	case !p.complete.IsZero(): // before the first complete one, there is nothing to confirm
 		at := c.At.Add(-streamLag)
 		p.complete = later(p.complete, at)
-		for token, m := range v.recent { // a sign of life is no reason to look at all machines
-			if v.settleDown(m, at) {
+		for token, m := range v.recent { // other machines have nothing new
+			if v.reconsider(m, at) {
 				changed = append(changed, token)
 			}
 		}
@@ -333,13 +329,13 @@ func (v *inventory) follow(c cloud.Change) {
 	v.changed(changed)
 }
 
-// replace takes what a machine has now. It is newer than what was seen before of the same
-// resources: where it is not, what is will follow.
+// replace sets all that a machine has now. It replaces sightings of the same resources: if those
+// are newer, another Change follows.
 func (v *inventory) replace(c cloud.Change) (changed []string) {
 	m := v.machine(c.Token)
 	m.listed = c.Resources
 	m.sighted = slices.DeleteFunc(m.sighted, func(s sighting) bool { return find(c.Resources, s.Resource) >= 0 })
-	if v.settleDown(m, time.Time{}) {
+	if v.reconsider(m, time.Time{}) {
 		changed = []string{c.Token}
 	}
 	return changed
