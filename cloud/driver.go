@@ -20,17 +20,19 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// The tags that mark what is ours in a cloud. Ownership is told by these alone, never by a name.
+// The tags that mark Drover's resources in a cloud. They alone decide what is Drover's, never a
+// name.
 const (
 	// TagOwnership holds the CloudCluster's spec.ownershipID.
 	TagOwnership = "drover-ownership-id"
 	// TagToken holds the CloudMachine's spec.creationToken.
 	TagToken = "drover-creation-token"
-	// TagMachine holds namespace/name of the CloudMachine, for people. It is never read back.
+	// TagMachine holds namespace/name of the CloudMachine, for people. Drover never reads it. A
+	// cloud whose tags can't hold it goes without.
 	TagMachine = "drover-machine"
 )
 
-// Cloud is one row of the registry: what is known of a cloud without asking it.
+// Cloud is one row of the registry. It holds what is known of a cloud without a call.
 type Cloud struct {
 	// Name is the cloud's key in the unions of CloudAccount and CloudMachine, and the label of its
 	// metrics.
@@ -43,8 +45,8 @@ type Cloud struct {
 	// Secret that lacks a key).
 	New func(Config) (Driver, error)
 
-	// Limits are the rate limits that the cloud documents, or a prudent guess where it documents
-	// none.
+	// Limits are the rate limits that the cloud documents, or a low guess where it documents none.
+	// A cloud that has one budget for all calls divides it among the classes.
 	Limits Limits
 
 	// Batch bounds what one Describe or Delete carries.
@@ -65,43 +67,40 @@ type Cloud struct {
 	ProviderID func(*infrav1.CloudAccountSpec) string
 }
 
-// Batch is how many References one Describe, and how many Resources one Delete, may carry. Both are
-// at least 1. Delete is the smaller one where each resource is a call of its own, and all must end
-// within the time of one call.
+// Batch is how many References one Describe, and how many Resources one Delete, may carry: at least
+// 1. All calls of one Describe or Delete, with their turns in the rate limit, end within the time
+// of one call. So Delete is small where each resource takes a call of its own.
 type Batch struct {
 	Read, Delete int
 }
 
-// Traits are the behaviours in which clouds differ. The zero value is the most demanding cloud for
-// the engine: it reads its own writes, instances end at once, and nothing goes by itself.
+// Traits are the behaviours in which clouds differ. The zero value is a cloud that reads its own
+// writes, ends instances at once, and deletes nothing by itself.
 type Traits struct {
 	// ReadLag is how long after a successful create a read may still miss the resource; 0 where the
 	// cloud reads its own writes. Within it, a read that finds nothing proves nothing.
 	ReadLag time.Duration
 
-	// CreateHorizon is how long a create of which no answer came may still take effect, counted
-	// from when it was sent; 0: twice the bound of one call. A token that may have been sent is not
-	// believed to be unused before.
+	// CreateHorizon is how long after it was sent a create without an answer may still take effect;
+	// 0: twice the time of one call. Until then, no read proves that it made nothing.
 	CreateHorizon time.Duration
 
-	// TerminationTime is how long an instance usually takes from the call that deletes it until it
-	// is gone. While many are deleted at once, they are read no more often than that. 0 where it is
-	// gone at once, or nobody knows.
+	// TerminationTime is how long an instance usually takes to end after the call that deletes it;
+	// 0 where it ends at once, or nobody knows. While many are deleted, reads are no more frequent.
 	TerminationTime time.Duration
 
-	// CascadesDelete is true if deleting the instance also deletes everything else that Ensure
-	// created, by the cloud's own doing. Then an instance that the cloud shows as terminated has
-	// left nothing behind.
+	// CascadesDelete is true if the cloud deletes everything that Ensure made together with the
+	// instance, so that a terminated instance has left nothing behind. Such dependants need no tags.
 	CascadesDelete bool
 
-	// ZonalIdempotency is true if Ensure is idempotent within one failure domain alone: the same
-	// token makes a second instance in another one. Then the domain is recorded before a create is
-	// sent, and a machine leaves it only after the cloud has refused it there.
+	// ZonalIdempotency is true if Ensure is idempotent only within one failure domain: in another
+	// one, the same token makes a second instance. The engine then records the domain before a
+	// create, and tries another one only after the cloud has refused the machine there.
 	ZonalIdempotency bool
 }
 
 // Union reads and validates one cloud's member of the unions in CloudAccount and CloudMachine.
-// Validation checks what the CRD can't, and makes no call: webhooks use it.
+// Webhooks use it for what a CRD can't check. It makes no call.
 type Union interface {
 	InAccount(*infrav1.CloudAccountSpec) bool
 	InMachine(*infrav1.CloudMachineFields) bool
@@ -114,63 +113,65 @@ type Config struct {
 	// Account is the CloudAccount's spec.
 	Account *infrav1.CloudAccountSpec
 
-	// Credentials is the Secret's data; nil means ambient credentials, which the caller has
-	// permitted. A tenant's endpoint never goes together with those.
+	// Credentials is the Secret's data; nil means the manager's own credentials. The caller has
+	// permitted those, and never combines them with a tenant's endpoint.
 	Credentials map[string][]byte
 
-	// Connect returns what carries every call. It waits for the account's rate limit, bounds each
-	// call in time and counts it. With a TLS configuration the connections are the account's own
-	// and trust as that says; nil: they are shared, and trust the system's authorities. A driver
-	// calls it once, sends all its traffic through it, and names each call by WithOperation. An
-	// error of the carrier that is *Queued (the turn would come too late for ctx) must stay in the
+	// Connect returns the transport of all calls. It waits for the account's rate limit, sets a
+	// deadline for each call, and counts it. With a TLS configuration, the account has connections
+	// of its own that use it; with nil, connections are shared and trust the system's authorities.
+	// A driver calls Connect once, sends every call through the result, and names it by
+	// WithOperation. An error that is *Queued (the call's turn comes too late for ctx) stays in the
 	// chain of the driver's error.
 	Connect func(*tls.Config) (http.RoundTripper, error)
 }
 
-// Driver is what a cloud must be able to do. Every method is one attempt: it never sleeps, polls or
-// retries (its SDK's own retries are off), honours ctx, makes no call once ctx has ended, and
-// returns errors that are *Error. No error text holds a secret. Methods may be called at the same
-// time.
+// Driver is what a cloud must be able to do. Each method is one attempt: it does not sleep, poll or
+// retry, and its SDK does not retry either. It makes no call after ctx has ended. Errors are
+// *Error, or *Queued when a call's turn in the rate limit has not come. No error text holds a
+// secret. Methods may be called concurrently.
 type Driver interface {
-	// Probe proves the credentials, and tells where they lead, by the cheapest calls there are.
+	// Probe proves the credentials and returns where they lead, with the cheapest calls there are.
 	Probe(ctx context.Context) (Info, error)
 
-	// Ensure creates the machine, or moves its creation one step on. It is idempotent by req.Token:
-	// whatever happened to earlier calls, at most one instance with the token exists, and that one
-	// is returned, also when it is Terminated and also when req differs from the one that created
-	// it. More than one is Conflict. A create that the cloud surely refused leaves nothing behind.
-	// An error that leaves open whether this call made something is Unavailable or Unknown; what
-	// became of earlier calls is the engine's to find out. Where as much is under way as the cloud
-	// is to be burdened with at once, the error is *Queued, and nothing was asked for.
+	// Ensure creates the machine, or takes the next step of its creation. It is idempotent by
+	// req.Token: at most one instance with the token ever exists, whatever became of earlier calls.
+	// It returns that instance, even if it is Terminated, and even if req differs from the request
+	// that made it. More than one instance is Conflict. Until the instance exists, a creation of
+	// several steps returns Unavailable, and says what it waits for. A create that the cloud
+	// refused leaves nothing behind. If the outcome of a call is open, the error is Unavailable or
+	// Unknown. If too many creates are under way, the error is *Queued, and no call was made. A
+	// cloud may forget deleted instances at once, and use their names again: the engine does not
+	// call Ensure for a machine that it knows to have ended.
 	Ensure(ctx context.Context, req Request) (Resource, error)
 
-	// List returns everything in this account that carries TagOwnership, of any cluster: instances
-	// and dependants, terminated instances as long as the cloud shows them. It is complete, all
-	// pages, or an error.
+	// List returns everything in the account that carries TagOwnership, of any cluster: instances
+	// and dependants, and terminated instances as long as the cloud shows them. It returns all
+	// pages or an error. Where pages have numbers, a deletion meanwhile must not make it skip a
+	// resource.
 	List(ctx context.Context) ([]Resource, error)
 
-	// Describe is a live read of everything that carries one of the tokens, instances and
-	// dependants, terminated instances included; and the instance that a ProviderID names, provided
-	// its tags are the Reference's. At most Batch.Read references come. A reference for which
-	// nothing is there is not an error: nothing is returned for it.
+	// Describe is a live read of everything that carries one of the tokens: instances, terminated
+	// ones too, and dependants. It returns nothing, and no error, for a token that nothing carries.
+	// What the credentials may not see is Unauthorized, never an empty answer.
 	Describe(ctx context.Context, refs []Reference) ([]Resource, error)
 
-	// Delete moves the deletion of each resource one step on, and waits for no instance to end. At
-	// most Batch.Delete come. The answer has one error for each resource: nil for accepted or gone
-	// already.
+	// Delete takes the next step of each resource's deletion. It waits for its turns in the rate
+	// limit, and for no instance to end. It returns one error for each resource: nil if the cloud
+	// accepted the deletion, or the resource is gone.
 	Delete(ctx context.Context, resources []Resource) []error
 
-	// Offering says what a machine of this kind will be. An unknown type or image is InvalidSpec.
+	// Offering describes the Node that a machine will become. An unknown type or image is
+	// InvalidSpec.
 	Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (Offering, error)
 }
 
 // Info is what Probe learns.
 type Info struct {
-	// Place identifies where the credentials lead: what the cloud itself answers, never what the
-	// account's spec claims. It is stable for the place's life, holds no secret, and differs
-	// wherever a machine of one place can't be seen in the other. Example:
-	// "aws:123456789012:us-east-1". The engine pins it, and uses no credentials that lead
-	// elsewhere.
+	// Place identifies where the credentials lead, by what the cloud answers and not by what the
+	// account's spec says. It never changes, holds no secret, and two places differ if a machine in
+	// one can't be seen in the other. The engine records it, and uses no credentials that lead
+	// elsewhere. Example: "aws:123456789012:us-east-1".
 	Place string
 	// FailureDomains are the zones in which machines can be made, sorted.
 	FailureDomains []string
@@ -180,31 +181,29 @@ type Info struct {
 type Request struct {
 	// Token is the CloudMachine's spec.creationToken, OwnershipID its CloudCluster's.
 	Token, OwnershipID string
-	// Attempt counts the creates that a cloud with zonal idempotency has refused. A client token of
-	// the cloud's own is made of Token and Attempt: it is a new one after each refusal, and the
-	// same one otherwise.
+	// Attempt counts the creates that a cloud with zonal idempotency has refused. The cloud's
+	// client token is made from Token and Attempt, so that it is new after each refusal.
 	Attempt int
-	// MaybeSent is true if an earlier create of this attempt may have been sent, by this process or
-	// one before it, whose answer nobody knows. A driver without client tokens must then not trust
-	// a single read that finds nothing.
+	// MaybeSent is true if this or an earlier process may have sent a create of this attempt, and
+	// its answer is not known. A driver without client tokens must then not trust a read that finds
+	// nothing before CreateHorizon has passed.
 	MaybeSent bool
-	// Namespace and Name are the CloudMachine's: for the name that people see, made to fit the
-	// cloud, and TagMachine.
+	// Namespace and Name are the CloudMachine's: for the name that people see, and for TagMachine.
 	Namespace, Name string
-	// FailureDomain to put it in; empty where the cloud has none or may choose.
+	// FailureDomain for the machine; empty where the cloud has none or may choose.
 	FailureDomain string
-	// UserData is the bootstrap data as it is; the driver encodes it as its cloud wants it.
+	// UserData is the bootstrap data, not encoded.
 	UserData []byte
-	// Spec is the machine as it was asked for.
+	// Spec is the CloudMachine's.
 	Spec *infrav1.CloudMachineFields
 }
 
 // Reference finds what belongs to one machine.
 type Reference struct {
-	// Token is the CloudMachine's. OwnershipID is its CloudCluster's, and empty when that is gone:
-	// the token alone, 128 bits of chance, decides then.
+	// Token is the CloudMachine's. OwnershipID is its CloudCluster's; empty if that is gone, and
+	// then the token decides alone.
 	Token, OwnershipID string
-	// ProviderID as recorded; empty when the creation was never recorded.
+	// ProviderID is the CloudMachine's; empty if the creation was not recorded.
 	ProviderID string
 }
 
@@ -224,21 +223,21 @@ type State string
 
 // The states of an instance.
 const (
-	// StatePending: made, and not running yet.
+	// StatePending: it exists, and does not run yet.
 	StatePending State = "Pending"
 	// StateRunning: the cloud says that it runs.
 	StateRunning State = "Running"
-	// StateStopping: on its way to Stopped or Terminated.
+	// StateStopping: it is about to be Stopped or Terminated.
 	StateStopping State = "Stopping"
-	// StateStopped: exists, does not run, may be started again by others.
+	// StateStopped: it exists and does not run. Others may start it again.
 	StateStopped State = "Stopped"
-	// StateFailed: the cloud could not make it, and will not; it exists and must be deleted.
+	// StateFailed: the cloud failed to make it, and will not try again. It must be deleted.
 	StateFailed State = "Failed"
-	// StateTerminated: gone for good; the cloud only remembers it.
+	// StateTerminated: it has ended for good. The cloud still shows it.
 	StateTerminated State = "Terminated"
 )
 
-// Resource is something in a cloud that carries our tags.
+// Resource is anything in a cloud that carries Drover's tags.
 type Resource struct {
 	Kind Kind
 	// ID is the cloud's own, unique within account and kind.
@@ -248,44 +247,42 @@ type Resource struct {
 	// CreatedAt is by the cloud's clock; zero where the cloud does not say.
 	CreatedAt time.Time
 
-	// What follows is an instance's alone.
+	// Only instances have what follows.
 
 	ProviderID    string
 	State         State
 	FailureDomain string
 	Addresses     []clusterv1.MachineAddress
-	// ImageID is what it was made from, in the cloud's words; "" where the cloud does not say.
+	// ImageID is the cloud's ID of its image; "" if the cloud does not say.
 	ImageID string
-	// Interruptible is true when the cloud may take the instance back.
+	// Interruptible is true if the cloud may take the instance back.
 	Interruptible bool
-	// Code says what kind of failure made it StateFailed, or keeps it StatePending; "" where the
-	// cloud does not say. NoCapacity is how a create reports that the cloud accepted and then found
-	// no room for.
+	// Code is why it is StateFailed, StateTerminated or still StatePending; "" if the cloud does
+	// not say. A create that the cloud accepted, and then had no capacity for, has the Code
+	// NoCapacity.
 	Code Code
-	// GuestReported are those of Addresses for which nobody but the guest itself vouches.
+	// GuestReported are those of Addresses that only the guest itself reports.
 	GuestReported []string
-	// Reason says why it is Failed, Stopped or Terminated, or still Pending, in the cloud's words;
-	// for people. It stays the same as long as nothing changes.
+	// Reason says, for people, why it is Failed, Stopped, Terminated or still Pending. It must not
+	// change while nothing else does.
 	Reason string
-	// Notice is what the cloud announces of an instance that runs, or finds wrong with it, for
-	// people; "" for nothing. It changes nothing but what is shown.
+	// Notice says, for people, what the cloud announces or finds wrong; "" for nothing. It is only
+	// shown.
 	Notice string
-	// Ending is true when the cloud is about to take an Interruptible instance back, within
-	// minutes: its Machine gives way to a successor.
+	// Ending is true if the cloud is about to take an Interruptible instance back. Its Machine is
+	// then replaced.
 	Ending bool
-	// Imminent is true when an Ending instance ends soon whatever is done, such as two minutes
-	// after a spot interruption notice; false for what only recommends to leave it. Waves of
-	// recommendations are followed a few machines at a time.
+	// Imminent is true if an Ending instance certainly ends within minutes, as after a spot
+	// interruption notice. Without it, only as many Machines are replaced at a time as the pool
+	// allows.
 	Imminent bool
 }
 
-// Placer is a Driver whose machines' own fields may allow some failure domains alone, such as those
-// of the subnets that they name.
+// Placer is a Driver whose machines' fields may limit the failure domains, for example by subnets.
 type Placer interface {
 	Driver
 
-	// FailureDomains returns the domains in which a machine with these fields can be made; none:
-	// all of Info's.
+	// FailureDomains returns the domains that the fields allow; none: all of Info's.
 	FailureDomains(ctx context.Context, fields *infrav1.CloudMachineFields) ([]string, error)
 }
 
