@@ -92,7 +92,8 @@ func main() {
 	}
 }
 
-// command is the whole command line: the manager, and the simulated cloud as a subcommand.
+// command returns the command line: the manager, with subcommands for the simulated cloud and for
+// orphans.
 func command() *cobra.Command {
 	o := &options{logs: logs.NewOptions()}
 	cmd := &cobra.Command{
@@ -149,7 +150,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	logsv1.AddFlags(o.logs, f)
 }
 
-// run starts the manager and returns when it was asked to stop.
+// run starts the manager, and returns after it was asked to stop.
 func run(o *options) error {
 	if err := logsv1.ValidateAndApply(o.logs, nil); err != nil {
 		return fmt.Errorf("log flags: %w", err)
@@ -175,8 +176,8 @@ func run(o *options) error {
 	return mgr.Start(ctx)
 }
 
-// election is the name of the lease that the leader holds. Managers among which the work is
-// divided, by namespace or by label, lead each for their own part.
+// election returns the name of the leader election lease. Managers that divide the work by
+// namespace or label each elect a leader for their own part.
 func (o *options) election() (string, error) {
 	name := map[string]string{runAll: "drover-leader", runMachines: "drover-leader", runSafety: "drover-safety-leader"}[o.part]
 	switch {
@@ -230,7 +231,7 @@ func (o *options) manager(config *rest.Config, election string) (ctrl.Manager, e
 		Controller:                    ctrlconfig.Controller{ReconciliationTimeout: o.reconcileTimeout()},
 		Cache:                         o.cacheOptions(),
 		Client: client.Options{Cache: &client.CacheOptions{
-			DisableFor:   []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}, // read live: they hold what must not be stale, or secret
+			DisableFor:   []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}}, // read live: must not be stale, or are secret
 			Unstructured: false,
 		}},
 		WebhookServer: o.webhookServer(tlsOptions),
@@ -241,7 +242,7 @@ func (o *options) manager(config *rest.Config, election string) (ctrl.Manager, e
 	return mgr, nil
 }
 
-// newScheme knows all kinds that Drover reads or writes.
+// newScheme returns a scheme with all kinds that Drover reads or writes.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -254,8 +255,8 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// cacheOptions keep what is watched small. There is no resync: every change comes as an event, and
-// an idle machine is never reconciled.
+// cacheOptions returns options that keep the cache small. There is no resync: every change arrives
+// as an event, and an idle machine is never reconciled.
 func (o *options) cacheOptions() cache.Options {
 	options := cache.Options{DefaultTransform: cache.TransformStripManagedFields()}
 	if o.namespace != "" {
@@ -268,7 +269,7 @@ func (o *options) webhookServer(tlsOptions []func(*tls.Config)) webhook.Server {
 	return webhook.NewServer(webhook.Options{Port: o.webhookPort, CertDir: o.webhookCertDir, TLSOpts: tlsOptions})
 }
 
-// accountReconciler connects the accounts, for whichever part runs.
+// accountReconciler returns the reconciler that connects the accounts, for any value of --run.
 func (o *options) accountReconciler(
 	mgr ctrl.Manager, clouds []cloud.Cloud, accounts *fleet.Accounts, changed, machines *controllers.Trigger,
 ) *controllers.CloudAccountReconciler {
@@ -319,7 +320,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 		Client: mgr.GetClient(), ClusterCache: clusterCache,
 		Recorder: mgr.GetEventRecorder("drover-csr"), WatchFilterValue: o.watchFilter,
 	}
-	machines.Progress = bootstrap.Joining{Configs: configs, Requests: requests}.Progress // neither room knows the other
+	machines.Progress = bootstrap.Joining{Configs: configs, Requests: requests}.Progress // the two packages do not import each other
 	accounts := fleet.NewAccounts(fleet.Options{
 		Clouds:    clouds,
 		Times:     fleet.TimesFor(o.cloudCall),

@@ -28,15 +28,15 @@ import (
 	"github.com/drover-io/drover/internal/egress"
 )
 
-// The parts of --run.
+// The values of --run.
 const (
 	runAll      = "all"
 	runMachines = "machines"
 	runSafety   = "safety"
 )
 
-// safetyOptions are the safety controllers' flags. They have the names of
-// machine-controller-manager's where they mean the same.
+// safetyOptions are the flags of the safety controllers. Flags that mean the same as in
+// machine-controller-manager have the same name.
 type safetyOptions struct {
 	orphanPeriod, orphanGrace    time.Duration
 	orphanDeletions, orphanShare int
@@ -55,21 +55,21 @@ func (o *safetyOptions) addFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.reachTimeout, "machine-safety-apiserver-statuscheck-timeout", 30*time.Second, "How long a workload cluster's API server may fail to answer before nothing of its cluster is replaced any more. Not longer than the period.")
 }
 
-// addOrphanFlags adds those that say what an orphan is: a dry run heeds them too.
+// addOrphanFlags adds the flags that define an orphan. A dry run uses them too.
 func (o *safetyOptions) addOrphanFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.orphanGrace, "machine-safety-orphan-vms-grace", 30*time.Minute, "How long a resource must have been without a machine, in all listings, to be an orphan. It must be longer than the longest create.")
 	f.IntVar(&o.orphanDeletions, "machine-safety-orphan-vms-max-deletions", 10, "Of how many machines one pass over an account may begin to delete what is left.")
 	f.IntVar(&o.orphanShare, "machine-safety-orphan-vms-max-share", 20, "Share of an account's fleet, in percent, beyond which orphans (of 3 machines at least) are not believed, and a person must confirm them.")
 }
 
-// registerSafety adds the safety controllers alone, with accounts of their own.
+// registerSafety adds only the safety controllers, with their own accounts.
 func (o *options) registerSafety(ctx context.Context, mgr ctrl.Manager, clouds []cloud.Cloud, dialer *egress.Dialer, identity string) error {
 	accounts := fleet.NewAccounts(fleet.Options{
 		Clouds: clouds, Times: fleet.TimesFor(o.cloudCall), Metrics: metrics.Registry, Transport: fleet.NewTransport(dialer.DialContext), Ambient: fleet.NewTransport(nil),
 	})
 	connect := o.accountReconciler(mgr, clouds, accounts, &controllers.Trigger{}, &controllers.Trigger{})
 	connect.ConnectOnly = true
-	o.webhookPort = 0 // who makes the machines serves them
+	o.webhookPort = 0 // the process that makes the machines serves them
 	clusterCache, err := o.clusterCache(ctx, mgr)
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (o *options) registerSafety(ctx context.Context, mgr ctrl.Manager, clouds [
 	)
 }
 
-// watchOver registers the safety controllers, if they are to run here.
+// watchOver registers the safety controllers, if this process runs them.
 func (o *options) watchOver(mgr ctrl.Manager, accounts *fleet.Accounts, clusters clustercache.ClusterCache, identity string) error {
 	if o.part == runMachines {
 		return nil
@@ -112,7 +112,7 @@ func (o *options) watchOver(mgr ctrl.Manager, accounts *fleet.Accounts, clusters
 	return errors.Join(errs...)
 }
 
-// orphansCommand is "drover orphans".
+// orphansCommand returns the command "drover orphans".
 func orphansCommand() *cobra.Command {
 	o := &options{}
 	cmd := &cobra.Command{
@@ -137,7 +137,7 @@ without a machine is known from the status that the manager has written.`,
 	return cmd
 }
 
-// patience bounds the wait for one account's complete listing.
+// patience limits the wait for one account's complete listing.
 const patience = 2 * time.Minute
 
 // dryRun prints what a pass over each account would do.

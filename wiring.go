@@ -29,9 +29,9 @@ import (
 	"github.com/drover-io/drover/internal/egress"
 )
 
-// clusterCache connects to the workload clusters. It reads their kubeconfig Secrets live, and keeps
-// of a Node only what Drover asks for: thousands of Nodes list their images and conditions in vain.
-// Without indexes it keeps no Nodes at all.
+// clusterCache connects to the workload clusters. It reads their kubeconfig Secrets live. Of each
+// Node it caches only what Drover reads, because thousands of Nodes with their images and
+// conditions would waste memory. Without indexes it caches no Nodes at all.
 func (o *options) clusterCache(ctx context.Context, mgr ctrl.Manager, indexes ...clustercache.CacheOptionsIndex) (clustercache.ClusterCache, error) {
 	clusterCache, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
 		SecretClient:     mgr.GetAPIReader(),
@@ -54,7 +54,7 @@ func (o *options) clusterCache(ctx context.Context, mgr ctrl.Manager, indexes ..
 	return clusterCache, nil
 }
 
-// slimNode drops what Drover never reads of a Node.
+// slimNode drops the fields of a Node that Drover never reads.
 func slimNode(object any) (any, error) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
@@ -66,9 +66,9 @@ func slimNode(object any) (any, error) {
 	return node, nil
 }
 
-// controllerOptions bound the work at a time, and the pause after an error that is not the cloud's:
-// a second's worth at first, half a minute at most, where controller-runtime would go up to a
-// quarter of an hour.
+// controllerOptions limits the concurrency, and the backoff after an error that does not come from
+// the cloud: 100 milliseconds at first, and at most 30 seconds. The default of controller-runtime
+// is at most 1,000 seconds.
 func controllerOptions[request comparable](concurrency int) controller.TypedOptions[request] {
 	return controller.TypedOptions[request]{
 		MaxConcurrentReconciles: concurrency,
@@ -77,7 +77,7 @@ func controllerOptions[request comparable](concurrency int) controller.TypedOpti
 	}
 }
 
-// endpointOptions are the flags that say where tenants' endpoints may lead.
+// endpointOptions are the flags that limit where tenants' endpoints may lead.
 type endpointOptions struct{ allow, deny []string }
 
 func (o *endpointOptions) addFlags(f *pflag.FlagSet) {
@@ -93,12 +93,11 @@ func (o *endpointOptions) dialer() (*egress.Dialer, error) {
 	return dialer, nil
 }
 
-// reconcileTimeout bounds every reconcile of every controller: a minute, as Cluster API's own have,
-// or two of the longest calls to a cloud.
+// reconcileTimeout returns the timeout of every reconcile of every controller: a minute, as in
+// Cluster API's own controllers, or the time of two of the longest cloud calls.
 func (o *options) reconcileTimeout() time.Duration { return max(time.Minute, 2*o.cloudCall) }
 
-// webhooks serves admission, unless it is switched off, and makes the manager ready only once it
-// can.
+// webhooks registers the admission webhooks, unless they are switched off.
 func (o *options) webhooks(mgr ctrl.Manager, clouds []cloud.Cloud) error {
 	if o.webhookPort == 0 {
 		return nil
@@ -110,8 +109,8 @@ func (o *options) webhooks(mgr ctrl.Manager, clouds []cloud.Cloud) error {
 	)
 }
 
-// checks say whether the manager lives (its webhook server answers) and is ready (its caches are
-// filled as well).
+// checks adds the health check (the webhook server answers) and the readiness check (the caches are
+// synced as well).
 func (o *options) checks(mgr ctrl.Manager) error {
 	synced := func(req *http.Request) error {
 		ctx, cancel := context.WithTimeout(req.Context(), time.Second)
@@ -129,8 +128,8 @@ func (o *options) checks(mgr ctrl.Manager) error {
 	return errors.Join(errs...)
 }
 
-// hosts tells the bootstrap provider what a machine's provider ID will be, and how much user data
-// its cloud takes. It lies here because bootstrap knows nothing of clouds.
+// hosts returns a function that gives the bootstrap provider a machine's provider ID and the user
+// data limits of its cloud. It is here because bootstrap does not know the clouds.
 func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *clusterv1.Machine) (bootstrap.Host, error) {
 	return func(ctx context.Context, machine *clusterv1.Machine) (bootstrap.Host, error) {
 		none := bootstrap.Host{}
@@ -163,7 +162,7 @@ func hosts(c client.Client, clouds []cloud.Cloud) func(context.Context, *cluster
 	}
 }
 
-// clouds are the rows that this process offers.
+// clouds returns the clouds that this process offers.
 func (o *options) clouds() []cloud.Cloud {
 	if o.simulated == "" && !o.simulatedCloud {
 		return registry.Clouds()

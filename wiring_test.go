@@ -33,10 +33,10 @@ import (
 	"github.com/drover-io/drover/test/authority"
 )
 
-// endpoints are dialed by the reconcilers: all hang but the healthy one, of which it is known when
-// it was reached.
+// endpoints are the endpoints that the reconcilers dial. All hang except the healthy one, for which
+// reached is the time it was reached.
 type endpoints struct {
-	end chan struct{} // net/http goes on dialing for whom nobody waits any more
+	end chan struct{} // net/http continues to dial after its caller has stopped waiting
 
 	mu      sync.Mutex
 	reached time.Time
@@ -58,8 +58,8 @@ func (e *endpoints) dial(ctx context.Context, _, address string) (net.Conn, erro
 	return nil, errors.New("it never answered")
 }
 
-// TestHangingEndpointsHoldUpNobody: 30 endpoints that hang, reconciled before a healthy one, do not
-// make it wait for as long as a second.
+// TestHangingEndpointsHoldUpNobody: a healthy endpoint is reached within a second, although 30
+// endpoints that hang were reconciled before it.
 func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 	ca := authority.New(t).PEM
 	for flag, build := range map[string]func(client.Client, *endpoints) reconcile.Reconciler{
@@ -119,7 +119,7 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 				start := time.Now()
 				var running sync.WaitGroup
 				running.Go(func() { _ = it.Start(ctx) })
-				time.Sleep(9 * time.Second) // of the bubble's own clock; a probe of a control plane ends after 10 seconds, a call after 30
+				time.Sleep(9 * time.Second) // on the bubble's clock; a control plane probe ends after 10 seconds, a call after 30
 				e.mu.Lock()
 				if e.reached.IsZero() || e.reached.Sub(start) > time.Second {
 					t.Errorf("%d workers reached the healthy endpoint after %s, want within a second", workers, e.reached.Sub(start))
@@ -133,8 +133,8 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 	}
 }
 
-// tenant is an account and an adopted control plane, each at an endpoint with the name's host, with
-// what they need.
+// tenant returns an account and an adopted control plane, each with an endpoint at a host of the
+// given name, and the objects that they need.
 func tenant(t *testing.T, name string, ca []byte) []client.Object {
 	t.Helper()
 	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{

@@ -36,46 +36,46 @@ import (
 )
 
 const (
-	// ownerGrace is how long a new config may be without its Machine before that is worth a write:
-	// Cluster API makes the config first, and the Machine a moment later.
+	// ownerGrace is how long a new config may lack its Machine before the status says so. Cluster
+	// API creates the config first and the Machine a moment later.
 	ownerGrace = 10 * time.Second
-	// recheck is how soon something is looked at again that no watch tells of, such as a Secret.
+	// recheck is when to check again for changes that no watch reports, such as to a Secret.
 	recheck = 30 * time.Second
 )
 
-// ConfigReconciler makes each CloudInitConfig's user data and keeps its bootstrap token, until the
-// machine has joined.
+// ConfigReconciler creates the user data of each CloudInitConfig, and maintains its bootstrap token
+// until the machine has joined.
 //
-// A machine costs three writes until its user data is there (the Secret with the user data, the
-// token in the workload cluster, the status) and one when it has joined (the token's deletion). The
-// finalizer is set by ConfigWebhook while the config is created; where it is missing, it costs one
-// more.
+// A machine costs three writes until its user data is ready (the Secret with the user data, the
+// token in the workload cluster, the status) and one when it has joined (the token's deletion).
+// ConfigWebhook sets the finalizer when the config is created. If it is missing, setting it costs
+// one more write.
 type ConfigReconciler struct {
 	// Client reads from the manager's cache.
 	Client client.Client
-	// APIReader reads past the cache. Secrets are only read with it: no Secret is held in memory.
+	// APIReader reads past the cache. Secrets are read only with it, so no Secret stays in memory.
 	APIReader client.Reader
 	// ClusterCache connects to workload clusters.
 	ClusterCache clustercache.ClusterCache
 	// Recorder writes Events.
 	Recorder events.EventRecorder
-	// WatchFilterValue, where set, leaves alone all objects without the label
-	// cluster.x-k8s.io/watch-filter of this value.
+	// WatchFilterValue, if set, restricts the controller to objects whose label
+	// cluster.x-k8s.io/watch-filter has this value.
 	WatchFilterValue string
-	// Host tells what the infrastructure provider says of a machine. An API server's NotFound is
-	// waited for. nil: it says nothing.
+	// Host returns what the infrastructure provider requires for a machine. If it returns an API
+	// server's NotFound, the controller waits. nil: no requirements.
 	Host func(context.Context, *clusterv1.Machine) (Host, error)
 
 	tokens token.Memory
 }
 
-// Host is what user data must go by.
+// Host is what the user data must match.
 type Host struct {
-	// ProviderID is what the kubelet is to register with, as user data can know it before boot
-	// (render.Input.ProviderID), or "".
+	// ProviderID is the provider ID that the kubelet must register with, in the form that user data
+	// can know before boot (render.Input.ProviderID), or "".
 	ProviderID string
-	// Takes is an error, with the numbers, where the cloud does not take user data as large as
-	// these. nil: it takes all.
+	// Takes returns an error with the sizes if the user data is too large for the cloud. nil: no
+	// limit.
 	Takes func(userData []byte) error
 }
 
@@ -112,18 +112,18 @@ type scope struct {
 	machine *clusterv1.Machine // nil when the config has none
 }
 
-// joined tells whether the machine has no more use for its token.
+// joined reports whether the machine no longer needs its token.
 func (s *scope) joined() bool { return s.machine != nil && s.machine.Status.NodeRef.IsDefined() }
 
-// waiting is an outcome that is not an error: it becomes the Ready condition.
+// waiting is an outcome that is not an error. It becomes the Ready condition.
 type waiting struct {
 	reason, message string
-	after           time.Duration // 0: a watch will tell
+	after           time.Duration // 0: a watch triggers the next reconcile
 }
 
 func (w *waiting) Error() string { return w.reason + ": " + w.message }
 
-// Reconcile moves one CloudInitConfig on.
+// Reconcile advances one CloudInitConfig.
 func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	s := &scope{config: &bootstrapv1.CloudInitConfig{}}
 	if err := r.Client.Get(ctx, req.NamespacedName, s.config); err != nil {
@@ -169,14 +169,14 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	return result, err
 }
 
-// watches tells whether the config is this manager's. One under deletion that nobody's label is on
-// is anyone's: it may have the finalizer and could not go.
+// watches reports whether this manager handles the config. Every manager handles a config that has
+// no watch-filter label and is being deleted, because its finalizer may block the deletion.
 func (r *ConfigReconciler) watches(config *bootstrapv1.CloudInitConfig) bool {
 	label, ok := config.Labels[clusterv1.WatchLabel]
 	return r.WatchFilterValue == "" || label == r.WatchFilterValue || (!ok && !config.DeletionTimestamp.IsZero())
 }
 
-// read fetches what the config hangs on. That one of them is gone is not an error.
+// read fetches the config's Machine and Cluster. It is no error if one of them is gone.
 func (r *ConfigReconciler) read(ctx context.Context, s *scope) error {
 	machine, err := util.GetOwnerMachine(ctx, r.Client, s.config.ObjectMeta)
 	if client.IgnoreNotFound(err) != nil {
@@ -200,16 +200,16 @@ func (r *ConfigReconciler) read(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// paused tells whether nothing may be done. "clusterctl move" marks what it is about to delete at
-// the old place; it pauses the Cluster before, but that comes by another watch, which may be
-// behind.
+// paused reports whether the config must not be changed. "clusterctl move" annotates the objects
+// that it is about to delete in the source cluster. It pauses the Cluster first, but that change
+// arrives by another watch, which may lag.
 func (r *ConfigReconciler) paused(s *scope) bool {
 	_, moved := s.config.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	return annotations.HasPaused(s.config) || (s.cluster != nil && ptr.Deref(s.cluster.Spec.Paused, false)) ||
 		(moved && !s.config.DeletionTimestamp.IsZero())
 }
 
-// claim sets the finalizer before anything is made that it guards.
+// claim sets the finalizer before the controller creates anything that it guards.
 func (r *ConfigReconciler) claim(ctx context.Context, config *bootstrapv1.CloudInitConfig) error {
 	before := config.DeepCopy()
 	if !controllerutil.AddFinalizer(config, bootstrapv1.ConfigFinalizer) {
@@ -221,8 +221,7 @@ func (r *ConfigReconciler) claim(ctx context.Context, config *bootstrapv1.CloudI
 	return nil
 }
 
-// step is the way of a config from new to joined. Each part finds its own work done when it is
-// repeated.
+// step takes a config from new to joined. Each part is idempotent.
 func (r *ConfigReconciler) step(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if err := ready(s); err != nil {
 		return ctrl.Result{}, err
@@ -261,7 +260,7 @@ func (r *ConfigReconciler) step(ctx context.Context, s *scope) (ctrl.Result, err
 	return ctrl.Result{RequeueAfter: refresh}, nil
 }
 
-// ready tells what the config waits for before anything can be made.
+// ready returns what the config waits for before anything can be created.
 func ready(s *scope) error {
 	switch {
 	case s.machine == nil:
@@ -280,7 +279,7 @@ func ready(s *scope) error {
 	return nil
 }
 
-// afterUse removes the token, which has no more use. Where the status was lost, it is found again
+// afterUse removes the token, which is no longer needed. If the status was lost, it is restored
 // from the Machine.
 func (r *ConfigReconciler) afterUse(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if name := ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, ""); name != "" && s.config.Status.DataSecretName == "" {
@@ -289,14 +288,14 @@ func (r *ConfigReconciler) afterUse(ctx context.Context, s *scope) (ctrl.Result,
 	}
 	err := r.removeToken(ctx, s)
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
-		return ctrl.Result{RequeueAfter: recheck}, nil // the data are there all the same
+		return ctrl.Result{RequeueAfter: recheck}, nil // the user data are ready anyway
 	}
 	return ctrl.Result{}, err
 }
 
-// delete lets a config go once its token is gone. The token is worth no more than its time to live:
-// where the workload cluster can't be reached any more, or is itself being deleted, the config is
-// not held for it.
+// delete removes the finalizer once the token is gone. A token is useful only for its time to live.
+// If the workload cluster is unreachable for that long, or is itself being deleted, the config does
+// not wait for the token's removal.
 func (r *ConfigReconciler) delete(ctx context.Context, s *scope) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(s.config, bootstrapv1.ConfigFinalizer) {
 		return ctrl.Result{}, nil
@@ -323,7 +322,7 @@ func (r *ConfigReconciler) delete(ctx context.Context, s *scope) (ctrl.Result, e
 	return ctrl.Result{}, nil
 }
 
-// workload returns a client of the workload cluster that reads past its cache.
+// workload returns a client for the workload cluster that reads past its cache.
 func (r *ConfigReconciler) workload(ctx context.Context, s *scope) (client.Client, error) {
 	c, err := r.ClusterCache.GetUncachedClient(ctx, client.ObjectKeyFromObject(s.cluster))
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
@@ -332,7 +331,7 @@ func (r *ConfigReconciler) workload(ctx context.Context, s *scope) (client.Clien
 	return c, err
 }
 
-// conclude writes the outcome into the conditions, and tells the queue what to do.
+// conclude sets the conditions from the outcome, and returns when to requeue.
 func (r *ConfigReconciler) conclude(s *scope, paused bool, result ctrl.Result, err error) (ctrl.Result, error) {
 	set := func(kind, reason, message string, status metav1.ConditionStatus) {
 		conditions.Set(s.config, metav1.Condition{
@@ -349,7 +348,7 @@ func (r *ConfigReconciler) conclude(s *scope, paused bool, result ctrl.Result, e
 	done := ptr.Deref(s.config.Status.Initialization.DataSecretCreated, false)
 	switch {
 	case errors.As(err, &w) && done && (w.reason == bootstrapv1.WaitingForControlPlaneReason || w.reason == bootstrapv1.WaitingForClusterReason):
-		// The user data are there: that the cluster is away for a while takes nothing back.
+		// The user data are ready. A temporary loss of the cluster does not change that.
 		return ctrl.Result{RequeueAfter: w.after}, nil
 	case errors.As(err, &w):
 		set(clusterv1.ReadyCondition, w.reason, w.message, metav1.ConditionFalse)
@@ -394,8 +393,8 @@ func configOfMachine(_ context.Context, o client.Object) []ctrl.Request {
 	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}}}
 }
 
-// beyondStatus lets through what someone else changed: this controller's own status is no news to
-// it.
+// beyondStatus passes updates that others made. It filters out this controller's own status
+// changes.
 func beyondStatus() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		a, b := e.ObjectOld, e.ObjectNew
@@ -408,8 +407,7 @@ func beyondStatus() predicate.Predicate {
 	}}
 }
 
-// machineMoved lets through what matters to the token: that the machine joined, or is on its way
-// out.
+// machineMoved passes updates that matter to the token: the machine joins, or its deletion begins.
 func machineMoved() predicate.Predicate {
 	return predicate.Funcs{
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
@@ -422,7 +420,7 @@ func machineMoved() predicate.Predicate {
 	}
 }
 
-// clusterMoved lets through what a config waits for.
+// clusterMoved passes changes that a config waits for.
 func clusterMoved() predicate.Predicate {
 	relevant := func(c *clusterv1.Cluster) [5]any {
 		return [5]any{

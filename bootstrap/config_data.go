@@ -25,19 +25,20 @@ import (
 	"github.com/drover-io/drover/naming"
 )
 
-// The keys of the data Secret, beside render.FilesKey. Cluster API's contract knows the first two.
+// The keys of the data Secret, besides render.FilesKey. Cluster API's contract defines the first
+// two.
 const (
 	valueKey  = "value"
 	formatKey = "format"
-	tokenKey  = "bootstrap-token" // so that a crash between the two Secrets leaves no token that nobody knows
+	tokenKey  = "bootstrap-token" // so that a crash between the two Secrets leaves no unknown token
 )
 
-// ensureData returns the name of the Secret with the user data, and the bootstrap token in it. It
-// is written once and for all: a Machine that was told of it keeps it, whatever became of this
-// config's status.
+// ensureData returns the name of the Secret with the user data, and the bootstrap token in it. The
+// Secret is written only once: a Machine that refers to it keeps it, even if this config's status
+// is lost.
 func (r *ConfigReconciler) ensureData(ctx context.Context, s *scope) (name, token string, err error) {
 	handedOut := ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, "")
-	if known, ok := r.tokens.Get(s.config.UID); ok && !known.Gone { // remembered only when both Secrets were there
+	if known, ok := r.tokens.Get(s.config.UID); ok && !known.Gone { // remembered only after both Secrets existed
 		return cmp.Or(s.config.Status.DataSecretName, handedOut, s.config.Name), known.Token, nil
 	}
 	if handedOut != "" {
@@ -51,7 +52,7 @@ func (r *ConfigReconciler) ensureData(ctx context.Context, s *scope) (name, toke
 	return r.adoptData(ctx, s, s.config.Name)
 }
 
-// createData writes the Secret with a new token in it.
+// createData creates the Secret with a new token.
 func (r *ConfigReconciler) createData(ctx context.Context, s *scope) (string, error) {
 	data, token, err := r.render(ctx, s)
 	if err != nil {
@@ -72,8 +73,8 @@ func (r *ConfigReconciler) createData(ctx context.Context, s *scope) (string, er
 	return token, nil
 }
 
-// adoptData takes an existing Secret as it is. Its data are never made anew: a VM may have started
-// from them.
+// adoptData uses an existing Secret as it is. It never regenerates the data, because a VM may have
+// booted from them.
 func (r *ConfigReconciler) adoptData(ctx context.Context, s *scope, name string) (string, string, error) {
 	found := &corev1.Secret{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: s.config.Namespace, Name: name}, found)
@@ -92,8 +93,8 @@ func (r *ConfigReconciler) adoptData(ctx context.Context, s *scope, name string)
 	return name, string(found.Data[tokenKey]), nil
 }
 
-// own makes the config the Secret's owner where it is so by name only, as after a restore from a
-// backup. A Secret that was never the config's is refused.
+// own makes the config the Secret's owner if the owner reference has only the right name, as after
+// a restore from a backup. It refuses a Secret that never belonged to the config.
 func (r *ConfigReconciler) own(ctx context.Context, s *scope, found *corev1.Secret) error {
 	owner := metav1.GetControllerOf(found)
 	if owner != nil && owner.UID == s.config.UID {
@@ -116,8 +117,8 @@ func (r *ConfigReconciler) own(ctx context.Context, s *scope, found *corev1.Secr
 	return nil
 }
 
-// replaceData makes the user data anew, because another machine's token has the same ID. Only
-// before a Machine was told of them.
+// replaceData regenerates the user data, because another machine's token has the same ID. It does
+// so only before a Machine refers to them.
 func (r *ConfigReconciler) replaceData(ctx context.Context, s *scope) error {
 	if s.machine.Spec.Bootstrap.DataSecretName != nil {
 		return &waiting{
@@ -151,7 +152,7 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 		if host, err = r.Host(ctx, s.machine); apierrors.IsNotFound(err) {
 			return nil, "", &waiting{
 				reason:  bootstrapv1.WaitingForInfrastructureReason,
-				after:   min(max(time.Since(s.config.CreationTimestamp.Time), time.Second), recheck), // at first, a cache may just be behind
+				after:   min(max(time.Since(s.config.CreationTimestamp.Time), time.Second), recheck), // a new object may not be in the cache yet
 				message: "Waiting for what the user data must go by: " + err.Error(),
 			}
 		} else if err != nil {
@@ -193,7 +194,7 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 	}
 	if err != nil {
 		w := &waiting{reason: bootstrapv1.InvalidSpecReason, message: err.Error()}
-		if version != "" || len(secrets) > 0 { // no watch tells that a control plane was upgraded or a Secret corrected
+		if version != "" || len(secrets) > 0 { // no watch reports an upgraded control plane or a corrected Secret
 			w.after = recheck
 		}
 		return nil, "", w
@@ -201,7 +202,8 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 	return data, text, nil
 }
 
-// split has the machine fetch its files: together they are more than the cloud takes.
+// split moves the files out of user data that are too large for the cloud. The machine fetches
+// them.
 func split(in render.Input, data map[string][]byte, tooLarge error) (err error) {
 	if data[valueKey], data[render.FilesKey], err = render.Split(in); err != nil {
 		return fmt.Errorf("%w; %w", tooLarge, err)
@@ -209,7 +211,7 @@ func split(in render.Input, data map[string][]byte, tooLarge error) (err error) 
 	return nil
 }
 
-// clusterCA returns the certificate authority that the Cluster's kubeconfig names.
+// clusterCA returns the certificate authority in the Cluster's kubeconfig.
 func (r *ConfigReconciler) clusterCA(ctx context.Context, cluster *clusterv1.Cluster) ([]byte, error) {
 	name := secret.Name(cluster.Name, secret.Kubeconfig)
 	unusable := func(err error) error {
@@ -233,7 +235,8 @@ func (r *ConfigReconciler) clusterCA(ctx context.Context, cluster *clusterv1.Clu
 	return config.CA(), nil
 }
 
-// dnsAddress is the tenth address of the Cluster's first service network, as kubeadm has it; or "".
+// dnsAddress returns the tenth address of the Cluster's first Service network, as kubeadm does, or
+// "".
 func dnsAddress(cluster *clusterv1.Cluster) string {
 	blocks := cluster.Spec.ClusterNetwork.Services.CIDRBlocks
 	if len(blocks) == 0 {

@@ -20,9 +20,9 @@ import (
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// ensureFiles puts the files that user data had no room for into the workload cluster, where the
-// machine's token may read them and no other one of Drover's may. The token's Secret owns them:
-// they go with it, whoever deletes it, or when it has expired.
+// ensureFiles writes the files that did not fit into the user data to the workload cluster. Of
+// Drover's tokens, only the machine's own token may read them. The token's Secret owns them, so
+// they are deleted with it, or when it has expired.
 func (r *ConfigReconciler) ensureFiles(ctx context.Context, s *scope, workload client.Client, dataSecret string) error {
 	known, _ := r.tokens.Get(s.config.UID)
 	if known.Token == "" || known.Files || len(s.config.Spec.Files) == 0 {
@@ -42,7 +42,7 @@ func (r *ConfigReconciler) ensureFiles(ctx context.Context, s *scope, workload c
 	return nil
 }
 
-// writeFiles makes the Secret, and what lets the token's user read it.
+// writeFiles creates the Secret, and the Role and RoleBinding that let the token's user read it.
 func writeFiles(ctx context.Context, workload client.Client, text string, files []byte) error {
 	id, _, _ := strings.Cut(text, ".")
 	owner := &metav1.PartialObjectMetadata{}
@@ -73,8 +73,8 @@ func writeFiles(ctx context.Context, workload client.Client, text string, files 
 	return nil
 }
 
-// create makes o, unless the token's Secret owns one of that name. One of an earlier token with the
-// same ID is about to go.
+// create creates o, unless the token's Secret already owns an object of that name. An object of an
+// earlier token with the same ID is about to be deleted.
 func create(ctx context.Context, workload client.Client, o client.Object, owner types.UID) error {
 	err := workload.Create(ctx, o)
 	if !apierrors.IsAlreadyExists(err) {

@@ -20,9 +20,9 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// readSecrets reads what a spec takes from Secrets of its own namespace, past any cache. What is
-// missing is named, and looked for again: it may come. Only Secrets that someone labelled for it
-// are taken.
+// readSecrets reads the values that a spec takes from Secrets of its own namespace, past any cache.
+// If one is missing, the error names it, and the controller checks again later. It accepts only
+// Secrets with the label MachineSecretLabel.
 func readSecrets(ctx context.Context, reader client.Reader, namespace string, keys []bootstrapv1.SecretKey) (map[bootstrapv1.SecretKey][]byte, error) {
 	out := make(map[bootstrapv1.SecretKey][]byte, len(keys))
 	missing := func(format string, args ...any) error {
@@ -52,8 +52,8 @@ func readSecrets(ctx context.Context, reader client.Reader, namespace string, ke
 	return out, nil
 }
 
-// controlPlaneVersion asks the workload cluster's API server itself: that is the version that a
-// kubelet must fit, whatever kind of control plane it is.
+// controlPlaneVersion reads the version from the workload cluster's API server. A kubelet must fit
+// that version, whatever the kind of control plane.
 func (r *ConfigReconciler) controlPlaneVersion(ctx context.Context, cluster *clusterv1.Cluster) (string, error) {
 	config, err := r.ClusterCache.GetRESTConfig(ctx, client.ObjectKeyFromObject(cluster))
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {

@@ -18,7 +18,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// secretReader holds Secrets of the namespace "tenant", and counts what is asked.
+// secretReader holds Secrets of the namespace "tenant", and counts the reads.
 type secretReader struct {
 	client.Reader
 	secrets map[string]map[string][]byte

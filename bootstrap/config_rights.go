@@ -17,8 +17,8 @@ import (
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// BindingName is the ClusterRoleBinding of token.Group to the role system:node-bootstrapper. The
-// role that has requests for certificates approved unseen is never bound.
+// BindingName is the ClusterRoleBinding of token.Group to the role system:node-bootstrapper. Drover
+// never binds the role by which certificate requests are approved automatically.
 const BindingName = "drover:node-bootstrapper"
 
 func joinsByKubeadm(config *bootstrapv1.CloudInitConfig) bool {
@@ -32,17 +32,17 @@ func tokenGroups(config *bootstrapv1.CloudInitConfig) []string {
 	return []string{token.Group}
 }
 
-// grant is a binding of a role to a group of tokens. It and the role are of a namespace, or of the
-// whole cluster where that is "".
+// grant is a binding of a role to a group of tokens. Role and binding are in namespace, or
+// cluster-scoped if that is "".
 type grant struct {
 	name, namespace, role, group string
-	// foreign says that somebody else makes the role, and so it may be missing.
+	// foreign: Drover does not create the role, so it may be missing.
 	foreign bool
 }
 
-// grantsOf are what a config's token needs. The last three are what "kubeadm join" reads besides
-// (NodeBootstrapTokenAuthGroup in cmd/kubeadm of Kubernetes), by the roles that kubeadm makes where
-// it sets up a cluster.
+// grantsOf returns the grants that a config's token needs. The last three are what "kubeadm join"
+// also reads (NodeBootstrapTokenAuthGroup in cmd/kubeadm of Kubernetes), with the roles that
+// kubeadm creates in a cluster that it sets up.
 func grantsOf(config *bootstrapv1.CloudInitConfig) []grant {
 	out := []grant{{name: BindingName, role: "system:node-bootstrapper", group: token.Group}}
 	if joinsByKubeadm(config) {
@@ -55,8 +55,8 @@ func grantsOf(config *bootstrapv1.CloudInitConfig) []grant {
 	return out
 }
 
-// ensureRights lets the config's token do what it must, looking once in ten minutes per Cluster.
-// Approving certificates is left to CSRReconciler alone.
+// ensureRights grants the config's token its rights. It checks at most every ten minutes per
+// Cluster. Only CSRReconciler approves certificates.
 func (r *ConfigReconciler) ensureRights(ctx context.Context, config *bootstrapv1.CloudInitConfig, cluster *clusterv1.Cluster, workload client.Client) error {
 	for _, g := range grantsOf(config) {
 		if r.tokens.IsBound(cluster.UID, g.name) {
@@ -102,7 +102,7 @@ func (g grant) ensure(ctx context.Context, workload client.Client) error {
 	return nil
 }
 
-// binding returns an empty one, and the two parts of it that say something.
+// binding returns an empty binding, and pointers to its role and subjects.
 func (g grant) binding() (client.Object, *rbacv1.RoleRef, *[]rbacv1.Subject) {
 	if g.namespace == "" {
 		b := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: g.name}}
@@ -119,8 +119,8 @@ func (g grant) roleKind() string {
 	return "Role"
 }
 
-// checkRole says which of kubeadm's roles a cluster lacks: a binding to it would permit nothing,
-// and the machine alone would know.
+// checkRole returns an error if a cluster lacks one of kubeadm's roles. A binding to a missing role
+// would permit nothing, and only the machine would notice.
 func (g grant) checkRole(ctx context.Context, workload client.Client) error {
 	if !g.foreign {
 		return nil
@@ -140,7 +140,7 @@ func (g grant) checkRole(ctx context.Context, workload client.Client) error {
 	return nil
 }
 
-// permitted says in the condition when the workload cluster refuses what is needed.
+// permitted turns a refusal by the workload cluster into a condition.
 func permitted(err error, what string) error {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return &waiting{

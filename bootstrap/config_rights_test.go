@@ -12,9 +12,9 @@ import (
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// TestTokenGroups sees that a token is in no group of kubeadm's, whose requests are approved
-// unseen, and that what a join by kubeadm needs is granted to the tokens that need it.
-// TestCloudInitConfig of test/kubeadm has it from an API server.
+// TestTokenGroups: a token is in no group of kubeadm, whose requests are approved automatically,
+// and every grant for a join by kubeadm is to a group of that token. TestCloudInitConfig of
+// test/kubeadm checks this with an API server.
 func TestTokenGroups(t *testing.T) {
 	for method, want := range map[bootstrapv1.JoinMethod]struct {
 		groups []string

@@ -18,8 +18,9 @@ import (
 	"github.com/drover-io/drover/naming"
 )
 
-// What Drover writes into workload clusters for each joining machine: a token Secret, in
-// kube-system, and what config_files.go has. config_rights.go has what it writes for all.
+// This file has the token Secret that Drover writes to kube-system of a workload cluster for each
+// joining machine. config_files.go has the other objects per machine, config_rights.go those for
+// all machines.
 
 func ttl(config *bootstrapv1.CloudInitConfig) time.Duration {
 	if config.Spec.TokenTTLSeconds <= 0 {
@@ -28,10 +29,10 @@ func ttl(config *bootstrapv1.CloudInitConfig) time.Duration {
 	return time.Duration(config.Spec.TokenTTLSeconds) * time.Second
 }
 
-// hasNode asks the workload cluster itself whether the machine has joined, where its status may
-// have been lost, as in "clusterctl move": a token that was used is not to be made good again, not
-// even until Cluster API has found the Node anew. While this process keeps a token for the machine,
-// nothing is asked.
+// hasNode reads from the workload cluster whether the machine has joined, because its status may be
+// lost, as in "clusterctl move". A used token must not become valid again, not even until Cluster
+// API has found the Node again. While this process has a token for the machine in memory, hasNode
+// sends no request.
 func (r *ConfigReconciler) hasNode(ctx context.Context, s *scope, workload client.Client) (bool, error) {
 	known, ok := r.tokens.Get(s.config.UID)
 	if (ok && !known.Gone) || s.machine.Spec.ProviderID == "" {
@@ -52,9 +53,9 @@ func (r *ConfigReconciler) hasNode(ctx context.Context, s *scope, workload clien
 	return node.Spec.ProviderID == s.machine.Spec.ProviderID, nil
 }
 
-// likelyNode returns the name of the machine's Node if it has one. What the cloud named may not be
-// known any more: it is the name of the Node with the machine's provider ID in the cache then, and
-// "" where there is none.
+// likelyNode returns the name that the machine's Node would have. If the machine uses the host name
+// from its cloud, that name may no longer be known. likelyNode then returns the name of the cached
+// Node with the machine's provider ID, or "" if there is none.
 func (r *ConfigReconciler) likelyNode(ctx context.Context, s *scope) (string, error) {
 	if s.config.Spec.NodeName != bootstrapv1.NodeNameHostname {
 		return naming.NodeName(s.machine.Name), nil
@@ -73,7 +74,7 @@ func (r *ConfigReconciler) likelyNode(ctx context.Context, s *scope) (string, er
 	return nodes.Items[0].Name, nil
 }
 
-// holder is whom the config's token is for.
+// holder returns the machine that the config's token is for.
 func holder(s *scope) token.Holder {
 	h := token.Holder{
 		Config:     client.ObjectKeyFromObject(s.config),
@@ -88,10 +89,10 @@ func holder(s *scope) token.Holder {
 	return h
 }
 
-// ensureToken makes the token good for at least half its time to live, and returns when that has to
-// be done again. It returns token.ErrTaken when the token's ID belongs to another.
+// ensureToken keeps the token valid for at least half its time to live, and returns when to call it
+// again. It returns token.ErrTaken if another token has the same ID.
 func (r *ConfigReconciler) ensureToken(ctx context.Context, s *scope, workload client.Client, text string) (time.Duration, error) {
-	if text == "" { // user data that someone else made and handed to the Machine
+	if text == "" { // user data that Drover did not create
 		return 0, nil
 	}
 	half := ttl(s.config) / 2
@@ -115,8 +116,8 @@ func (r *ConfigReconciler) ensureToken(ctx context.Context, s *scope, workload c
 	return max(time.Until(expires)-half, time.Second), nil
 }
 
-// removeToken deletes the config's token from the workload cluster, if there is one. Nothing is
-// asked of the workload cluster when this process has seen it gone already.
+// removeToken deletes the config's token from the workload cluster, if it exists. It sends no
+// request if this process has already seen the token gone.
 func (r *ConfigReconciler) removeToken(ctx context.Context, s *scope) error {
 	known, ok := r.tokens.Get(s.config.UID)
 	if ok && known.Gone {

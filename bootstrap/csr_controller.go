@@ -32,15 +32,14 @@ import (
 )
 
 const (
-	// machineByNode indexes Machines by the name of the Node that they are, or by those that it may
-	// have.
+	// machineByNode indexes Machines by the name of their Node, or by the names that the Node may
+	// get.
 	machineByNode = "bootstrap.drover/node"
-	// csrSoon is how soon a request is looked at again that misses something which is about to
-	// come.
+	// csrSoon is when to check again a request that lacks something that is about to come.
 	csrSoon = 2 * time.Second
-	// csrLater is the same for one that will probably stay as it is.
+	// csrLater is when to check again a request that probably stays as it is.
 	csrLater = time.Minute
-	// csrGrace is how long a request may miss something before an Event says so.
+	// csrGrace is how long a request may lack something before an Event says so.
 	csrGrace = time.Minute
 )
 
@@ -50,41 +49,41 @@ type CSRRequest struct {
 	Name    string
 }
 
-// CSRReconciler approves the certificates that kubelets of our machines ask for: the first client
-// certificate with the machine's own token, its renewal, and the serving certificate. A request
-// that does not fit the machine is left alone, for a person or another approver, and an Event says
-// why. It never denies.
+// CSRReconciler approves the certificates that kubelets of Drover's machines request: the first
+// client certificate with the machine's own token, its renewal, and the serving certificate. It
+// leaves a request that does not fit the machine to a person or another approver, and emits an
+// Event with the reason. It never denies.
 //
-// It costs one write for each certificate.
+// It costs one write per certificate.
 type CSRReconciler struct {
 	// Client reads Machines, Clusters and CloudMachines from the manager's cache.
 	Client client.Client
 	// ClusterCache connects to workload clusters.
 	ClusterCache clustercache.ClusterCache
-	// Recorder writes Events, on the Machine where one is known and else on the Cluster.
+	// Recorder writes Events, on the Machine if it is known, or else on the Cluster.
 	Recorder events.EventRecorder
-	// WatchFilterValue, where set, leaves alone Clusters without the label
-	// cluster.x-k8s.io/watch-filter of this value.
+	// WatchFilterValue, if set, restricts the controller to Clusters whose label
+	// cluster.x-k8s.io/watch-filter has this value.
 	WatchFilterValue string
 
 	controller controller.TypedController[CSRRequest]
-	reported   sync.Map // CSRRequest → report: one Event for each
-	caches     sync.Map // a Cluster's client.ObjectKey → cache.Cache, in which its certificate requests are watched
-	services   sync.Map // a Cluster's client.ObjectKey → apiService
+	reported   sync.Map // CSRRequest → report: one Event each
+	caches     sync.Map // client.ObjectKey of a Cluster → cache.Cache that watches its certificate requests
+	services   sync.Map // client.ObjectKey of a Cluster → apiService
 }
 
-// report is what was said of a request that is left alone.
+// report is what an Event said about a request that was not approved.
 type report struct {
 	why     string
-	machine client.ObjectKey // empty where the Machine is not known
+	machine client.ObjectKey // empty if the Machine is not known
 }
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// SetupWithManager registers two controllers: one that decides on requests, and one that adds the
-// watch of requests to each workload cluster when it is connected. options applies to the first.
+// SetupWithManager registers two controllers. One decides on requests. The other adds the watch for
+// requests to each workload cluster when it is connected. options applies to the first.
 func (r *CSRReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.TypedOptions[CSRRequest]) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Machine{}, machineByNode, nodeOfMachine); err != nil {
 		return fmt.Errorf("indexing Machines by Node: %w", err)
@@ -103,8 +102,8 @@ func (r *CSRReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, 
 	if err := watcher.Watch(r.ClusterCache.GetClusterSource("csr-watch", clusterItself)); err != nil {
 		return fmt.Errorf("watching connections to workload clusters: %w", err)
 	}
-	// A Cluster that gets the watch-filter label late, or is deleted, is seen here; one that is
-	// connected late, above.
+	// This watch finds Clusters that get the watch-filter label late, or are deleted. The watch
+	// above finds Clusters that are connected late.
 	err = watcher.Watch(source.Kind(mgr.GetCache(), &clusterv1.Cluster{},
 		handler.TypedEnqueueRequestsFromMapFunc(func(ctx context.Context, c *clusterv1.Cluster) []ctrl.Request { return clusterItself(ctx, c) }),
 		predicate.TypedFuncs[*clusterv1.Cluster]{
@@ -135,8 +134,8 @@ func nodeOfMachine(o client.Object) []string {
 	return append(names, naming.NodeName(machine.Name))
 }
 
-// watch adds the watch of requests to a connected workload cluster. ClusterCache drops it when the
-// connection is lost, and tells us when there is a new one.
+// watch adds the watch for requests to a connected workload cluster. ClusterCache drops the watch
+// when the connection is lost, and sends an event for a new connection.
 func (r *CSRReconciler) watch(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster := &clusterv1.Cluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, cluster); err != nil {
@@ -156,7 +155,7 @@ func (r *CSRReconciler) watch(ctx context.Context, req ctrl.Request) (ctrl.Resul
 		EventHandler: handler.TypedEnqueueRequestsFromMapFunc(
 			func(_ context.Context, request *certificatesv1.CertificateSigningRequest) []CSRRequest {
 				name := CSRRequest{Cluster: key, Name: request.Name}
-				if decided(request) { // every one is seen a few more times after that: with its certificate, and when it goes
+				if decided(request) { // each causes a few more events: when it gets its certificate, and when it is deleted
 					r.reported.Delete(name)
 					return nil
 				}
@@ -175,19 +174,19 @@ func (r *CSRReconciler) watch(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	return ctrl.Result{}, nil
 }
 
-// cacheKeeper is a Watcher that remembers in which cache it watches.
+// cacheKeeper is a Watcher that remembers the cache in which it watches.
 type cacheKeeper struct {
 	clustercache.Watcher
 	keep func(cache.Cache)
 }
 
-// Watch begins to watch.
+// Watch starts the watch.
 func (w cacheKeeper) Watch(c cache.Cache) error {
 	w.keep(c)
 	return w.Watcher.Watch(c)
 }
 
-// forget drops what is known of a Cluster that is gone.
+// forget drops the state of a Cluster that is gone.
 func (r *CSRReconciler) forget(cluster client.ObjectKey) {
 	r.caches.Delete(cluster)
 	r.services.Delete(cluster)
@@ -199,7 +198,7 @@ func (r *CSRReconciler) forget(cluster client.ObjectKey) {
 	})
 }
 
-// kubelets lets through requests to the two signers of kubelets' certificates.
+// kubelets passes requests to the two signers for kubelet certificates.
 func kubelets(request *certificatesv1.CertificateSigningRequest) bool {
 	return request.Spec.SignerName == certificatesv1.KubeAPIServerClientKubeletSignerName || request.Spec.SignerName == certificatesv1.KubeletServingSignerName
 }
@@ -210,30 +209,30 @@ func decided(request *certificatesv1.CertificateSigningRequest) bool {
 	})
 }
 
-// verdict is what becomes of a request. The zero verdict leaves it alone without a word: it is not
-// our business.
+// verdict is the decision on a request. The zero verdict leaves it alone without an Event.
 type verdict struct {
 	approve bool
-	// why the request is left alone.
+	// why says why the request is left alone.
 	why string
-	// again is when to look again, 0 for never; patient keeps silent about why until csrGrace is
+	// again is when to check again, or 0 for never. patient suppresses the Event until csrGrace is
 	// over.
 	again   time.Duration
 	patient bool
 	machine *clusterv1.Machine
 }
 
-// refuse is for what no time will heal.
+// refuse is for problems that time does not solve.
 func refuse(machine *clusterv1.Machine, why string) verdict {
 	return verdict{machine: machine, why: why}
 }
 
-// doubt is for what another look may heal, such as an address that the cloud tells of later.
+// doubt is for problems that may be solved later, such as an address that the cloud has not
+// reported yet.
 func doubt(machine *clusterv1.Machine, why string) verdict {
 	return verdict{machine: machine, why: why, again: csrLater}
 }
 
-// wait is for what comes by itself in the course of things.
+// wait is for something that comes without any action.
 func wait(machine *clusterv1.Machine, why string) verdict {
 	return verdict{machine: machine, why: why, again: csrSoon, patient: true}
 }
@@ -271,8 +270,8 @@ func (r *CSRReconciler) Reconcile(ctx context.Context, req CSRRequest) (ctrl.Res
 	return r.leave(cluster, req, request, v), nil
 }
 
-// unlessGone drops the error of a lost connection: the watch is added again with the next one, and
-// tells of all requests.
+// unlessGone drops the error of a lost connection. The next connection adds the watch again, which
+// reports all requests.
 func unlessGone(err error) error {
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
 		return nil
@@ -291,7 +290,7 @@ func (r *CSRReconciler) approve(ctx context.Context, req CSRRequest, request *ce
 	})
 	err = workload.SubResource("approval").Update(ctx, request)
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or the watch brings the newer one
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or the watch delivers the newer version
 		return ctrl.Result{RequeueAfter: csrSoon}, nil
 	case err != nil:
 		return ctrl.Result{}, fmt.Errorf("approving a certificate request: %w", err)
@@ -300,7 +299,7 @@ func (r *CSRReconciler) approve(ctx context.Context, req CSRRequest, request *ce
 	return ctrl.Result{}, nil
 }
 
-// leave reports why a request is left alone, once.
+// leave emits one Event that says why a request is left alone.
 func (r *CSRReconciler) leave(cluster *clusterv1.Cluster, req CSRRequest, request *certificatesv1.CertificateSigningRequest, v verdict) ctrl.Result {
 	result := ctrl.Result{RequeueAfter: v.again}
 	if v.why == "" || (v.patient && time.Since(request.CreationTimestamp.Time) < csrGrace) {

@@ -20,7 +20,7 @@ import (
 	"github.com/drover-io/drover/bootstrap/csr"
 )
 
-// serviceAge is how long the addresses of the Service "kubernetes", once read, are believed.
+// serviceAge is how long the addresses of the Service "kubernetes" are cached.
 const serviceAge = 10 * time.Minute
 
 // apiService are the addresses of the Service "kubernetes" of a workload cluster.
@@ -29,8 +29,8 @@ type apiService struct {
 	addresses []string
 }
 
-// cloudMachine returns the machine's CloudMachine, which knows its provider ID and addresses sooner
-// than the Machine does; an empty one where there is none.
+// cloudMachine returns the machine's CloudMachine, which has the provider ID and addresses earlier
+// than the Machine. If there is none, it returns an empty one.
 func (r *CSRReconciler) cloudMachine(ctx context.Context, machine *clusterv1.Machine) (*infrav1.CloudMachine, error) {
 	cloud := &infrav1.CloudMachine{}
 	if !onCloudMachine(machine) {
@@ -48,9 +48,9 @@ func onCloudMachine(machine *clusterv1.Machine) bool {
 	return ref.Kind == "CloudMachine" && ref.APIGroup == infrav1.GroupVersion.Group
 }
 
-// machineFacts are what the machine's infrastructure provider says of its addresses. The Machine's
-// copy of a CloudMachine's is left out: it is older, and does not say which of them only the guest
-// vouches for. Other providers do not say it at all.
+// machineFacts returns the machine's addresses according to its infrastructure provider. For a
+// CloudMachine, it ignores the copy in the Machine, which is older and does not show which
+// addresses only the guest reports. Other providers do not show that at all.
 func machineFacts(machine *clusterv1.Machine, cloud *infrav1.CloudMachine) csr.Machine {
 	if onCloudMachine(machine) {
 		return csr.Machine{Addresses: cloud.Status.Addresses, GuestReported: cloud.Status.GuestReportedAddresses}
@@ -64,8 +64,8 @@ func machineFacts(machine *clusterv1.Machine, cloud *infrav1.CloudMachine) csr.M
 	return out
 }
 
-// clusterFacts gathers what none of the cluster's kubelets may serve as, and who else has the
-// addresses that are asked for by the Node and its CloudMachine.
+// clusterFacts returns the addresses that no kubelet of the cluster may serve, and the owners of
+// the requested addresses other than the Node and its CloudMachine.
 func (r *CSRReconciler) clusterFacts(
 	ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, asked []string, node string, cloud *infrav1.CloudMachine,
 ) (csr.Cluster, error) {
@@ -74,7 +74,7 @@ func (r *CSRReconciler) clusterFacts(
 	if err != nil {
 		return facts, err
 	}
-	if config != nil { // a kubeconfig may name another address than the Cluster
+	if config != nil { // a kubeconfig may have another address than the Cluster
 		if server, _, err := rest.DefaultServerUrlFor(config); err == nil {
 			facts.APIServers = append(facts.APIServers, server.Hostname())
 		}
@@ -93,7 +93,7 @@ func (r *CSRReconciler) clusterFacts(
 	return facts, err
 }
 
-// others finds which of the addresses another machine or Node of the cluster has.
+// others returns which of the addresses belong to another machine or Node of the cluster.
 func (r *CSRReconciler) others(
 	ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, asked []string, node string, cloud *infrav1.CloudMachine,
 ) (map[string]string, error) {
@@ -111,7 +111,7 @@ func (r *CSRReconciler) others(
 	}
 	for i := range machines.Items {
 		m := &machines.Items[i]
-		if m.Name == cloud.Name || m.Status.InstanceState == "Gone" { // its addresses may be given to another VM
+		if m.Name == cloud.Name || m.Status.InstanceState == "Gone" { // its addresses may belong to another VM now
 			continue
 		}
 		for _, a := range m.Status.Addresses {
@@ -134,8 +134,8 @@ func (r *CSRReconciler) others(
 	return out, nil
 }
 
-// serviceAddresses are those of the Service by which Pods reach the API server. They are not known
-// where the Cluster's kubeconfig does not permit to read it.
+// serviceAddresses returns the addresses of the Service by which Pods reach the API server. It
+// returns none if the Cluster's kubeconfig does not permit to read it.
 func (r *CSRReconciler) serviceAddresses(ctx context.Context, cluster *clusterv1.Cluster) ([]string, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	if value, ok := r.services.Load(key); ok {

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// judge finds the machine behind a request and measures the request by it.
+// judge finds the machine of a request and checks the request against it.
 func (r *CSRReconciler) judge(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, request *certificatesv1.CertificateSigningRequest) (verdict, error) {
 	who := csr.RequesterOf(request, token.Group)
 	serving := request.Spec.SignerName == certificatesv1.KubeletServingSignerName
@@ -31,12 +31,12 @@ func (r *CSRReconciler) judge(ctx context.Context, cluster *clusterv1.Cluster, c
 	case who.Node != "":
 		return r.judgeServing(ctx, cluster, cached, request, who.Node)
 	}
-	// Another bootstrap method of the same cluster has an approver of its own; what it leaves is
-	// worth an Event.
+	// Another bootstrap method of the same cluster has its own approver. If that leaves the request
+	// alone, an Event is useful.
 	return verdict{why: "it was sent neither with a bootstrap token of Drover nor by a Node", again: csrLater, patient: true}, nil
 }
 
-// judgeFirst is for the first certificate of a machine, which it asks for with its token.
+// judgeFirst judges a request for a machine's first certificate, sent with its token.
 func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, request *certificatesv1.CertificateSigningRequest, tokenID string) (verdict, error) {
 	workload, err := r.ClusterCache.GetUncachedClient(ctx, client.ObjectKeyFromObject(cluster))
 	if err != nil {
@@ -56,7 +56,7 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 	if err != nil || why != "" {
 		return refuse(nil, why), err
 	}
-	if found.Annotations[token.MachineUIDAnnotation] != string(machine.UID) { // after "clusterctl move" it is bound anew
+	if found.Annotations[token.MachineUIDAnnotation] != string(machine.UID) { // "clusterctl move" binds it to the new UID
 		return wait(machine, "the bootstrap token that it was sent with was made for another Machine of that name"), nil
 	}
 	cloud, err := r.cloudMachine(ctx, machine)
@@ -86,7 +86,7 @@ func (r *CSRReconciler) judgeFirst(ctx context.Context, cluster *clusterv1.Clust
 	if err != nil {
 		return verdict{}, err
 	}
-	if object != nil && !ours { // else whoever has the token could become a Node that was there before the machine
+	if object != nil && !ours { // otherwise a token could take over a Node that existed before the machine
 		return wait(machine, fmt.Sprintf("a Node %q is there already, and it is not known to be this Machine's", node)), nil
 	}
 	return verdict{approve: true}, nil
@@ -109,7 +109,7 @@ func (r *CSRReconciler) machineOfToken(ctx context.Context, cluster *clusterv1.C
 	return machine, "", nil
 }
 
-// judgeRenewal is for the client certificate that a Node asks for in place of its old one.
+// judgeRenewal judges a Node's request to renew its client certificate.
 func (r *CSRReconciler) judgeRenewal(ctx context.Context, cluster *clusterv1.Cluster, request *certificatesv1.CertificateSigningRequest, node string) (verdict, error) {
 	machine, err := r.machineOfNode(ctx, cluster, node)
 	if err != nil {
@@ -129,7 +129,7 @@ func (r *CSRReconciler) judgeRenewal(ctx context.Context, cluster *clusterv1.Clu
 	return verdict{approve: true}, nil
 }
 
-// judgeServing is for the certificate that a kubelet serves its own API with.
+// judgeServing judges a request for the certificate of a kubelet's own API.
 func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Cluster, cached client.Reader, request *certificatesv1.CertificateSigningRequest, node string) (verdict, error) {
 	machine, err := r.machineOfNode(ctx, cluster, node)
 	if err != nil {
@@ -170,8 +170,8 @@ func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Clu
 	return verdict{approve: true}, nil
 }
 
-// machineOfNode returns the Machine of this Cluster that is that Node or, before that is known,
-// will have its name. More than one is none.
+// machineOfNode returns the Machine of this Cluster that is the Node or, before that is known, will
+// have its name. If several match, it returns nil.
 func (r *CSRReconciler) machineOfNode(ctx context.Context, cluster *clusterv1.Cluster, node string) (*clusterv1.Machine, error) {
 	list := &clusterv1.MachineList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace), client.MatchingFields{machineByNode: node}); err != nil {
@@ -190,9 +190,9 @@ func (r *CSRReconciler) machineOfNode(ctx context.Context, cluster *clusterv1.Cl
 	return found, nil
 }
 
-// nodeIsMachine returns the Node, nil where there is none, and whether Cluster API has tied it to
-// the machine or both have the same provider ID. The name alone proves nothing: another's Node may
-// have it.
+// nodeIsMachine returns the Node, or nil if there is none. It also reports whether Cluster API has
+// linked the Node to the machine, or both have the same provider ID. The name alone proves nothing,
+// because another machine's Node may have it.
 func nodeIsMachine(ctx context.Context, cached client.Reader, name string, machine *clusterv1.Machine, cloud *infrav1.CloudMachine) (node *corev1.Node, ours bool, err error) {
 	node = &corev1.Node{}
 	if err := cached.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {

@@ -28,20 +28,20 @@ import (
 	"github.com/drover-io/drover/naming"
 )
 
-// errNotListed says that the certificate requests of a workload cluster have not been listed.
+// errNotListed means that the certificate requests of a workload cluster have not been listed.
 var errNotListed = errors.New("the certificate requests have not been listed")
 
-// Joining tells how far a machine came on its way to being a Node, for those who wonder why there
-// is none. It writes nothing, and asks only when it is asked.
+// Joining reports how far a machine has come on its way to a Node, so that users can see why there
+// is none. It writes nothing, and reads only when called.
 type Joining struct {
 	Configs  *ConfigReconciler
 	Requests *CSRReconciler
 }
 
-// Progress returns a reason (one of infrav1's) and the end of a sentence that began with the VM.
-// Both are empty for a machine whose bootstrap config is not a CloudInitConfig: how it joins is not
-// known here. It returns clustercache.ErrClusterNotConnected while the workload cluster can't be
-// asked.
+// Progress returns a reason (one of infrav1's) and the end of a sentence that begins with the VM.
+// Both are empty for a machine whose bootstrap config is not a CloudInitConfig, because Drover does
+// not know how it joins. It returns clustercache.ErrClusterNotConnected while there is no
+// connection to the workload cluster.
 func (j Joining) Progress(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (reason, message string, err error) {
 	if len(configOfMachine(ctx, machine)) == 0 {
 		return "", "", nil
@@ -63,7 +63,7 @@ func (j Joining) Progress(ctx context.Context, cluster *clusterv1.Cluster, machi
 }
 
 // latest returns the newest request for a first certificate that the machine is known to have sent,
-// or that is for its Node, and why it is left alone.
+// or that is for its Node. It also returns why the request was not approved.
 func (r *CSRReconciler) latest(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (*certificatesv1.CertificateSigningRequest, string, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	cached, err := r.ClusterCache.GetReader(ctx, key)
@@ -93,7 +93,8 @@ func (r *CSRReconciler) latest(ctx context.Context, cluster *clusterv1.Cluster, 
 		if value, ok := r.reported.Load(CSRRequest{Cluster: key, Name: request.Name}); ok {
 			said, _ = value.(report)
 		}
-		// Whose token it came with counts more than what it asks for: that may be another's name.
+		// The token of the request counts more than the requested name, which may be another
+		// machine's.
 		if said.machine == client.ObjectKeyFromObject(machine) ||
 			(said.machine.Name == "" && slices.Contains(names, csr.NodeIn(request))) {
 			found, why = request, said.why
@@ -102,8 +103,8 @@ func (r *CSRReconciler) latest(ctx context.Context, cluster *clusterv1.Cluster, 
 	return found, why, nil
 }
 
-// synced tells whether the certificate requests of a workload cluster have been listed. Where that
-// is not permitted they never are, and a read would wait for them.
+// synced reports whether the certificate requests of a workload cluster have been listed. If RBAC
+// forbids the list, it never completes, and a read would block.
 func (r *CSRReconciler) synced(ctx context.Context, cluster client.ObjectKey) bool {
 	value, _ := r.caches.Load(cluster)
 	watched, ok := value.(cache.Cache)
@@ -114,7 +115,7 @@ func (r *CSRReconciler) synced(ctx context.Context, cluster client.ObjectKey) bo
 	return err == nil && informer.HasSynced()
 }
 
-// describeRequest says what became of a request that its machine has not become a Node by.
+// describeRequest describes the state of a request whose machine has not become a Node.
 func describeRequest(request *certificatesv1.CertificateSigningRequest, why string) (reason, message string) {
 	asked := fmt.Sprintf("its kubelet has asked for a certificate (%s), which ", request.Name)
 	for _, c := range request.Status.Conditions {
@@ -134,8 +135,8 @@ func describeRequest(request *certificatesv1.CertificateSigningRequest, why stri
 	return infrav1.CertificateNotApprovedReason, asked + "waits to be approved"
 }
 
-// unasked says why a kubelet may not have asked for a certificate, as far as that can be seen from
-// outside of the machine.
+// unasked returns why a kubelet may not have requested a certificate, as far as that is visible
+// from outside the machine.
 func (r *ConfigReconciler) unasked(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (string, error) {
 	message := fmt.Sprintf("no kubelet on it has asked https://%s for a certificate: ", cluster.Spec.ControlPlaneEndpoint.String())
 	config := &bootstrapv1.CloudInitConfig{}
@@ -151,15 +152,14 @@ func (r *ConfigReconciler) unasked(ctx context.Context, cluster *clusterv1.Clust
 		return message, err
 	}
 	if !good {
-		r.tokens.Forget(config.UID) // what is remembered of it is wrong
+		r.tokens.Forget(config.UID) // the cached token is stale
 		return message + fmt.Sprintf("its bootstrap token has expired or was deleted, and is made good again within %s", ttl(config)/2), nil
 	}
 	return message + "look at " + render.LogPath + " on it", nil
 }
 
-// tokenIsGood asks the workload cluster itself whether the token in the machine's user data can
-// still be used. User data that someone else made have no token that is known here: it counts as
-// good.
+// tokenIsGood reads from the workload cluster whether the token in the machine's user data is still
+// valid. User data that Drover did not create have no known token and count as good.
 func (r *ConfigReconciler) tokenIsGood(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (bool, error) {
 	data := &corev1.Secret{}
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ptr.Deref(machine.Spec.Bootstrap.DataSecretName, "")}, data)

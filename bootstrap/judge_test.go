@@ -42,8 +42,8 @@ import (
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// fakeClient is a client of both clusters: the management cluster's objects and the workload
-// cluster's lie in one.
+// fakeClient returns one client for both clusters. It holds the objects of the management cluster
+// and of the workload cluster.
 func fakeClient(t *testing.T, hooks interceptor.Funcs, objects ...client.Object) client.WithWatch {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -56,7 +56,7 @@ func fakeClient(t *testing.T, hooks interceptor.Funcs, objects ...client.Object)
 		WithIndex(&clusterv1.Machine{}, machineByNode, nodeOfMachine).WithInterceptorFuncs(hooks).Build()
 }
 
-// request is what the kubelet of the Node blue-1 sends.
+// request returns the certificate request of the kubelet of the Node blue-1.
 func request(t *testing.T, ips ...net.IP) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -90,8 +90,8 @@ func testMachine(name string, uid types.UID) *clusterv1.Machine {
 	}
 }
 
-// TestTokenOfAnEarlierMachine: a Machine that was made anew under the name of another one is not
-// joined by that one's VM.
+// TestTokenOfAnEarlierMachine: the token of an earlier Machine's VM does not work for a new Machine
+// of the same name.
 func TestTokenOfAnEarlierMachine(t *testing.T) {
 	g := NewWithT(t)
 	cluster, earlier := testCluster(), testMachine("blue-1", "machine-1")
@@ -115,8 +115,8 @@ func TestTokenOfAnEarlierMachine(t *testing.T) {
 	}
 }
 
-// TestProgressNeverBlocks: where certificate requests may not be listed, their informer never
-// syncs, and a read waits for it.
+// TestProgressNeverBlocks: if RBAC forbids listing certificate requests, their informer never
+// syncs, and a read would block.
 func TestProgressNeverBlocks(t *testing.T) {
 	gvk := certificatesv1.SchemeGroupVersion.WithKind("CertificateSigningRequest")
 	informers := func(i toolscache.SharedIndexInformer) *informertest.FakeInformers {
@@ -136,7 +136,7 @@ func TestProgressNeverBlocks(t *testing.T) {
 				cluster, machine := testCluster(), testMachine("blue-1", "machine-1")
 				workload := fakeClient(t, interceptor.Funcs{List: func(ctx context.Context, inner client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
 					if _, ok := list.(*certificatesv1.CertificateSigningRequestList); ok && c.reason == infrav1.NodeMissingReason {
-						ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // as ClusterCache has it
+						ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // as ClusterCache does
 						defer cancel()
 						<-ctx.Done()
 						return ctx.Err()
@@ -161,13 +161,13 @@ func TestProgressNeverBlocks(t *testing.T) {
 	}
 }
 
-// watcher watches nothing.
+// watcher does nothing.
 type watcher struct{ clustercache.Watcher }
 
 func (watcher) Watch(cache.Cache) error { return nil }
 
-// TestDeletionWithoutFilterLabel: a config that has our finalizer and no watch-filter label can be
-// deleted.
+// TestDeletionWithoutFilterLabel: a config with Drover's finalizer and without a watch-filter label
+// can be deleted.
 func TestDeletionWithoutFilterLabel(t *testing.T) {
 	for label, gone := range map[string]bool{"": true, "ours": true, "theirs": false} {
 		g := NewWithT(t)
@@ -187,8 +187,8 @@ func TestDeletionWithoutFilterLabel(t *testing.T) {
 	}
 }
 
-// TestServingJudgedByTheCluster: the judge is told what there is in both clusters. blue-1 asks for
-// one address, which both its infrastructure and its Node report unless the test says otherwise.
+// TestServingJudgedByTheCluster: the judge uses the objects of both clusters. blue-1 requests one
+// address, which both its infrastructure and its Node report unless the test changes that.
 func TestServingJudgedByTheCluster(t *testing.T) {
 	type objects struct {
 		cluster *clusterv1.Cluster
@@ -249,8 +249,8 @@ func TestServingJudgedByTheCluster(t *testing.T) {
 	}
 }
 
-// TestServiceMayNotBeRead: a kubeconfig without the right to read the Service is asked once, and
-// certificates are approved.
+// TestServiceMayNotBeRead: without the right to read the Service, the controller tries once, and
+// still approves certificates.
 func TestServiceMayNotBeRead(t *testing.T) {
 	g := NewWithT(t)
 	asked := 0
@@ -270,7 +270,7 @@ func TestServiceMayNotBeRead(t *testing.T) {
 	}
 	g.Expect(asked).To(Equal(1))
 
-	// What is known of a Cluster ends with it.
+	// The state of a Cluster is dropped when the Cluster is deleted.
 	r.reported.Store(CSRRequest{Cluster: client.ObjectKeyFromObject(cluster), Name: "csr-1"}, report{})
 	g.Expect(c.Delete(t.Context(), cluster)).To(Succeed())
 	_, err := r.watch(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})

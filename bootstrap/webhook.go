@@ -24,12 +24,12 @@ import (
 // +kubebuilder:webhook:verbs=create;update,path=/validate-bootstrap-cluster-x-k8s-io-v1alpha1-cloudinitconfig,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigs,versions=v1alpha1,name=validation.cloudinitconfig.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-bootstrap-cluster-x-k8s-io-v1alpha1-cloudinitconfigtemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=cloudinitconfigtemplates,versions=v1alpha1,name=validation.cloudinitconfigtemplate.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 
-// ConfigWebhook checks CloudInitConfigs, and gives each that ConfigReconciler watches its finalizer
-// while it is created: that saves a write per machine.
+// ConfigWebhook validates CloudInitConfigs. It sets the finalizer of those that ConfigReconciler
+// watches on creation, which saves a write per machine.
 type ConfigWebhook struct {
-	// WatchFilterValue is ConfigReconciler's.
+	// WatchFilterValue is the value of ConfigReconciler.
 	WatchFilterValue string
-	// Namespace is the only one that the manager's cache holds; "" for all.
+	// Namespace is the only namespace in the manager's cache. "" means all.
 	Namespace string
 }
 
@@ -44,8 +44,8 @@ func (w ConfigWebhook) SetupWebhookWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewWebhookManagedBy(mgr, &bootstrapv1.CloudInitConfig{}).WithDefaulter(w).WithValidator(w).Complete()
 }
 
-// Default sets the finalizer on creation. An object that no controller watches here would never
-// lose it.
+// Default sets the finalizer on creation. It skips objects that no controller watches here, because
+// they would never lose it.
 func (w ConfigWebhook) Default(ctx context.Context, config *bootstrapv1.CloudInitConfig) error {
 	req, err := admission.RequestFromContext(ctx)
 	if err != nil {
@@ -59,14 +59,14 @@ func (w ConfigWebhook) Default(ctx context.Context, config *bootstrapv1.CloudIni
 	return nil
 }
 
-// ValidateCreate checks a new config.
+// ValidateCreate validates a new config.
 func (ConfigWebhook) ValidateCreate(_ context.Context, config *bootstrapv1.CloudInitConfig) (admission.Warnings, error) {
 	errs := render.Validate(&config.Spec, field.NewPath("spec"))
 	return nil, invalid("CloudInitConfig", config.Name, errs)
 }
 
-// ValidateUpdate checks a changed config. One that is unchanged passes, and so does one under
-// deletion: it must be able to lose its finalizer.
+// ValidateUpdate validates a changed config. It accepts an unchanged spec, and any config that is
+// being deleted, because that must be able to lose its finalizer.
 func (ConfigWebhook) ValidateUpdate(_ context.Context, old, config *bootstrapv1.CloudInitConfig) (admission.Warnings, error) {
 	if !config.DeletionTimestamp.IsZero() || equality.Semantic.DeepEqual(old.Spec, config.Spec) {
 		return nil, nil
@@ -80,7 +80,7 @@ func (ConfigWebhook) ValidateDelete(context.Context, *bootstrapv1.CloudInitConfi
 	return nil, nil
 }
 
-// TemplateWebhook checks CloudInitConfigTemplates and keeps them as they were made.
+// TemplateWebhook validates CloudInitConfigTemplates and makes them immutable.
 type TemplateWebhook struct{}
 
 // SetupWebhookWithManager registers the webhook.
@@ -88,13 +88,13 @@ func (w TemplateWebhook) SetupWebhookWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewWebhookManagedBy(mgr, &bootstrapv1.CloudInitConfigTemplate{}).WithValidator(w).Complete()
 }
 
-// ValidateCreate checks a new template.
+// ValidateCreate validates a new template.
 func (TemplateWebhook) ValidateCreate(_ context.Context, template *bootstrapv1.CloudInitConfigTemplate) (admission.Warnings, error) {
 	return nil, invalid("CloudInitConfigTemplate", template.Name, validateTemplate(template))
 }
 
-// ValidateUpdate refuses changes, but lets the dry runs through by which Cluster API's ClusterClass
-// learns whether a template would change.
+// ValidateUpdate refuses changes, but accepts the dry runs by which Cluster API's ClusterClass
+// finds out whether a template would change.
 func (TemplateWebhook) ValidateUpdate(ctx context.Context, old, template *bootstrapv1.CloudInitConfigTemplate) (admission.Warnings, error) {
 	if equality.Semantic.DeepEqual(old.Spec, template.Spec) {
 		return nil, nil

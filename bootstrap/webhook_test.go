@@ -49,8 +49,8 @@ func TestConfigWebhook(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred(), "a finalizer can always be removed")
 }
 
-// TestFinalizerWhereWatched: a config gets its finalizer only where the controller that removes it
-// watches.
+// TestFinalizerWhereWatched: a config gets its finalizer only if the controller that removes it
+// watches the config.
 func TestFinalizerWhereWatched(t *testing.T) {
 	for name, c := range map[string]struct {
 		webhook          ConfigWebhook

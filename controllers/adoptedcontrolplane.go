@@ -31,27 +31,26 @@ import (
 )
 
 const (
-	// DefaultProbeInterval is how often an adopted API server is asked, unless the operator says
-	// otherwise.
+	// DefaultProbeInterval is the default time between two probes of an adopted API server.
 	DefaultProbeInterval = time.Minute
-	// firstProbeInterval is after how long it is asked again when it does not answer: someone is
-	// waiting for it.
+	// firstProbeInterval is the first retry interval for an API server that does not answer. It is
+	// short because a user is waiting.
 	firstProbeInterval      = 10 * time.Second
 	adoptedControlPlaneKind = "AdoptedControlPlane"
 )
 
-// AdoptedControlPlaneReconciler tells Cluster API of an API server that exists already: it probes
-// it, reports its version, and keeps the Cluster's Secrets with its kubeconfig and its authority.
-// It makes nothing and deletes nothing there; an object that goes away is a cluster that runs on,
-// so there is no finalizer.
+// AdoptedControlPlaneReconciler reports an existing API server to Cluster API. It probes the
+// server, reports its version, and maintains the Cluster's Secrets with its kubeconfig and
+// certificate authority. It creates and deletes nothing in the workload cluster. The cluster runs
+// on when the object is deleted, so there is no finalizer.
 type AdoptedControlPlaneReconciler struct {
 	Client client.Client
-	// APIReader reads Secrets' contents: they are never held in a cache.
+	// APIReader reads the contents of Secrets, which are never cached.
 	APIReader        client.Reader
 	WatchFilterValue string
-	// ProbeInterval is the time between two probes. 0: DefaultProbeInterval.
+	// ProbeInterval is the time between two probes. 0 means DefaultProbeInterval.
 	ProbeInterval time.Duration
-	// Dial connects to the API servers. nil: as net/http does.
+	// Dial connects to the API servers. nil means the default of net/http.
 	Dial Dial
 
 	retries retries
@@ -106,8 +105,8 @@ func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req recon
 	return result, errors.Join(err, patchStatus(ctx, r.Client, before, adopted))
 }
 
-// adopt takes the user's kubeconfig, proves it, and hands it to Cluster API. What it finds is in
-// the Available condition.
+// adopt reads the user's kubeconfig, checks that it works, and passes it to Cluster API. It reports
+// the result in the Available condition.
 func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) (reconcile.Result, error) {
 	source, config, refused, err := r.kubeconfig(ctx, adopted)
 	if err != nil {
@@ -115,7 +114,7 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 	}
 	if refused != nil {
 		setUnavailable(adopted, refused.reason, refused.message)
-		return reconcile.Result{}, nil // a change of the Secret brings it back
+		return reconcile.Result{}, nil // a change of the Secret triggers a reconcile
 	}
 	if err := r.ensureEndpoint(ctx, adopted, cluster, config); err != nil {
 		return reconcile.Result{}, err
@@ -127,7 +126,7 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 	}
 	adopted.Status.Version = version
 
-	// Only a kubeconfig that was seen to work replaces the one that Cluster API uses.
+	// Only a kubeconfig that has been proved to work replaces the one that Cluster API uses.
 	conflict, err := r.keepSecret(ctx, adopted, cluster, source, config)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -144,9 +143,9 @@ func (r *AdoptedControlPlaneReconciler) adopt(ctx context.Context, adopted *cont
 	return r.nextProbe(adopted), nil
 }
 
-// nextProbe is when to ask again, spread out so that many control planes are not asked at once. One
-// that does not answer takes a worker for as long as a probe may last: it is asked less and less
-// often.
+// nextProbe returns when to probe again, with jitter so that many control planes are not probed at
+// once. A server that does not answer occupies a worker for up to probeTimeout, so its probes back
+// off up to the probe interval.
 func (r *AdoptedControlPlaneReconciler) nextProbe(adopted *controlplanev1.AdoptedControlPlane) reconcile.Result {
 	interval := r.ProbeInterval
 	if interval == 0 {
@@ -161,8 +160,8 @@ func (r *AdoptedControlPlaneReconciler) nextProbe(adopted *controlplanev1.Adopte
 	return reconcile.Result{RequeueAfter: jitter(interval)}
 }
 
-// setAvailable says that the API server answers, and whether the Cluster and the spec agree with
-// what was found.
+// setAvailable sets Available to True, or to False if the Cluster and the spec have different
+// endpoints. The message says if spec.version differs from the version that the server runs.
 func setAvailable(adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) {
 	ours, theirs := adopted.Spec.ControlPlaneEndpoint, cluster.Spec.ControlPlaneEndpoint
 	if theirs.IsValid() && ours.IsValid() && ours != theirs {
@@ -181,7 +180,7 @@ func setUnavailable(adopted *controlplanev1.AdoptedControlPlane, reason, message
 	setCondition(adopted, clusterv1.AvailableCondition, metav1.ConditionFalse, reason, message)
 }
 
-// kubeconfig reads and checks the user's kubeconfig, or says why it can't be taken.
+// kubeconfig reads and checks the user's kubeconfig, or returns why it can't be used.
 func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane) (*corev1.Secret, *kubeconfig.Config, *probeFailure, error) {
 	ref := adopted.Spec.KubeconfigRef
 	source := &corev1.Secret{}
@@ -206,9 +205,8 @@ func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted 
 	return source, config, nil, nil
 }
 
-// ensureEndpoint completes the spec where the user left the endpoint out: with the Cluster's, who
-// may know a better address for machines, else with the kubeconfig's. Cluster API copies it to the
-// Cluster.
+// ensureEndpoint sets an endpoint that the user left out: to the Cluster's, which may be a better
+// address for machines, else to the kubeconfig's. Cluster API copies it to the Cluster.
 func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) error {
 	if adopted.Spec.ControlPlaneEndpoint.IsValid() {
 		return nil
@@ -227,8 +225,9 @@ func (r *AdoptedControlPlaneReconciler) ensureEndpoint(ctx context.Context, adop
 	return nil
 }
 
-// keepSecret writes <cluster>-kubeconfig as Cluster API wants it, if it is not so already. A Secret
-// of that name which is not ours is never touched: then the answer says what is in the way.
+// keepSecret writes <cluster>-kubeconfig in the form that Cluster API expects, unless it is up to
+// date. It never changes a Secret of that name that the control plane does not own. In that case it
+// returns a message that describes the conflict.
 func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, source *corev1.Secret, config *kubeconfig.Config) (string, error) {
 	name := secret.Name(cluster.Name, secret.Kubeconfig)
 	if source.Name == name {
@@ -249,15 +248,15 @@ func (r *AdoptedControlPlaneReconciler) keepSecret(ctx context.Context, adopted 
 	return "", err
 }
 
-// noKey stands where a Secret of an authority would have its key. Cluster API's kubeadm bootstrap
-// provider refuses a Secret without one (util/secret, EnsureAllExist), and puts it onto control
-// plane machines only, of which an adopted cluster has none. It is no PEM, so that nothing can take
-// it for a key.
+// noKey replaces the key in the Secret of a certificate authority. Cluster API's kubeadm bootstrap
+// provider refuses a Secret without a key (util/secret, EnsureAllExist). It writes the key only to
+// control plane machines, which an adopted cluster does not have. The text is not PEM, so that
+// nothing can mistake it for a key.
 const noKey = "The key of this authority is not known here. Workers join without it."
 
 // keepAuthority writes <cluster>-ca, where Cluster API's kubeadm bootstrap provider finds the
-// authority that its machines pin. A Secret of that name which is not ours is taken for better
-// knowledge, and left alone.
+// certificate authority that its machines pin. A Secret of that name that the control plane does
+// not own takes precedence and stays unchanged.
 func (r *AdoptedControlPlaneReconciler) keepAuthority(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, config *kubeconfig.Config) error {
 	_, err := r.ensureSecret(ctx, adopted, cluster, secret.Name(cluster.Name, secret.ClusterCA), map[string][]byte{
 		secret.TLSCrtDataName: config.CA(), secret.TLSKeyDataName: []byte(noKey),
@@ -265,8 +264,8 @@ func (r *AdoptedControlPlaneReconciler) keepAuthority(ctx context.Context, adopt
 	return err
 }
 
-// ensureSecret makes the control plane's Secret of this name, or brings it up to date. ours is
-// false where another one is in its place.
+// ensureSecret creates or updates the control plane's Secret of this name. ours is false if another
+// Secret has the name.
 func (r *AdoptedControlPlaneReconciler) ensureSecret(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, name string, data map[string][]byte) (ours bool, err error) {
 	have := &corev1.Secret{}
 	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: adopted.Namespace, Name: name}, have)
@@ -297,8 +296,10 @@ func (r *AdoptedControlPlaneReconciler) createSecret(ctx context.Context, adopte
 	return nil
 }
 
-// stillHere reads past the cache, so that no Secret is made anew which "clusterctl move" has just
-// deleted: it pauses the Cluster before, but that comes by another watch, which may be behind.
+// stillHere reports whether the Cluster and the control plane still exist, unpaused and not
+// deleted. It bypasses the cache, so that the reconciler does not recreate a Secret that
+// "clusterctl move" has just deleted. The move pauses the Cluster first, but that arrives through
+// another watch, which may lag behind.
 func (r *AdoptedControlPlaneReconciler) stillHere(ctx context.Context, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) (bool, error) {
 	liveCluster, liveAdopted := &clusterv1.Cluster{}, &controlplanev1.AdoptedControlPlane{}
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(cluster), liveCluster)
@@ -324,16 +325,15 @@ func (r *AdoptedControlPlaneReconciler) refreshSecret(ctx context.Context, have 
 	return nil
 }
 
-// fillSecret sets what Cluster API reads of a Secret of a cluster, and leaves the rest of its
-// metadata alone.
+// fillSecret sets the fields that Cluster API reads in a cluster's Secret, and no other metadata.
 func fillSecret(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster, data map[string][]byte) {
 	s.Labels = util.MergeMap(s.Labels, map[string]string{clusterv1.ClusterNameLabel: cluster.Name})
 	s.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(adopted, controlplanev1.GroupVersion.WithKind(adoptedControlPlaneKind))}
 	s.Data = data
 }
 
-// ownedBy tells whether the Secret's controller is this control plane. The name decides, not the
-// UID, which a restored backup or a move has changed.
+// ownedBy reports whether this control plane is the Secret's controller. It compares names, not
+// UIDs, because a restore from backup or a move changes UIDs.
 func ownedBy(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane) bool {
 	owner := metav1.GetControllerOf(s)
 	if owner == nil || owner.Kind != adoptedControlPlaneKind || owner.Name != adopted.Name {
@@ -343,8 +343,8 @@ func ownedBy(s *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane) bool
 	return err == nil && gv.Group == controlplanev1.GroupVersion.Group
 }
 
-// usableAsIs says what Cluster API lacks in a Secret that the user wrote at the very place where it
-// looks, or "".
+// usableAsIs returns what Cluster API lacks in a Secret that the user wrote under the name that
+// Cluster API reads, or "" if it lacks nothing.
 func usableAsIs(source *corev1.Secret, adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv1.Cluster) string {
 	if source.Labels[clusterv1.ClusterNameLabel] == cluster.Name && adopted.Spec.KubeconfigRef.Key == secret.KubeconfigDataName {
 		return ""
@@ -366,7 +366,7 @@ func clusterToAdoptedControlPlane(_ context.Context, o client.Object) []reconcil
 }
 
 // adoptedControlPlaneOf returns the name of the Cluster's AdoptedControlPlane, or "" if its control
-// plane is another's.
+// plane is of another kind.
 func adoptedControlPlaneOf(cluster *clusterv1.Cluster) string {
 	ref := cluster.Spec.ControlPlaneRef
 	if ref.APIGroup != controlplanev1.GroupVersion.Group || ref.Kind != adoptedControlPlaneKind {
@@ -375,8 +375,8 @@ func adoptedControlPlaneOf(cluster *clusterv1.Cluster) string {
 	return ref.Name
 }
 
-// secretToControlPlanes finds those that read the Secret, and those whose Cluster's kubeconfig or
-// authority it is.
+// secretToControlPlanes returns the control planes that read the Secret, and those whose Cluster
+// has the Secret as its kubeconfig or certificate authority.
 func (r *AdoptedControlPlaneReconciler) secretToControlPlanes(ctx context.Context, o client.Object) []reconcile.Request {
 	list := &controlplanev1.AdoptedControlPlaneList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {

@@ -29,7 +29,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// CloudAccountReconciler turns CloudAccounts into live fleet.Accounts, and says whether they work.
+// CloudAccountReconciler connects CloudAccounts as fleet.Accounts and reports whether they work.
 type CloudAccountReconciler struct {
 	Client    client.Client
 	APIReader client.Reader
@@ -37,23 +37,23 @@ type CloudAccountReconciler struct {
 	// Clouds are the registry's rows.
 	Clouds   []cloud.Cloud
 	Recorder events.EventRecorder
-	// Changed brings the accounts whose inventory went fresh or stale.
+	// Changed enqueues the accounts whose inventory became fresh or stale.
 	Changed *Trigger
-	// Machines is told of all machines of an account that was connected anew: they may have waited
-	// for it, or for other credentials.
+	// Machines enqueues all machines of a newly connected account, because they may have waited for
+	// it or for other credentials.
 	Machines *Trigger
 	// AmbientNamespaces are the namespaces that may use the manager's own credentials.
 	AmbientNamespaces []string
 	WatchFilterValue  string
-	// ConnectOnly makes live accounts and nothing else: another process writes the objects.
+	// ConnectOnly restricts the reconciler to connecting accounts. Another process writes objects.
 	ConnectOnly bool
 
 	retries retries
-	// told is of which live account the machines were told last.
+	// told holds the state of each account for which its machines were last enqueued.
 	told sync.Map // client.ObjectKey → told
 }
 
-// told is what the machines know of their account: which one it is, and whether its place is
+// told is what an account's machines know of it: which one is live, and whether its place is
 // proved.
 type told struct {
 	live   *fleet.Account
@@ -115,8 +115,8 @@ func (r *CloudAccountReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return result, errors.Join(err, r.write(ctx, before, account))
 }
 
-// write patches what connect has found. A place that was proved is recorded before anything else is
-// said or done: the write comes back as an event.
+// write patches what connect has found. It writes a newly proved place first and alone. That write
+// comes back as an event.
 func (r *CloudAccountReconciler) write(ctx context.Context, before, account *infrav1.CloudAccount) error {
 	if account.Spec.Place != before.Spec.Place {
 		recorded := before.DeepCopy()
@@ -138,14 +138,14 @@ func (r *CloudAccountReconciler) write(ctx context.Context, before, account *inf
 	return patchSharedStatus(ctx, r.Client, before, account)
 }
 
-// Connect makes the live account, if it may be made, proves its place, and writes nothing.
+// Connect connects the live account, if that is permitted, and proves its place. It writes nothing.
 func (r *CloudAccountReconciler) Connect(ctx context.Context, account *infrav1.CloudAccount) error {
 	_, err := r.connectOnly(ctx, account)
 	return err
 }
 
-// connectOnly is Connect, and says when to try again. The process that writes says why an account
-// is refused.
+// connectOnly does the same as Connect, and returns when to retry. The process that writes objects
+// reports why an account is refused.
 func (r *CloudAccountReconciler) connectOnly(ctx context.Context, account *infrav1.CloudAccount) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(account)
 	config, refusal, err := r.config(ctx, account)
@@ -158,7 +158,7 @@ func (r *CloudAccountReconciler) connectOnly(ctx context.Context, account *infra
 	}
 	live, err := r.Accounts.Set(key, config)
 	if err != nil {
-		return reconcile.Result{}, nil // the account there was stays
+		return reconcile.Result{}, nil // the previous live account stays
 	}
 	if _, err := live.Probe(ctx); err != nil {
 		return r.retry(key, err), nil
@@ -167,9 +167,9 @@ func (r *CloudAccountReconciler) connectOnly(ctx context.Context, account *infra
 	return reconcile.Result{}, nil
 }
 
-// connect makes the live account, proves by one call where its credentials lead, and reports on its
-// inventory. It runs when something changed, never by time alone: the listings prove the
-// credentials from then on.
+// connect connects the live account, proves with one call where its credentials lead, and reports
+// on its inventory. It runs when something changed, never on a timer alone: after the first call,
+// the listings prove the credentials.
 func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.CloudAccount) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(account)
 	config, refusal, err := r.config(ctx, account)
@@ -180,7 +180,7 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		if ends, err := r.endsWithNamespace(ctx, account, refusal); ends || err != nil {
 			return reconcile.Result{}, err // the account's deletion comes as an event
 		}
-		r.disconnect(key) // what is not permitted any more must not go on
+		r.disconnect(key) // an account that is no longer permitted must stop
 		setNotReady(account, refusal.reason, refusal.message)
 		return reconcile.Result{}, nil
 	}
@@ -220,8 +220,8 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 	return reconcile.Result{}, nil
 }
 
-// pin has a proved place recorded, unless the user has stated another one. Nothing happens in an
-// account before that.
+// pin sets the proved place, which write then records, unless the user stated another AWS account.
+// Nothing is listed, made or deleted in an account before its place is recorded.
 func (r *CloudAccountReconciler) pin(account *infrav1.CloudAccount, place string) reconcile.Result {
 	if aws := account.Spec.AWS; aws != nil && aws.AccountID != "" && !strings.Contains(place, ":"+aws.AccountID+":") {
 		err := cloud.Errorf(cloud.Conflict, "the credentials lead to %q, and spec.aws.accountID says %q: nothing is listed, made or deleted with them; "+
@@ -233,10 +233,9 @@ func (r *CloudAccountReconciler) pin(account *infrav1.CloudAccount, place string
 	return reconcile.Result{}
 }
 
-// endsWithNamespace tells whether a live account lost its Secret because its namespace is being
-// deleted, which takes Secrets before machines. The machines' VMs are deleted by the credentials
-// that the manager holds: an account that is being deleted stays connected as long as it has
-// machines.
+// endsWithNamespace reports whether a live account lost its Secret because its namespace is being
+// deleted, which removes Secrets before machines. The VMs are deleted with the credentials that the
+// manager holds, so the account stays connected as long as it has machines.
 func (r *CloudAccountReconciler) endsWithNamespace(ctx context.Context, account *infrav1.CloudAccount, why *refusal) (bool, error) {
 	if !why.secretGone || r.Accounts.Get(client.ObjectKeyFromObject(account)) == nil {
 		return false, nil
@@ -248,13 +247,13 @@ func (r *CloudAccountReconciler) endsWithNamespace(ctx context.Context, account 
 	return !namespace.DeletionTimestamp.IsZero(), nil
 }
 
-// disconnect ends the live account.
+// disconnect removes the live account.
 func (r *CloudAccountReconciler) disconnect(key client.ObjectKey) {
 	r.Accounts.Remove(key)
 	r.told.Delete(key)
 }
 
-// tellMachines brings back every machine of the account.
+// tellMachines enqueues every machine of the account.
 func (r *CloudAccountReconciler) tellMachines(ctx context.Context, account *infrav1.CloudAccount) error {
 	machines := &infrav1.CloudMachineList{}
 	if err := r.Client.List(ctx, machines, client.InNamespace(account.Namespace),
@@ -273,10 +272,10 @@ type refusal struct {
 	secretGone      bool
 }
 
-// config gathers what the live account is made from, or why it may not be made.
+// config returns the configuration of the live account, or why the account may not be used.
 func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.CloudAccount) (fleet.AccountConfig, *refusal, error) {
 	config := fleet.AccountConfig{Spec: account.Spec, Place: account.Spec.Place}
-	config.Spec.Place = "" // else the driver would be made anew when it is recorded
+	config.Spec.Place = "" // otherwise recording it would rebuild the driver
 	if account.Spec.CredentialsRef == nil {
 		return config, r.refuseAmbient(account), nil
 	}
@@ -300,13 +299,14 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 	}
 	config.Credentials = secret.Data
 	if config.Credentials == nil {
-		config.Credentials = map[string][]byte{} // an empty Secret is not "no Secret": it must not become ambient
+		config.Credentials = map[string][]byte{} // an empty Secret must not select the ambient credentials, as nil does
 	}
 	return config, nil, nil
 }
 
-// refuseSecret says why a Secret may not serve as the account's credentials, or nil. Who may write
-// a CloudAccount could otherwise have any Secret of the namespace sent to an endpoint of his.
+// refuseSecret returns why a Secret may not serve as the account's credentials, or nil. Without
+// this check, a user who may write CloudAccounts could have any Secret of the namespace sent to an
+// endpoint of their choice.
 func (r *CloudAccountReconciler) refuseSecret(account *infrav1.CloudAccount, secret *corev1.Secret) *refusal {
 	for _, row := range r.Clouds {
 		if !row.Union.InAccount(&account.Spec) {
@@ -327,7 +327,7 @@ func (r *CloudAccountReconciler) refuseSecret(account *infrav1.CloudAccount, sec
 	return nil // no driver is made for a cloud that is not offered
 }
 
-// refuseAmbient says why an account may not use the manager's own credentials, or nil.
+// refuseAmbient returns why an account may not use the manager's own credentials, or nil.
 func (r *CloudAccountReconciler) refuseAmbient(account *infrav1.CloudAccount) *refusal {
 	if !slices.Contains(r.AmbientNamespaces, account.Namespace) {
 		return &refusal{reason: infrav1.NotPermittedReason, message: fmt.Sprintf("namespace %q may not use the manager's own credentials: "+
@@ -344,7 +344,7 @@ func (r *CloudAccountReconciler) refuseAmbient(account *infrav1.CloudAccount) *r
 	return nil
 }
 
-// setInventory reports on the listings. Refused credentials make the whole account not ready.
+// setInventory reports the state of the listings. Refused credentials set Ready to False.
 func setInventory(account *infrav1.CloudAccount, state fleet.InventoryState) {
 	if cloud.CodeOf(state.Err) == cloud.Unauthorized {
 		setCloudError(account, state.Err)
@@ -356,7 +356,7 @@ func setInventory(account *infrav1.CloudAccount, state fleet.InventoryState) {
 		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, string(cloud.CodeOf(state.Err)),
 			"the listing of machines failed; what was known stays: "+state.Err.Error())
 	case state.LastComplete.IsZero():
-		// nothing listed, nothing asked for: no machine refers to the account yet
+		// nothing is listed yet because no machine refers to the account
 		conditions.Delete(account, infrav1.AccountInventoryFreshCondition)
 	default:
 		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, infrav1.InventoryStaleReason,
@@ -377,7 +377,7 @@ func (r *CloudAccountReconciler) retry(key client.ObjectKey, err error) reconcil
 	return reconcile.Result{}
 }
 
-// reconcileDelete lets the account go once no machine needs it to be deleted.
+// reconcileDelete removes the finalizer once no machine needs the account for its own deletion.
 func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *infrav1.CloudAccount) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(account, infrav1.AccountFinalizer) {
 		return reconcile.Result{}, nil
@@ -398,7 +398,7 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 			}
 		}
 		if known, _ := r.told.Load(key); known != (told{r.Accounts.Get(key), true}) {
-			return result, r.write(ctx, before, account) // it says what is missing
+			return result, r.write(ctx, before, account) // Ready says what is missing
 		}
 		setNotReady(account, infrav1.InUseReason, fmt.Sprintf(
 			"waits for %d CloudMachines that refer to it, such as %q: their VMs can't be deleted without it", n, machines.Items[0].Name))
@@ -426,8 +426,8 @@ func (r *CloudAccountReconciler) secretToAccounts(ctx context.Context, secret cl
 	return requests
 }
 
-// machineToDeletedAccount brings back the account of a machine that is gone, if the account waits
-// for that.
+// machineToDeletedAccount returns the account of a deleted machine if the account is being deleted
+// and waits for its machines.
 func (r *CloudAccountReconciler) machineToDeletedAccount(ctx context.Context, o client.Object) []reconcile.Request {
 	machine, ok := o.(*infrav1.CloudMachine)
 	if !ok {

@@ -11,15 +11,15 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// confirmMissing passes on a person's word that the missing machines are gone.
+// confirmMissing passes the user's confirmation that the missing machines are gone to the account.
 func confirmMissing(account *infrav1.CloudAccount, live *fleet.Account) {
 	if digest := account.Annotations[infrav1.ConfirmMissingAnnotation]; digest != "" {
 		live.Confirm(digest)
 	}
 }
 
-// setMachinesFound says whether so many machines are missing at once that none of them is believed
-// to be gone.
+// setMachinesFound sets MachinesFound. The condition is False while so many machines are missing at
+// once that the account treats none of them as gone.
 func setMachinesFound(account *infrav1.CloudAccount, state fleet.InventoryState) {
 	switch {
 	case state.Doubt != nil:

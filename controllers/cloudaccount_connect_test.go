@@ -23,7 +23,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// placed is a driver that can do nothing but say where its credentials lead.
+// placed is a driver that can only report where its credentials lead.
 type placed struct {
 	cloud.Driver
 	place string
@@ -31,7 +31,7 @@ type placed struct {
 
 func (d placed) Probe(context.Context) (cloud.Info, error) { return cloud.Info{Place: d.place}, nil }
 
-// accountTest is one AWS account whose Secret says where it leads.
+// accountTest is one AWS account whose Secret determines its place.
 type accountTest struct {
 	*WithT
 	*CloudAccountReconciler
@@ -86,7 +86,7 @@ func newAccountTest(t *testing.T, spec infrav1.CloudAccountSpec) *accountTest {
 	return x
 }
 
-// reconcile runs the reconciler once, and reads the account anew.
+// reconcile runs the reconciler once, and reads the account again.
 func (x *accountTest) reconcile() {
 	_, err := x.Reconcile(context.Background(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(x.account)})
 	x.Expect(err).NotTo(HaveOccurred())
@@ -98,7 +98,7 @@ func (x *accountTest) ready() (reason, message string) {
 	return conditions.GetReason(x.account, clusterv1.ReadyCondition), conditions.GetMessage(x.account, clusterv1.ReadyCondition)
 }
 
-// fill replaces what is in the Secret.
+// fill replaces the data of the Secret.
 func (x *accountTest) fill(key, value string) {
 	x.Expect(x.Client.Get(context.Background(), client.ObjectKeyFromObject(x.secret), x.secret)).To(Succeed())
 	x.secret.Data = map[string][]byte{key: []byte(value)}
@@ -109,8 +109,8 @@ func (x *accountTest) live() *fleet.Account {
 	return x.Accounts.Get(client.ObjectKeyFromObject(x.account))
 }
 
-// TestPlaceIsRecorded: where the credentials lead is written before anything else, and only then
-// the account is ready.
+// TestPlaceIsRecorded: the reconciler writes the place of the credentials before anything else. The
+// account becomes ready only after that.
 func TestPlaceIsRecorded(t *testing.T) {
 	t.Parallel()
 	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
@@ -124,8 +124,8 @@ func TestPlaceIsRecorded(t *testing.T) {
 	x.Expect(reason).To(Equal(infrav1.ReadyReason))
 }
 
-// TestPlaceMismatch: credentials of another place are refused, with both places and the remedy,
-// until the right ones are back.
+// TestPlaceMismatch: the reconciler refuses credentials of another place until the right ones are
+// back. The message names both places and the remedy.
 func TestPlaceMismatch(t *testing.T) {
 	t.Parallel()
 	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
@@ -148,8 +148,7 @@ func TestPlaceMismatch(t *testing.T) {
 	x.Expect(reason).To(Equal(infrav1.ReadyReason))
 }
 
-// TestStatedAccountID: an AWS account that was stated beforehand is compared before a place is
-// recorded.
+// TestStatedAccountID: an AWS account ID in the spec is compared before a place is recorded.
 func TestStatedAccountID(t *testing.T) {
 	t.Parallel()
 	x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1", AccountID: "222222222222"}})
@@ -165,8 +164,7 @@ func TestStatedAccountID(t *testing.T) {
 	x.Expect(x.account.Spec.Place).To(Equal("aws-cn:222222222222:eu-central-1"))
 }
 
-// TestSecretMustServe: a Secret that does not say that it is this cloud's credentials is neither
-// used nor changed.
+// TestSecretMustServe: a Secret without this cloud's credentials label is neither used nor changed.
 func TestSecretMustServe(t *testing.T) {
 	t.Parallel()
 	for value, command := range map[string]string{
@@ -189,8 +187,8 @@ func TestSecretMustServe(t *testing.T) {
 	}
 }
 
-// TestErrorKeepsTheLiveAccount: what can't be made from an account's new state does not end the
-// account that works.
+// TestErrorKeepsTheLiveAccount: if no live account can be made from the account's new state, the
+// previous one stays connected.
 func TestErrorKeepsTheLiveAccount(t *testing.T) {
 	t.Parallel()
 	for _, connectOnly := range []bool{false, true} {
@@ -212,8 +210,8 @@ func TestErrorKeepsTheLiveAccount(t *testing.T) {
 	}
 }
 
-// TestSecretGone: without its Secret an account ends, but for one whose namespace is being deleted:
-// it has VMs to delete.
+// TestSecretGone: an account without its Secret is disconnected, unless its namespace is being
+// deleted, because then it has VMs to delete.
 func TestSecretGone(t *testing.T) {
 	t.Parallel()
 	for _, deleted := range []bool{false, true} {

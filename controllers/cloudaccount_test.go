@@ -11,8 +11,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// TestRefuseAmbient: the manager's own credentials serve the namespaces that the operator has
-// listed, and reach into no other one.
+// TestRefuseAmbient: only the namespaces that the operator has listed may use the manager's own
+// credentials, and only for VMs in the same namespace.
 func TestRefuseAmbient(t *testing.T) {
 	r := &CloudAccountReconciler{AmbientNamespaces: []string{"team-a"}}
 	for name, test := range map[string]struct {

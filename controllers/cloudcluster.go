@@ -33,12 +33,12 @@ import (
 	"github.com/drover-io/drover/kubeconfig"
 )
 
-// maxFailureDomains is the most that the API takes; a cluster that has more is told the first, by
-// name.
+// maxFailureDomains is the maximum that the API accepts. If there are more, the first by name
+// count.
 const maxFailureDomains = 100
 
-// CloudClusterReconciler gives each cluster its identity in the clouds and offers the zones of its
-// accounts. It makes no cloud call.
+// CloudClusterReconciler gives each cluster its ownership ID and reports the zones of its accounts.
+// It makes no cloud calls.
 type CloudClusterReconciler struct {
 	Client           client.Client
 	WatchFilterValue string
@@ -75,8 +75,7 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		return reconcile.Result{}, nil
 	}
 	if annotations.IsExternallyManaged(infra) {
-		// Someone else fills it; all that may be ours is a finalizer from before it was handed
-		// over.
+		// Another controller manages it. Only a finalizer from before the handover may be ours.
 		return reconcile.Result{}, r.release(ctx, infra)
 	}
 	cluster, err := util.GetOwnerCluster(ctx, r.Client, infra.ObjectMeta)
@@ -102,9 +101,9 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return reconcile.Result{}, errors.Join(err, patchSharedStatus(ctx, r.Client, before, infra))
 }
 
-// claim completes the spec: identity and finalizer before anything may be made for this cluster,
-// and the endpoint as soon as the Cluster knows it (Cluster API copies it there from any control
-// plane). It reports whether it wrote.
+// claim completes the spec: ownership ID and finalizer before anything may be made for this
+// cluster, and the endpoint as soon as the Cluster has it (Cluster API copies it there from any
+// control plane). It reports whether it wrote.
 func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) (bool, error) {
 	claimed := infra.DeepCopy()
 	controllerutil.AddFinalizer(claimed, infrav1.ClusterFinalizer)
@@ -117,7 +116,7 @@ func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.Cloud
 	if equality.Semantic.DeepEqual(infra.Spec, claimed.Spec) && equality.Semantic.DeepEqual(infra.Finalizers, claimed.Finalizers) {
 		return false, nil
 	}
-	// The lock keeps a stale cache from giving a second identity to a cluster that has one.
+	// The lock prevents a stale cache from giving a second ownership ID to a cluster that has one.
 	patch := client.MergeFromWithOptions(infra.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, claimed, patch); err != nil {
 		return false, fmt.Errorf("writing the ownership ID: %w", err)
@@ -125,13 +124,13 @@ func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.Cloud
 	return true, nil
 }
 
-// usable tells whether an endpoint of the Cluster, which judges it less strictly, would pass our
-// own webhook: a write that is refused for its sake would never give the cluster its identity.
+// usable reports whether an endpoint of the Cluster, which validates it less strictly, would pass
+// our own webhook. A refused write would leave the cluster without its ownership ID.
 func usable(endpoint clusterv1.APIEndpoint) bool {
 	return endpoint.IsValid() && kubeconfig.IsHost(endpoint.Host)
 }
 
-// report fills in the status: failure domains, provisioned, Ready.
+// report sets the status: failure domains, provisioned, Ready.
 func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
 	accounts, err := r.accounts(ctx, infra)
 	if err != nil {
@@ -141,8 +140,8 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 	if accounts.untried == "" {
 		infra.Status.FailureDomains = accounts.domains
 	}
-	// Without its zones known once, a control plane would put its first machines anywhere. Later
-	// on, an account that has trouble stops nothing but its own machines.
+	// Until the zones are known, a control plane would place its first machines in any zone. Later,
+	// an account with problems stops only its own machines.
 	adopts := waitsForAdoption(cluster)
 	if accounts.untried == "" && !adopts || provisioned {
 		infra.Status.Initialization.Provisioned = ptr.To(true)
@@ -155,27 +154,27 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 	case trouble != "" && !conditions.IsTrue(infra, clusterv1.ReadyCondition):
 		setNotReady(infra, infrav1.WaitingForAccountReason, trouble)
 	default:
-		// Once it is Ready it stays so: while a cluster's infrastructure is not, Cluster API's
-		// MachineHealthChecks heal none of its machines, those of accounts without trouble
-		// included; and one that looked then does not look again when it is (v1.14.2,
-		// machinehealthcheck_targets.go, needsRemediation).
+		// Once Ready is True, it stays True. While a cluster's infrastructure is not ready, Cluster
+		// API's MachineHealthChecks remediate none of its machines, including those of working
+		// accounts. A check that runs in that time does not run again when the infrastructure is
+		// ready (v1.14.2, machinehealthcheck_targets.go, needsRemediation).
 		setCondition(infra, clusterv1.ReadyCondition, metav1.ConditionTrue, infrav1.ReadyReason, trouble)
 	}
 	return nil
 }
 
-// waitsForAdoption tells whether the cluster's API server is to be adopted and is not yet. Cluster
-// API connects to it as soon as the infrastructure is provisioned; if there is no kubeconfig by
-// then, it tries again half a minute later and not before (clustercache,
-// ConnectionCreationRetryInterval), and no Node is seen meanwhile.
+// waitsForAdoption reports whether the cluster's API server is to be adopted and is not adopted
+// yet. Cluster API connects to it as soon as the infrastructure is provisioned. If there is no
+// kubeconfig by then, Cluster API retries only half a minute later (clustercache,
+// ConnectionCreationRetryInterval) and sees no Node in the meantime.
 func waitsForAdoption(cluster *clusterv1.Cluster) bool {
 	return adoptedControlPlaneOf(cluster) != "" && !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
-// accountsReport is what the accounts of a cluster say.
+// accountsReport is the combined state of a cluster's accounts.
 type accountsReport struct {
 	domains []clusterv1.FailureDomain
-	// untried says which account is missing or was never tried, broken which one does not work.
+	// untried says which account is missing or not connected yet, broken which one does not work.
 	untried, broken string
 }
 
@@ -209,8 +208,8 @@ func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.Cl
 	return report, nil
 }
 
-// reconcileDelete lets the cluster's identity go once no machine needs it to be deleted, and
-// reports whether it did.
+// reconcileDelete removes the finalizer once no machine needs the ownership ID for its deletion,
+// and reports whether it did.
 func (r *CloudClusterReconciler) reconcileDelete(ctx context.Context, infra *infrav1.CloudCluster) (bool, error) {
 	machines := &infrav1.CloudMachineList{}
 	if name := infra.Labels[clusterv1.ClusterNameLabel]; name != "" {
@@ -230,12 +229,11 @@ func (r *CloudClusterReconciler) reconcileDelete(ctx context.Context, infra *inf
 	return false, nil
 }
 
-// maxFormerOwners is how many deleted clusters an account remembers; the oldest are forgotten
-// first.
+// maxFormerOwners is how many deleted clusters an account remembers. The oldest are dropped first.
 const maxFormerOwners = 100
 
-// remember notes the cluster's identity on the accounts of its namespace before it goes: if
-// anything of it is left in the cloud, the orphan collector must still know whose it was.
+// remember records the cluster's ownership ID on the accounts of its namespace before the cluster
+// goes. The orphan collector needs the ID to know the owner of anything that is left in the cloud.
 func (r *CloudClusterReconciler) remember(ctx context.Context, infra *infrav1.CloudCluster) error {
 	if infra.Spec.OwnershipID == "" || !controllerutil.ContainsFinalizer(infra, infrav1.ClusterFinalizer) {
 		return nil
@@ -260,7 +258,7 @@ func (r *CloudClusterReconciler) remember(ctx context.Context, infra *infrav1.Cl
 	return nil
 }
 
-// release takes our finalizer off, if it is there.
+// release removes our finalizer, if it is present.
 func (r *CloudClusterReconciler) release(ctx context.Context, infra *infrav1.CloudCluster) error {
 	before := infra.DeepCopy()
 	if !controllerutil.RemoveFinalizer(infra, infrav1.ClusterFinalizer) {
@@ -301,7 +299,7 @@ func (r *CloudClusterReconciler) machineToDeletedClusters(ctx context.Context, o
 	})
 }
 
-// requests lists the namespace's CloudClusters for which keep is true.
+// requests returns the namespace's CloudClusters for which keep returns true.
 func (r *CloudClusterReconciler) requests(ctx context.Context, namespace string, keep func(*infrav1.CloudCluster) bool) []reconcile.Request {
 	list := &infrav1.CloudClusterList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(namespace)); err != nil {
@@ -317,19 +315,19 @@ func (r *CloudClusterReconciler) requests(ctx context.Context, namespace string,
 	return requests
 }
 
-// accountReportChanged tells whether an account says something new to those who refer to it.
+// accountReportChanged reports whether an account's failure domains or its Ready condition changed.
 func accountReportChanged(before, after *infrav1.CloudAccount) bool {
 	return !slices.Equal(before.Status.FailureDomains, after.Status.FailureDomains) ||
 		!equality.Semantic.DeepEqual(conditions.Get(before, clusterv1.ReadyCondition), conditions.Get(after, clusterv1.ReadyCondition))
 }
 
-// watched tells whether this manager is responsible for o. It is asked in Reconcile, because
-// requests that come by way of other objects have passed no filter on o.
+// watched reports whether this manager is responsible for o. Reconcile calls it because requests
+// from watches of other objects have not passed a filter on o.
 func watched(o client.Object, filter string) bool {
 	return filter == "" || labels.HasWatchLabel(o, filter)
 }
 
-// newOwnershipID makes up 130 bits, in letters and digits that every cloud takes in a tag.
+// newOwnershipID returns 130 random bits, in letters and digits that every cloud accepts in a tag.
 func newOwnershipID() string {
 	return strings.ToLower(rand.Text())
 }

@@ -29,30 +29,30 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// CloudMachineReconciler brings machines up, watches over them and takes them down.
+// CloudMachineReconciler creates, observes and deletes the VMs of CloudMachines.
 //
-// A machine's life is wait → claim → ensure → record → observe → link. It claims (finalizer and
-// creation token, written before any call) only when everything that a create needs is there: so a
-// token without a provider ID means that a create may have been sent, and a machine without a token
-// surely has nothing in the cloud.
+// A machine's life is wait → claim → ensure → record → observe → link. The reconciler claims a
+// machine (it writes finalizer and creation token before any call) only when everything that a
+// create needs is available. So a token without a provider ID means that a create may have been
+// sent, and a machine without a token has nothing in the cloud.
 type CloudMachineReconciler struct {
 	Client client.Client
-	// APIReader reads past the cache: before a create, and for Secrets, which are never cached.
+	// APIReader bypasses the cache: before a create, and for Secrets, which are never cached.
 	APIReader    client.Reader
 	ClusterCache clustercache.ClusterCache
 	Accounts     *fleet.Accounts
 	Recorder     events.EventRecorder
-	// Identity is the beginning of each creation token: 8 hexadecimal digits that tell which
-	// management cluster made a VM.
+	// Identity is the prefix of each creation token: 8 hexadecimal digits that identify the
+	// management cluster that made a VM.
 	Identity string
-	// Namespace is the one that this manager works in; empty for all.
+	// Namespace is the namespace that this manager works in; empty for all.
 	Namespace string
-	// Changed brings the machines whose instance or account changed.
+	// Changed enqueues the machines whose instance or account changed.
 	Changed *Trigger
 	// LateAfter is how long a VM may run before NodeLinked says why it is not a ready Node.
 	LateAfter time.Duration
-	// Progress tells how far a machine without a Node came, as a reason and the end of a sentence
-	// about its VM; both are empty where the bootstrap provider is not known.
+	// Progress returns how far a machine without a Node has come, as a reason and the end of a
+	// sentence about its VM. Both are empty if the bootstrap provider is unknown.
 	Progress         func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (reason, message string, err error)
 	WatchFilterValue string
 
@@ -63,7 +63,7 @@ type CloudMachineReconciler struct {
 	removals     nodeRemovals
 	replacements replacements
 	beginning    sync.Once
-	began        time.Time // when this process first looked at a machine
+	began        time.Time // when this process first reconciled a machine
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch;patch
@@ -96,24 +96,23 @@ func (r *CloudMachineReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 	return err
 }
 
-// machineScope is what one reconcile has read. It holds no client.
+// machineScope holds the objects that one reconcile has read. It holds no client.
 type machineScope struct {
 	*infrav1.CloudMachine
-	// owner and cluster are nil when they do not exist (any more).
+	// owner and cluster are nil if they do not exist.
 	owner   *clusterv1.Machine
 	cluster *clusterv1.Cluster
-	// ownershipID is the CloudCluster's; empty when it has none (any more).
+	// ownershipID is the CloudCluster's ownership ID; empty if there is none.
 	ownershipID string
-	// unreachable is since when the workload cluster's API server does not answer; empty when it
-	// does.
+	// unreachable is the start of an outage of the workload cluster's API server; empty if there is
+	// no outage.
 	unreachable string
 	// account is nil while the CloudAccount is missing or refused.
 	account machineAccount
-	// later says that the status is a later step's to write, which saves a write: because this step
-	// wrote the spec, and that comes back as an event; or because there is nothing to say yet.
+	// later skips the status write of this step: because the step wrote the spec, which comes back
+	// as an event, or because there is nothing to report yet.
 	later bool
-	// heeded is the instance as it was seen, when what the cloud has told of it is on record after
-	// this step.
+	// heeded is the observed instance if its Notice and Ending are on record after this step.
 	heeded *cloud.Resource
 }
 
@@ -123,7 +122,7 @@ func (s *machineScope) reference() cloud.Reference {
 	return cloud.Reference{Token: s.Spec.CreationToken, OwnershipID: s.ownershipID, ProviderID: s.Spec.ProviderID}
 }
 
-// Reconcile takes a machine one step on.
+// Reconcile takes the next step of one machine.
 func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	r.beginning.Do(func() { r.began = time.Now() })
 	scope, err := r.read(ctx, req)
@@ -133,7 +132,7 @@ func (r *CloudMachineReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return r.advance(ctx, scope)
 }
 
-// advance takes the next step, and writes the status once at its end.
+// advance takes the next step and then writes the status once.
 func (r *CloudMachineReconciler) advance(ctx context.Context, scope *machineScope) (reconcile.Result, error) {
 	before := scope.DeepCopy()
 	result, err := r.step(ctx, scope)
@@ -148,7 +147,7 @@ func (r *CloudMachineReconciler) advance(ctx context.Context, scope *machineScop
 	return result, err
 }
 
-// read gathers what the step needs. A nil scope means that there is nothing to do.
+// read reads the objects that the step needs. A nil scope means that there is nothing to do.
 func (r *CloudMachineReconciler) read(ctx context.Context, req reconcile.Request) (*machineScope, error) {
 	machine := &infrav1.CloudMachine{}
 	if err := r.Client.Get(ctx, req.NamespacedName, machine); err != nil {
@@ -191,7 +190,7 @@ func clusterNameOf(machine *infrav1.CloudMachine, owner *clusterv1.Machine) stri
 	return machine.Labels[clusterv1.ClusterNameLabel]
 }
 
-// cloudCluster reads the Cluster's CloudCluster; an empty one when the Cluster has none of ours.
+// cloudCluster returns the Cluster's CloudCluster, or an empty one if there is none.
 func (r *CloudMachineReconciler) cloudCluster(ctx context.Context, cluster *clusterv1.Cluster) (*infrav1.CloudCluster, error) {
 	cloudCluster := &infrav1.CloudCluster{}
 	if cluster == nil || cluster.Spec.InfrastructureRef.GroupKind() != infrav1.CloudClusterKind {
@@ -204,13 +203,13 @@ func (r *CloudMachineReconciler) cloudCluster(ctx context.Context, cluster *clus
 	return cloudCluster, nil
 }
 
-// quietWait is how long a new CloudMachine may wait before its status says for what: Cluster API
-// brings its Machine, its bootstrap data and all else one right after the other, and a write for
-// each machine is saved, with what Cluster API does after each.
+// quietWait is how long a new CloudMachine may wait before its status says what it waits for.
+// Cluster API creates the Machine, its bootstrap data and the rest in quick succession. The delay
+// saves one write per machine, and the work that Cluster API does after each write.
 const quietWait = 10 * time.Second
 
-// quietLeft is how much of quietWait is left. One who was created in the future, by a clock that
-// differs from ours, gets none.
+// quietLeft returns how much of quietWait is left. It returns 0 for a creation time in the future,
+// which happens when clocks differ.
 func quietLeft(created time.Time) time.Duration {
 	age := time.Since(created)
 	if age < 0 {
@@ -219,7 +218,7 @@ func quietLeft(created time.Time) time.Duration {
 	return quietWait - age
 }
 
-// step decides what comes next for the machine, and does it.
+// step chooses the machine's next step and takes it.
 func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	quiet := quietLeft(s.CreationTimestamp.Time)
 	if s.owner == nil && quiet > 0 && s.DeletionTimestamp.IsZero() {
@@ -247,9 +246,9 @@ func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (rec
 	return r.create(ctx, s)
 }
 
-// waitsFor says what is missing before the machine can be made, as a reason and a sentence; "" when
-// nothing is. The end of each wait comes as an event. The account is before the user data, which
-// may need it (bootstrap.ConfigReconciler.Host).
+// waitsFor returns what is missing before the machine can be created, as a reason and a sentence;
+// "" if nothing is missing. The end of each wait comes as an event. The account is checked before
+// the user data, which may need it (bootstrap.ConfigReconciler.Host).
 func waitsFor(s *machineScope) (reason, message string) {
 	switch {
 	case s.owner == nil:
@@ -276,10 +275,10 @@ func waitsFor(s *machineScope) (reason, message string) {
 	return "", ""
 }
 
-// maxNote is how long the text of an Event may be, in bytes (k8s.io/api/events/v1).
+// maxNote is the maximum length of an Event's text, in bytes (k8s.io/api/events/v1).
 const maxNote = 1024
 
-// eventOnChange tells people of the changes that matter to them, once each.
+// eventOnChange records one Event for each change that matters to users.
 func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachine) {
 	if problem := conditions.Get(after, infrav1.MachineNodeLinkedCondition); problem != nil &&
 		problem.Reason != conditions.GetReason(before, infrav1.MachineNodeLinkedCondition) {

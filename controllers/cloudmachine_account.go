@@ -13,8 +13,8 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// machineAccount is what the reconciler asks of a machine's account. fleet.Account documents the
-// methods; the tests have an account of their own.
+// machineAccount is the part of fleet.Account that the reconciler uses. fleet.Account documents the
+// methods. The tests have their own implementation.
 type machineAccount interface {
 	Cloud() cloud.Cloud
 	FailureDomains(context.Context, *infrav1.CloudMachineFields) ([]string, error)

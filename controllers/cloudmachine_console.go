@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	// scriptSays begins what Drover's script says of itself, on the console too (bootstrap/render).
-	// No secret is in it.
+	// scriptSays is the prefix of each line that Drover's script writes about itself, on the
+	// console too (bootstrap/render). These lines contain no secret.
 	scriptSays = "drover: "
-	// consoleLines and consoleLine bound what is told of a console: lines, and bytes of each.
+	// consoleLines and consoleLine bound the excerpt of a console: the number of lines, and the
+	// bytes of each line.
 	consoleLines, consoleLine = 3, 240
 )
 
-// consoles remembers what the consoles of machines that are late have shown. The zero value is
-// ready for use.
+// consoles remembers what late machines' consoles have shown. The zero value is ready for use.
 type consoles struct {
 	mu  sync.Mutex
 	all map[types.NamespacedName]consoleLook
 }
 
 type consoleLook struct {
-	token string // whose it is
+	token string // the creation token of the VM
 	at    time.Time
 	shown string // the end of a sentence; "" for nothing
 }
 
-// due tells whether it is time to look at the console of a VM that runs since then: when it is
-// late, and each time that it has run for twice as long as at the last look.
+// due reports whether it is time to read the console of a VM that has run since the given time:
+// first when the VM is late, then each time that it has run twice as long as at the last read.
 func (l consoleLook) due(since time.Time) bool {
 	return l.at.IsZero() || time.Since(since) >= 2*l.at.Sub(since)
 }
@@ -67,8 +67,8 @@ func (c *consoles) forget(key types.NamespacedName) {
 	delete(c.all, key)
 }
 
-// console is what the console of a VM that runs since then has shown last, as the end of a
-// sentence; "" for nothing. Its cloud is asked when that is due: it costs a call.
+// console returns what the console of a VM that has run since the given time showed last, as the
+// end of a sentence; "" for nothing. It asks the cloud only when a read is due, to save calls.
 func (r *CloudMachineReconciler) console(ctx context.Context, s *machineScope, since time.Time) string {
 	last := r.consoles.of(s)
 	if s.account == nil || !last.due(since) {
@@ -77,7 +77,7 @@ func (r *CloudMachineReconciler) console(ctx context.Context, s *machineScope, s
 	text, err := s.account.Console(ctx, s.reference())
 	var queued *cloud.Queued
 	if errors.As(err, &queued) {
-		return last.shown // the next look asks again
+		return last.shown // the next check retries
 	}
 	shown := ""
 	switch said := lastWords(text); {
@@ -90,11 +90,11 @@ func (r *CloudMachineReconciler) console(ctx context.Context, s *machineScope, s
 	return shown
 }
 
-// escape is a terminal's control sequence (ECMA-48), such as a colour.
+// escape matches a terminal's control sequence (ECMA-48), such as a colour.
 var escape = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|[@-Z\\\\-_])")
 
-// lastWords are the last lines of a console, in quotes: those in which Drover's script speaks,
-// where there are any. What repeats is told once.
+// lastWords returns the last lines of a console, in quotes: only those of Drover's script, if there
+// are any. Consecutive equal lines appear once.
 func lastWords(console []byte) string {
 	var script, all []string
 	for line := range strings.SplitSeq(strings.ReplaceAll(escape.ReplaceAllString(string(console), ""), "\r", "\n"), "\n") {
@@ -124,10 +124,10 @@ func appendNew(lines []string, line string) []string {
 }
 
 var (
-	// bootstrapToken is the form of the only secret that all machines are given.
+	// bootstrapToken matches the only secret that all machines receive.
 	bootstrapToken = regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`)
-	// secretWords and secretForm are of lines that programs wrote of which nothing is known: what
-	// they call a secret, and what looks like a key or a part of a file in base64.
+	// secretWords and secretForm match lines of other programs that may hold secrets: the words for
+	// a secret, and what looks like a key or a part of a base64 file.
 	secretWords = regexp.MustCompile(`(?i)passw|passphrase|secret|token|credential|private|bearer|authorization|api.?key`)
 	secretForm  = regexp.MustCompile(`[A-Za-z0-9+/_=-]{40,}`)
 )

@@ -39,7 +39,7 @@ func TestLastWords(t *testing.T) {
 	}
 }
 
-// A machine that is late for a day costs a few calls.
+// The console of a machine that is late for a day is read only a few times.
 func TestConsoleIsReadSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestConsoleIsReadSeldom(t *testing.T) {
 	})
 }
 
-// Whatever a machine writes, what is told of it is short, and fit for a column.
+// The excerpt of any console is short, contains no token and fits a table column.
 func FuzzLastWords(f *testing.F) {
 	f.Add([]byte("drover: \x1b[31mone\nabcdef.0123456789abcdef\r\xff"))
 	f.Fuzz(func(t *testing.T, console []byte) {

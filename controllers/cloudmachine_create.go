@@ -24,14 +24,14 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// recordTimeout bounds the write of the provider ID after a create. It goes on when the manager is
-// asked to stop: the process waits for it (the manager's graceful shutdown), and if it is killed,
-// the token finds the VM again.
+// recordTimeout bounds the write of the provider ID after a create. The write continues when the
+// manager is asked to stop: the process waits for it (the manager's graceful shutdown). If the
+// process is killed, the token finds the VM again.
 const recordTimeout = 10 * time.Second
 
-// claim writes the intent to create: finalizer, token and, where it matters, the failure domain in
-// one write, refused if anyone changed the object meanwhile. The create follows when the write
-// comes back as an event, read from the API server.
+// claim writes the intent to create in one write: finalizer, token and, on a cloud with
+// ZonalIdempotency, the failure domain. The write fails if the object changed in the meantime. The
+// create follows when the write comes back from the API server as an event.
 func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	before := s.DeepCopy()
 	claimed := s.DeepCopy()
@@ -52,8 +52,8 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (re
 	return reconcile.Result{}, nil
 }
 
-// Identity tells management clusters apart, in 8 hexadecimal digits: by the UID of kube-system,
-// which no copy of objects and no move takes along.
+// Identity returns the identity of a management cluster in 8 hexadecimal digits. It is derived from
+// the UID of kube-system, which neither a copy of objects nor a move carries over.
 func Identity(ctx context.Context, reader client.Reader) (string, error) {
 	namespace := &corev1.Namespace{}
 	if err := reader.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, namespace); err != nil {
@@ -63,15 +63,15 @@ func Identity(ctx context.Context, reader client.Reader) (string, error) {
 	return hex.EncodeToString(sum[:4]), nil
 }
 
-// newToken makes 96 bits of chance behind this management cluster's identity, in letters that every
-// cloud takes as a tag and as a client token.
+// newToken returns this management cluster's identity followed by 96 random bits, in characters
+// that every cloud accepts as a tag and as a client token.
 func (r *CloudMachineReconciler) newToken() string {
 	var b [12]byte
-	_, _ = rand.Read(b[:]) // never fails, says crypto/rand
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
 	return r.Identity + hex.EncodeToString(b[:])
 }
 
-// create asks the account for the VM and records what it got, before anything else can fail.
+// create asks the account for the VM and records the result before anything else can fail.
 func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	if r.waitsToSettle(s) {
 		return reconcile.Result{RequeueAfter: jitter(settledCheck)}, nil
@@ -84,7 +84,7 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 		return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil
 	}
 	if !stillWanted(s, withToken) {
-		return reconcile.Result{}, nil // the cache is behind, and its next event brings the machine back
+		return reconcile.Result{}, nil // the cache lags behind, and its next event triggers a reconcile
 	}
 	if moved, err := r.moves(ctx, s); moved || err != nil {
 		return r.noDomain(s, err)
@@ -97,11 +97,10 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 		setNotReady(s.CloudMachine, infrav1.SecretInvalidReason, reason)
 		return reconcile.Result{RequeueAfter: jitter(30 * time.Second)}, nil // Secrets are not watched for this
 	}
-	// A create under way ends even when the manager is asked to stop: its answer is worth waiting
-	// for.
+	// A create in progress continues when the manager is asked to stop, to get its answer.
 	ctx = context.WithoutCancel(ctx)
 	known := r.fates.of(s.CloudMachine)
-	r.fates.set(s.CloudMachine, unknown) // from here on something may be made
+	r.fates.set(s.CloudMachine, unknown) // from here on a VM may exist
 	instance, err := r.ensure(ctx, s, userData, known == unknown || known == unsettled)
 	if err != nil {
 		return r.notMade(ctx, s, known, err)
@@ -113,8 +112,8 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	return reconcile.Result{}, nil // the record comes back as an event, and then the VM is observed
 }
 
-// stillWanted looks for the machine among what was read past the cache, so that no VM is made for
-// one that was deleted, made already or claimed anew.
+// stillWanted reports whether the machine is unchanged among the live objects, so that no VM is
+// made for a machine that was deleted, already made or claimed again.
 func stillWanted(s *machineScope, live []infrav1.CloudMachine) bool {
 	return slices.ContainsFunc(live, func(m infrav1.CloudMachine) bool {
 		return m.UID == s.UID && m.DeletionTimestamp.IsZero() && m.Spec.ProviderID == "" && m.Spec.CreationDomain == s.Spec.CreationDomain &&
@@ -122,7 +121,7 @@ func stillWanted(s *machineScope, live []infrav1.CloudMachine) bool {
 	})
 }
 
-// userData reads the bootstrap data; reason says what is wrong with the Secret.
+// userData returns the bootstrap data, or a reason that says what is wrong with the Secret.
 func (r *CloudMachineReconciler) userData(ctx context.Context, s *machineScope) (data []byte, reason string, err error) {
 	name := *s.owner.Spec.Bootstrap.DataSecretName
 	secret := &corev1.Secret{}
@@ -143,7 +142,7 @@ func (r *CloudMachineReconciler) userData(ctx context.Context, s *machineScope) 
 	return data, "", nil
 }
 
-// ensure asks the account; open says that a create may have been sent before.
+// ensure asks the account for the VM. open means that a create may have been sent before.
 func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, userData []byte, open bool) (cloud.Resource, error) {
 	domains := []string{s.Spec.CreationDomain}
 	if !s.account.Cloud().Traits.ZonalIdempotency {
@@ -165,8 +164,8 @@ func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, us
 }
 
 // domains returns the failure domains that the machine may go to, in the order to try: its own, its
-// Machine's, or all of the account's. Of all, each machine starts with another, and always with the
-// same one.
+// Machine's, or all of the account's. If there are several, the token decides which one is first,
+// so machines start in different domains and each machine always in the same one.
 func (r *CloudMachineReconciler) domains(ctx context.Context, s *machineScope) ([]string, error) {
 	allowed, err := s.account.FailureDomains(ctx, &s.Spec.CloudMachineFields)
 	if err != nil {
@@ -213,12 +212,12 @@ func (r *CloudMachineReconciler) record(ctx context.Context, s *machineScope, pr
 	return nil
 }
 
-// createFailed says in Ready why there is no VM yet, and when the next attempt comes.
+// createFailed says in Ready why there is no VM yet, and returns when to retry.
 func (r *CloudMachineReconciler) createFailed(s *machineScope, err error) reconcile.Result {
 	var queued *cloud.Queued
 	if errors.As(err, &queued) {
-		// Not a word of how long: a status write for each machine and turn would cost more than the
-		// create.
+		// The message does not say how long: a status write for each machine and turn would cost
+		// more than the create.
 		setNotReady(s.CloudMachine, infrav1.QueuedReason, "waits for its turn in the account's rate limit")
 	} else {
 		setCloudError(s.CloudMachine, err)

@@ -20,19 +20,18 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// deleteCheck is how often a deletion is looked at although its progress comes as events: a safety
-// net, not the way.
+// deleteCheck is how often a deletion is checked. It is a safety net: the progress comes as events.
 const deleteCheck = 2 * time.Minute
 
-// nodeRetry is how soon a Node that could not be removed is tried again, and nodePatience how long
-// after the deletion was asked for at most.
+// nodeRetry is how soon the removal of a Node is retried. nodePatience is how long after the
+// deletion request it is retried at most.
 const (
 	nodeRetry    = 5 * time.Second
 	nodePatience = 2 * time.Minute
 )
 
-// reconcileDelete takes the VM down and lets the object go only when a live read of the cloud said
-// that nothing is left. It needs neither the Cluster, nor the template, nor the bootstrap data:
+// reconcileDelete deletes the VM, and removes the finalizer only after a live read of the cloud has
+// shown that nothing is left. It needs neither the Cluster, the template nor the bootstrap data:
 // token and account are enough.
 func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(s, infrav1.MachineFinalizer) {
@@ -67,7 +66,7 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 		if again := r.claimNode(ctx, s, deletion.Instance.ProviderID, deletion.Instance.Addresses); again > 0 {
 			return reconcile.Result{RequeueAfter: again}, nil
 		}
-		return reconcile.Result{}, r.record(ctx, s, deletion.Instance.ProviderID) // the record comes back as an event, and the VM goes then
+		return reconcile.Result{}, r.record(ctx, s, deletion.Instance.ProviderID) // the record comes back as an event, which deletes the VM
 	case deletion.Gone:
 		if again := r.tidyNode(ctx, s); again > 0 {
 			setNotReady(s.CloudMachine, infrav1.DeletingReason,
@@ -85,8 +84,8 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	return reconcile.Result{RequeueAfter: jitter(deleteCheck)}, nil
 }
 
-// duplicateStops reports whether another object has the machine's token. Before the deletion begins
-// it reads past the cache.
+// duplicateStops reports whether another object has the machine's token. It bypasses the cache
+// until the deletion has begun.
 func (r *CloudMachineReconciler) duplicateStops(ctx context.Context, s *machineScope, begun bool) (bool, error) {
 	if s.Spec.CreationToken == "" {
 		return false, nil
@@ -99,11 +98,12 @@ func (r *CloudMachineReconciler) duplicateStops(ctx context.Context, s *machineS
 	return err == nil && stopDuplicate(s, withToken), err
 }
 
-// tidyNode removes the Node, for Cluster API may not: it leaves Nodes alone while the whole Cluster
-// is deleted, though an adopted cluster lives on; it does not know the Node of a Machine that was
-// deleted as soon as it had joined; and it gives up after ten seconds without a connection, because
-// its nodeDeletionTimeoutSeconds has run out while the VM was deleted. It is a kindness: a workload
-// cluster that does not answer holds nothing up for long. It returns when to try again.
+// tidyNode removes the Node, because Cluster API may not. Cluster API leaves Nodes alone while the
+// whole Cluster is deleted, although an adopted cluster lives on. It does not know the Node of a
+// Machine that was deleted right after it joined. And it gives up after ten seconds without a
+// connection, because its nodeDeletionTimeoutSeconds has run out while the VM was deleted. The
+// removal is best effort: a workload cluster that does not answer does not delay the deletion for
+// long. It returns when to retry, 0 for never.
 func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope) time.Duration {
 	if s.cluster == nil || s.Spec.ProviderID == "" {
 		return 0
@@ -118,9 +118,9 @@ func (r *CloudMachineReconciler) tidyNode(ctx context.Context, s *machineScope) 
 	return r.nodeAgain(ctx, s, s.Spec.ProviderID, err)
 }
 
-// nodeAgain returns when a workload cluster that does not answer is asked again about the Node of a
-// machine that is being deleted; 0 when that was done for long enough. What an earlier process has
-// waited does not count: this one has to connect first.
+// nodeAgain returns when to retry a workload cluster that does not answer about the Node of a
+// machine under deletion; 0 after nodePatience, or if the Cluster is being deleted. The wait of an
+// earlier process does not count, because this process has to connect first.
 func (r *CloudMachineReconciler) nodeAgain(ctx context.Context, s *machineScope, providerID string, err error) time.Duration {
 	if s.cluster.DeletionTimestamp.IsZero() && min(time.Since(s.DeletionTimestamp.Time), time.Since(r.began)) < nodePatience {
 		return nodeRetry
@@ -129,11 +129,11 @@ func (r *CloudMachineReconciler) nodeAgain(ctx context.Context, s *machineScope,
 	return 0
 }
 
-// release removes the finalizer. A cache that is behind does not hold it up: what was sent under a
-// token is settled once and for all. Only a machine without a token must be as it was read, for it
-// may have been claimed.
+// release removes the finalizer. A cache that lags behind does not prevent this, because whatever
+// was sent under a token is settled for good. Only a machine without a token must be unchanged
+// since it was read, because it may have been claimed.
 func (r *CloudMachineReconciler) release(ctx context.Context, s *machineScope) error {
-	s.later = true // who goes needs no status
+	s.later = true // a deleted object needs no status
 	i := slices.Index(s.Finalizers, infrav1.MachineFinalizer)
 	finalizer := fmt.Sprintf("/metadata/finalizers/%d", i)
 	patch := []jsonPatch{

@@ -20,7 +20,8 @@ func (b *bench) isGone(name string) bool {
 	return apierrors.IsNotFound(err)
 }
 
-// TestUnsentGoesAtOnce: a machine for which this process has sent nothing has nothing in the cloud.
+// TestUnsentGoesAtOnce: a machine for which this process has sent nothing is released without a
+// call of the account.
 func TestUnsentGoesAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, edit(fleetOf("m"), "m", func(m *infrav1.CloudMachine) { m.Spec.ProviderID, m.Spec.CreationToken = "", "" })...)
@@ -32,9 +33,9 @@ func TestUnsentGoesAtOnce(t *testing.T) {
 	b.Expect(b.account.deleted).To(BeEmpty())
 }
 
-// TestSentIsLookedFor: a machine for which something was sent, by this process or an earlier one,
-// is looked for; so is one whose create was refused, for which steps before may have left
-// something.
+// TestSentIsLookedFor: a machine is not released without a check of the cloud if this process or an
+// earlier one may have sent a create. This includes a refused create, because its earlier steps may
+// have left something.
 func TestSentIsLookedFor(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{

@@ -13,13 +13,13 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// A token belongs to one object. A copy of a CloudMachine, as "kubectl apply" of an export or a
-// restore into another namespace makes it, has the original's token and would delete or adopt the
+// A token belongs to one object. A copy of a CloudMachine, made by "kubectl apply" of an export or
+// by a restore into another namespace, has the original's token and would delete or adopt the
 // original's VM. So both stop until one of them is abandoned.
 
-// withToken lists the CloudMachines that have a creation token, in all namespaces that this manager
+// withToken lists the CloudMachines with a creation token, in all namespaces that this manager
 // works in. The API server selects by that field (CloudMachine's selectableFields), and the cache
-// has it as an index.
+// has an index on it.
 func (r *CloudMachineReconciler) withToken(ctx context.Context, reader client.Reader, token string) ([]infrav1.CloudMachine, error) {
 	list := &infrav1.CloudMachineList{}
 	if err := reader.List(ctx, list, client.InNamespace(r.Namespace), client.MatchingFields{machineByToken: token}); err != nil {
@@ -28,7 +28,7 @@ func (r *CloudMachineReconciler) withToken(ctx context.Context, reader client.Re
 	return list.Items, nil
 }
 
-// stopDuplicate reports whether another object has the machine's token, and says so in Ready.
+// stopDuplicate reports whether another object has the machine's token, and if so says it in Ready.
 func stopDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
 	for i := range withToken {
 		if other := &withToken[i]; other.UID != s.UID {
@@ -42,9 +42,9 @@ func stopDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
 	return false
 }
 
-// machineDeleted ends what the account does for a machine that is no more, and wakes those with the
-// same token: they may go on. It is the only place that forgets, because a finalizer that a person
-// has removed ends a machine too.
+// machineDeleted ends the account's interest in a deleted machine, and returns the machines with
+// the same token, which may continue now. Tokens are forgotten only here, because a machine also
+// ends when a user removes its finalizer.
 func (r *CloudMachineReconciler) machineDeleted(ctx context.Context, o client.Object) []reconcile.Request {
 	m, ok := o.(*infrav1.CloudMachine)
 	if !ok || m.Spec.CreationToken == "" || !watched(m, r.WatchFilterValue) {

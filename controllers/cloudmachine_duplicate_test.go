@@ -14,7 +14,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// copyOf is what "kubectl apply" of an export makes of a machine, in another namespace.
+// copyOf returns a copy of a machine as "kubectl apply" of an export makes it, in any namespace.
 func copyOf(objects []client.Object, name, namespace, as string) *infrav1.CloudMachine {
 	for _, o := range objects {
 		if m, ok := o.(*infrav1.CloudMachine); ok && m.Name == name {
@@ -26,8 +26,8 @@ func copyOf(objects []client.Object, name, namespace, as string) *infrav1.CloudM
 	return nil
 }
 
-// TestCopyDeletesNothing: a copy of a CloudMachine has the original's token. Neither of them has
-// the VM deleted, until one is abandoned.
+// TestCopyDeletesNothing: a copy of a CloudMachine has the original's token. Deleting either of
+// them does not delete the VM until one is abandoned.
 func TestCopyDeletesNothing(t *testing.T) {
 	t.Parallel()
 	for name, namespace := range map[string]string{"in the same namespace": "team-a", "in another namespace": "team-b"} {
@@ -64,7 +64,7 @@ func TestCopyDeletesNothing(t *testing.T) {
 	}
 }
 
-// TestCopyMakesNothing: nor does a copy adopt the original's VM, or have one made.
+// TestCopyMakesNothing: no VM is created or adopted while two objects have the same token.
 func TestCopyMakesNothing(t *testing.T) {
 	t.Parallel()
 	objects := edit(fleetOf("original"), "original", unmade)
@@ -76,7 +76,7 @@ func TestCopyMakesNothing(t *testing.T) {
 	b.Expect(m.Spec.ProviderID).To(BeEmpty())
 }
 
-// TestWakesWithSameToken: the end of a copy is what the original waits for.
+// TestWakesWithSameToken: the deletion of a copy enqueues the original.
 func TestWakesWithSameToken(t *testing.T) {
 	t.Parallel()
 	objects := fleetOf("original")
@@ -85,8 +85,8 @@ func TestWakesWithSameToken(t *testing.T) {
 	b.Expect(b.r.machineDeleted(t.Context(), duplicate)).To(HaveLen(1))
 }
 
-// TestDeletedIsForgotten: whatever ended a machine, a finalizer removed by hand included, the
-// account watches it no longer; but one with the same token in the same account is still watched.
+// TestDeletedIsForgotten: the account forgets a deleted machine, even if a user removed its
+// finalizer, unless another machine of the same account has the same token.
 func TestDeletedIsForgotten(t *testing.T) {
 	t.Parallel()
 	objects := fleetOf("original")
@@ -105,8 +105,8 @@ func TestDeletedIsForgotten(t *testing.T) {
 	}
 }
 
-// TestWebhookRefusesCopy: the API server refuses to create a copy in the first place; what a move
-// or a restore brings passes, because the original is not there.
+// TestWebhookRefusesCopy: the webhook refuses to create a copy. It accepts objects from a move or a
+// restore, because the original is not there.
 func TestWebhookRefusesCopy(t *testing.T) {
 	t.Parallel()
 	objects := fleetOf("original")

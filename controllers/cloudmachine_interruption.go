@@ -23,22 +23,22 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// interruptionCheck is how soon a machine that waits to be replaced is looked at again. It reads
-// the cache alone.
+// interruptionCheck is how soon a machine that waits to be replaced is checked again. The check
+// reads only the cache.
 const interruptionCheck = 15 * time.Second
 
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinesets;machinedeployments,verbs=get;list;watch
 
-// reconcileInterruption records what the cloud has announced of a VM. If the VM is about to be
-// taken back, it deletes the Machine, so that Cluster API drains the Node and makes a successor
-// while the VM still runs. The cloud repeats what is not recorded. It returns when to look again, 0
-// for never.
+// reconcileInterruption records what the cloud has announced about a VM. If the cloud is about to
+// reclaim the VM, it deletes the Machine, so that Cluster API drains the Node and creates a
+// replacement while the VM still runs. An announcement that is not recorded is repeated. It returns
+// when to check again, 0 for never.
 //
-// It deletes only a Machine whose MachineSet makes a successor. As for all deletions that no user
-// asked for, nothing is deleted while the workload cluster's API server does not answer, or what is
-// paused. An announcement that leaves time, such as a rebalance recommendation or the drain of a
-// KubeVirt node, comes for many VMs at once: it replaces no more of a pool at the same time than
-// the pool's own limits allow.
+// It deletes only a Machine whose MachineSet creates a replacement. As with all deletions that no
+// user requested, it deletes nothing that is paused, and nothing while the workload cluster's API
+// server does not answer. An announcement that leaves time, such as a rebalance recommendation or
+// the drain of a KubeVirt node, comes for many VMs at once. For such announcements it replaces no
+// more Machines of a pool at the same time than the pool's own limits allow.
 func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *machineScope, instance *cloud.Resource) (time.Duration, error) {
 	switch {
 	case instance.Notice == "" && !instance.Ending:
@@ -56,7 +56,7 @@ func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *m
 	if p == nil || !p.makesSuccessors() || !r.replacements.begin(p, s.owner, instance.Imminent) {
 		return jitter(interruptionCheck), nil
 	}
-	// As it was judged, and not as it has become since: someone may just have paused it.
+	// Delete only the version that was checked: a user may have paused the Machine since.
 	err = r.Client.Delete(ctx, s.owner, client.Preconditions{UID: &s.owner.UID, ResourceVersion: &s.owner.ResourceVersion})
 	if err != nil {
 		r.replacements.cancel(p, s.owner)
@@ -69,12 +69,12 @@ func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *m
 	return 0, nil
 }
 
-// machineSetOf returns the owner that makes a successor of a Machine that is deleted, or nil.
+// machineSetOf returns a reference to the MachineSet that replaces a deleted Machine, or nil.
 func machineSetOf(machine *clusterv1.Machine) *metav1.OwnerReference {
 	return controllerOfKind(machine, "MachineSet")
 }
 
-// controllerOfKind returns the controlling owner if it is of that kind of Cluster API's.
+// controllerOfKind returns the controlling owner if it is of that Cluster API kind, else nil.
 func controllerOfKind(o metav1.Object, kind string) *metav1.OwnerReference {
 	owner := metav1.GetControllerOf(o)
 	if owner == nil || schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).GroupKind() != clusterv1.GroupVersion.WithKind(kind).GroupKind() {
@@ -86,12 +86,13 @@ func controllerOfKind(o metav1.Object, kind string) *metav1.OwnerReference {
 // pool is a MachineSet with its Machines.
 type pool struct {
 	set *clusterv1.MachineSet
-	// deployment is nil where the MachineSet stands alone.
+	// deployment is nil if the MachineSet does not belong to a MachineDeployment.
 	deployment *clusterv1.MachineDeployment
 	machines   []clusterv1.Machine
 }
 
-// pool reads the pool of a Machine from the cache; nil where the MachineSet is no more.
+// pool reads the pool of a Machine from the cache; nil if its MachineSet or MachineDeployment no
+// longer exists.
 func (r *CloudMachineReconciler) pool(ctx context.Context, machine *clusterv1.Machine) (*pool, error) {
 	p := &pool{set: &clusterv1.MachineSet{}}
 	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machineSetOf(machine).Name}, p.set); err != nil {
@@ -115,10 +116,10 @@ func (r *CloudMachineReconciler) pool(ctx context.Context, machine *clusterv1.Ma
 	return p, nil
 }
 
-// makesSuccessors is false while the pool is frozen, paused or deleted: what is deleted then is not
-// replaced.
+// makesSuccessors reports whether the pool replaces deleted Machines. It does not while Machine
+// creation is disabled, or while the pool is paused or being deleted.
 func (p *pool) makesSuccessors() bool {
-	disabled := p.set.Annotations[clusterv1.DisableMachineCreateAnnotation] == "true" // a MachineDeployment sets "false" too
+	disabled := p.set.Annotations[clusterv1.DisableMachineCreateAnnotation] == "true" // a MachineDeployment also sets "false"
 	if disabled || annotations.HasPaused(p.set) || !p.set.DeletionTimestamp.IsZero() {
 		return false
 	}
@@ -126,8 +127,8 @@ func (p *pool) makesSuccessors() bool {
 	return d == nil || !ptr.Deref(d.Spec.Paused, false) && !annotations.HasPaused(d) && d.DeletionTimestamp.IsZero()
 }
 
-// maxUnavailable is how many Machines of the pool may be missing at once: as many as its
-// remediation, or else its rollout, allows; one where neither says more.
+// maxUnavailable returns how many Machines of the pool may be missing at once: the limit of its
+// remediation, else that of its rollout (at least 1), else 1.
 func (p *pool) maxUnavailable() int {
 	if p.deployment == nil {
 		return 1
@@ -146,9 +147,9 @@ func (p *pool) maxUnavailable() int {
 	return 1
 }
 
-// replacements are the Machines that this process has begun to replace, by MachineSet: the cache
-// shows their deletion a moment later, and another worker must not count them as available until
-// then. The zero value is ready for use.
+// replacements holds the Machines that this process has begun to replace, by MachineSet. The cache
+// shows their deletion a moment later, and until then another worker must not count them as
+// available. The zero value is ready for use.
 type replacements struct {
 	mu    sync.Mutex
 	begun map[types.UID]sets.Set[types.UID]
@@ -159,7 +160,7 @@ func (r *replacements) begin(p *pool, machine *clusterv1.Machine, imminent bool)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	begun := sets.New[types.UID]()
-	others := 0 // that are available
+	others := 0 // other Machines that are available
 	for i := range p.machines {
 		m := &p.machines[i]
 		switch {
@@ -184,7 +185,7 @@ func (r *replacements) begin(p *pool, machine *clusterv1.Machine, imminent bool)
 	return allowed
 }
 
-// cancel undoes begin: the Machine was not deleted.
+// cancel undoes begin for a Machine that was not deleted.
 func (r *replacements) cancel(p *pool, machine *clusterv1.Machine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// poolOf puts the Machines of a fleet into a MachineSet of a MachineDeployment. All are available.
+// poolOf puts a fleet's Machines, all available, into a MachineSet of a MachineDeployment.
 func poolOf(objects []client.Object, change func(*clusterv1.MachineSet, *clusterv1.MachineDeployment)) []client.Object {
 	set := &clusterv1.MachineSet{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "pool-1", UID: "set"}}
 	deployment := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "pool", UID: "deployment"}}
@@ -25,7 +25,7 @@ func poolOf(objects []client.Object, change func(*clusterv1.MachineSet, *cluster
 	for _, o := range objects {
 		if m, ok := o.(*clusterv1.Machine); ok {
 			m.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, clusterv1.GroupVersion.WithKind("MachineSet"))}
-			m.Finalizers = []string{clusterv1.MachineFinalizer} // it is drained
+			m.Finalizers = []string{clusterv1.MachineFinalizer} // keeps it while it is drained
 			m.Status.Conditions = []metav1.Condition{{Type: clusterv1.MachineAvailableCondition, Status: metav1.ConditionTrue}}
 			replicas++
 		}
@@ -53,8 +53,9 @@ func (b *bench) deletedMachines() (n int) {
 	return n
 }
 
-// TestInterruptionWave: the cloud recommends to leave all VMs of a pool at once. As many Machines
-// are replaced at a time as the pool's own limits allow, and none that would get no successor.
+// TestInterruptionWave: the cloud recommends to leave all VMs of a pool at once. Only as many
+// Machines are replaced at a time as the pool's limits allow. No Machine is deleted without a
+// replacement.
 func TestInterruptionWave(t *testing.T) {
 	t.Parallel()
 	type md = clusterv1.MachineDeployment
@@ -110,8 +111,7 @@ func TestInterruptionWave(t *testing.T) {
 	}
 }
 
-// TestReplacementEnds: the next Machine goes when the first one's successor is available, and not
-// before.
+// TestReplacementEnds: the next Machine is deleted only once the first replacement is available.
 func TestReplacementEnds(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, poolOf(fleetOf("m1", "m2", "m3"), func(*clusterv1.MachineSet, *clusterv1.MachineDeployment) {})...)
@@ -140,8 +140,8 @@ func TestReplacementEnds(t *testing.T) {
 	b.Expect(b.deletedMachines()).To(Equal(1))
 }
 
-// TestReplacementsOfStaleCache: a Machine that was just deleted counts although the cache does not
-// show it yet; what is imminent is not held up.
+// TestReplacementsOfStaleCache: a Machine that was just deleted counts as missing before the cache
+// shows the deletion. An imminent interruption does not wait.
 func TestReplacementsOfStaleCache(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

@@ -16,17 +16,16 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// lateCheck is how often a machine that is late is looked at again: not all that may become of it
-// comes as an event.
+// lateCheck is how often a late machine is checked again: not every change comes as an event.
 const lateCheck = time.Minute
 
-// nodeProblem is what NodeLinked says; the zero value takes the condition away.
+// nodeProblem is the reason and message of NodeLinked; the zero value removes the condition.
 type nodeProblem struct{ reason, message string }
 
-// late tells why the VM of a machine, which has run for longer than LateAfter, is not a ready Node,
-// and when to look again. A machine that has been one is none of its business: that is a
-// MachineHealthCheck's. hasNode says that a Node carries the machine's provider ID, whether or not
-// Cluster API has seen it.
+// late returns why the VM of a machine that has run for longer than LateAfter is not a ready Node,
+// and when to check again, 0 for never. It ignores a machine that was a ready Node before, because
+// that is the task of a MachineHealthCheck. hasNode means that a Node carries the machine's
+// provider ID, whether or not Cluster API has seen it.
 func (r *CloudMachineReconciler) late(ctx context.Context, s *machineScope, hasNode bool) (nodeProblem, time.Duration, error) {
 	since := runningSince(s.CloudMachine)
 	if since.IsZero() || !s.owner.DeletionTimestamp.IsZero() {
@@ -46,14 +45,14 @@ func (r *CloudMachineReconciler) late(ctx context.Context, s *machineScope, hasN
 	if reason == "" {
 		reason, message = infrav1.NodeMissingReason, "no Node has its provider ID or one of its addresses: look at the machine itself"
 	}
-	if reason != infrav1.CertificateNotApprovedReason { // what became of a certificate, no machine knows
+	if reason != infrav1.CertificateNotApprovedReason { // the machine does not know the state of its certificate
 		message += r.console(ctx, s, since)
 	}
 	return nodeProblem{reason, fmt.Sprintf("VM runs since %s, and %s", since.Format(time.RFC3339), message)}, jitter(lateCheck), err
 }
 
-// runningSince is the time since when a machine's VM has run, in UTC and whole seconds; zero when
-// it does not.
+// runningSince returns the time since when a machine's VM has run, in UTC and whole seconds; zero
+// if it does not run.
 func runningSince(m *infrav1.CloudMachine) time.Time {
 	if c := conditions.Get(m, clusterv1.ReadyCondition); c != nil && c.Status == metav1.ConditionTrue {
 		return c.LastTransitionTime.UTC()
@@ -61,9 +60,9 @@ func runningSince(m *infrav1.CloudMachine) time.Time {
 	return time.Time{}
 }
 
-// lateToBeReady is late for a machine whose Node Cluster API has seen. The Node's own condition is
-// in the Machine, which saves holding those of all Nodes. One that has not changed since the
-// machine was due was never True in time.
+// lateToBeReady does the work of late for a machine whose Node Cluster API has seen. It reads the
+// Node's condition from the Machine, so that not all Nodes have to be cached. A condition that has
+// not changed since the machine was due was never True in time.
 func lateToBeReady(s *machineScope, since, due time.Time) (nodeProblem, time.Duration, error) {
 	ready := conditions.Get(s.owner, clusterv1.MachineNodeReadyCondition)
 	told := conditions.GetReason(s.CloudMachine, infrav1.MachineNodeLinkedCondition) == infrav1.NodeNotReadyReason
@@ -82,12 +81,12 @@ func lateToBeReady(s *machineScope, since, due time.Time) (nodeProblem, time.Dur
 	return nodeProblem{infrav1.NodeNotReadyReason, message}, jitter(lateCheck), nil
 }
 
-// oneLine makes what a kubelet wrote fit for a column: without line breaks and control characters.
+// oneLine makes kubelet text fit a table column, without line breaks and control characters.
 func oneLine(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
 }
 
-// setNodeProblem says in NodeLinked why the machine's Node can't be told apart, or is late.
+// setNodeProblem says in NodeLinked why the machine's Node can't be identified, or is late.
 func setNodeProblem(machine *infrav1.CloudMachine, problem nodeProblem) {
 	if problem.reason == "" {
 		conditions.Delete(machine, infrav1.MachineNodeLinkedCondition)

@@ -16,7 +16,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// lateMachine is a machine whose VM has run for so long, with NodeLinked for that reason, if any.
+// lateMachine returns a machine whose VM has run for the given time. Its NodeLinked has the reason
+// told, if told is not empty.
 func lateMachine(runs time.Duration, told string) *machineScope {
 	s := &machineScope{CloudMachine: &infrav1.CloudMachine{}, owner: &clusterv1.Machine{}, cluster: &clusterv1.Cluster{}}
 	s.Status.Conditions = []metav1.Condition{{
@@ -28,7 +29,7 @@ func lateMachine(runs time.Duration, told string) *machineScope {
 	return s
 }
 
-// withNode has Cluster API see a Node whose Ready condition is as given for so long.
+// withNode gives the Machine a Node whose Ready condition has had the status ready for that long.
 func (s *machineScope) withNode(ready metav1.ConditionStatus, since time.Duration, message string) *machineScope {
 	s.owner.Status.NodeRef.Name = "blue-1"
 	s.owner.Status.Conditions = []metav1.Condition{{
@@ -48,7 +49,7 @@ func TestLate(t *testing.T) {
 		progress string
 		reason   string
 		words    string
-		// looks says whether it is looked at again; asks, whether the bootstrap provider is asked.
+		// looks says whether the machine is checked again, asks whether Progress is called.
 		looks, asks bool
 	}{
 		"the VM does not run":                {scope: down},
@@ -85,7 +86,7 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// What could not be asked is not a reason to say nothing.
+// TestLateWhenAskingFails: a known problem is reported even if Progress returns an error.
 func TestLateWhenAskingFails(t *testing.T) {
 	g := NewWithT(t)
 	r := &CloudMachineReconciler{Progress: func(context.Context, *clusterv1.Cluster, *clusterv1.Machine) (string, string, error) {

@@ -29,7 +29,7 @@ import (
 // nodeByMissingID indexes the Nodes that have no provider ID yet, under "true".
 const nodeByMissingID = "spec.providerID==''"
 
-// NodeIndexes are what the caches of workload clusters need for CloudMachineReconciler.
+// NodeIndexes returns the indexes that CloudMachineReconciler needs in workload clusters' caches.
 func NodeIndexes() []clustercache.CacheOptionsIndex {
 	return []clustercache.CacheOptionsIndex{
 		clustercache.NodeProviderIDIndex,
@@ -42,10 +42,9 @@ func NodeIndexes() []clustercache.CacheOptionsIndex {
 	}
 }
 
-// link sees to it that exactly one Node carries the machine's provider ID. Nearly always the
-// kubelet has set it, and there is nothing to do; where it could not, the Node is found by the VM's
-// own addresses and given the ID. Cluster API then matches Machine and Node. What stands in the
-// way, NodeLinked says.
+// link ensures that exactly one Node carries the machine's provider ID. Usually the kubelet has set
+// it, and there is nothing to do. Otherwise link finds the Node by the VM's own addresses and sets
+// the ID. Cluster API then matches Machine and Node. NodeLinked reports what prevents this.
 func (r *CloudMachineReconciler) link(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	if s.cluster == nil || s.owner == nil {
 		return reconcile.Result{}, nil
@@ -63,7 +62,7 @@ func (r *CloudMachineReconciler) link(ctx context.Context, s *machineScope) (rec
 	return reconcile.Result{RequeueAfter: again}, err
 }
 
-// hasten tells the account of a machine that has its Node although the VM was not seen running yet.
+// hasten tells the account that a machine has its Node although the VM was not seen running yet.
 func (r *CloudMachineReconciler) hasten(ctx context.Context, s *machineScope) error {
 	nodes, err := r.nodes(ctx, s)
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
@@ -79,7 +78,7 @@ func (r *CloudMachineReconciler) hasten(ctx context.Context, s *machineScope) er
 	return err
 }
 
-// linkedNodes are the Nodes that carry the machine's provider ID.
+// linkedNodes returns the Nodes that carry the machine's provider ID.
 func linkedNodes(ctx context.Context, s *machineScope, nodes client.Reader) ([]corev1.Node, error) {
 	list := &corev1.NodeList{}
 	if err := nodes.List(ctx, list, client.MatchingFields{index.NodeProviderIDField: s.Spec.ProviderID}); err != nil {
@@ -88,8 +87,8 @@ func linkedNodes(ctx context.Context, s *machineScope, nodes client.Reader) ([]c
 	return list.Items, nil
 }
 
-// findNode returns what stands between the machine and its Node, and when to look again, 0 for
-// never.
+// findNode returns what prevents the link between the machine and its Node, and when to check
+// again, 0 for never.
 func (r *CloudMachineReconciler) findNode(ctx context.Context, s *machineScope) (nodeProblem, time.Duration, error) {
 	nodes, err := r.nodes(ctx, s)
 	if err != nil {
@@ -113,15 +112,14 @@ func duplicateNodes(format string, args ...any) nodeProblem {
 	return nodeProblem{infrav1.DuplicateNodesReason, fmt.Sprintf(format, args...)}
 }
 
-// setProviderID gives the machine's provider ID to the one Node that has none and answers at one of
-// the VM's addresses.
+// setProviderID sets the machine's provider ID on the one Node without one that has a VM address.
 func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (nodeProblem, time.Duration, error) {
 	node, problem, err := r.unlinked(ctx, s, nodes)
 	switch {
 	case err != nil:
 		return nodeProblem{}, 0, err
 	case problem.reason != "":
-		return problem, jitter(deleteCheck), nil // the end of another machine at the same address is no event for this one
+		return problem, jitter(deleteCheck), nil // the deletion of a machine with the same address triggers no event
 	case node == nil:
 		return r.late(ctx, s, false) // the Node comes as an event
 	}
@@ -140,9 +138,9 @@ func giveProviderID(ctx context.Context, nodes client.Client, node *corev1.Node,
 	return nil
 }
 
-// unlinked returns the one Node that has no provider ID and answers at one of the VM's addresses;
-// nil where there is none. Two clouds may give the same private address to two machines of one
-// cluster: then it tells nothing, and the kubelet has to know its provider ID.
+// unlinked returns the one Node that has no provider ID and has one of the VM's addresses; nil if
+// there is none. Two clouds may give the same private address to two machines of one cluster. Then
+// the address identifies no Node, and the kubelet has to set its provider ID.
 func (r *CloudMachineReconciler) unlinked(ctx context.Context, s *machineScope, nodes client.Client) (*corev1.Node, nodeProblem, error) {
 	unlinked := &corev1.NodeList{}
 	if err := nodes.List(ctx, unlinked, client.MatchingFields{nodeByMissingID: "true"}); err != nil {
@@ -176,10 +174,10 @@ func (r *CloudMachineReconciler) unlinked(ctx context.Context, s *machineScope, 
 	return match[0], nodeProblem{}, nil
 }
 
-// claimNode gives the provider ID of a VM that is about to be deleted to the Node that it has
-// become, if that has none: when the VM is gone, its address may be another's, and nobody could
-// tell which Node to remove. Like the removal it is a kindness, which holds nothing up for long. It
-// returns when to try again.
+// claimNode sets the provider ID of a VM that is about to be deleted on its Node, if the Node has
+// none. After the VM is gone, another VM may get its address, and the Node to remove could not be
+// identified. Like the removal, this is best effort and does not delay the deletion for long. It
+// returns when to retry, 0 for never.
 func (r *CloudMachineReconciler) claimNode(ctx context.Context, s *machineScope, providerID string, addresses []clusterv1.MachineAddress) time.Duration {
 	if s.cluster == nil || len(addresses) == 0 || (s.owner != nil && s.owner.Status.NodeRef.IsDefined()) {
 		return 0
@@ -206,7 +204,7 @@ func (r *CloudMachineReconciler) claimNode(ctx context.Context, s *machineScope,
 	return again
 }
 
-// sharedIP is an IP address of the Node that the cloud gave to the VM, or "".
+// sharedIP returns an IP address of the Node that the cloud gave to the VM, or "".
 func sharedIP(node *corev1.Node, machine *infrav1.CloudMachine) string {
 	for _, a := range node.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP && a.Type != corev1.NodeExternalIP {
@@ -222,9 +220,9 @@ func sharedIP(node *corev1.Node, machine *infrav1.CloudMachine) string {
 	return ""
 }
 
-// removeNode deletes the Node of a VM that is gone for good, as a cloud controller manager does:
-// its pods are moved at once, and Cluster API sees that the Machine has lost its Node, which lets a
-// MachineHealthCheck replace it. held says that the rate of such removals keeps the Node for now.
+// removeNode deletes the Node of a VM that is gone for good, as a cloud controller manager does.
+// Its pods are moved at once, and Cluster API sees that the Machine has lost its Node, so that a
+// MachineHealthCheck can replace it. held means that the removal rate keeps the Node for now.
 func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope) (held bool, again time.Duration, err error) {
 	if s.cluster == nil {
 		return false, 0, nil
@@ -240,13 +238,13 @@ func (r *CloudMachineReconciler) removeNode(ctx context.Context, s *machineScope
 	machines := r.list(ctx, nil, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name},
 		client.UnsafeDisableDeepCopy)
 	if wait := r.removals.after(cluster, len(machines)); wait > 0 {
-		return true, jitter(max(wait, nodeHold)), nil // all that are held ask again, and only one has the next turn
+		return true, jitter(max(wait, nodeHold)), nil // all held machines retry, and only one gets the next turn
 	}
 	return false, 0, r.deleteNodes(ctx, s, nodes, own)
 }
 
-// ownNodes are the Nodes that carry the machine's provider ID, and the one that has its name and no
-// provider ID.
+// ownNodes returns the Nodes that carry the machine's provider ID, and the Node that has its name
+// and no provider ID.
 func (r *CloudMachineReconciler) ownNodes(ctx context.Context, s *machineScope) ([]corev1.Node, client.Client, error) {
 	nodes, err := r.nodes(ctx, s)
 	if err != nil {
@@ -272,11 +270,11 @@ func (r *CloudMachineReconciler) deleteNodes(ctx context.Context, s *machineScop
 	return nil
 }
 
-// namesake is the Node without provider ID that has the machine's own name, if there is one: it
-// registered when nobody asked for the VM's addresses any more, as a kubelet does that was approved
-// just before its Machine was deleted. A kubelet gets a certificate for that name by this machine's
-// token alone (bootstrap.CSRReconciler). One that is older than the machine is not its: users have
-// Nodes without provider ID of their own.
+// namesake returns the Node without provider ID that has the machine's own name, if there is one.
+// It registered after the controller had stopped checking the VM's addresses. This happens if a
+// kubelet was approved just before its Machine was deleted. A kubelet gets a certificate for that
+// name only with this machine's token (bootstrap.CSRReconciler). A Node that is older than the
+// machine does not belong to it, because users have Nodes without provider ID of their own.
 func namesake(ctx context.Context, s *machineScope, nodes client.Reader) ([]corev1.Node, error) {
 	name := s.Name
 	if s.owner != nil {
@@ -293,7 +291,7 @@ func namesake(ctx context.Context, s *machineScope, nodes client.Reader) ([]core
 	return []corev1.Node{*node}, nil
 }
 
-// nodes returns a client of the workload cluster whose Nodes are watched for this controller.
+// nodes returns a client of the workload cluster, and watches its Nodes for this controller.
 func (r *CloudMachineReconciler) nodes(ctx context.Context, s *machineScope) (client.Client, error) {
 	cluster := client.ObjectKeyFromObject(s.cluster)
 	err := r.ClusterCache.Watch(ctx, cluster, clustercache.NewWatcher(clustercache.WatcherOptions{
@@ -313,8 +311,8 @@ func (r *CloudMachineReconciler) nodes(ctx context.Context, s *machineScope) (cl
 	return nodes, nil
 }
 
-// nodeMatters passes the arrival of a Node and a change of its provider ID or addresses; never a
-// heartbeat.
+// nodeMatters passes every event except updates that change neither the provider ID nor, while it
+// is empty, the addresses. So it never passes a heartbeat.
 func nodeMatters() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -337,9 +335,9 @@ func sameAddresses(a, b []corev1.NodeAddress) bool {
 	return true
 }
 
-// nodeToMachines finds the machines that have something to do because of a Node: those at its
-// addresses while it has no provider ID, and those of its provider ID when they were not seen
-// running yet, or it is not the only one with it, or ceased to be.
+// nodeToMachines returns the machines that a Node concerns. For a Node without provider ID, these
+// are the machines at its addresses. Otherwise they are the machines with its provider ID that were
+// not seen running yet, that have several Nodes, or whose NodeLinked reports a problem.
 func (r *CloudMachineReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
 		node, ok := o.(*corev1.Node)
@@ -359,7 +357,7 @@ func (r *CloudMachineReconciler) nodeToMachines(cluster client.ObjectKey) handle
 	}
 }
 
-// shared tells whether more than one Node carries the provider ID.
+// shared reports whether more than one Node carries the provider ID.
 func (r *CloudMachineReconciler) shared(ctx context.Context, cluster client.ObjectKey, providerID string) bool {
 	nodes, err := r.ClusterCache.GetReader(ctx, cluster)
 	if err != nil {
@@ -370,7 +368,7 @@ func (r *CloudMachineReconciler) shared(ctx context.Context, cluster client.Obje
 	return err == nil && len(list.Items) > 1
 }
 
-// find lists the machines of a cluster by an index.
+// find returns the machines of a cluster that match an index and for which keep returns true.
 func (r *CloudMachineReconciler) find(ctx context.Context, cluster client.ObjectKey, field, value string, keep func(*infrav1.CloudMachine) bool) []reconcile.Request {
 	machines := &infrav1.CloudMachineList{}
 	err := r.Client.List(ctx, machines, client.InNamespace(cluster.Namespace),

@@ -10,27 +10,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// nodeHold is how long a Node that has to stay is left alone at least.
+// nodeHold is the minimum time before the removal of a held Node is retried.
 const nodeHold = 15 * time.Second
 
-// nodeRemovals limits how fast the Nodes of VMs that are gone are removed from a cluster: when many
-// vanish at once, the reason may be another than their end, and a Node that is still there is one
-// that nothing happened to. max(3, 10 %) of the cluster's machines a minute is more than clouds
-// lose on an ordinary day, and leaves people an hour or so to notice the rest. It does not slow
-// what users delete. The zero value is ready for use.
+// nodeRemovals limits how fast the Nodes of gone VMs are removed from a cluster. When many VMs
+// vanish at once, the cause may not be their end, and a Node that was not removed is unharmed.
+// max(3, 10 %) of the cluster's machines per minute is more than clouds lose on an ordinary day. It
+// leaves people up to about ten minutes to notice the rest. It does not limit deletions by users.
+// The zero value is ready for use.
 type nodeRemovals struct {
 	mu       sync.Mutex
 	limiters map[client.ObjectKey]*rate.Limiter
 }
 
-// after returns when a Node of a cluster with so many machines may be removed; 0 means now, and
-// counts it.
+// after returns how long to wait before a Node of a cluster with so many machines may be removed. 0
+// means now, and counts the removal.
 func (n *nodeRemovals) after(cluster client.ObjectKey, machines int) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for key, limiter := range n.limiters {
 		if key != cluster && limiter.Tokens() >= float64(limiter.Burst()) {
-			delete(n.limiters, key) // nothing was removed of late: as good as new
+			delete(n.limiters, key) // no recent removals, so a new limiter is equivalent
 		}
 	}
 	many := max(3, machines/10)

@@ -21,12 +21,12 @@ import (
 // stateGone is the instanceState of a VM whose absence a live read confirmed.
 const stateGone = "Gone"
 
-// observe writes what the account's inventory knows of the VM. It makes no call; changes come as
-// events.
+// observe writes what the account's inventory knows about the VM. It makes no cloud call, because
+// changes come as events.
 func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	if s.account == nil {
-		// The VM goes on without its account: what is known stays, and only what is not known
-		// waits.
+		// The VM runs on without its account. Known status stays, and only a machine that is not
+		// provisioned reports that it waits.
 		if !isProvisioned(s.CloudMachine) {
 			setNotReady(s.CloudMachine, infrav1.WaitingForAccountReason,
 				fmt.Sprintf("waits for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name))
@@ -64,8 +64,8 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 	return result, err
 }
 
-// reportGone writes that the VM is gone, and removes its Node. It is undone when the account sees
-// the VM again.
+// reportGone reports that the VM is gone, and removes its Node. The report is undone when the
+// account sees the VM again.
 func (r *CloudMachineReconciler) reportGone(ctx context.Context, s *machineScope, last *cloud.Resource) (reconcile.Result, error) {
 	s.Status.InstanceState = stateGone
 	message := fmt.Sprintf("VM %s is gone from the cloud", s.Spec.ProviderID)
@@ -81,7 +81,7 @@ func (r *CloudMachineReconciler) reportGone(ctx context.Context, s *machineScope
 	return reconcile.Result{RequeueAfter: again}, err
 }
 
-// report puts an instance into the status.
+// report copies an instance into the status.
 func report(machine *infrav1.CloudMachine, instance *cloud.Resource) {
 	status := &machine.Status
 	status.InstanceState = string(instance.State)

@@ -22,7 +22,7 @@ func running() fleet.Observation {
 
 func gone() fleet.Observation { return fleet.Observation{Gone: true} }
 
-// TestGoneIsUndone: that a VM was called gone is not the last word on it.
+// TestGoneIsUndone: a machine whose VM was reported gone becomes ready again when the VM is seen.
 func TestGoneIsUndone(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, fleetOf("m")...)
@@ -31,7 +31,7 @@ func TestGoneIsUndone(t *testing.T) {
 	b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.InstanceGoneReason))
 	b.Expect(b.machine("m").Status.InstanceState).To(Equal(stateGone))
 
-	b.account.seen = fleet.Observation{} // a new process, which does not know yet
+	b.account.seen = fleet.Observation{} // a new process that has not seen the VM yet
 	b.createNode("m", testVM)
 	b.reconcile("m")
 	b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.InstanceGoneReason), "as it was last known")
@@ -44,8 +44,8 @@ func TestGoneIsUndone(t *testing.T) {
 	b.Expect(b.countNodes()).To(Equal(1))
 }
 
-// TestNodeRemovalsHaveARate: of a cluster whose VMs are all called gone, some Nodes are removed at
-// once and the others one after the other; what users delete is not held up by that.
+// TestNodeRemovalsHaveARate: if all VMs of a cluster are reported gone, some Nodes are removed at
+// once and the others at a limited rate. Deletions by users do not wait.
 func TestNodeRemovalsHaveARate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestNodeRemovalsHaveARate(t *testing.T) {
 	})
 }
 
-// TestNeverSeen: what the account has never seen is not gone, and costs no Node.
+// TestNeverSeen: a VM that the account has never seen is not gone, and its Node is not removed.
 func TestNeverSeen(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, fleetOf("m")...)
@@ -106,7 +106,7 @@ func TestNeverSeen(t *testing.T) {
 	b.Expect(readyReason(b.machine("m"))).To(Equal(infrav1.ReadyReason))
 }
 
-// TestGuestReported: what only the guest says of itself is marked.
+// TestGuestReported: addresses that only the guest reports are marked.
 func TestGuestReported(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, fleetOf("m")...)

@@ -28,11 +28,11 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// fakeAccount answers what a test has put into it, and records what it was asked.
+// fakeAccount returns what a test has set, and records its calls.
 type fakeAccount struct {
 	row     cloud.Cloud
 	allowed []string
-	// answers are Ensure's, one after the other; the last one stays.
+	// answers are the errors that Ensure returns, in order; the last one repeats.
 	answers  []error
 	made     cloud.Resource
 	settled  bool
@@ -57,7 +57,7 @@ func (a *fakeAccount) Domain(_ *infrav1.CloudMachineFields, domains []string) (s
 }
 
 func (a *fakeAccount) Ensure(_ context.Context, req cloud.Request, domains []string) (cloud.Resource, error) {
-	a.settled = false // as an Account has it: what it proved was of the creates before this one
+	a.settled = false // as in fleet.Account: the proof covered only earlier creates
 	a.requests, a.domains = append(a.requests, req), append(a.domains, domains)
 	if len(a.answers) == 0 {
 		return a.made, nil
@@ -82,7 +82,7 @@ func (a *fakeAccount) Delete(_ cloud.Reference, asked time.Time) fleet.Deletion 
 	return a.deletion
 }
 
-// indexes declares SetupIndexes' fields on a fake client.
+// indexes declares the fields of SetupIndexes on a fake client.
 type indexes struct{ *fake.ClientBuilder }
 
 func (i indexes) IndexField(_ context.Context, o client.Object, field string, values client.IndexerFunc) error {
@@ -90,8 +90,7 @@ func (i indexes) IndexField(_ context.Context, o client.Object, field string, va
 	return nil
 }
 
-// bench is a reconciler with a management cluster, a workload cluster and an account that the test
-// fills.
+// bench is a reconciler with a management cluster, a workload cluster and a fake account.
 type bench struct {
 	*WithT
 	t        *testing.T
@@ -137,7 +136,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	return b
 }
 
-// reconcile takes the machine one step on, with the test's account.
+// reconcile takes the machine's next step with the test's account.
 func (b *bench) reconcile(name string) reconcile.Result {
 	b.t.Helper()
 	key := client.ObjectKey{Namespace: "team-a", Name: name}
@@ -153,7 +152,7 @@ func (b *bench) reconcile(name string) reconcile.Result {
 	return result
 }
 
-// machine reads a machine anew.
+// machine reads a machine from the API.
 func (b *bench) machine(name string) *infrav1.CloudMachine {
 	b.t.Helper()
 	m := &infrav1.CloudMachine{}
@@ -178,7 +177,7 @@ func (b *bench) countNodes() int {
 	return len(list.Items)
 }
 
-// fleetOf is a provisioned cluster with so many machines that have a VM and a Machine.
+// fleetOf returns a provisioned cluster and, for each name, a CloudMachine with a VM and a Machine.
 func fleetOf(names ...string) []client.Object {
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: "team-a", Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: "prod"}}
@@ -213,7 +212,7 @@ func fleetOf(names ...string) []client.Object {
 	return all
 }
 
-// edit changes the CloudMachine of that name among objects.
+// edit changes the CloudMachine of that name in objects.
 func edit(objects []client.Object, name string, change func(*infrav1.CloudMachine)) []client.Object {
 	for _, o := range objects {
 		if m, ok := o.(*infrav1.CloudMachine); ok && m.Name == name {

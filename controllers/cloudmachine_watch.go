@@ -17,10 +17,10 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// nodeMayBeFound passes our own writes that other events go by: a Node without a provider ID finds
-// its machine by the addresses, a connection to the workload cluster those that are provisioned,
-// and a Node that goes those that have trouble with one. What came before these were in the cache
-// found nobody, so the machine must look once more when they are.
+// nodeMayBeFound passes our own writes that other events need to find a machine. A Node without
+// provider ID finds its machine by the addresses. A connection to the workload cluster finds
+// provisioned machines. A deleted Node finds machines whose NodeLinked reports a problem. Events
+// before these writes were in the cache found no machine, so it must be reconciled again.
 func nodeMayBeFound(before, after *infrav1.CloudMachine) bool {
 	return isProvisioned(before) != isProvisioned(after) || !slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
 		!conditions.Has(before, infrav1.MachineNodeLinkedCondition) && conditions.Has(after, infrav1.MachineNodeLinkedCondition)
@@ -46,7 +46,7 @@ func unmadeWaitFor(before, after *infrav1.CloudCluster) bool {
 		before.Spec.OwnershipID != after.Spec.OwnershipID
 }
 
-// cloudClusterToUnmade brings the machines of a cluster that have no VM yet.
+// cloudClusterToUnmade returns the machines of a cluster that have no VM yet.
 func (r *CloudMachineReconciler) cloudClusterToUnmade(ctx context.Context, o client.Object) []reconcile.Request {
 	unmade := func(m *infrav1.CloudMachine) bool { return m.Spec.ProviderID == "" }
 	return r.list(ctx, unmade, client.InNamespace(o.GetNamespace()),
@@ -57,8 +57,8 @@ func (r *CloudMachineReconciler) clusterToMachines(ctx context.Context, o client
 	return r.list(ctx, nil, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 }
 
-// clusterToUnlinked brings the machines that need a Node when the connection to the workload
-// cluster comes or goes.
+// clusterToUnlinked returns the machines that wait for a Node, or for the removal of one, when the
+// connection to the workload cluster comes or goes.
 func (r *CloudMachineReconciler) clusterToUnlinked(ctx context.Context, o client.Object) []reconcile.Request {
 	needsNode := func(m *infrav1.CloudMachine) bool {
 		if m.Status.InstanceState == stateGone {
@@ -73,8 +73,7 @@ func (r *CloudMachineReconciler) clusterToUnlinked(ctx context.Context, o client
 	return r.list(ctx, needsNode, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 }
 
-// InstancesChanged brings the machines with these tokens. It is what cloud.Options.OnMachines
-// calls.
+// InstancesChanged enqueues the machines with these tokens. fleet.Options.OnMachines calls it.
 func (r *CloudMachineReconciler) InstancesChanged(ctx context.Context, namespace string, tokens []string) {
 	for _, token := range tokens {
 		r.Changed.Add(r.list(ctx, nil, client.InNamespace(namespace), client.MatchingFields{machineByToken: token})...)

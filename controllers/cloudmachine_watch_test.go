@@ -10,8 +10,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// TestOwnershipIDWakes: machines wait for their CloudCluster's ownership ID, which another party
-// may write after all else.
+// TestOwnershipIDWakes: machines wait for their CloudCluster's ownership ID, which another
+// controller may write last.
 func TestOwnershipIDWakes(t *testing.T) {
 	t.Parallel()
 	before := &infrav1.CloudCluster{}

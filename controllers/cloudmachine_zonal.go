@@ -17,30 +17,29 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Where a cloud's idempotency ends at the border of a failure domain
-// (cloud.Traits.ZonalIdempotency), the domain belongs to the intent: it is written down with the
-// token, and another is written down before it is asked. A machine leaves the domain on record only
-// when nothing can have been made there: because the cloud has refused this very machine, or
-// because this process wrote the domain down and has sent nothing yet. Whoever comes after a crash
-// knows neither, and asks the domain on record first.
+// If a cloud's idempotency is limited to one failure domain (cloud.Traits.ZonalIdempotency), the
+// domain is part of the intent. It is recorded with the token, and another domain is recorded
+// before it is asked. A machine leaves the recorded domain only when nothing can have been made
+// there: because the cloud has refused this very machine, or because this process recorded the
+// domain and has sent nothing yet. A process that starts after a crash knows neither, and asks the
+// recorded domain first.
 
-// fate is what a process knows of the attempt that is on record.
+// fate is what a process knows about the recorded attempt.
 type fate int
 
 const (
-	// unknown: something may have been sent, and made.
+	// unknown means that a create may have been sent, and may have made a VM.
 	unknown fate = iota
-	// unsent: this process wrote the attempt down, and has sent nothing since of which anything can
-	// come.
+	// unsent means that this process recorded the attempt and has sent nothing effective since.
 	unsent
-	// refused: the cloud has said that it makes nothing of it.
+	// refused means that the cloud has stated that the attempt makes nothing.
 	refused
-	// unsettled: the cloud refuses it now, and what an earlier process may have sent could still
-	// take effect.
+	// unsettled means that the cloud refuses the attempt now, but a create that an earlier process
+	// may have sent could still take effect.
 	unsettled
 )
 
-// fates remembers what is known of each machine's attempt. The zero value is ready for use.
+// fates remembers the fate of each machine's attempt. The zero value is ready for use.
 type fates struct {
 	mu  sync.Mutex
 	all map[types.NamespacedName]tokenFate
@@ -94,8 +93,8 @@ func (r *CloudMachineReconciler) chooseDomain(ctx context.Context, s *machineSco
 	return s.account.Domain(&s.Spec.CloudMachineFields, domains)
 }
 
-// moves tells whether the machine leaves the attempt on record for another; then that has been
-// written down, and comes back as an event.
+// moves reports whether the machine leaves the recorded attempt for another one. If so, the new
+// attempt is recorded and comes back as an event.
 func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bool, error) {
 	if !s.account.Cloud().Traits.ZonalIdempotency {
 		return false, nil
@@ -122,21 +121,21 @@ func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bo
 	return true, nil
 }
 
-// notMade goes on after a create that brought no VM. A sure refusal ends the attempt, unless an
-// earlier process may have sent something that still takes effect: then the attempt is left once
-// live reads have proved that nothing was made.
+// notMade handles a create that made no VM. A definite refusal ends the attempt, unless an earlier
+// process may have sent a create that can still take effect. Such an attempt ends once live reads
+// have proved that nothing was made.
 func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, before fate, err error) (reconcile.Result, error) {
 	zonal := s.account.Cloud().Traits.ZonalIdempotency
 	var queued *cloud.Queued
 	switch code := cloud.CodeOf(err); {
 	case errors.As(err, &queued), code == cloud.Throttled, code == cloud.Unauthorized:
-		r.fates.set(s.CloudMachine, before) // nothing came of this create, and what was sent before is as open as it was
+		r.fates.set(s.CloudMachine, before) // this create had no effect, and earlier ones are as open as before
 		return r.createFailed(s, err), nil
-	case code == cloud.Unavailable, code == cloud.Unknown, before == unknown && !zonal: // it is open
+	case code == cloud.Unavailable, code == cloud.Unknown, before == unknown && !zonal: // the outcome is open
 		return r.createFailed(s, err), nil
 	case before == unknown, before == unsettled:
 		r.fates.set(s.CloudMachine, unsettled)
-		s.account.Settled(s.reference()) // has the account look, and wake the machine when it knows
+		s.account.Settled(s.reference()) // the account starts to check, and enqueues the machine when it knows
 		r.createFailed(s, stillOpen(s, err))
 		return reconcile.Result{RequeueAfter: jitter(settledCheck)}, nil
 	}
@@ -147,13 +146,13 @@ func (r *CloudMachineReconciler) notMade(ctx context.Context, s *machineScope, b
 	return r.leaveAttempt(ctx, s, err)
 }
 
-// settledCheck is how often an attempt that is not settled is looked at although its end comes as
-// an event. It makes no call.
+// settledCheck is how often an unsettled attempt is checked, although its end comes as an event.
+// The check makes no call.
 const settledCheck = time.Minute
 
-// waitsToSettle reports whether the attempt on record is still open although the cloud refuses it:
-// asked again now, it would be open for longer. It ends when live reads have proved that nothing
-// was made, or have found what was.
+// waitsToSettle reports whether the recorded attempt is still open although the cloud refuses it.
+// Another create now would keep it open for longer. The wait ends when live reads have proved that
+// nothing was made, or have found a VM.
 func (r *CloudMachineReconciler) waitsToSettle(s *machineScope) bool {
 	if r.fates.of(s.CloudMachine) != unsettled {
 		return false
@@ -166,14 +165,14 @@ func (r *CloudMachineReconciler) waitsToSettle(s *machineScope) bool {
 	return seen.Instance == nil && len(seen.Duplicates) == 0
 }
 
-// stillOpen adds to a refusal why the machine stays where it is refused.
+// stillOpen adds to a refusal why the machine stays in the domain that refuses it.
 func stillOpen(s *machineScope, err error) error {
 	return &cloud.Error{Code: cloud.CodeOf(err), Err: err, Message: fmt.Sprintf(
 		"%v; whether an earlier create made a VM in %s is being looked up before the machine is tried again", err, s.Spec.CreationDomain)}
 }
 
-// leaveAttempt goes to another failure domain at once if there is one to try. Otherwise the attempt
-// is counted when the next one comes.
+// leaveAttempt moves to another failure domain at once if there is one to try. Otherwise the next
+// attempt raises the attempt number.
 func (r *CloudMachineReconciler) leaveAttempt(ctx context.Context, s *machineScope, err error) (reconcile.Result, error) {
 	domain, nowhere := r.chooseDomain(ctx, s)
 	var said, told *cloud.Error
@@ -181,7 +180,7 @@ func (r *CloudMachineReconciler) leaveAttempt(ctx context.Context, s *machineSco
 	case errors.As(nowhere, &told):
 		if cloud.CodeOf(err) == cloud.NoCapacity && errors.As(err, &said) {
 			again := *said
-			again.RetryAfter = told.RetryAfter // when the first of all may have capacity again
+			again.RetryAfter = told.RetryAfter // when the first domain may have capacity again
 			err = &again
 		}
 		return r.createFailed(s, err), nil
@@ -194,7 +193,7 @@ func (r *CloudMachineReconciler) leaveAttempt(ctx context.Context, s *machineSco
 	return reconcile.Result{}, err
 }
 
-// noDomain tells why there is none to ask, if it is the cloud's doing.
+// noDomain says in Ready why there is no domain to ask if the cloud is the cause, else returns err.
 func (r *CloudMachineReconciler) noDomain(s *machineScope, err error) (reconcile.Result, error) {
 	var told *cloud.Error
 	if errors.As(err, &told) {

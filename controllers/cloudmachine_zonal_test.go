@@ -11,8 +11,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// zonalBench has one machine that is claimed for a zone in which its own fields do not allow it to
-// be.
+// zonalBench has one machine that is claimed for a zone that its own fields do not allow.
 func zonalBench(t *testing.T, answer error) *bench {
 	t.Helper()
 	b := newBench(t, edit(fleetOf("m"), "m", func(m *infrav1.CloudMachine) {
@@ -25,8 +24,8 @@ func zonalBench(t *testing.T, answer error) *bench {
 	return b
 }
 
-// TestOpenAttemptIsSettled: an attempt of which an earlier process may have sent something, and
-// which is now refused, is left once live reads have proved that it made nothing.
+// TestOpenAttemptIsSettled: an earlier process may have sent a create, and the cloud refuses the
+// attempt now. The machine leaves the attempt once live reads have proved that nothing was made.
 func TestOpenAttemptIsSettled(t *testing.T) {
 	t.Parallel()
 	for _, code := range []cloud.Code{cloud.InvalidSpec, cloud.NotFound, cloud.Conflict, cloud.NoCapacity, cloud.QuotaExceeded} {
@@ -58,8 +57,7 @@ func TestOpenAttemptIsSettled(t *testing.T) {
 	}
 }
 
-// TestOpenAttemptIsFound: what an earlier process has sent was made after all, and the machine
-// takes it.
+// TestOpenAttemptIsFound: the create of an earlier process made a VM, and the machine adopts it.
 func TestOpenAttemptIsFound(t *testing.T) {
 	t.Parallel()
 	b := zonalBench(t, cloud.Errorf(cloud.NotFound, "it can't be there"))
@@ -74,14 +72,14 @@ func TestOpenAttemptIsFound(t *testing.T) {
 	b.Expect(m.Spec.CreationDomain).To(Equal("zone-d"))
 }
 
-// TestOpenAttemptIsAskedAgain: without a sure answer nothing is concluded.
+// TestOpenAttemptIsAskedAgain: without a definite answer, the attempt stays on record.
 func TestOpenAttemptIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	for _, code := range []cloud.Code{cloud.Unavailable, cloud.Unknown, cloud.Throttled, cloud.Unauthorized} {
 		t.Run(string(code), func(t *testing.T) {
 			t.Parallel()
 			b := zonalBench(t, cloud.Errorf(code, "who knows"))
-			b.account.settled = true // of an earlier create: this one may be under way
+			b.account.settled = true // for an earlier create; this one may be in progress
 			b.reconcile("m")
 			b.reconcile("m")
 			m := b.machine("m")
@@ -91,9 +89,9 @@ func TestOpenAttemptIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestRefusedAttemptIsCounted: after a sure refusal the next create is another request for the
-// cloud, which may hold a token to what it was first sent with. The next one comes when it is time,
-// and not at once.
+// TestRefusedAttemptIsCounted: after a definite refusal, the next create has a new attempt number,
+// because the cloud may bind a token to its first request. The number is raised at the next
+// attempt, not at once.
 func TestRefusedAttemptIsCounted(t *testing.T) {
 	t.Parallel()
 	b := zonalBench(t, nil)

@@ -24,14 +24,13 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// reconnectDelay is how soon a template looks again for an account that works by its status, but is
-// not connected in this process: the manager has just started and the account's own reconcile is in
-// the queue.
+// reconnectDelay is how soon a template checks again for an account that is Ready but not connected
+// in this process: the manager has just started, and the account's own reconcile is in the queue.
 const reconnectDelay = 2 * time.Second
 
-// CloudMachineTemplateReconciler asks the cloud what a template's machines will be, so that the
-// cluster-autoscaler can scale from zero. It asks once for each account, and again only when the
-// account says something new.
+// CloudMachineTemplateReconciler asks the cloud for the capacity of a template's machines, so that
+// the cluster-autoscaler can scale from zero. It asks once for each account, and again only when
+// the account's report changes.
 type CloudMachineTemplateReconciler struct {
 	Client           client.Client
 	Accounts         *fleet.Accounts
@@ -70,7 +69,7 @@ func (r *CloudMachineTemplateReconciler) Reconcile(ctx context.Context, req reco
 	return result, errors.Join(err, patchStatus(ctx, r.Client, before, template))
 }
 
-// describe fills in capacity and nodeInfo. What was known stays when the cloud can't be asked.
+// describe sets capacity and nodeInfo. Known values stay if the cloud can't be asked.
 func (r *CloudMachineTemplateReconciler) describe(ctx context.Context, template *infrav1.CloudMachineTemplate) (reconcile.Result, error) {
 	spec := &template.Spec.Template.Spec
 	key := client.ObjectKey{Namespace: template.Namespace, Name: spec.AccountRef.Name}
@@ -103,7 +102,7 @@ func (r *CloudMachineTemplateReconciler) describe(ctx context.Context, template 
 	return reconcile.Result{}, nil
 }
 
-// waitForAccount says why the account can't be asked; its next report brings the template back.
+// waitForAccount says why the account can't be asked. Its next report enqueues the template.
 func (r *CloudMachineTemplateReconciler) waitForAccount(ctx context.Context, template *infrav1.CloudMachineTemplate, key client.ObjectKey) (reconcile.Result, error) {
 	account := &infrav1.CloudAccount{}
 	err := r.Client.Get(ctx, key, account)
@@ -122,11 +121,12 @@ func (r *CloudMachineTemplateReconciler) waitForAccount(ctx context.Context, tem
 		setNotReady(template, infrav1.WaitingForAccountReason, fmt.Sprintf("CloudAccount %q is not ready: %s", key.Name, ready.Message))
 		return reconcile.Result{}, nil
 	default:
-		return reconcile.Result{RequeueAfter: jitter(reconnectDelay)}, nil // and what was known stays
+		return reconcile.Result{RequeueAfter: jitter(reconnectDelay)}, nil // known values stay
 	}
 }
 
-// nodeInfo keeps to the words that Cluster API's contract knows.
+// nodeInfo returns the offering's node info, with only the architectures that Cluster API's
+// contract defines.
 func nodeInfo(offering cloud.Offering) infrav1.NodeInfo {
 	info := infrav1.NodeInfo{OperatingSystem: offering.OperatingSystem}
 	if slices.Contains([]string{"amd64", "arm64", "s390x", "ppc64le"}, offering.Architecture) {

@@ -24,16 +24,15 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// kindsPatience is how long an API server may take until it publishes kinds that were installed a
-// moment ago.
+// kindsPatience is how long CheckKinds waits for the API server to publish newly installed kinds.
 const kindsPatience = 10 * time.Second
 
-// ownTypes is where Drover's types are.
+// ownTypes is the import path prefix of Drover's types.
 const ownTypes = "github.com/drover-io/drover/api/"
 
-// CheckKinds fails where the management cluster does not serve Cluster API's version, or knows
-// Drover's kinds without a field that this build has, as CRDs of an older release do. An API server
-// drops such fields without a word: with them would go what keeps a VM from being made twice.
+// CheckKinds returns an error if the management cluster does not serve Cluster API's version, or if
+// its CRDs lack a field of this build, as CRDs of an older release do. An API server drops such
+// fields silently, including the fields that prevent a second create of the same VM.
 func CheckKinds(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) error {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -81,10 +80,10 @@ func checkKinds(client openapi.Client, scheme *runtime.Scheme) error {
 	return nil
 }
 
-// pathOf is where the API server publishes a group's kinds.
+// pathOf returns the path under which the API server publishes a group's kinds.
 func pathOf(gv schema.GroupVersion) string { return "apis/" + gv.String() }
 
-// published is what the API server says of a kind or of one of its fields, in OpenAPI's terms.
+// published is the API server's description of a kind or of one of its fields, in OpenAPI terms.
 type published struct {
 	Properties map[string]*published     `json:"properties"`
 	Items      *published                `json:"items"`
@@ -116,8 +115,7 @@ func publishedKinds(group openapi.GroupVersion) (map[schema.GroupVersionKind]*pu
 	return kinds, nil
 }
 
-// unknown returns the fields of a type that are not published. It looks into types of Drover's own;
-// others' are theirs to keep.
+// unknown returns the fields of a type that are not published. It checks only Drover's own types.
 func (p *published) unknown(t reflect.Type, path string) (fields []string) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
 		if t.Kind() == reflect.Slice && p != nil {

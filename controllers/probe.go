@@ -24,17 +24,17 @@ import (
 )
 
 const (
-	// probeTimeout bounds one probe. Cluster API's own probe of a workload cluster takes the same.
+	// probeTimeout bounds one probe. Cluster API's probe of a workload cluster has the same one.
 	probeTimeout = 10 * time.Second
-	// maxProbeAnswer bounds what is read of an answer, in bytes. A real one has some 500.
+	// maxProbeAnswer bounds the part of an answer that is read, in bytes. Real ones have some 500.
 	maxProbeAnswer = 64 << 10
 )
 
-// kubernetesVersion is what a real API server calls itself.
+// kubernetesVersion matches the version that a real API server reports.
 var kubernetesVersion = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+[-+.~0-9A-Za-z]{0,200}$`)
 
-// probeFailure is why an API server does not serve us: a reason of the Available condition, and
-// words that stay the same while the failure does, so that a lasting failure is written once.
+// probeFailure is why an API server can't be used: a reason of the Available condition, and a
+// message that does not change while the failure lasts, so that a lasting failure is written once.
 type probeFailure struct{ reason, message string }
 
 func unreachable(format string, args ...any) *probeFailure {
@@ -47,7 +47,7 @@ type server struct {
 	dial Dial
 }
 
-// Dial makes connections to endpoints that tenants name.
+// Dial connects to endpoints that tenants specify.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
 // probe asks the API server for its version, with the kubeconfig's credentials.
@@ -56,15 +56,15 @@ func (k server) probe(ctx context.Context, timeout time.Duration) (string, *prob
 	defer cancel()
 	version, failure := k.ask(ctx)
 	if failure != nil && failure.reason == controlplanev1.UnreachableReason && ctx.Err() != nil {
-		// Whatever it looked like: giving up closes the connection, and then a half answer may look
-		// like a whole one.
+		// Any failure counts as a timeout here: giving up closes the connection, and then half an
+		// answer may look like a whole one.
 		return "", unreachable("does not answer within %s", timeout)
 	}
 	return version, failure
 }
 
-// ask makes one request on one connection, closed again. Redirects are not followed, because they
-// would carry the credentials elsewhere.
+// ask sends one request on a new connection and closes it. It does not follow redirects, because
+// they would carry the credentials to another server.
 func (k server) ask(ctx context.Context) (string, *probeFailure) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.Server.JoinPath("version").String(), nil)
 	if err != nil {
@@ -86,11 +86,11 @@ func (k server) ask(ctx context.Context) (string, *probeFailure) {
 	return readVersion(response)
 }
 
-// client makes a client for one probe.
+// client returns an HTTP client for one probe.
 func (k server) client() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			Proxy:                  http.ProxyFromEnvironment, // the operator's, as Cluster API itself does
+			Proxy:                  http.ProxyFromEnvironment, // the operator's proxy, as in Cluster API
 			DialContext:            k.dial,
 			TLSClientConfig:        k.TLS(),
 			DisableKeepAlives:      true,
@@ -100,7 +100,7 @@ func (k server) client() *http.Client {
 	}
 }
 
-// readVersion takes the version out of an answer that claims success.
+// readVersion returns the version in an HTTP 200 answer, or why it can't be Kubernetes' answer.
 func readVersion(response *http.Response) (string, *probeFailure) {
 	switch kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind {
 	case "application/json":
@@ -119,7 +119,7 @@ func readVersion(response *http.Response) (string, *probeFailure) {
 	return answer.GitVersion, nil
 }
 
-// statusFailure says what an answer other than success means, or nil.
+// statusFailure returns what an answer other than HTTP 200 means, or nil for HTTP 200.
 func (k server) statusFailure(response *http.Response) *probeFailure {
 	switch code := response.StatusCode; {
 	case code == http.StatusOK:
@@ -133,7 +133,8 @@ func (k server) statusFailure(response *http.Response) *probeFailure {
 	}
 }
 
-// unauthorized adds what the client certificate itself can tell.
+// unauthorized returns an Unauthorized failure. It adds to the message when the client certificate
+// expired, if it has.
 func (k server) unauthorized(message string) *probeFailure {
 	if at := k.Expired(time.Now()); !at.IsZero() {
 		message += "; its client certificate expired on " + at.UTC().Format(time.DateOnly)
@@ -141,8 +142,8 @@ func (k server) unauthorized(message string) *probeFailure {
 	return &probeFailure{controlplanev1.UnauthorizedReason, message}
 }
 
-// connectionFailure says why there was no answer. It uses words of its own: those of the network
-// hold port numbers that differ each time.
+// connectionFailure returns why there was no answer. It uses its own wording, because network
+// errors contain port numbers that differ each time.
 func (k server) connectionFailure(err error) *probeFailure {
 	if message := certificateFailure(err); message != "" {
 		return &probeFailure{controlplanev1.CertificateRefusedReason, message}
@@ -179,8 +180,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// certificateFailure says why the API server's certificate was refused, or "" when that is not what
-// happened.
+// certificateFailure returns why the API server's certificate was refused, or "" if it was not.
 func certificateFailure(err error) string {
 	var (
 		authority x509.UnknownAuthorityError

@@ -27,15 +27,15 @@ import (
 	"github.com/drover-io/drover/test/authority"
 )
 
-// patience is a timeout that only a hanging server reaches, however busy the machine is.
+// patience is a timeout that only a hanging server reaches, even on a busy machine.
 const patience = 20 * time.Second
 
-// marked is in every secret of these tests, and must be in no message.
+// marked is part of every secret in these tests, and must not appear in any message.
 const marked = "HUSH-a3f9"
 
 const realVersion = `{"major":"1","minor":"36","gitVersion":"v1.36.3","goVersion":"go1.26"}`
 
-// serve starts a TLS server whose certificate is good for hosts until notAfter.
+// serve starts a TLS server whose certificate is valid for hosts until notAfter.
 func serve(t *testing.T, ca *authority.Authority, notAfter time.Time, handler http.HandlerFunc, hosts ...string) *httptest.Server {
 	t.Helper()
 	certificate, key := ca.Issue(t, notAfter, hosts...)
@@ -51,7 +51,7 @@ func serve(t *testing.T, ca *authority.Authority, notAfter time.Time, handler ht
 	return server
 }
 
-// configFor takes a kubeconfig for the server, with a token, changed by edit.
+// configFor returns a server from a kubeconfig with a token, changed by edit.
 func configFor(t *testing.T, url string, ca *authority.Authority, edit ...func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) server {
 	t.Helper()
 	cluster := &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca.PEM}
@@ -150,7 +150,7 @@ func want(t *testing.T, version string, failure *probeFailure, wantVersion, reas
 	}
 }
 
-// A redirect is an answer, and the credentials do not follow it.
+// A redirect is a failure, and the credentials do not follow it.
 func TestProbeFollowsNoRedirect(t *testing.T) {
 	ca, soon := authority.New(t), time.Now().Add(time.Hour)
 	var followed atomic.Bool
@@ -243,7 +243,7 @@ func TestProbeWithoutServer(t *testing.T) {
 	want(t, version, failure, "", controlplanev1.UnreachableReason, "without TLS")
 }
 
-// A failure that lasts must read the same each time, or it would be written each time.
+// A lasting failure must have the same message each time, or it would be written each time.
 func TestProbeFailuresAreSteady(t *testing.T) {
 	ca, soon := authority.New(t), time.Now().Add(time.Hour)
 	for _, test := range []struct {
@@ -263,7 +263,7 @@ func TestProbeFailuresAreSteady(t *testing.T) {
 	}
 }
 
-// TestProbeOfDeniedAddress: the message does not tell which address it was.
+// TestProbeOfDeniedAddress: the message does not contain the denied address.
 func TestProbeOfDeniedAddress(t *testing.T) {
 	ca := authority.New(t)
 	k := configFor(t, "https://api.example.com", ca)
@@ -274,8 +274,7 @@ func TestProbeOfDeniedAddress(t *testing.T) {
 	want(t, version, failure, "", controlplanev1.UnreachableReason, "the API server is at an address that the operator does not allow")
 }
 
-// TestNextProbe: an API server that does not answer is asked less and less often, a minute apart in
-// the end.
+// TestNextProbe: probes of an API server that does not answer back off up to one minute.
 func TestNextProbe(t *testing.T) {
 	r := &AdoptedControlPlaneReconciler{}
 	adopted := &controlplanev1.AdoptedControlPlane{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "blue"}}

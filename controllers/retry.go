@@ -13,12 +13,12 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// delays of one code: from the first retry to the cap.
+// delays are the first and the maximum retry delay of one code.
 type delays struct{ first, max time.Duration }
 
-// delaysOf says how soon a failed call is tried again, by its code; cloud.Code documents the same
-// figures. A code that is not listed is not tried again by time: its cure is an event (a changed
-// account, new credentials).
+// delaysOf returns the retry delays of a failed call by its code; cloud.Code documents the same
+// values. It returns false for a code that is not retried on a timer, because only an event can
+// help (a changed account, new credentials).
 func delaysOf(code cloud.Code) (delays, bool) {
 	switch code {
 	case cloud.Throttled, cloud.Unavailable, cloud.Unknown:
@@ -36,13 +36,13 @@ type retries struct {
 	failures map[types.NamespacedName]int
 }
 
-// after returns how long to wait before the next attempt for err, and false when only an event can
-// help. Delays double, are jittered by a quarter, and are never shorter than what the cloud asked
-// for.
+// after returns how long to wait before the next attempt after err, and false if only an event can
+// help. Delays double, have a jitter of up to a quarter, and are never shorter than what the cloud
+// asked for.
 func (r *retries) after(key types.NamespacedName, err error) (time.Duration, bool) {
 	var queued *cloud.Queued
 	if errors.As(err, &queued) {
-		return max(queued.After, time.Millisecond), true // its turn is kept: not a failure, and no jitter
+		return max(queued.After, time.Millisecond), true // the turn is kept, so this is no failure and gets no jitter
 	}
 	var cloudErr *cloud.Error
 	if errors.As(err, &cloudErr) && cloudErr.RetryAfter > 0 {
@@ -67,14 +67,14 @@ func (r *retries) fail(key types.NamespacedName) int {
 	return n
 }
 
-// forget starts anew for key.
+// forget resets the failure count of key.
 func (r *retries) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.failures, key)
 }
 
-// jitter lengthens d by up to a quarter, so that what failed together does not come back together.
+// jitter lengthens d by up to a quarter, to spread the retries of objects that failed together.
 func jitter(d time.Duration) time.Duration {
 	return d + rand.N(d/4+1)
 }

@@ -23,7 +23,7 @@ func TestRetryDelays(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		err    error
-		nth    int // which failure in a row, from 0
+		nth    int // index of the failure in a row, from 0
 		least  time.Duration
 		byTime bool
 	}{

@@ -23,24 +23,25 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// maxMessage bounds a condition's message, in bytes. Clouds can be talkative; a table column can't.
+// maxMessage is the maximum length of a condition's message, in bytes. Messages of clouds can be
+// long, and a table column is narrow.
 const maxMessage = 1024
 
-// object is a kind of ours that has conditions.
+// object is one of our kinds that has conditions.
 type object interface {
 	client.Object
 	conditions.Setter
 }
 
-// patchStatus writes the status of obj if it differs from before, the object as it was read. One
-// write at most: a merge patch, because each of our statuses but CloudAccount's and CloudCluster's
-// has a single writer.
+// patchStatus writes the status of obj if it differs from before, the object as it was read. It
+// makes at most one write. A merge patch is enough, because each of our statuses except those of
+// CloudAccount and CloudCluster has a single writer.
 func patchStatus(ctx context.Context, c client.Client, before, obj client.Object) error {
 	return writeStatus(ctx, c, before, obj, client.MergeFrom(before))
 }
 
-// patchSharedStatus is patchStatus for a kind whose status other reconcilers write too: it writes
-// only what it has read, and fails with a Conflict otherwise.
+// patchSharedStatus is patchStatus for a kind whose status has several writers. It fails with a
+// Conflict if the object has changed since it was read.
 func patchSharedStatus(ctx context.Context, c client.Client, before, obj client.Object) error {
 	return writeStatus(ctx, c, before, obj, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
@@ -56,7 +57,7 @@ func writeStatus(ctx context.Context, c client.Client, before, obj client.Object
 	return nil
 }
 
-// setCondition sets a condition of obj for its present generation.
+// setCondition sets a condition of obj for its current generation.
 func setCondition(obj object, kind string, status metav1.ConditionStatus, reason, message string) {
 	conditions.Set(obj, metav1.Condition{
 		Type:               kind,
@@ -77,9 +78,9 @@ func setReady(obj object) {
 	setCondition(obj, clusterv1.ReadyCondition, metav1.ConditionTrue, infrav1.ReadyReason, "")
 }
 
-// setPaused keeps the Paused condition, as Cluster API's contract wants it, and reports whether obj
-// is paused: by its Cluster, by the annotation on itself, or because it lives on elsewhere. cluster
-// may be nil.
+// setPaused sets the Paused condition as Cluster API's contract requires, and reports whether obj
+// is paused: by its Cluster, by its own annotation, or because it was moved to another management
+// cluster. cluster may be nil.
 func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	var by []string
 	if cluster != nil && ptr.Deref(cluster.Spec.Paused, false) {
@@ -99,13 +100,13 @@ func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	return false
 }
 
-// setCloudError puts an error of the cloud into Ready: the code is the reason.
+// setCloudError sets Ready to False for an error of the cloud. The error's code is the reason.
 func setCloudError(obj object, err error) {
 	setNotReady(obj, string(cloud.CodeOf(err)), err.Error())
 }
 
-// cut shortens a message to maxMessage, between characters, and makes it valid UTF-8: the API
-// server refuses the rest.
+// cut shortens a message to maxMessage bytes, between characters, and makes it valid UTF-8, because
+// the API server refuses other messages.
 func cut(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= maxMessage {
@@ -118,19 +119,19 @@ func cut(s string) string {
 	return s[:end] + "…"
 }
 
-// movedAway tells whether obj is being deleted only because it was moved. clusterctl pauses the
-// Cluster before, but that comes by another watch, which may be behind: then the VMs of a whole
-// cluster would be deleted that has just moved.
+// movedAway reports whether obj is being deleted only because it was moved. clusterctl pauses the
+// Cluster first, but that arrives through another watch, which may lag behind. Without this check,
+// the VMs of a whole cluster that has just moved would be deleted.
 func movedAway(obj client.Object) bool {
 	_, moved := obj.GetAnnotations()[clusterctlv1.DeleteForMoveAnnotation]
 	return moved && !obj.GetDeletionTimestamp().IsZero()
 }
 
-// moveLabel makes "clusterctl move" take an object along that nothing of the Cluster owns.
+// moveLabel makes "clusterctl move" include an object that no object of the Cluster owns.
 const moveLabel = "clusterctl.cluster.x-k8s.io/move"
 
-// moveAlong labels a user's Secret so that "clusterctl move" takes it along: without it, what
-// refers to it would be broken at its new place.
+// moveAlong labels a user's Secret so that "clusterctl move" includes it. Without the Secret, the
+// objects that refer to it would not work in the new management cluster.
 func moveAlong(ctx context.Context, c client.Client, secret *corev1.Secret) error {
 	if _, ok := secret.Labels[moveLabel]; ok {
 		return nil

@@ -19,10 +19,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// MachineTimes measures how long the parts of machines' lives take. It does nothing but look at the
-// changes that pass: each part ends with one, and its beginning is written in the objects. So
-// nothing is remembered, and a part that ends while no manager runs is not counted. It runs in the
-// leader alone, so that nothing is counted twice.
+// MachineTimes measures how long the parts of machines' lives take. It only observes updates and
+// deletions: each part ends with one, and the objects record its beginning. So it keeps no state,
+// and a part that ends while no manager runs is not counted. It runs only in the leader, so that
+// nothing is counted twice.
 type MachineTimes struct {
 	Client           client.Reader
 	Clouds           []cloud.Cloud
@@ -32,10 +32,11 @@ type MachineTimes struct {
 	informers                   ctrl.Manager
 }
 
-// lifeBuckets are seconds, from a VM on a quick cloud to a drain that somebody's budget holds up.
+// lifeBuckets are seconds, from a VM on a fast cloud to a drain that a PodDisruptionBudget delays.
 var lifeBuckets = []float64{1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 7200}
 
-// NewMachineTimes makes it and registers its metrics, with whole seconds as Kubernetes' times are.
+// NewMachineTimes returns a MachineTimes and registers its metrics, which are accurate to a second,
+// as Kubernetes' timestamps are.
 func NewMachineTimes(reader client.Reader, clouds []cloud.Cloud, watchFilter string, registry prometheus.Registerer) *MachineTimes {
 	histogram := func(name, help string) *prometheus.HistogramVec {
 		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: lifeBuckets}, []string{"cloud"})
@@ -52,13 +53,13 @@ func NewMachineTimes(reader client.Reader, clouds []cloud.Cloud, watchFilter str
 	}
 }
 
-// SetupWithManager registers it.
+// SetupWithManager adds t to the manager.
 func (t *MachineTimes) SetupWithManager(mgr ctrl.Manager) error {
 	t.informers = mgr
 	return mgr.Add(t)
 }
 
-// Start implements manager.Runnable: it begins to look when this manager has become the leader.
+// Start implements manager.Runnable. It starts to observe when this manager has become the leader.
 func (t *MachineTimes) Start(ctx context.Context) error {
 	machines, err := t.informers.GetCache().GetInformer(ctx, &infrav1.CloudMachine{})
 	if err != nil {
@@ -73,7 +74,7 @@ func (t *MachineTimes) Start(ctx context.Context) error {
 			t.machineChanged(before.(*infrav1.CloudMachine), after.(*infrav1.CloudMachine))
 		},
 		DeleteFunc: func(o any) {
-			if m, ok := o.(*infrav1.CloudMachine); ok { // else its end was missed, and so was the time of it
+			if m, ok := o.(*infrav1.CloudMachine); ok { // otherwise the deletion event was missed, and with it the time
 				t.machineGone(m)
 			}
 		},
@@ -97,7 +98,7 @@ func (t *MachineTimes) machineChanged(before, after *infrav1.CloudMachine) {
 	}
 }
 
-// machineGone measures a deletion, where there was something to delete, and it was deleted.
+// machineGone measures a deletion, unless the machine had no token, or was moved or abandoned.
 func (t *MachineTimes) machineGone(m *infrav1.CloudMachine) {
 	_, moved := m.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	if m.DeletionTimestamp.IsZero() || m.Spec.CreationToken == "" || moved || m.Annotations[infrav1.AbandonAnnotation] == m.Name {
@@ -106,8 +107,8 @@ func (t *MachineTimes) machineGone(m *infrav1.CloudMachine) {
 	t.observe(t.delete, m, time.Since(m.DeletionTimestamp.Time))
 }
 
-// ownerChanged measures a join, when a Machine's Node has become known, and what a drain and all
-// that follows it took, when nothing holds the VM any more.
+// ownerChanged measures a join when a Machine's Node becomes known. When nothing holds the VM any
+// more, it measures the drain and everything that follows the drain.
 func (t *MachineTimes) ownerChanged(ctx context.Context, before, after *clusterv1.Machine) {
 	joined := !before.Status.NodeRef.IsDefined() && after.Status.NodeRef.IsDefined()
 	drained := !letGo(before) && letGo(after) && !after.Status.Deletion.NodeDrainStartTime.IsZero()
@@ -116,7 +117,7 @@ func (t *MachineTimes) ownerChanged(ctx context.Context, before, after *clusterv
 	}
 	m := &infrav1.CloudMachine{}
 	if err := t.Client.Get(ctx, client.ObjectKey{Namespace: after.Namespace, Name: after.Spec.InfrastructureRef.Name}, m); err != nil {
-		return // it went meanwhile
+		return // the CloudMachine was deleted in the meantime
 	}
 	if running := runningSince(m); joined && !running.IsZero() && madeHere(m) {
 		t.observe(t.join, m, time.Since(running))
@@ -126,19 +127,18 @@ func (t *MachineTimes) ownerChanged(ctx context.Context, before, after *clusterv
 	}
 }
 
-// letGo says that Cluster API has asked for the deletion of a Machine's VM, and with it that
-// Status.Deletion is there.
+// letGo reports whether Cluster API has requested the deletion of a Machine's VM, which implies
+// that Status.Deletion is set.
 func letGo(m *clusterv1.Machine) bool {
 	return m.Status.Deletion != nil &&
 		conditions.GetReason(m, clusterv1.MachineDeletingCondition) == clusterv1.MachineDeletingWaitingForInfrastructureDeletionReason
 }
 
-// madeHere says that a machine was made under this object. An object that came by a move or from a
-// backup has its token from the beginning, and its times say nothing.
+// madeHere reports whether a machine was made under this object. An object that came by a move or
+// from a backup has its token from the start, and its times are meaningless.
 func madeHere(m *infrav1.CloudMachine) bool { return m.Generation > 1 }
 
-// observe counts a time by the machine's cloud. Clocks differ: what seems to be less than nothing
-// took no time.
+// observe records a duration for the machine's cloud. Negative ones, from clock skew, count as 0.
 func (t *MachineTimes) observe(h *prometheus.HistogramVec, m *infrav1.CloudMachine, took time.Duration) {
 	if !watched(m, t.WatchFilterValue) {
 		return

@@ -33,8 +33,8 @@ func (o one) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ..
 	return nil
 }
 
-// TestMachineTimes: each part of a machine's life is measured when it ends, once, and nothing else
-// is. (test/monitoring counts them for real machines.)
+// TestMachineTimes: each part of a machine's life is measured once, when it ends, and nothing else
+// is measured. (test/monitoring counts them for real machines.)
 func TestMachineTimes(t *testing.T) {
 	ago := func(d time.Duration) metav1.Time { return metav1.NewTime(time.Now().Add(-d)) }
 	fresh := &infrav1.CloudMachine{}

@@ -11,15 +11,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Trigger brings objects back to their reconciler from outside Kubernetes. Adding never blocks, and
-// what is added before the reconciler has started waits for it. The zero value is ready for use.
+// Trigger enqueues objects for their reconciler from outside Kubernetes. Add never blocks. Requests
+// added before the reconciler starts wait for it. The zero value is ready for use.
 type Trigger struct {
 	mu      sync.Mutex
 	queue   workqueue.TypedRateLimitingInterface[reconcile.Request]
 	waiting []reconcile.Request
 }
 
-// Add asks for the reconciliation of the requests' objects.
+// Add enqueues the requests.
 func (t *Trigger) Add(requests ...reconcile.Request) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -32,7 +32,7 @@ func (t *Trigger) Add(requests ...reconcile.Request) {
 	}
 }
 
-// Source is what the reconciler's builder takes.
+// Source returns the source for the reconciler's builder.
 func (t *Trigger) Source() source.Source {
 	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		t.mu.Lock()

@@ -14,7 +14,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// Fields by which the manager's cache finds objects. SetupIndexes declares them.
+// Index fields of the manager's cache. SetupIndexes declares them.
 const (
 	accountByCredentials = "spec.credentialsRef.name"
 	machineByAccount     = "spec.accountRef.name"
@@ -23,8 +23,8 @@ const (
 	machineByAddress     = "status.addresses.address"
 )
 
-// SetupIndexes declares the fields by which the reconcilers of this package find objects. It must
-// be called before the manager starts.
+// SetupIndexes declares the index fields that the reconcilers of this package use. It must be
+// called before the manager starts.
 func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	indexes := []struct {
 		object client.Object
@@ -69,8 +69,8 @@ func nonEmpty(value string) []string {
 	return []string{value}
 }
 
-// specOrMetadataChanged passes an update only if something other than status changed: our own
-// status writes must not bring an object back.
+// specOrMetadataChanged passes an update only if something other than status changed, so that our
+// own status writes do not trigger a reconcile.
 func specOrMetadataChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld, e.ObjectNew
@@ -83,7 +83,7 @@ func specOrMetadataChanged() predicate.Predicate {
 	}}
 }
 
-// onlyDeleted passes only the end of an object.
+// onlyDeleted passes only deletions.
 func onlyDeleted() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },

@@ -25,15 +25,15 @@ import (
 	"github.com/drover-io/drover/kubeconfig"
 )
 
-// Webhooks refuses objects that the CRDs' own rules can't judge: what only a cloud's row of the
-// registry knows, and templates that change. It makes no call to any cloud. Defaults are the CRDs'
-// own, so nothing mutates.
+// Webhooks refuses objects for reasons that the CRDs' own rules can't check: rules that only a
+// cloud's row of the registry knows, copies of CloudMachines, and changes of templates. It makes no
+// cloud calls. Defaults are in the CRDs, so no webhook mutates objects.
 type Webhooks struct {
 	// Clouds are the registry's rows.
 	Clouds []cloud.Cloud
-	// Reader reads past the cache, which may be behind.
+	// Reader bypasses the cache, which may lag behind.
 	Reader client.Reader
-	// Namespace is the one that this manager works in; empty for all.
+	// Namespace is the namespace that this manager works in; empty for all.
 	Namespace string
 }
 
@@ -98,8 +98,8 @@ func (w Webhooks) checkAccount(account *infrav1.CloudAccount) field.ErrorList {
 	return field.ErrorList{field.Required(path, "no cloud that this manager knows is set; it knows "+w.names())}
 }
 
-// checkAccountChange keeps an account on its cloud: its machines could be neither found nor deleted
-// on another.
+// checkAccountChange refuses to change an account's cloud, because its machines could be neither
+// found nor deleted on another cloud.
 func (w Webhooks) checkAccountChange(before, after *infrav1.CloudAccount) field.ErrorList {
 	for _, row := range w.Clouds {
 		if row.Union.InAccount(&before.Spec) && !row.Union.InAccount(&after.Spec) {
@@ -119,9 +119,9 @@ func (w Webhooks) checkMachine(fields *infrav1.CloudMachineFields, path *field.P
 	return field.ErrorList{field.Required(path, "no cloud that this manager knows is set; it knows "+w.names())}
 }
 
-// checkUnique refuses a copy of a CloudMachine: it would claim the original's VM. What comes by a
-// move or from a backup has a token too, and no other object has it. An object of the same name is
-// the original itself, and the API server's to judge.
+// checkUnique refuses a copy of a CloudMachine, because it would claim the original's VM. An object
+// from a move or a backup also has a token, but no other object has the same one. An object of the
+// same name is the original itself, and the API server decides about it.
 func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (field.ErrorList, error) {
 	path := field.NewPath("spec")
 	if m.Spec.CreationToken != "" {
@@ -140,7 +140,7 @@ func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (fie
 	return nil, nil
 }
 
-// other finds a CloudMachine of another name.
+// other returns a listed CloudMachine with another name or namespace, or nil.
 func (w Webhooks) other(ctx context.Context, m *infrav1.CloudMachine, options ...client.ListOption) (*infrav1.CloudMachine, error) {
 	list := &infrav1.CloudMachineList{}
 	if err := w.Reader.List(ctx, list, options...); err != nil {
@@ -170,7 +170,7 @@ func (w Webhooks) names() string {
 	return strings.Join(names, ", ")
 }
 
-// checkEndpoint wants an endpoint to be whole, and its host to be one.
+// checkEndpoint requires that an endpoint has both host and port, and that the host is valid.
 func checkEndpoint(endpoint clusterv1.APIEndpoint, spec *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	path := spec.Child("controlPlaneEndpoint")
@@ -186,19 +186,18 @@ func checkEndpoint(endpoint clusterv1.APIEndpoint, spec *field.Path) field.Error
 	return errs
 }
 
-// rules are one kind's.
+// rules are the rules of one kind.
 type rules[T client.Object] struct {
-	// spec returns what is judged; an update that leaves it as it was passes whatever the rules say
-	// by now, so that an object made under older rules can still be labelled, reported on and
-	// released.
+	// spec returns the part that is checked. An update that does not change it always passes, so
+	// that an object made under older rules can still be labelled, reported on and released.
 	spec func(T) any
-	// check judges an object by itself.
+	// check validates an object by itself.
 	check func(T) field.ErrorList
-	// create judges a new object by those that there are. nil: by itself alone.
+	// create validates a new object against the existing ones. nil means no such check.
 	create func(context.Context, T) (field.ErrorList, error)
-	// change judges what became of it. nil: any change that check accepts.
+	// change validates an update against the old object. nil allows any change that check accepts.
 	change func(before, after T) field.ErrorList
-	// template forbids every change of spec, but for Cluster API's dry runs: it patches a copy of
+	// template forbids every change of spec, except in Cluster API's dry runs. They patch a copy of
 	// the template that way to see whether a ClusterClass changed it.
 	template bool
 }
@@ -215,7 +214,7 @@ func register[T client.Object](mgr ctrl.Manager, kind T, r rules[T]) error {
 	return nil
 }
 
-// validator is what controller-runtime calls.
+// validator implements admission.Validator with the rules of one kind.
 type validator[T client.Object] struct {
 	rules rules[T]
 	kind  schema.GroupKind

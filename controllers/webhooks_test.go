@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestWebhooksLetObjectsGo: while no manager serves webhooks, the finalizers of an object under
-// deletion can be removed.
+// TestWebhooksLetObjectsGo: finalizers of an object under deletion can be removed even while no
+// manager serves the webhooks.
 func TestWebhooksLetObjectsGo(t *testing.T) {
 	t.Parallel()
 	manifests, err := os.ReadFile("../config/webhook/manifests.yaml")

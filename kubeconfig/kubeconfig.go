@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeconfig takes from a user's kubeconfig what is data, and refuses the rest. It makes no
-// connection, knows no object of Kubernetes', and imports nothing of ours.
+// Package kubeconfig accepts the data in a user's kubeconfig, and refuses everything else. It opens
+// no connection, uses no Kubernetes object, and imports no package of Drover.
 package kubeconfig
 
 import (
@@ -22,16 +22,15 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// maxKubeconfig bounds a kubeconfig, in bytes. Those of real clusters have 5 to 20 KiB.
+// maxKubeconfig limits a kubeconfig, in bytes. Those of real clusters have 5 to 20 KiB.
 const maxKubeconfig = 256 << 10
 
-// Config is what Drover takes from a user's kubeconfig: one API server, one CA, one set of
-// credentials, all of it data. Nothing in it runs a program, reads a file of the manager or weakens
-// TLS.
+// Config is the part of a user's kubeconfig that Drover accepts: one API server, one CA, one set of
+// credentials, all of it data. It can't run a program, read a file of the manager or weaken TLS.
 type Config struct {
 	// Server is the API server's URL: https, a host, perhaps a port and a path.
 	Server *url.URL
-	// Token is the bearer token, "" without one.
+	// Token is the bearer token, or "".
 	Token string
 
 	tlsServerName      string
@@ -42,9 +41,9 @@ type Config struct {
 	disableCompression bool
 }
 
-// Parse reads the current context of a kubeconfig, and refuses what Drover never does for a tenant.
-// Errors say what to change and hold nothing of the kubeconfig's content but names of its fields
-// and contexts.
+// Parse parses the current context of a kubeconfig, and refuses what Drover never does for a
+// tenant. Errors say what to change. Of the kubeconfig's content they contain only the names of
+// fields and contexts.
 func Parse(data []byte) (*Config, error) {
 	if len(data) == 0 {
 		return nil, errors.New("it is empty")
@@ -54,7 +53,7 @@ func Parse(data []byte) (*Config, error) {
 	}
 	config, err := clientcmd.Load(data)
 	if err != nil {
-		return nil, errors.New("it can't be parsed as a kubeconfig") // the parser's own words may quote a secret
+		return nil, errors.New("it can't be parsed as a kubeconfig") // the parser's error may quote a secret
 	}
 	cluster, user, err := currentContext(config)
 	if err != nil {
@@ -70,7 +69,7 @@ func Parse(data []byte) (*Config, error) {
 	return k, nil
 }
 
-// currentContext finds the cluster and user that are meant.
+// currentContext returns the cluster and user of the current context.
 func currentContext(config *clientcmdapi.Config) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error) {
 	name := config.CurrentContext
 	if name == "" && len(config.Contexts) == 1 {
@@ -96,7 +95,7 @@ func currentContext(config *clientcmdapi.Config) (*clientcmdapi.Cluster, *client
 	return cluster, user, nil
 }
 
-// takeCluster checks and takes where the API server is and how it proves itself.
+// takeCluster validates and stores the API server's address and CA.
 func (k *Config) takeCluster(cluster *clientcmdapi.Cluster) error {
 	switch {
 	case cluster.InsecureSkipTLSVerify:
@@ -151,8 +150,8 @@ func parseServer(text string) (*url.URL, error) {
 	return server, nil
 }
 
-// parseCA wants certificates and nothing else: a private key in here would be handed to every
-// machine.
+// parseCA accepts only certificates, because every machine gets this data, and must not get a
+// private key.
 func parseCA(data []byte) (*x509.CertPool, error) {
 	roots, found := x509.NewCertPool(), false
 	for rest := data; ; {
@@ -179,7 +178,7 @@ func parseCA(data []byte) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// takeUser checks and takes the credentials.
+// takeUser validates and stores the credentials.
 func (k *Config) takeUser(user *clientcmdapi.AuthInfo) error {
 	switch {
 	case user.Exec != nil:
@@ -213,8 +212,8 @@ func (k *Config) takeUser(user *clientcmdapi.AuthInfo) error {
 	return nil
 }
 
-// TLS is how to connect to the API server: it trusts the kubeconfig's authority alone, and shows
-// its client certificate.
+// TLS returns the TLS configuration for the API server: it trusts only the kubeconfig's CA, and
+// presents its client certificate.
 func (k *Config) TLS() *tls.Config {
 	config := &tls.Config{RootCAs: k.roots, ServerName: k.tlsServerName, MinVersion: tls.VersionTLS12}
 	if k.pair != nil {
@@ -223,7 +222,7 @@ func (k *Config) TLS() *tls.Config {
 	return config
 }
 
-// Endpoint is the host and port of the API server.
+// Endpoint returns the host and port of the API server.
 func (k *Config) Endpoint() clusterv1.APIEndpoint {
 	port := int64(443)
 	if p := k.Server.Port(); p != "" {
@@ -232,11 +231,11 @@ func (k *Config) Endpoint() clusterv1.APIEndpoint {
 	return clusterv1.APIEndpoint{Host: k.Server.Hostname(), Port: int32(port)}
 }
 
-// CA is the authority, or authorities, that the API server's certificate is checked against, as
-// PEM: certificates and nothing else.
+// CA returns the CA certificates that the API server's certificate is verified against, as PEM
+// without anything else.
 func (k *Config) CA() []byte { return k.ca }
 
-// Subject is the client certificate's, as it was issued; empty without one.
+// Subject returns the raw subject of the client certificate, or nil without one.
 func (k *Config) Subject() []byte {
 	if k.pair == nil || k.pair.Leaf == nil {
 		return nil
@@ -244,7 +243,7 @@ func (k *Config) Subject() []byte {
 	return k.pair.Leaf.RawSubject
 }
 
-// Expired returns when the client certificate expired, or the zero time.
+// Expired returns when the client certificate expired, or the zero time if it has not.
 func (k *Config) Expired(now time.Time) time.Time {
 	if k.pair != nil && k.pair.Leaf != nil && now.After(k.pair.Leaf.NotAfter) {
 		return k.pair.Leaf.NotAfter
@@ -252,8 +251,8 @@ func (k *Config) Expired(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// Serialize writes the kubeconfig anew, with the names that Cluster API uses and nothing that was
-// not checked. The same input gives the same bytes.
+// Serialize returns a new kubeconfig with the names that Cluster API uses and only validated
+// content. The same input gives the same bytes.
 func (k *Config) Serialize(clusterName string) ([]byte, error) {
 	user := clusterName + "-admin"
 	context := user + "@" + clusterName
@@ -273,12 +272,12 @@ func (k *Config) Serialize(clusterName string) ([]byte, error) {
 		CurrentContext: context,
 	})
 	if err != nil {
-		return nil, errors.New("writing the kubeconfig failed") // again: no words of a serializer over secrets
+		return nil, errors.New("writing the kubeconfig failed") // again, the serializer's error may quote a secret
 	}
 	return data, nil
 }
 
-// IsHost tells whether s is an IP address or a DNS name.
+// IsHost reports whether s is an IP address or a DNS name.
 func IsHost(s string) bool {
 	return net.ParseIP(s) != nil || len(validation.IsDNS1123Subdomain(strings.ToLower(strings.TrimSuffix(s, ".")))) == 0
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/drover-io/drover/test/authority"
 )
 
-// marked is in every secret of these tests, and must be in no message.
+// marked is in every secret of these tests, and must not be in any message.
 const marked = "HUSH-a3f9"
 
-// write makes a kubeconfig with a token, changed by edit.
+// write returns a kubeconfig with a token, changed by edit.
 func write(t testing.TB, ca *authority.Authority, edit func(*clientcmdapi.Config)) []byte {
 	t.Helper()
 	config := clientcmdapi.NewConfig()
@@ -122,7 +122,8 @@ func wantRefusal(t *testing.T, data []byte, want string) {
 	}
 }
 
-// Only the current context counts, and only what was checked comes out again.
+// TestKubeconfigIsReduced: only the current context counts, and the output has only validated
+// content.
 func TestKubeconfigIsReduced(t *testing.T) {
 	ca := authority.New(t)
 	certificate, key := ca.Issue(t, time.Now().Add(time.Hour))
@@ -161,7 +162,7 @@ func TestKubeconfigIsReduced(t *testing.T) {
 		!bytes.Equal(again.certificate, certificate) || !bytes.Equal(again.key, key) || !bytes.Equal(again.ca, ca.PEM) {
 		t.Error("something was lost on the way")
 	}
-	// The clients of others read it: it must mean the same to client-go.
+	// Other clients read it, so it must mean the same to client-go.
 	rest, err := clientcmd.RESTConfigFromKubeConfig(first)
 	if err != nil {
 		t.Fatal(err)
@@ -207,8 +208,8 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// Whatever a tenant writes: no panic, no message with a secret, and what is taken is safe and can
-// be written and read again.
+// FuzzParse: no input causes a panic or a message with a secret, and accepted input is safe and
+// survives a round trip.
 func FuzzParse(f *testing.F) {
 	ca := authority.New(f)
 	f.Add(write(f, ca, nil))

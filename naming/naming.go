@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package naming has the names that more than one room must know. It imports nothing of ours.
+// Package naming defines names that several packages use. It imports no package of Drover.
 package naming
 
 import (
@@ -11,13 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// maxNodeName is the longest host name that Linux takes, less one for those that count a final zero
-// byte.
+// maxNodeName is the longest host name that Linux accepts, minus one for programs that count a
+// trailing zero byte.
 const maxNodeName = 63
 
-// NodeName returns the name that a machine's Node will have: the Machine's own name where that can
-// be a host name, and otherwise as much of it as can be, and ten digits of its SHA-256 so that two
-// long names stay apart.
+// NodeName returns the name of a machine's Node. That is the Machine's name if it is a valid host
+// name. Otherwise it is as much of the name as is valid, plus ten digits of its SHA-256, so that
+// two long names stay distinct.
 func NodeName(machine string) string {
 	if len(machine) <= maxNodeName && len(validation.IsDNS1123Subdomain(machine)) == 0 {
 		return machine

@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	nodeUserPrefix = "system:node:" // of a kubelet's user name; k8s.io/component-helpers has no constant for it
+	nodeUserPrefix = "system:node:" // prefix of a kubelet's user name; k8s.io/component-helpers has no constant for it
 	nodesGroup     = "system:nodes"
-	// maxRequest bounds the PEM that is parsed. A kubelet's is under 1 KiB.
+	// maxRequest limits the PEM that is parsed, in bytes. A kubelet's request is under 1 KiB.
 	maxRequest = 16 << 10
 )
 
-// Requester is who sent a request for a certificate, as far as the user name says so.
+// Requester is the sender of a certificate request, according to the user name.
 type Requester struct {
-	TokenID string // of the bootstrap token it came with
-	Node    string // the Node that it already is
+	TokenID string // of the bootstrap token
+	Node    string // the Node that the sender already is
 }
 
-// RequesterOf reads the requester. tokenGroup is the group that the bootstrap tokens of Drover
-// authenticate as: other tokens are none of Drover's.
+// RequesterOf returns the requester. tokenGroup is the group that Drover's bootstrap tokens
+// authenticate as. Other tokens are ignored.
 func RequesterOf(csr *certificatesv1.CertificateSigningRequest, tokenGroup string) Requester {
 	if id, ok := strings.CutPrefix(csr.Spec.Username, bootstrapapi.BootstrapUserPrefix); ok && slices.Contains(csr.Spec.Groups, tokenGroup) {
 		return Requester{TokenID: id}
@@ -37,8 +37,7 @@ func RequesterOf(csr *certificatesv1.CertificateSigningRequest, tokenGroup strin
 	return Requester{}
 }
 
-// NodeIn returns the Node that a request is for, or "". Nothing is granted by it alone: see
-// CheckClient.
+// NodeIn returns the Node that a request is for, or "". It proves nothing alone: see CheckClient.
 func NodeIn(csr *certificatesv1.CertificateSigningRequest) string {
 	block, _ := pem.Decode(csr.Spec.Request)
 	if block == nil {
@@ -55,8 +54,8 @@ func NodeIn(csr *certificatesv1.CertificateSigningRequest) string {
 	return node
 }
 
-// CheckClient returns why the request is not exactly what the kubelet of that Node asks for to be a
-// client; "" if it is.
+// CheckClient returns why the request is not exactly the Node's kubelet's request for a client
+// certificate, or "" if it is.
 func CheckClient(csr *certificatesv1.CertificateSigningRequest, node string) string {
 	request, why := parse(csr, node)
 	switch {
@@ -70,7 +69,7 @@ func CheckClient(csr *certificatesv1.CertificateSigningRequest, node string) str
 	return ""
 }
 
-// parse reads the request, and checks what holds for every certificate of a kubelet: one PEM block,
+// parse parses the request, and checks what every kubelet certificate requires: one PEM block,
 // signed by its own key, for exactly that Node and group.
 func parse(csr *certificatesv1.CertificateSigningRequest, node string) (*x509.CertificateRequest, string) {
 	if len(csr.Spec.Request) > maxRequest {
@@ -96,7 +95,8 @@ func parse(csr *certificatesv1.CertificateSigningRequest, node string) (*x509.Ce
 	return request, ""
 }
 
-// usagesAre tells whether the usages are a kubelet's: key encipherment goes with RSA keys only.
+// usagesAre reports whether the usages are a kubelet's. Key encipherment is used only with RSA
+// keys.
 func usagesAre(csr *certificatesv1.CertificateSigningRequest, auth certificatesv1.KeyUsage) bool {
 	got := slices.Clone(csr.Spec.Usages)
 	slices.Sort(got)

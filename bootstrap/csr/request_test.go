@@ -44,7 +44,7 @@ func subject(name string, organizations ...string) pkix.Name {
 	return pkix.Name{CommonName: name, Organization: organizations}
 }
 
-// forged flips a bit of the signature, at the very end.
+// forged flips a bit at the end of the signature.
 func forged(raw []byte) []byte {
 	block, _ := pem.Decode(raw)
 	block.Bytes[len(block.Bytes)-1] ^= 1
@@ -121,7 +121,7 @@ func TestRequesterOf(t *testing.T) {
 	}
 }
 
-// FuzzRequest: whatever is sent, nothing panics, and only the machine's own name passes.
+// FuzzRequest: no input causes a panic, and only the machine's own name passes.
 func FuzzRequest(f *testing.F) {
 	f.Add(request(f, x509.CertificateRequest{Subject: subject("system:node:blue-1", "system:nodes")}), "blue-1")
 	f.Add([]byte("-----BEGIN CERTIFICATE REQUEST-----\n"), "")

@@ -14,39 +14,40 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// Machine is what is known of the machine that asks for a serving certificate.
+// Machine contains the known facts about the machine that requests a serving certificate.
 type Machine struct {
 	// Node is the only Node that the requester may be.
 	Node string
-	// Addresses are the machine's, names and IPs, as its cloud tells them.
+	// Addresses are the machine's names and IP addresses according to its cloud.
 	Addresses []clusterv1.MachineAddress
-	// GuestReported are those of Addresses that only the guest itself vouches for. One counts only
-	// if NodeAddresses has it too.
+	// GuestReported are the Addresses that only the guest itself reports. Such an address counts
+	// only if NodeAddresses contains it too.
 	GuestReported []string
-	// NodeAddresses are what the Node's status has.
+	// NodeAddresses are the addresses in the Node's status.
 	NodeAddresses []string
 }
 
-// Cluster is what none of a cluster's kubelets may serve as.
+// Cluster contains the addresses that no kubelet of a cluster may serve.
 type Cluster struct {
-	// APIServers are the hosts by which the API server is reached: IP addresses or names.
+	// APIServers are the hosts of the API server: IP addresses or names.
 	APIServers []string
-	// Services are the ranges of Service addresses.
+	// Services are the Service address ranges.
 	Services []netip.Prefix
-	// Others are those of the addresses in the request that another machine or Node has, each with
-	// its owner, such as `Node "blue-2"`. Keys are as Asked returns them.
+	// Others maps the requested addresses that another machine or Node has to their owner, such as
+	// `Node "blue-2"`. Keys are as Asked returns them.
 	Others map[string]string
 }
 
 // Refusal is why a request must not be approved. The zero Refusal approves.
 type Refusal struct {
 	Why string
-	// Passing says that it may be over in seconds by itself, such as when an address passes from
-	// one machine to another.
+	// Passing: the reason may disappear within seconds, for example when an address moves from one
+	// machine to another.
 	Passing bool
 }
 
-// CheckServing returns why the request is not what the kubelet of that machine asks for to serve.
+// CheckServing returns why the request is not that of the machine's kubelet for a serving
+// certificate.
 func CheckServing(csr *certificatesv1.CertificateSigningRequest, m Machine, c Cluster) Refusal {
 	request, why := parse(csr, m.Node)
 	switch {
@@ -64,13 +65,13 @@ func CheckServing(csr *certificatesv1.CertificateSigningRequest, m Machine, c Cl
 	return checkNames(request, m, c)
 }
 
-// checkNames judges each name and IP address that the certificate would be for.
+// checkNames checks each name and IP address in the certificate request.
 func checkNames(request *x509.CertificateRequest, m Machine, c Cluster) Refusal {
 	names, ips := m.known()
 	for _, name := range request.DNSNames {
 		name = Canonical(name)
 		r := c.checkAPIServers(name)
-		if r == (Refusal{}) && name != Canonical(m.Node) { // the API server has authenticated it by its Node's name
+		if r == (Refusal{}) && name != Canonical(m.Node) { // the API server has authenticated it by the Node's name
 			r = check(name, names[name], m, c)
 		}
 		if r != (Refusal{}) {
@@ -94,8 +95,8 @@ func checkNames(request *x509.CertificateRequest, m Machine, c Cluster) Refusal 
 	return Refusal{}
 }
 
-// check asks whether the machine has the address, whether more than its guest says so, and whether
-// it alone has it.
+// check checks whether the machine has the address, whether more than the guest reports it, and
+// whether no other machine has it.
 func check(address string, has bool, m Machine, c Cluster) Refusal {
 	is := func(a string) bool { return Canonical(a) == address }
 	switch owner := c.Others[address]; {
@@ -109,7 +110,7 @@ func check(address string, has bool, m Machine, c Cluster) Refusal {
 	return Refusal{}
 }
 
-// Asked returns the names and IP addresses that a request is for, as Canonical writes them.
+// Asked returns the requested names and IP addresses in the form of Canonical.
 func Asked(csr *certificatesv1.CertificateSigningRequest) []string {
 	block, _ := pem.Decode(csr.Spec.Request)
 	if block == nil {
@@ -129,7 +130,7 @@ func Asked(csr *certificatesv1.CertificateSigningRequest) []string {
 	return out
 }
 
-// checkIP refuses an IP address that no machine's kubelet may serve at.
+// checkIP refuses IP addresses that no machine's kubelet may serve.
 func (c Cluster) checkIP(ip netip.Addr) Refusal {
 	switch {
 	case !ip.IsGlobalUnicast(): // loopback, link-local, multicast, unspecified, broadcast
@@ -147,7 +148,7 @@ func (c Cluster) checkAPIServers(address string) Refusal {
 	return Refusal{}
 }
 
-// known sorts the machine's addresses by what they are, and not by what they are called.
+// known sorts the machine's addresses by their content, not by their declared type.
 func (m Machine) known() (map[string]bool, map[netip.Addr]bool) {
 	names, ips := map[string]bool{}, map[netip.Addr]bool{}
 	for _, a := range m.Addresses {
@@ -163,8 +164,8 @@ func (m Machine) known() (map[string]bool, map[netip.Addr]bool) {
 	return names, ips
 }
 
-// Canonical writes an address so that two texts of one address are equal: an IP address in its
-// shortest form, a name in lower case without a dot at its end.
+// Canonical returns an address in a form in which equal addresses have equal text: an IP address in
+// its shortest form, a name in lower case without a trailing dot.
 func Canonical(address string) string {
 	if ip, err := netip.ParseAddr(strings.Trim(address, "[]")); err == nil {
 		return ip.WithZone("").Unmap().String()
@@ -172,8 +173,8 @@ func Canonical(address string) string {
 	return strings.TrimSuffix(strings.ToLower(address), ".")
 }
 
-// HostNames returns what the cloud calls the machine's host, in lower case. What only the guest
-// vouches for is no name that a machine may join by.
+// HostNames returns the host names that the cloud gives the machine, in lower case. It leaves out
+// names that only the guest reports, because a machine may not join by them.
 func (m Machine) HostNames() []string {
 	var out []string
 	for _, a := range m.Addresses {

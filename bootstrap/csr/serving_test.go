@@ -75,8 +75,8 @@ func TestCheckServing(t *testing.T) {
 	}
 }
 
-// TestCheckServingByCluster has what the cluster says about an address that the machine's cloud or
-// guest reports.
+// TestCheckServingByCluster checks addresses that the machine's cloud or guest reports against the
+// facts of the cluster.
 func TestCheckServingByCluster(t *testing.T) {
 	const foreign, guests, agreed = "10.0.0.9", "10.0.0.10", "10.0.0.11"
 	cluster := Cluster{
@@ -109,7 +109,7 @@ func TestCheckServingByCluster(t *testing.T) {
 			g.Expect(refusal.Why == "").To(Equal(passing == nil), refusal.Why)
 			g.Expect(refusal.Passing).To(Equal(passing != nil && *passing), refusal.Why)
 
-			// An address that can be approved is refused as soon as it is the API server's.
+			// An approvable address is refused if it is the API server's.
 			refusal = CheckServing(csr, m, Cluster{APIServers: []string{address}})
 			g.Expect(refusal.Why).NotTo(BeEmpty())
 		})

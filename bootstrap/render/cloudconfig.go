@@ -10,14 +10,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Header begins a cloud-config: cloud-init fills in instance data first, then reads the rest as its
-// configuration.
+// Header starts a cloud-config. cloud-init first fills in instance data, then parses the rest as
+// its configuration.
 const Header = "## template: jinja\n#cloud-config\n"
 
-// The parts of cloud-config that are written
+// The parts of cloud-config that Drover writes
 // (https://docs.cloud-init.io/en/latest/reference/modules.html).
 type cloudInit struct {
-	// Hostname is empty where the host is to keep the name that the cloud gave it.
+	// Hostname is empty if the host keeps the cloud's name.
 	Hostname          string      `json:"hostname,omitempty"`
 	SSHAuthorizedKeys []string    `json:"ssh_authorized_keys,omitempty"`
 	Users             []any       `json:"users,omitempty"`
@@ -38,19 +38,18 @@ type writeFile struct {
 	Encoding    string `json:"encoding,omitempty"`
 	Owner       string `json:"owner,omitempty"`
 	Permissions string `json:"permissions"`
-	// Defer writes the file after users and packages are there, which an owner other than root
-	// needs.
+	// Defer writes the file after users and packages exist, which an owner other than root needs.
 	Defer bool `json:"defer,omitempty"`
 }
 
-// cloudConfig writes a node down for cloud-init. variables is how many of its variables are meant.
+// cloudConfig renders a node for cloud-init. variables is the expected number of its variables.
 func cloudConfig(n *node, variables int) ([]byte, error) {
 	config := cloudInit{
 		Hostname: n.hostname, SSHAuthorizedKeys: n.keys,
 		RunCmd: [][]string{{"systemctl", "daemon-reload"}, {"systemctl", "enable", "--now", bootstrapUnit}},
 	}
 	if len(n.users) > 0 {
-		config.Users = []any{"default"} // the image's own, which a list would do away with
+		config.Users = []any{"default"} // the image's default user, which a list would remove
 	}
 	for _, u := range n.users {
 		config.Users = append(config.Users, cloudInitUser{Name: u.Name, Shell: "/bin/bash", LockPasswd: true, SSHAuthorizedKeys: u.SSHAuthorizedKeys})
@@ -67,7 +66,7 @@ func cloudConfig(n *node, variables int) ([]byte, error) {
 	}
 	out := Header + string(body)
 	if strings.Count(out, "{{") != variables || strings.Contains(out, "{%") || strings.Contains(out, "{#") {
-		return nil, errors.New("the cloud-config would hold jinja that was not meant") // by the checks before, it can't
+		return nil, errors.New("the cloud-config would hold jinja that was not meant") // the earlier checks prevent this
 	}
 	return []byte(out), nil
 }

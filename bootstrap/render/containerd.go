@@ -13,13 +13,13 @@ import (
 const (
 	containerdConfigPath = "/etc/containerd/config.toml"
 	registriesPath       = "/etc/containerd/certs.d"
-	// credentialsPath is where a kubelet looks for credentials that hold for all pods
+	// credentialsPath is where a kubelet reads the credentials for all Pods
 	// (k8s.io/kubernetes/pkg/credentialprovider).
 	credentialsPath = "/var/lib/kubelet/config.json"
 )
 
-// containerd sets the runtime up. A prebuilt image has its own configuration, which reads the
-// registries' folder if image-builder made it.
+// containerd sets up the runtime. A prebuilt image has its own configuration, which reads the
+// registries' folder if image-builder made the image.
 func (n *node) containerd(in Input) {
 	settings := in.Spec.Containerd
 	for _, r := range settings.Registries {
@@ -37,8 +37,8 @@ func (n *node) containerd(in Input) {
 	}
 }
 
-// containerdConfig is of version 2, which both containerd 1 and 2 read: the latter moves its parts
-// to their new places.
+// containerdConfig returns a configuration of version 2, which both containerd 1 and 2 read.
+// containerd 2 migrates it.
 func containerdConfig(pause string) string {
 	const plugin = `[plugins."io.containerd.grpc.v1.cri"`
 	var b strings.Builder
@@ -52,8 +52,8 @@ func containerdConfig(pause string) string {
 	return b.String()
 }
 
-// hostsTOML names a registry's mirrors, as containerd's docs/hosts.md has it. Hosts and addresses
-// hold no character that would need to be escaped.
+// hostsTOML returns a registry's mirrors in the format of containerd's docs/hosts.md. Hosts and
+// addresses contain no characters that need escaping.
 func hostsTOML(r bootstrapv1.Registry) string {
 	var b strings.Builder
 	switch r.Host {
@@ -65,7 +65,7 @@ func hostsTOML(r bootstrapv1.Registry) string {
 	}
 	for _, m := range r.Mirrors {
 		fmt.Fprintf(&b, "\n[host.%s]\n  capabilities = [\"pull\", \"resolve\"]\n", strconv.Quote(m))
-		if strings.Contains(m+"/", "/v2/") { // the mirror's own place within the registry API: nothing is to be added
+		if strings.Contains(m+"/", "/v2/") { // the mirror's own path in the registry API: containerd must add nothing
 			b.WriteString("  override_path = true\n")
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// The files that a node has: the first four where the kubelet joins by itself, and the others
+// The files of a node. The first four are used if the kubelet joins without kubeadm, the others
 // always.
 const (
 	// BootstrapKubeconfigPath holds the kubeconfig with the bootstrap token. kubeadm's kubelet unit
@@ -23,14 +23,14 @@ const (
 	CAPath = "/etc/kubernetes/pki/ca.crt"
 	// KubeletConfigPath holds the KubeletConfiguration.
 	KubeletConfigPath = "/var/lib/kubelet/config.yaml"
-	// KubeletDefaultsPath holds the kubelet's flags. It, and JoinConfigPath, are the files that are
-	// not encoded in a cloud-config, because they may carry instance-data variables.
+	// KubeletDefaultsPath holds the kubelet's flags. This file and JoinConfigPath are not encoded
+	// in a cloud-config, because they may contain instance-data variables.
 	KubeletDefaultsPath = "/etc/default/kubelet"
-	// ScriptPath holds the script that does the rest.
+	// ScriptPath holds the script that does the remaining setup.
 	ScriptPath = "/etc/kubernetes/drover-bootstrap.sh"
-	// LogPath is where the script says what it does, and where the output of all commands goes.
+	// LogPath is the log of the script and of all its commands.
 	LogPath = "/var/log/drover-bootstrap.log"
-	// SentinelPath appears when everything has succeeded. Cluster API's contract names it.
+	// SentinelPath exists when everything has succeeded. Cluster API's contract defines it.
 	SentinelPath = "/run/cluster-api/bootstrap-success.complete"
 
 	beforeKubelet        = "Running the commands before the kubelet"
@@ -39,10 +39,10 @@ const (
 	bootstrapUnit        = "drover-bootstrap.service"
 )
 
-// node describes a machine that is to become one. Order matters in all lists.
+// node describes a machine that becomes a node. The order in all lists matters.
 type node struct {
 	hostname string
-	// keys let in to the image's default user.
+	// keys are SSH keys for the image's default user.
 	keys  []string
 	users []bootstrapv1.User
 	files []file
@@ -52,20 +52,20 @@ type node struct {
 
 type file struct {
 	path, content string
-	// permissions in octal, "0644" where empty.
+	// permissions are octal; empty means "0644".
 	permissions string
-	// owner is "user:group", root's where empty.
+	// owner is "user:group"; empty means root.
 	owner string
-	// template says that cloud-init's variables in content are meant.
+	// template: content may contain cloud-init's variables.
 	template bool
 }
 
 func (f file) mode() string { return cmp.Or(f.permissions, "0644") }
 
-// unit is a file of systemd's. The script enables it, except the one that runs the script.
+// unit is a systemd unit file. The script enables it, except the unit that runs the script.
 type unit struct{ name, content string }
 
-// step is a part of the script, by the name that the log shows.
+// step is a part of the script, with the name that the log shows.
 type step struct {
 	name  string
 	lines []string
@@ -75,7 +75,7 @@ func (n *node) add(files ...file) { n.files = append(n.files, files...) }
 
 func (n *node) do(name string, lines ...string) { n.steps = append(n.steps, step{name, lines}) }
 
-// describe makes the description. The input was checked; later is as in userDataOf.
+// describe returns the description of a node. The input was checked. later is as in userDataOf.
 func describe(in Input, later []byte) (*node, error) {
 	files, join := kubeletFiles, (*node).startKubelet
 	if joinsByKubeadm(in.Spec) {
@@ -107,7 +107,7 @@ func describe(in Input, later []byte) (*node, error) {
 	return n, nil
 }
 
-// kubeletFiles are what a kubelet joins from by itself.
+// kubeletFiles returns the files that a kubelet uses to join without kubeadm.
 func kubeletFiles(in Input) ([]file, error) {
 	kubeconfig, err := bootstrapKubeconfig(in)
 	if err != nil {
@@ -125,7 +125,7 @@ func kubeletFiles(in Input) ([]file, error) {
 	}, nil
 }
 
-// checkInstanceData ends where cloud-init could not fill in what a file asks it for.
+// checkInstanceData makes the script exit if cloud-init could not fill in the variables of a file.
 func (n *node) checkInstanceData() {
 	for _, f := range n.files {
 		if f.template && strings.Contains(f.content, "{{") {
@@ -153,8 +153,8 @@ func userFiles(in Input) []file {
 	return out
 }
 
-// commands runs each of the user's commands in a shell of its own, so that an unclosed quote, an
-// exit or a changed option in one can't skip what follows.
+// commands runs each user command in its own shell, so that an unclosed quote, an exit or a changed
+// option in one can't skip the next.
 func (n *node) commands(name string, commands []string) {
 	if len(commands) == 0 {
 		return

@@ -16,25 +16,24 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// Where a machine fetches what its user data has no room for: a Secret of the workload cluster, in
-// kube-system, which its bootstrap token alone may read.
+// Files that do not fit into the user data are in a Secret of the workload cluster, in kube-system.
+// Of Drover's tokens, only the machine's own bootstrap token may read it.
 const (
-	// FilesKey is the Secret's only key: the files of the spec, as a packed tar archive. They fit:
-	// a Secret holds 1 MiB, and a spec with what it takes from Secrets a quarter of that.
+	// FilesKey is the Secret's only key: the files of the spec, as a compressed tar archive. They
+	// fit: a Secret holds 1 MiB, and a spec with its Secret values is at most a quarter of that.
 	FilesKey = "files"
 
 	filesSecretPrefix = "drover-files-"
-	// filesConfigPath holds curl's configuration, with the token. It is there as long as the files
-	// are not.
+	// filesConfigPath holds curl's configuration, with the token. It exists until the files do.
 	filesConfigPath = "/etc/kubernetes/drover-files.conf"
 )
 
-// FilesSecretName is the Secret's name, for a token of that ID.
+// FilesSecretName returns the name of the Secret for a token ID.
 func FilesSecretName(tokenID string) string { return filesSecretPrefix + tokenID }
 
-// Split renders user data without the files of the spec, which the machine fetches from the
-// cluster's API server before anything is installed, and returns the files beside it. They are the
-// same bytes for the same input, and the user data hold their SHA-256.
+// Split renders user data without the files of the spec, and returns the files separately. The
+// machine fetches them from the cluster's API server before it installs anything. The same input
+// gives the same bytes, and the user data contain the SHA-256 of the files.
 func Split(in Input) (userData, files []byte, err error) {
 	switch {
 	case FormatOf(in.Spec) == bootstrapv1.FormatIgnition:
@@ -52,7 +51,8 @@ func Split(in Input) (userData, files []byte, err error) {
 	return userData, files, err
 }
 
-// tarOf packs files. Where an owner is not known on the machine, tar takes root.
+// tarOf returns the files as a compressed tar archive. If the machine has no such owner, tar uses
+// root.
 func tarOf(files []file) ([]byte, error) {
 	var out bytes.Buffer
 	packed := gzip.NewWriter(&out)
@@ -60,7 +60,7 @@ func tarOf(files []file) ([]byte, error) {
 	for _, f := range files {
 		mode, err := strconv.ParseInt(f.mode(), 8, 32)
 		if err != nil {
-			return nil, errors.New("a file's permissions are not octal") // by the checks before, they are
+			return nil, errors.New("a file's permissions are not octal") // the earlier checks prevent this
 		}
 		user, group, _ := strings.Cut(f.owner, ":")
 		header := &tar.Header{
@@ -79,8 +79,8 @@ func tarOf(files []file) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// fetchFiles has the script fetch them, over TLS that is verified with the cluster's CA and nothing
-// else, and compare what came with the sum. The token is in no program's arguments.
+// fetchFiles makes the script fetch the files over TLS, verified only by the cluster's CA, and
+// check their SHA-256. The token is not in the arguments of any program.
 func (n *node) fetchFiles(in Input, files []byte) {
 	id, _, _ := strings.Cut(in.Token, ".")
 	n.add(file{path: filesConfigPath, permissions: "0600", content: strings.Join([]string{
@@ -90,7 +90,7 @@ func (n *node) fetchFiles(in Input, files []byte) {
 		"header = " + quoteForCurl("Accept: application/json"),
 		"cacert = " + quoteForCurl(CAPath),
 	}, "\n") + "\n"})
-	if joinsByKubeadm(in.Spec) { // which brings its own later
+	if joinsByKubeadm(in.Spec) { // which writes its own copy later
 		n.add(file{path: CAPath, content: string(in.CA)})
 	}
 	if s := systemOf(in.Spec); Installs(in.Spec) && s.packages != nil {
@@ -100,8 +100,8 @@ func (n *node) fetchFiles(in Input, files []byte) {
 	n.do("Fetching the files", fmt.Sprintf(fetchFilesText, hex.EncodeToString(sum[:])))
 }
 
-// quoteForCurl makes one value of s in curl's configuration, which knows these two escapes. A
-// line's end is in none of the values.
+// quoteForCurl returns s as one value in curl's configuration, which supports these two escapes. No
+// value contains a line break.
 func quoteForCurl(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

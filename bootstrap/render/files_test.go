@@ -16,9 +16,9 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// TestSplit: what is fetched later holds the files of the spec and nothing else, always in the same
-// bytes, and the user data none of it. That a machine gets along with it, test/bootstrap shows at a
-// real API server, and test/vm on a real machine.
+// TestSplit: the fetched files are exactly the files of the spec, always in the same bytes, and the
+// user data contain none of them. test/bootstrap tests the fetch with a real API server, and
+// test/vm on a real machine.
 func TestSplit(t *testing.T) {
 	g := NewWithT(t)
 	in := full(t, "ubuntu-24.04", bootstrapv1.InstallPackages)
@@ -65,7 +65,7 @@ func unpack(g Gomega, files []byte) map[string]unpackedFile {
 	}
 }
 
-// TestSplitRefuses what can't be fetched, with what to do instead.
+// TestSplitRefuses: input that can't be split is refused, with a hint what to do instead.
 func TestSplitRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Input)
@@ -87,8 +87,8 @@ func TestSplitRefuses(t *testing.T) {
 	}
 }
 
-// FuzzSplit: whatever a file is called, holds or belongs to, it comes out of the archive as it went
-// in, and nothing else does; and the API server's address is one value of curl's configuration.
+// FuzzSplit: any file name, content or owner comes out of the archive unchanged, and nothing else
+// does. The API server's address is one value in curl's configuration.
 func FuzzSplit(f *testing.F) {
 	for _, s := range hostile() {
 		f.Add("/a/"+s, "x", "x:x", "https://10.0.0.1:6443")

@@ -36,7 +36,7 @@ func input(t testing.TB) Input {
 	}
 }
 
-// full uses all that an operating system and a mode can do.
+// full returns an input that uses every feature of an operating system and a mode.
 func full(t testing.TB, name bootstrapv1.OperatingSystem, mode bootstrapv1.InstallMode) Input {
 	in := input(t)
 	in.ProviderID = "aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}"
@@ -114,7 +114,7 @@ func binariesOf(mirror string) *bootstrapv1.BinariesInstall {
 	}
 }
 
-// byKubeadm has a machine join by kubeadm.
+// byKubeadm returns the input for a machine that joins by kubeadm.
 func byKubeadm(in Input) Input {
 	in.Spec.Join = bootstrapv1.Join{Method: bootstrapv1.JoinKubeadm, IgnorePreflightErrors: []string{"SystemVerification", "FileExisting-crictl"}}
 	if b := in.Spec.Install.Binaries; b != nil {
@@ -123,7 +123,7 @@ func byKubeadm(in Input) Input {
 	return in
 }
 
-// kubeadmVariants are one of each family and mode.
+// kubeadmVariants returns one variant of each family and mode.
 func kubeadmVariants() []variant {
 	return []variant{
 		{"", bootstrapv1.InstallPrebuilt}, {"ubuntu-24.04", bootstrapv1.InstallPackages}, {"rhel-9", bootstrapv1.InstallPackages},
@@ -131,7 +131,7 @@ func kubeadmVariants() []variant {
 	}
 }
 
-// variant is one operating system in one mode.
+// variant is an operating system in a mode.
 type variant struct {
 	name bootstrapv1.OperatingSystem
 	mode bootstrapv1.InstallMode
@@ -145,7 +145,7 @@ func (v variant) String() string {
 	return string(name) + "-" + strings.ToLower(string(v.mode))
 }
 
-// variants are all there are.
+// variants returns all variants.
 func variants() []variant {
 	out := []variant{{"", bootstrapv1.InstallPrebuilt}}
 	for _, s := range systems() {
@@ -156,13 +156,13 @@ func variants() []variant {
 	return out
 }
 
-// machine is user data read back, by parsers other than what wrote them.
+// machine is the parsed user data. The parsers are not the code that wrote it.
 type machine struct {
 	hostname string
 	keys     []string
 	users    map[string][]string
 	files    map[string]machineFile
-	// order is that of the files.
+	// order is the order of the files.
 	order []string
 	run   [][]string
 }
@@ -262,7 +262,7 @@ func readIgnition(g Gomega, out []byte) machine {
 	return m
 }
 
-// steps cuts a script into its steps, by their names; what comes before the first has the name "".
+// steps splits a script into its steps by name. The text before the first step has the name "".
 func steps(script string) (names []string, text map[string]string) {
 	text = map[string]string{}
 	for i, part := range strings.Split(script, "\nsay '") {

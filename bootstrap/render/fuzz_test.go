@@ -23,17 +23,18 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// place is where a user's text goes in, and where it must come out.
+// place is a field for a user's text, and the part of the output where the text must appear.
 type place struct {
 	name string
-	// harmless is a text that is taken.
+	// harmless is a valid text.
 	harmless string
 	set      func(in *Input, s string)
-	// at names the parts of a listing that may differ from those with the harmless text.
+	// at names the parts of a listing that may differ from the listing of the harmless text.
 	at []string
-	// read returns the text from its place.
+	// read returns the text from the output.
 	read func(g Gomega, m machine) string
-	// in is the variant that has the place; none means any system, prebuilt, in both formats.
+	// in is the variant that has the field. The zero variant means any system, prebuilt, in both
+	// formats.
 	in variant
 }
 
@@ -43,7 +44,7 @@ func fileAt(path string) func(Gomega, machine) string {
 	return func(_ Gomega, m machine) string { return m.files[path].content }
 }
 
-// between cuts what stands between two fixed texts of a file.
+// between returns the text between two fixed texts of a file.
 func between(path, before, after string) func(Gomega, machine) string {
 	return func(g Gomega, m machine) string {
 		_, rest, found := strings.Cut(m.files[path].content, before)
@@ -74,8 +75,7 @@ func joinField(read func(kubeadmv1beta4.JoinConfiguration) string) func(Gomega, 
 	}
 }
 
-// command reads the user's only command back from a step of the script, as a shell would take it
-// apart.
+// command returns the user's only command in a step of the script, parsed as a shell parses it.
 func command(step string) func(Gomega, machine) string {
 	return func(g Gomega, m machine) string {
 		_, script, found := strings.Cut(m.files[ScriptPath].content, "\nsay '"+step+"'\n/bin/sh -ec ")
@@ -87,8 +87,8 @@ func command(step string) func(Gomega, machine) string {
 	}
 }
 
-// unquote is the reverse of quote, written for itself: it reads one word of a POSIX shell made of
-// single-quoted parts and escaped single quotes, and returns what follows it.
+// unquote reverses quote, independently of its code. It parses one word of a POSIX shell, made of
+// single-quoted parts and escaped single quotes, and returns the rest of the input.
 func unquote(s string) (word, rest string, err error) {
 	var b strings.Builder
 	for {
@@ -169,7 +169,7 @@ func places() []place {
 		{name: "passed through", harmless: "a", at: []string{config}, set: func(in *Input, s string) {
 			raw, _ := json.Marshal(s)
 			if !utf8.ValidString(s) {
-				raw = []byte(`"` + s + `"`) // which Marshal would mend
+				raw = []byte(`"` + s + `"`) // Marshal would repair it
 			}
 			in.Spec.Kubelet.Configuration = &apiextensionsv1.JSON{Raw: slices.Concat([]byte(`{"volumePluginDir":`), raw, []byte("}"))}
 		}, read: kubeletField(func(c kubeletv1.KubeletConfiguration) string { return c.VolumePluginDir })},
@@ -272,7 +272,7 @@ func places() []place {
 	}
 }
 
-// hostile are texts that have broken software before.
+// hostile returns texts that have broken software before.
 func hostile() []string {
 	return []string{
 		"'", `"`, "$(reboot)", "`reboot`", "a\nb", "\n#cloud-config\nruncmd: [reboot]\n", "{{ v1.x }}", "{% raw %}", "{#", "{% endraw %}{{ ds }}", "a: b", "&x *x",
@@ -281,8 +281,8 @@ func hostile() []string {
 	}
 }
 
-// FuzzUserData puts a text into each place where a user may write, one at a time: what comes out
-// holds it as data, in its place, and nowhere else.
+// FuzzUserData puts a text into each user field, one at a time. The output must contain it as data,
+// in the right part and nowhere else.
 func FuzzUserData(f *testing.F) {
 	all, harmless := places(), map[string]machine{}
 	for i, p := range all {
@@ -320,7 +320,7 @@ func FuzzUserData(f *testing.F) {
 			want = readBack(g, FormatOf(in.Spec), plain)
 			harmless[base] = want
 		}
-		if p.read != nil && !(s == "" || s == "root:root") { // what is left out is the default
+		if p.read != nil && !(s == "" || s == "root:root") { // omitted text means the default
 			g.Expect(p.read(g, got)).To(Equal(s), p.name)
 		}
 		expectDifferences(g, p, s, listing(got), listing(want))
@@ -333,7 +333,7 @@ func FuzzUserData(f *testing.F) {
 	})
 }
 
-// expectDifferences compares two listings but for the parts that a place may change.
+// expectDifferences compares two listings except for the parts that may differ.
 func expectDifferences(g Gomega, p place, s string, got, want map[string]string) {
 	may := func(key string) bool {
 		key = strings.TrimSpace(key)
@@ -341,7 +341,7 @@ func expectDifferences(g Gomega, p place, s string, got, want map[string]string)
 			return key == strings.TrimSpace(strings.NewReplacer("PATH", s, "OWNER", s).Replace(at))
 		})
 	}
-	if s == "" { // without the text, what belongs to it is not there
+	if s == "" { // without the text, its parts are missing
 		return
 	}
 	for key := range got {

@@ -30,7 +30,7 @@ func golden(t *testing.T, name, got string) {
 	g.Expect(got).To(Equal(string(want)), "%s: look at the difference, and run with -update", file)
 }
 
-// TestRaw holds the bytes of the smallest user data of each format.
+// TestRaw compares the smallest user data of each format with golden files.
 func TestRaw(t *testing.T) {
 	for file, name := range map[string]bootstrapv1.OperatingSystem{"cloud-config.golden": "", "ignition.golden": "flatcar"} {
 		t.Run(file, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestRaw(t *testing.T) {
 			out, err := UserData(in)
 			g.Expect(err).NotTo(HaveOccurred())
 			golden(t, file, string(out))
-			for range 20 { // maps have no order
+			for range 20 { // map order is random
 				again, err := UserData(in)
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(bytes.Equal(out, again)).To(BeTrue())
@@ -49,7 +49,7 @@ func TestRaw(t *testing.T) {
 	}
 }
 
-// listing is what a machine becomes, in blocks that people can read.
+// listing returns the parsed user data in readable blocks.
 func listing(m machine) map[string]string {
 	out := map[string]string{"run": fmt.Sprintf("%q\n", m.run), "hostname": m.hostname + "\n", "keys of the default user": strings.Join(m.keys, "\n") + "\n"}
 	for user, keys := range m.users {
@@ -79,9 +79,9 @@ func write(blocks map[string]string) string {
 	return b.String()
 }
 
-// TestListings holds what each operating system becomes in each mode, with everything that can be
-// asked for. What most have in common in a mode is in a file of its own, and theirs hold what is
-// different.
+// TestListings compares the listing of each operating system in each mode, with every feature, with
+// golden files. One file per mode has the blocks that most systems share. The other files have the
+// differences.
 func TestListings(t *testing.T) {
 	all := map[bootstrapv1.InstallMode]map[variant]map[string]string{}
 	for _, v := range variants() {
@@ -103,11 +103,11 @@ func TestListings(t *testing.T) {
 	}
 }
 
-// TestKubeadmListings holds what is different where the same machine joins by kubeadm.
+// TestKubeadmListings compares the differences of a join by kubeadm with golden files.
 func TestKubeadmListings(t *testing.T) {
 	for _, v := range kubeadmVariants() {
 		for name, version := range map[string]string{"kubeadm": "v1.35.2", "kubeadm-1.30": "v1.30.9"} {
-			if version == "v1.30.9" && v.mode != bootstrapv1.InstallPrebuilt { // the API server of the others would be too new
+			if version == "v1.30.9" && v.mode != bootstrapv1.InstallPrebuilt { // too old for the others' API server
 				continue
 			}
 			g := NewWithT(t)
@@ -118,7 +118,7 @@ func TestKubeadmListings(t *testing.T) {
 	}
 }
 
-// TestSplitListings holds what is different where the same machine fetches its files.
+// TestSplitListings compares the differences of a machine that fetches its files with golden files.
 func TestSplitListings(t *testing.T) {
 	for _, v := range []variant{{"", bootstrapv1.InstallPrebuilt}, {"debian-12", bootstrapv1.InstallBinaries}} {
 		g := NewWithT(t)
@@ -132,7 +132,7 @@ func TestSplitListings(t *testing.T) {
 	}
 }
 
-// goldenDifference holds the blocks that are not as usual.
+// goldenDifference compares the blocks that differ from usual with a golden file.
 func goldenDifference(t *testing.T, name string, usual, blocks map[string]string) {
 	t.Helper()
 	var without strings.Builder
@@ -151,7 +151,7 @@ func rendered(g Gomega, in Input) map[string]string {
 	return listing(readBack(g, FormatOf(in.Spec), out))
 }
 
-// usually returns the blocks that most of the variants have.
+// usually returns the blocks that most variants share.
 func usually(byVariant map[variant]map[string]string) map[string]string {
 	count, usual := map[[2]string]int{}, map[string]string{}
 	for _, blocks := range byVariant {
@@ -167,7 +167,8 @@ func usually(byVariant map[variant]map[string]string) map[string]string {
 	return usual
 }
 
-// TestOrder holds the order of the script's steps, which the listings don't show.
+// TestOrder compares the order of the script's steps, which the listings do not show, with a golden
+// file.
 func TestOrder(t *testing.T) {
 	var b strings.Builder
 	for _, v := range variants() {

@@ -21,7 +21,7 @@ const (
 	sudoersPath   = "/etc/sudoers.d/90-drover"
 )
 
-// host sets up the operating system, in an order in which each part can use those before it.
+// host sets up the operating system. Each part can use the parts before it.
 func (n *node) host(in Input) {
 	n.proxy(in)
 	n.trust(in.Spec)
@@ -42,7 +42,7 @@ func proxied(spec *bootstrapv1.CloudInitConfigSpec) bool {
 	return spec.Host.Proxy.HTTPProxy+spec.Host.Proxy.HTTPSProxy != ""
 }
 
-// proxy writes one file that the script, containerd and the kubelet read. An address may hold a
+// proxy writes one file that the script, containerd and the kubelet read. An address may contain a
 // password.
 func (n *node) proxy(in Input) {
 	if !proxied(in.Spec) {
@@ -57,7 +57,7 @@ func (n *node) proxy(in Input) {
 	for _, v := range []struct{ name, value string }{
 		{"HTTP_PROXY", p.HTTPProxy}, {"HTTPS_PROXY", p.HTTPSProxy}, {"NO_PROXY", strings.Join(append(without, p.NoProxy...), ",")},
 	} {
-		if v.value != "" { // curl and apt read small letters, Go reads both
+		if v.value != "" { // curl and apt read lower case, Go reads both
 			lines = append(lines, v.name+"='"+v.value+"'", strings.ToLower(v.name)+"='"+v.value+"'")
 		}
 	}
@@ -68,7 +68,7 @@ func (n *node) proxy(in Input) {
 	n.do("Using the proxy", "set -a", "# shellcheck disable=SC1091 # it is written beside this script", ". "+proxyPath, "set +a")
 }
 
-// trust makes the system trust further certificates before anything is fetched.
+// trust makes the system trust additional certificates before anything is downloaded.
 func (n *node) trust(spec *bootstrapv1.CloudInitConfigSpec) {
 	if spec.Host.CABundle == "" {
 		return
@@ -76,14 +76,14 @@ func (n *node) trust(spec *bootstrapv1.CloudInitConfigSpec) {
 	s := systemOf(spec)
 	bundle, err := ParseCA([]byte(spec.Host.CABundle))
 	if err != nil {
-		return // Validate has said so
+		return // Validate has reported it
 	}
 	n.add(file{path: s.caFile, content: string(bundle)})
 	n.do("Trusting the CA bundle", s.caUpdate)
 }
 
-// kernel loads modules before it sets what they bring. What every node needs is in the images of
-// image-builder already.
+// kernel loads modules before it sets their parameters. Images of image-builder already have what
+// every node needs.
 func (n *node) kernel(spec *bootstrapv1.CloudInitConfigSpec) {
 	modules, sysctls := slices.Clone(spec.Host.KernelModules), map[string]string{}
 	swap := spec.Host.Swap
@@ -94,7 +94,7 @@ func (n *node) kernel(spec *bootstrapv1.CloudInitConfigSpec) {
 			"net.ipv4.ip_forward": "1",
 		}
 		if family := spec.Kubelet.NodeIPFamily; family == "IPv6" || family == "DualStack" {
-			// A router ignores router advertisements, unless told otherwise.
+			// A router ignores router advertisements by default.
 			sysctls["net.ipv6.conf.all.forwarding"], sysctls["net.ipv6.conf.all.accept_ra"], sysctls["net.ipv6.conf.default.accept_ra"] = "1", "2", "2"
 		}
 		swap = cmp.Or(swap, "Off")
@@ -121,7 +121,7 @@ func (n *node) kernel(spec *bootstrapv1.CloudInitConfigSpec) {
 	}
 }
 
-// time sets the servers of whichever of the two usual daemons the image has.
+// time sets the time servers of chrony or systemd-timesyncd, whichever the image has.
 func (n *node) time(servers []string) {
 	if len(servers) == 0 {
 		return

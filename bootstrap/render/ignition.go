@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// ignition writes a node down for Ignition. Specification 3.3.0 is the first that Flatcar reads
-// (since 3185.0.0), and later ones read it too.
+// ignition renders a node for Ignition. Specification 3.3.0 is the first that Flatcar reads (since
+// 3185.0.0), and later versions read it too.
 func ignition(n *node) ([]byte, error) {
 	config := types.Config{Ignition: types.Ignition{Version: types.MaxVersion.String()}}
 	config.Storage.Files = append(config.Storage.Files, ignitionFile(file{path: "/etc/hostname", content: n.hostname + "\n"}))
@@ -28,7 +28,7 @@ func ignition(n *node) ([]byte, error) {
 		}
 		config.Systemd.Units = append(config.Systemd.Units, unit)
 	}
-	if len(n.keys) > 0 { // Flatcar's and CoreOS's default user
+	if len(n.keys) > 0 { // the default user of Flatcar and CoreOS
 		config.Passwd.Users = append(config.Passwd.Users, types.PasswdUser{Name: "core", SSHAuthorizedKeys: ignitionKeys(n.keys)})
 	}
 	for _, u := range n.users {
@@ -50,7 +50,7 @@ func ignitionKeys(keys []string) []types.SSHAuthorizedKey {
 }
 
 func ignitionFile(f file) types.File {
-	mode, _ := strconv.ParseInt(f.mode(), 8, 32) // Validate has read it
+	mode, _ := strconv.ParseInt(f.mode(), 8, 32) // Validate has parsed it
 	out := types.File{Node: types.Node{Path: f.path, Overwrite: ptr.To(true)}}
 	out.Mode = ptr.To(int(mode))
 	out.Contents.Source = ptr.To("data:;base64," + base64.StdEncoding.EncodeToString([]byte(f.content)))

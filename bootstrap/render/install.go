@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// downloads is where files wait until they are checked and put in their place.
+	// downloads is the folder for files that are not yet verified and installed.
 	downloads = "/var/cache/drover/"
-	// configuredPath appears when it is the kubelet's turn. Debian's packages start what they
-	// bring, and a machine may lose power half-way: neither may start the kubelet before the user's
-	// commands have run.
+	// configuredPath is created just before the kubelet starts. Debian's packages start their
+	// services, and a machine may lose power half-way. Neither may start the kubelet before the
+	// user's commands have run.
 	configuredPath = "/etc/kubernetes/drover-configured"
 )
 
-// containerdVersion returns the version of containerd that Drover would install; empty where it
-// does not know.
+// containerdVersion returns the containerd version that Drover would install, or "" if Drover does
+// not know it.
 func containerdVersion(spec *bootstrapv1.CloudInitConfigSpec) string {
 	switch repositories := systemOf(spec).repositories; {
 	case modeOf(spec) == bootstrapv1.InstallBinaries:
@@ -34,15 +34,15 @@ func containerdVersion(spec *bootstrapv1.CloudInitConfigSpec) string {
 	return ""
 }
 
-// install brings containerd and the kubelet onto the machine, and the kubelet's unit, which is the
-// same for both modes: what packages bring is hidden by it.
+// install installs containerd and the kubelet, and the kubelet's unit. The unit is the same for
+// both modes, and overrides the unit of a package.
 func (n *node) install(in Input) {
 	s := systemOf(in.Spec)
 	version, err := in.version()
 	if err != nil || !Installs(in.Spec) {
 		return
 	}
-	kubelet := fmt.Sprintf("%d.%d.%d", version.Major(), version.Minor(), version.Patch()) // without what a vendor adds
+	kubelet := fmt.Sprintf("%d.%d.%d", version.Major(), version.Minor(), version.Patch()) // without a vendor's suffix
 	if pre := version.PreRelease(); pre != "" {
 		kubelet += "-" + pre
 	}
@@ -57,7 +57,7 @@ func (n *node) install(in Input) {
 	n.units = append(n.units, unit{"kubelet.service", strings.ReplaceAll(kubeletUnitText, "PROGRAMS", programs)})
 }
 
-// fetchFunction is the part of the script that downloads.
+// fetchFunction is the part of the script that downloads files.
 const fetchFunction = `# fetch SHA256 URL FILE: a file that is there and right is kept, a part of one is continued, a wrong one is thrown away.
 right() { echo "$1  $2" | sha256sum -c --status; }
 fetch() {
@@ -77,7 +77,7 @@ fetch() {
   mv "$3.part" "$3"
 }`
 
-// binaries downloads each part and puts it in its place.
+// binaries downloads and installs each program.
 func (n *node) binaries(s system, spec *bootstrapv1.BinariesInstall, kubelet string) {
 	arch := cmp.Or(spec.Architecture, "amd64")
 	github := func(project, version, name string) string {
@@ -106,13 +106,13 @@ func (n *node) binaries(s system, spec *bootstrapv1.BinariesInstall, kubelet str
 			unpack("crictl.tgz", s.programs))
 	}
 	for _, program := range []struct{ name, sha256 string }{{"kubelet", spec.Kubelet.SHA256}, {"kubeadm", spec.Kubeadm.SHA256}} {
-		if program.sha256 != "" { // kubeadm is there only where it is to join
+		if program.sha256 != "" { // kubeadm only if it is used to join
 			part(program.name, program.sha256, "https://dl.k8s.io/release/v"+kubelet+"/bin/linux/"+arch+"/"+program.name, place(program.name))
 		}
 	}
 }
 
-// tools installs those of the programs that are missing.
+// tools installs the packages of missing programs.
 func (n *node) tools(s system, name string, programs ...string) {
 	n.do(name, "missing=")
 	for _, program := range programs {
@@ -125,8 +125,8 @@ func (n *node) tools(s system, name string, programs ...string) {
 	n.extend("fi")
 }
 
-// mirrored returns where a file is to be fetched: below its host and path at the mirror, if there
-// is one.
+// mirrored returns the URL to download a file from: its host and path under the mirror, if there is
+// one.
 func mirrored(mirror, origin string) string {
 	if mirror == "" {
 		return origin

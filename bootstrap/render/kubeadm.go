@@ -17,13 +17,13 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// The files that "kubeadm join" goes by. kubeadm itself writes the four that a kubelet starts from,
-// and refuses to begin where two of them, BootstrapKubeconfigPath and CAPath, are there.
+// The files that "kubeadm join" uses. kubeadm itself writes the four files that a kubelet starts
+// from. It refuses to start if two of them, BootstrapKubeconfigPath and CAPath, exist.
 const (
 	// JoinConfigPath holds kubeadm's JoinConfiguration.
 	JoinConfigPath = "/etc/kubernetes/drover-kubeadm.yaml"
 	// DiscoveryPath holds the kubeconfig with the cluster's CA and the bootstrap token. The script
-	// removes it in the end.
+	// removes it at the end.
 	DiscoveryPath = "/etc/kubernetes/drover-discovery.conf"
 
 	patchesFolder         = "/etc/kubernetes/drover-patches"
@@ -31,8 +31,8 @@ const (
 	kubeletKubeconfigPath = "/etc/kubernetes/kubelet.conf"
 )
 
-// kubeadm reads a patch of the kubelet's configuration since 1.25, and the version v1beta4 of its
-// own since 1.31.
+// kubeadm supports a patch of the kubelet's configuration since 1.25, and v1beta4 of its own since
+// 1.31.
 const (
 	oldestKubeadm = "1.25.0"
 	kubeadmOfV4   = "1.31.0"
@@ -42,7 +42,7 @@ func joinsByKubeadm(spec *bootstrapv1.CloudInitConfigSpec) bool {
 	return spec.Join.Method == bootstrapv1.JoinKubeadm
 }
 
-// checkKubeadm refuses a version for which no JoinConfiguration can be written.
+// checkKubeadm refuses a version without a suitable JoinConfiguration.
 func (in Input) checkKubeadm(machine *version.Version) error {
 	switch {
 	case !joinsByKubeadm(in.Spec):
@@ -55,8 +55,8 @@ func (in Input) checkKubeadm(machine *version.Version) error {
 	return nil
 }
 
-// kubeadmFiles are what "kubeadm join" goes by. Discovery is by file: the authority is the one in
-// it, and nothing that anybody answers is believed before.
+// kubeadmFiles returns the files that "kubeadm join" uses. Discovery is by file: only the CA in it
+// is trusted, and no unauthenticated answer is.
 func kubeadmFiles(in Input) ([]file, error) {
 	kubeconfig, err := bootstrapKubeconfig(in)
 	if err != nil {
@@ -80,9 +80,9 @@ func kubeadmFiles(in Input) ([]file, error) {
 	return files, nil
 }
 
-// kubeletPatch is what is put over the cluster's own KubeletConfiguration: what the spec says, and
-// nothing that it only implies. Where Drover sets containerd up, both must agree on the cgroup
-// driver.
+// kubeletPatch returns the patch for the cluster's own KubeletConfiguration. It contains only what
+// the spec sets explicitly. If Drover sets up containerd, it also sets the cgroup driver, on which
+// both must agree.
 func kubeletPatch(in Input) ([]byte, error) {
 	config := asked(in)
 	config.ClusterDomain = in.Spec.ClusterDomain
@@ -95,7 +95,8 @@ func kubeletPatch(in Input) ([]byte, error) {
 	return writeKubeletConfig(config, in.Spec.Kubelet.Configuration)
 }
 
-// joinConfiguration is of the version that the machine's kubeadm writes itself.
+// joinConfiguration returns a JoinConfiguration of the version that the machine's kubeadm writes
+// itself.
 func joinConfiguration(in Input, patched bool) ([]byte, error) {
 	v, err := in.version()
 	if err != nil {
@@ -151,9 +152,9 @@ func joinKind(v string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: "kubeadm.k8s.io/" + v, Kind: "JoinConfiguration"}
 }
 
-// runKubeadm has kubeadm join. It ends where something does not answer in time, and what it leaves
-// behind then would stop it the next time: so that is cleared away, and it is begun again. Once the
-// kubelet has its certificate, nothing is left to do.
+// runKubeadm makes kubeadm join. kubeadm exits if something does not answer in time, and what it
+// leaves behind would block the next try. So the script removes that and tries again. Once the
+// kubelet has its certificate, there is nothing left to do.
 func (n *node) runKubeadm(in Input) {
 	if in.Spec.Kubelet.NodeIPFamily == "DualStack" {
 		n.do("Configuring the kubelet", bothAddresses("KUBELET_EXTRA_ARGS", KubeletDefaultsPath)...)
@@ -170,7 +171,7 @@ func (n *node) runKubeadm(in Input) {
 		"  rm -f "+BootstrapKubeconfigPath+" "+CAPath,
 		"  kubeadm join --config "+JoinConfigPath,
 		"}")
-	if modeOf(in.Spec) == bootstrapv1.InstallBinaries { // kubeadm asks for the kubelet by its name
+	if modeOf(in.Spec) == bootstrapv1.InstallBinaries { // kubeadm runs the kubelet by its name
 		n.extend("PATH=" + systemOf(in.Spec).programs + ":$PATH")
 	}
 	if Installs(in.Spec) {

@@ -23,9 +23,9 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// adopted is what kubeadm asks an API server for: a cluster of its own, whose kubelets have
-// settings that a spec speaks against and others that it does not. Nobody but the token's bearer
-// gets an answer, and cluster-info nobody at all.
+// adopted serves what kubeadm requests from an API server. Its cluster has kubelet settings that
+// the spec overrides, and others that it does not. It answers only the token's bearer, and never
+// serves cluster-info.
 type adopted struct{ token string }
 
 const (
@@ -65,7 +65,7 @@ func refusal(code int32, reason metav1.StatusReason) metav1.Status {
 	return metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: reason, Code: code}
 }
 
-// kubeadm runs the real program on the files of user data, below a folder of their own.
+// kubeadm runs the real kubeadm on the files of the user data, in its own folder.
 func kubeadm(t *testing.T, in Input, args ...string) (folder, said string, err error) {
 	t.Helper()
 	g := NewWithT(t)
@@ -88,7 +88,7 @@ func kubeadm(t *testing.T, in Input, args ...string) (folder, said string, err e
 	return folder, string(raw), err
 }
 
-// TestKubeadmReads gives each JoinConfiguration to kubeadm's own strict decoder and validation.
+// TestKubeadmReads: kubeadm's strict decoder and validation accept each JoinConfiguration.
 func TestKubeadmReads(t *testing.T) {
 	for _, v := range kubeadmVariants() {
 		for _, version := range []string{"v1.36.0", "v1.31.0", "v1.30.9"} {
@@ -105,14 +105,14 @@ func TestKubeadmReads(t *testing.T) {
 	}
 }
 
-// TestKubeadmJoins has kubeadm do all of a join but start the kubelet: find the cluster by the
-// file, with no cluster-info, and write what the kubelet goes by. What the spec says holds over
-// what the cluster says, and the rest is the cluster's.
+// TestKubeadmJoins runs a whole join by kubeadm except starting the kubelet: kubeadm discovers the
+// cluster by the file, without cluster-info, and writes the kubelet's files. The spec's settings
+// override the cluster's, and all others are the cluster's.
 func TestKubeadmJoins(t *testing.T) {
 	g := NewWithT(t)
 	in := byKubeadm(full(t, "ubuntu-24.04", bootstrapv1.InstallPackages))
 	in.Spec.Host.Proxy, in.Spec.Kubelet.NodeIPFamily = bootstrapv1.Proxy{}, "IPv4"
-	in.Spec.Join.IgnorePreflightErrors = []string{"all"} // this is no node
+	in.Spec.Join.IgnorePreflightErrors = []string{"all"} // the test host is no node
 	server := httptest.NewTLSServer(adopted{in.Token})
 	t.Cleanup(server.Close)
 	in.Server, in.CA = server.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})

@@ -29,14 +29,14 @@ import (
 const (
 	plainResolvConf   = "/etc/resolv.conf"
 	systemdResolvConf = "/run/systemd/resolve/resolv.conf"
-	// kubeadmFlagsPath is read by kubeadm's unit and ours. Only the script writes it.
+	// kubeadmFlagsPath is read by kubeadm's unit and Drover's. Only the script writes it.
 	kubeadmFlagsPath = "/var/lib/kubelet/kubeadm-flags.env"
 	runtimeEndpoint  = "unix:///run/containerd/containerd.sock"
 	cgroupDriver     = "systemd"
 )
 
-// kubeletConfig writes the KubeletConfiguration of a node that joins by itself: what Drover sets,
-// what has a field in the spec, and what is passed through, which Validate keeps apart.
+// kubeletConfig returns the KubeletConfiguration of a node that joins without kubeadm: Drover's
+// settings, the fields of the spec, and the fields passed through. Validate keeps them disjoint.
 func kubeletConfig(in Input) ([]byte, error) {
 	yes, no, resolvConf := true, false, plainResolvConf
 	config := asked(in)
@@ -57,7 +57,7 @@ func kubeletConfig(in Input) ([]byte, error) {
 	return writeKubeletConfig(config, in.Spec.Kubelet.Configuration)
 }
 
-// asked is what the spec's fields say of the kubelet.
+// asked returns the kubelet settings in the spec's fields.
 func asked(in Input) kubeletv1.KubeletConfiguration {
 	k, no := in.Spec.Kubelet, false
 	config := kubeletv1.KubeletConfiguration{
@@ -71,16 +71,16 @@ func asked(in Input) kubeletv1.KubeletConfiguration {
 		ContainerLogMaxSize:     k.ContainerLogMaxSize,
 		ContainerLogMaxFiles:    k.ContainerLogMaxFiles,
 	}
-	// The field is known since 1.31; before that, no kubelet minds.
+	// The field exists since 1.31. Older kubelets do not check the cgroup version.
 	if v, err := in.version(); err == nil && v != nil && systemOf(in.Spec).cgroupV1 && v.AtLeast(version.MustParseGeneric("1.31.0")) {
 		config.FailCgroupV1 = &no
 	}
 	return config
 }
 
-// writeKubeletConfig leaves out what the Go types would write of fields that no one set: user data
-// are short of room, and a patch must not unset what it says nothing of. What is passed through
-// stays as the user wrote it.
+// writeKubeletConfig omits fields that nobody set, but that the Go types would write. User data
+// have little room, and a patch must not unset other fields. Fields passed through stay as the user
+// wrote them.
 func writeKubeletConfig(config kubeletv1.KubeletConfiguration, passed *apiextensionsv1.JSON) ([]byte, error) {
 	raw, err := json.Marshal(config)
 	fields := map[string]any{}
@@ -95,7 +95,7 @@ func writeKubeletConfig(config kubeletv1.KubeletConfiguration, passed *apiextens
 	}
 	dropUnset(fields)
 	if err == nil && passed != nil {
-		err = kjson.UnmarshalCaseSensitivePreserveInts(passed.Raw, &fields) // Validate has read it
+		err = kjson.UnmarshalCaseSensitivePreserveInts(passed.Raw, &fields) // Validate has parsed it
 	}
 	if err != nil {
 		return nil, errors.New("writing the KubeletConfiguration failed")
@@ -110,8 +110,7 @@ func writeKubeletConfig(config kubeletv1.KubeletConfiguration, passed *apiextens
 	return out, nil
 }
 
-// dropUnset removes durations of nothing, which a kubelet takes for its defaults, and what is
-// empty.
+// dropUnset removes zero durations, which a kubelet replaces by its defaults, and empty objects.
 func dropUnset(fields map[string]any) {
 	for name, value := range fields {
 		inner, ok := value.(map[string]any)
@@ -124,9 +123,9 @@ func dropUnset(fields map[string]any) {
 	}
 }
 
-// kubeletFields are those of KubeletConfiguration that no one may pass through, by the field to use
-// instead, or "" for those that Drover sets: how the kubelet joins, whom it trusts, and which
-// runtime it uses.
+// kubeletFields returns the fields of KubeletConfiguration that a user may not pass through, mapped
+// to the field to use instead, or to "" if Drover sets the field: how the kubelet joins, whom it
+// trusts, and which runtime it uses.
 func kubeletFields() map[string]string {
 	return map[string]string{
 		"apiVersion": "", "kind": "", "authentication": "", "authorization": "", "cgroupDriver": "",
@@ -141,21 +140,21 @@ func kubeletFields() map[string]string {
 	}
 }
 
-// passedThrough reads the user's further fields strictly, and returns their names.
+// passedThrough parses the user's additional fields strictly, and returns their names.
 func passedThrough(raw []byte) ([]string, error) {
 	fields := map[string]json.RawMessage{}
 	if err := json.Unmarshal(raw, &fields); err != nil || !utf8.Valid(raw) {
 		return nil, errors.New("must be an object, in UTF-8")
 	}
-	strict, err := kjson.UnmarshalStrict(raw, &kubeletv1.KubeletConfiguration{}) // minds the case of names
+	strict, err := kjson.UnmarshalStrict(raw, &kubeletv1.KubeletConfiguration{}) // is case-sensitive
 	if err != nil || len(strict) > 0 {
 		return nil, errors.New("must hold fields of KubeletConfiguration (kubelet.config.k8s.io/v1beta1) only, each once and of its type")
 	}
 	return slices.Sorted(maps.Keys(fields)), nil
 }
 
-// taints adds Cluster API's own, which keeps Pods off until Cluster API has put its labels on the
-// Node.
+// taints returns the spec's taints and Cluster API's own, which keeps Pods off until Cluster API
+// has set its labels on the Node.
 func taints(spec *bootstrapv1.CloudInitConfigSpec) []corev1.Taint {
 	out := slices.Clone(spec.NodeTaints)
 	if !slices.ContainsFunc(out, func(t corev1.Taint) bool { return t.MatchTaint(&clusterv1.NodeUninitializedTaint) }) {
@@ -164,7 +163,7 @@ func taints(spec *bootstrapv1.CloudInitConfigSpec) []corev1.Taint {
 	return out
 }
 
-// kubeletFlags are what only a flag can say, by their names.
+// kubeletFlags returns the settings that need a flag, by flag name.
 func kubeletFlags(in Input) map[string]string {
 	flags := map[string]string{}
 	if len(in.Spec.NodeLabels) > 0 {
@@ -175,13 +174,13 @@ func kubeletFlags(in Input) map[string]string {
 		slices.Sort(labels)
 		flags["node-labels"] = strings.Join(labels, ",")
 	}
-	// Ignition has no instance data. Its platforms name them differently, where they have an agent
-	// at all; the Node gets its provider ID from Drover's controller then, as on every machine
-	// whose kubelet does not know it.
+	// Ignition has no instance data. Its platforms name them differently, if they have an agent at
+	// all. The Node then gets its provider ID from Drover's controller, as on every machine whose
+	// kubelet does not know it.
 	if id := in.ProviderID; id != "" && (FormatOf(in.Spec) == bootstrapv1.FormatCloudConfig || !strings.Contains(id, "{{")) {
 		flags["provider-id"] = id
 	}
-	switch in.Spec.Kubelet.NodeIPFamily { // an unspecified address means the default route's of its family
+	switch in.Spec.Kubelet.NodeIPFamily { // an unspecified address selects the default route's address of that family
 	case "IPv4":
 		flags["node-ip"] = "0.0.0.0"
 	case "IPv6":
@@ -190,8 +189,8 @@ func kubeletFlags(in Input) map[string]string {
 	return flags
 }
 
-// kubeletDefaults is read by systemd as an environment file. Nothing in it needs quoting within
-// double quotes: labels, node names and provider IDs are checked.
+// kubeletDefaults returns an environment file for systemd. Nothing in it needs escaping in double
+// quotes, because labels, node names and provider IDs are validated.
 func kubeletDefaults(in Input) string {
 	args := []string{"--hostname-override=" + in.NodeName}
 	flags := kubeletFlags(in)
@@ -201,7 +200,7 @@ func kubeletDefaults(in Input) string {
 	return `KUBELET_EXTRA_ARGS="` + strings.Join(args, " ") + "\"\n"
 }
 
-// startKubelet has the kubelet join by itself.
+// startKubelet makes the kubelet join without kubeadm.
 func (n *node) startKubelet(in Input) {
 	n.do("Configuring the kubelet",
 		"# Prebuilt images with RPM have a unit that reads its flags here.",
@@ -226,12 +225,12 @@ func (n *node) startKubelet(in Input) {
 		"fi")
 }
 
-// copyDefaults puts the kubelet's flags where a unit of RPM's reads them.
+// copyDefaults copies the kubelet's flags to the path that RPM units read.
 const copyDefaults = "if [ -d /etc/sysconfig ]; then cp " + KubeletDefaultsPath + " " + kubeletSysconfigPath + "; fi"
 
-// bothAddresses find what only the machine knows, and write it as a flag of the kubelet into a
-// variable of a file. The addresses that they ask for are of the documentation's networks: nothing
-// is sent.
+// bothAddresses returns script lines that find the machine's addresses of both families, and write
+// them as a kubelet flag into a variable of a file. The addresses that they look up are in
+// documentation networks, and no packet is sent.
 func bothAddresses(variable, path string) []string {
 	return []string{
 		"ipv4=$(ip -4 route get 192.0.2.1 | sed -n 's/.* src \\([0-9.]*\\).*/\\1/p')",

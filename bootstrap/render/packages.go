@@ -15,8 +15,8 @@ const (
 	dockerRepository     = "https://download.docker.com/linux"
 )
 
-// apt waits for whoever else installs at the first boot, and keeps files that Drover wrote before
-// the package came.
+// apt waits for other installers at the first boot, and keeps configuration files that Drover wrote
+// before the package was installed.
 func apt() *packageManager {
 	const options = "-y -o DPkg::Lock::Timeout=600 -o Dpkg::Options::=--force-confold"
 	return &packageManager{
@@ -31,8 +31,7 @@ func apt() *packageManager {
 	}
 }
 
-// rpm is dnf or its forerunner. The node's packages are excluded in their repositories, so that no
-// upgrade touches them.
+// rpm uses dnf or yum. The repositories exclude the node's packages, so that upgrades skip them.
 func rpm(program string) *packageManager {
 	return &packageManager{
 		install: func(packages ...string) []string {
@@ -42,13 +41,14 @@ func rpm(program string) *packageManager {
 	}
 }
 
-// minorFolder is a version's place in the Kubernetes project's repository.
+// minorFolder returns a version's folder in the Kubernetes project's repository.
 func minorFolder(kubelet string) string {
 	parts := strings.SplitN(kubelet, ".", 3)
 	return "v" + parts[0] + "." + parts[1]
 }
 
-// packageVersion is the pattern of a version's packages: 2.2 is not 2.20, and 2.2.1 not 2.2.10.
+// packageVersion returns the pattern for a version's packages: 2.2 must not match 2.20, nor 2.2.1
+// match 2.2.10.
 func packageVersion(version string) string {
 	if strings.Count(version, ".") < 2 {
 		return version + ".*"
@@ -56,9 +56,9 @@ func packageVersion(version string) string {
 	return version + "-*"
 }
 
-// aptRepositories writes the repositories down and installs from them. apt reads keys in their text
-// form from files that end in .asc. They are fetched over verified TLS; from then on they vouch for
-// the packages.
+// aptRepositories configures the repositories and installs from them. apt reads keys in text form
+// from files that end in .asc. The script fetches the keys over verified TLS, and apt then verifies
+// the packages by them.
 func aptRepositories(n *node, spec *bootstrapv1.PackagesInstall, distribution, release string, want software) {
 	const keys = "/etc/apt/keyrings/"
 	kubernetes := cmp.Or(spec.KubernetesRepository, kubernetesRepository) + "/" + minorFolder(want.kubelet) + "/deb/"
@@ -72,7 +72,7 @@ func aptRepositories(n *node, spec *bootstrapv1.PackagesInstall, distribution, r
 		"fi",
 		"retry curl -fsSL --connect-timeout 20 -o "+keys+"kubernetes.asc "+quote(kubernetes+"Release.key"),
 		"retry curl -fsSL --connect-timeout 20 -o "+keys+"docker.asc "+quote(docker+"/gpg"),
-		// Not before the keys are there: apt refuses to go on without them.
+		// Only after the keys exist, because apt fails without them.
 		"printf '%s\\n' "+list("kubernetes", kubernetes+" /")+" "+list("docker", docker+" "+release+" stable")+" >/etc/apt/sources.list.d/drover.list")
 	n.do("Installing containerd and the kubelet")
 	packages, hold := []string{"containerd.io=" + packageVersion(want.containerd), "kubelet=" + want.kubelet + "-*", "cri-tools"}, ""

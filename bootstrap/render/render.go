@@ -21,39 +21,39 @@ import (
 	"github.com/drover-io/drover/naming"
 )
 
-// Input is all that the user data depends on.
+// Input contains everything that the user data depend on.
 type Input struct {
 	// Spec is the user's part.
 	Spec *bootstrapv1.CloudInitConfigSpec
-	// Secrets holds what SecretKeys asks for.
+	// Secrets contains the values for SecretKeys.
 	Secrets map[bootstrapv1.SecretKey][]byte
-	// NodeName is the Node's name and the machine's host name; see naming.NodeName. It is not used
-	// where Spec has the Node called as the cloud calls its host.
+	// NodeName is the Node's name and the machine's host name; see naming.NodeName. It is ignored
+	// if Spec names the Node after the cloud's host name.
 	NodeName string
-	// ProviderID is the Node's spec.providerID, literally or with cloud-init's instance-data
-	// variables. Empty where it can't be known before boot. Example: "aws:///{{
+	// ProviderID is the Node's spec.providerID, literal or with cloud-init's instance-data
+	// variables. It is empty if it can't be known before boot. Example: "aws:///{{
 	// v1.availability_zone }}/{{ v1.instance_id }}".
 	ProviderID string
 	// Server is the API server's address. Example: "https://10.0.0.1:6443".
 	Server string
-	// CA is the cluster's certificate authority, in PEM. Nothing else is trusted.
+	// CA is the cluster's certificate authority, in PEM. The machine trusts nothing else.
 	CA []byte
 	// Token is the machine's bootstrap token, "<id>.<secret>".
 	Token string
-	// ClusterDNS and ClusterDomain apply where Spec names none.
+	// ClusterDNS and ClusterDomain apply if Spec sets none.
 	ClusterDNS, ClusterDomain string
-	// Version is the Machine's Kubernetes version, and ControlPlaneVersion that of its cluster's
-	// API server. Both are needed where Drover installs the kubelet. Example: "v1.36.3".
+	// Version is the Machine's Kubernetes version. ControlPlaneVersion is that of its cluster's API
+	// server. Both are required if Drover installs the kubelet. Example: "v1.36.3".
 	Version, ControlPlaneVersion string
 }
 
-// hostVariable is cloud-init's variable for the host's name as the cloud has it, with its domain;
-// "v1.local_hostname" is without
+// hostVariable is cloud-init's variable for the cloud's host name with its domain.
+// "v1.local_hostname" has no domain
 // (https://docs.cloud-init.io/en/latest/explanation/instancedata.html).
 const hostVariable = "{{ ds.meta_data.local_hostname }}"
 
-// UserData returns the user data, in the format that FormatOf tells. An error says which input
-// can't be used, never what is secret in it.
+// UserData returns the user data, in the format of FormatOf. Errors name the invalid input, but
+// never contain a secret.
 func UserData(in Input) ([]byte, error) {
 	if err := in.check(); err != nil {
 		return nil, err
@@ -61,8 +61,8 @@ func UserData(in Input) ([]byte, error) {
 	return userDataOf(in, nil)
 }
 
-// userDataOf renders the input, which was checked. Where later is not nil, it is the files, which
-// are to be fetched.
+// userDataOf renders input that was already checked. If later is not nil, it contains the files
+// that the machine fetches.
 func userDataOf(in Input, later []byte) ([]byte, error) {
 	ca, err := ParseCA(in.CA)
 	if err != nil {
@@ -92,7 +92,7 @@ func modeOf(spec *bootstrapv1.CloudInitConfigSpec) bootstrapv1.InstallMode {
 	return cmp.Or(spec.Install.Mode, bootstrapv1.InstallPrebuilt)
 }
 
-// Installs tells whether Drover installs the kubelet, and so must know the versions in Input.
+// Installs reports whether Drover installs the kubelet, and so needs the versions in Input.
 func Installs(spec *bootstrapv1.CloudInitConfigSpec) bool {
 	return modeOf(spec) != bootstrapv1.InstallPrebuilt
 }
@@ -143,8 +143,8 @@ var (
 	providerLiteral = regexp.MustCompile(`^[A-Za-z0-9:/._~+@=-]*$`)
 )
 
-// checkProviderID lets nothing through that the kubelet's unit, which splits at blanks, or jinja
-// could misread.
+// checkProviderID refuses an ID that jinja, or the kubelet's unit, which splits at blanks, could
+// misread.
 func checkProviderID(id string) error {
 	if id == "" {
 		return nil
@@ -155,8 +155,8 @@ func checkProviderID(id string) error {
 	return nil
 }
 
-// ParseCA returns the certificates in ca, which must be PEM and hold nothing but certificates: a
-// private key by mistake would land on every machine.
+// ParseCA returns the certificates in ca. ca must be PEM and contain only certificates, because a
+// private key in it would end up on every machine.
 func ParseCA(ca []byte) ([]byte, error) {
 	var out []byte
 	for rest := ca; ; {

@@ -43,7 +43,7 @@ func TestUserDataJoins(t *testing.T) {
 			g.Expect(kubeconfig.BearerToken).To(Equal(in.Token))
 			g.Expect(kubeconfig.CAData).To(Equal(in.CA))
 			g.Expect(m.files[CAPath].content).To(Equal(string(in.CA)))
-			for path, f := range m.files { // what holds a token, a password or a key is root's alone
+			for path, f := range m.files { // only root may read a token, a password or a key
 				if strings.Contains(f.content, in.Token) || strings.Contains(f.content, "pa%20ss") || strings.Contains(f.content, `"auths"`) {
 					g.Expect(f.mode).To(Equal(0o600), path)
 				}
@@ -51,7 +51,7 @@ func TestUserDataJoins(t *testing.T) {
 
 			provider := " --provider-id=aws:///{{ v1.availability_zone }}/{{ v1.instance_id }}"
 			if format == bootstrapv1.FormatIgnition {
-				provider = "" // it has no instance data
+				provider = "" // Ignition has no instance data
 			}
 			g.Expect(m.files[KubeletDefaultsPath].content).To(Equal(`KUBELET_EXTRA_ARGS="--hostname-override=blue-1 ` +
 				`--node-labels=example.com/tier=,node.kubernetes.io/instance-type=large,pool=blue` + provider + "\"\n"))
@@ -68,7 +68,7 @@ func TestUserDataJoins(t *testing.T) {
 	}
 }
 
-// TestHostname: the Node is called as the host, which keeps the name that the cloud gave it.
+// TestHostname: the Node has the host's name, which is the name that the cloud gave it.
 func TestHostname(t *testing.T) {
 	g := NewWithT(t)
 	in := input(t)
@@ -116,8 +116,7 @@ func TestKubeletConfiguration(t *testing.T) {
 	g.Expect(*kubelet.MaxParallelImagePulls).To(Equal(int32(5)))
 }
 
-// TestCgroupV1 holds the one setting of the kubelet that depends on the operating system and on the
-// version.
+// TestCgroupV1 checks the one kubelet setting that depends on the operating system and the version.
 func TestCgroupV1(t *testing.T) {
 	for _, c := range []struct {
 		system  bootstrapv1.OperatingSystem
@@ -138,7 +137,7 @@ func TestVersions(t *testing.T) {
 	for _, c := range []struct {
 		machine, server, containerd string
 		mode                        bootstrapv1.InstallMode
-		says                        string // "" means taken
+		says                        string // "" means accepted
 	}{
 		{"v1.36.3", "v1.36.0", "2.2.1", bootstrapv1.InstallBinaries, ""},
 		{"v1.33.0", "v1.36.3", "1.7.1", bootstrapv1.InstallBinaries, ""},
@@ -174,13 +173,13 @@ func TestVersions(t *testing.T) {
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(says)))
 	}
 	in := least(t, variant{"ubuntu-20.04", bootstrapv1.InstallPackages})
-	in.Version = "v1.36.0" // whose containerd package ends at 1.7
+	in.Version = "v1.36.0" // this system's containerd package ends at 1.7
 	_, err := UserData(in)
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("needs containerd 2.0")))
 }
 
-// TestSecrets holds what comes from Secrets: that it is asked for, that a missing one is named, and
-// that nothing is repeated.
+// TestSecrets: SecretKeys returns all values from Secrets, errors name a missing one, and no error
+// contains a value.
 func TestSecrets(t *testing.T) {
 	g := NewWithT(t)
 	in := full(t, "rhel-9", bootstrapv1.InstallPackages)
@@ -253,8 +252,8 @@ func TestUserDataRefuses(t *testing.T) {
 	}
 }
 
-// TestWriteCA makes testdata/ca.crt anew with -update: a certificate that never expires in a test's
-// life.
+// TestWriteCA creates testdata/ca.crt again with -update. The certificate never expires in a test's
+// lifetime.
 func TestWriteCA(t *testing.T) {
 	file := filepath.Join("testdata", "ca.crt")
 	if _, err := os.Stat(file); err == nil {

@@ -4,9 +4,9 @@ package render
 
 import "strings"
 
-// bootstrapUnitText runs the script at each start until it has succeeded once. cloud-init starts it
-// at the end of the first boot; Ignition enables it. What the script says goes to the console too:
-// many clouds show that to who can't log in.
+// bootstrapUnitText runs the script at each boot until it has succeeded once. cloud-init starts the
+// unit at the end of the first boot, and Ignition enables it. The script's messages also go to the
+// console, which many clouds show to users who can't log in.
 const bootstrapUnitText = `[Unit]
 Description=Make this machine a node of its Kubernetes cluster
 Wants=network-online.target
@@ -23,7 +23,7 @@ StandardOutput=journal+console
 WantedBy=multi-user.target
 `
 
-// scriptHead sets up the log, to which no secret goes, and the one way to try things again.
+// scriptHead sets up the log, which contains no secret, and the function for all retries.
 const scriptHead = `#!/bin/sh
 # Makes this machine a node of its cluster. The first command that fails ends it, and then the sentinel file is not written.
 # It may run again: what is done already is found done.
@@ -55,7 +55,7 @@ retry() {
 }
 `
 
-// scriptTail keeps the script from running at the next start, and says that all is well.
+// scriptTail disables the script for the next boot, and reports success.
 const scriptTail = `say 'Done'
 systemctl disable ` + bootstrapUnit + `
 mkdir -p /run/cluster-api
@@ -75,11 +75,11 @@ func (n *node) script() string {
 	return b.String()
 }
 
-// quote makes one word of s for a POSIX shell: within single quotes everything is literal but the
-// single quote itself.
+// quote returns s as one word for a POSIX shell. Within single quotes, everything is literal except
+// the single quote itself.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// quoteAll makes words for a POSIX shell.
+// quoteAll returns the quoted words for a POSIX shell.
 func quoteAll(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {

@@ -19,16 +19,17 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// sandbox is a folder in which a script runs as if it were a machine's root. Programs that would
-// change a machine are stand-ins that note how they were called.
+// sandbox is a folder in which a script runs as if it were a machine's root. Stand-ins replace the
+// programs that would change a machine, and record their calls.
 type sandbox struct {
 	*WithT
 	t    *testing.T
 	root string
 }
 
-// standIn notes its call. Some answer as the script needs it; curl takes from the folder "web", the
-// first time only half if there is a file "cut", and trusts no API server.
+// standIn records its call. Some stand-ins answer as the script requires. curl reads from the
+// folder "web". If the file "cut" exists, it returns only half of the first download. It does not
+// trust the API server.
 const standIn = `#!/bin/sh
 echo "${0##*/} $*" >>"$ROOT/calls"
 case ${0##*/} in
@@ -77,7 +78,7 @@ func newSandbox(t *testing.T, in Input) *sandbox {
 	return s
 }
 
-// moved puts a script's paths below the sandbox.
+// moved replaces a script's paths with paths in the sandbox.
 func (s *sandbox) moved(script string) string {
 	var pairs []string
 	for _, folder := range []string{"/etc/", "/var/", "/run/", "/opt/", "/usr/local/"} {
@@ -97,7 +98,7 @@ func (s *sandbox) read(path string) string {
 	return string(raw)
 }
 
-// run returns what the script says to the journal, and whether it succeeded.
+// run returns the script's messages in the journal, and whether it succeeded.
 func (s *sandbox) run() (string, bool) {
 	s.Expect(os.RemoveAll(s.root + "/calls")).To(Succeed())
 	cmd := exec.CommandContext(s.t.Context(), "/bin/sh", s.root+ScriptPath)
@@ -112,7 +113,7 @@ func (s *sandbox) environment() []string {
 	return []string{"ROOT=" + s.root, "PATH=" + s.root + "/stand-ins:/usr/local/bin:/usr/bin:/bin", "HOME=/"}
 }
 
-// serve puts the files of an installation onto the stand-in's web, and their sums into the spec.
+// serve puts the files of an installation into the folder "web", and their checksums into the spec.
 func (s *sandbox) serve(files map[string]string) {
 	for name, content := range files {
 		s.write("/web/"+name, content, 0o644)
@@ -136,7 +137,7 @@ func archive(g Gomega, name, content string) string {
 	return b.String()
 }
 
-// webOf returns the files of an installation, and puts their sums into the spec.
+// webOf returns the files of an installation, and puts their checksums into the spec.
 func webOf(g Gomega, b *bootstrapv1.BinariesInstall) map[string]string {
 	web := map[string]string{
 		"containerd-2.2.1-linux-amd64.tar.gz": archive(g, "bin/containerd", "containerd"), "runc.amd64": "runc, a program",
@@ -149,7 +150,7 @@ func webOf(g Gomega, b *bootstrapv1.BinariesInstall) map[string]string {
 	return web
 }
 
-// TestScriptRuns runs the whole script, twice, with everything that can be asked for.
+// TestScriptRuns runs the whole script twice, with every feature.
 func TestScriptRuns(t *testing.T) {
 	for _, v := range []variant{
 		{"", bootstrapv1.InstallPrebuilt}, {"ubuntu-24.04", bootstrapv1.InstallPackages}, {"rhel-9", bootstrapv1.InstallPackages},
@@ -201,9 +202,9 @@ func TestScriptRuns(t *testing.T) {
 				}
 			}
 
-			// A machine may lose power at any time: what is done is found done.
+			// A machine may lose power at any time. The script must not repeat what is done.
 			s.Expect(os.Remove(s.root + SentinelPath)).To(Succeed())
-			if v.name == "rhel-9" { // registered by now
+			if v.name == "rhel-9" { // already registered
 				s.write("/stand-ins/subscription-manager", "#!/bin/sh\n", 0o755)
 			}
 			said, ok = s.run()
@@ -215,8 +216,7 @@ func TestScriptRuns(t *testing.T) {
 	}
 }
 
-// TestSubscriptionEnds sees that a machine gives up its registration when it is powered off, and at
-// no other time.
+// TestSubscriptionEnds: a machine unregisters when it is powered off, and at no other time.
 func TestSubscriptionEnds(t *testing.T) {
 	s := newSandbox(t, full(t, "rhel-9", bootstrapv1.InstallPrebuilt))
 	for jobs, ends := range map[string]bool{
@@ -239,7 +239,7 @@ func TestSubscriptionEnds(t *testing.T) {
 	}
 }
 
-// TestScriptFails sees that what fails ends the script before the kubelet starts.
+// TestScriptFails: a failure ends the script before the kubelet starts.
 func TestScriptFails(t *testing.T) {
 	in := least(t, variant{"rhel-9", bootstrapv1.InstallPackages})
 	in.Spec.PreKubeletCommands = []string{"echo one", "exit 7", "touch $ROOT/three"}
@@ -253,8 +253,8 @@ func TestScriptFails(t *testing.T) {
 	s.Expect(s.read(LogPath)).To(ContainSubstring("one\n"))
 }
 
-// TestInstanceDataMissing sees that a kubelet never registers with a provider ID that cloud-init
-// could not fill in.
+// TestInstanceDataMissing: a kubelet never registers with a provider ID that cloud-init could not
+// fill in.
 func TestInstanceDataMissing(t *testing.T) {
 	in := input(t)
 	in.ProviderID = "aws:///{{ v1.instance_id }}"
@@ -265,8 +265,8 @@ func TestInstanceDataMissing(t *testing.T) {
 	s.Expect(said).To(ContainSubstring("instance data"))
 }
 
-// TestKubeadmIsTriedAgain sees that a join that fails is begun anew, without what it left behind,
-// and that one that came to a certificate is not.
+// TestKubeadmIsTriedAgain: a failed join is tried again, without the files that it left. A join
+// that has got a certificate is not.
 func TestKubeadmIsTriedAgain(t *testing.T) {
 	in := byKubeadm(least(t, variant{"flatcar", bootstrapv1.InstallBinaries}))
 	web := webOf(NewWithT(t), in.Spec.Install.Binaries)
@@ -274,8 +274,8 @@ func TestKubeadmIsTriedAgain(t *testing.T) {
 	in.Spec.Install.Binaries.Kubeadm.SHA256 = sum(standIn)
 	s := newSandbox(t, in)
 	s.serve(web)
-	// It leaves what kubeadm does, and comes to a certificate the second time, too late for
-	// kubeadm.
+	// The stand-in leaves the files that kubeadm leaves. It gets a certificate the second time, too
+	// late for kubeadm.
 	s.write("/fail", `mkdir -p "$ROOT/etc/kubernetes/pki"
 : >"$ROOT/etc/kubernetes/pki/ca.crt"
 : >"$ROOT/etc/kubernetes/bootstrap-kubelet.conf"
@@ -295,8 +295,8 @@ exit 1
 	s.Expect(said + s.read(LogPath)).NotTo(ContainSubstring(in.Token))
 }
 
-// TestDownloads sees that a wrong file is never used, that it is tried again and not for ever, and
-// that a part is continued.
+// TestDownloads: a wrong file is never used, retries are limited, and a partial download is
+// continued.
 func TestDownloads(t *testing.T) {
 	fetch := func(change func(*sandbox)) (*sandbox, string, bool) {
 		in := least(t, variant{"debian-13", bootstrapv1.InstallBinaries})

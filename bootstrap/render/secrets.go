@@ -13,13 +13,14 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// The keys of the Secret that spec.host.subscription names.
+// The keys of the Secret in spec.host.subscription.
 const (
 	organizationKey  = "organization"
 	activationKeyKey = "activationKey"
 )
 
-// SecretKeys returns the values that a spec takes from Secrets of its namespace, sorted, each once.
+// SecretKeys returns the values that a spec takes from Secrets of its namespace, sorted and without
+// duplicates.
 func SecretKeys(spec *bootstrapv1.CloudInitConfigSpec) []bootstrapv1.SecretKey {
 	var out []bootstrapv1.SecretKey
 	for _, f := range spec.Files {
@@ -45,8 +46,8 @@ func credentials(spec *bootstrapv1.CloudInitConfigSpec) bootstrapv1.SecretKey {
 	return bootstrapv1.SecretKey{Name: spec.Containerd.Credentials.Name, Key: corev1.DockerConfigJsonKey}
 }
 
-// checkSecrets judges what the API server could not see. Its messages name the key, and never say
-// what is in it.
+// checkSecrets validates values that the API server could not see. Its messages contain the key,
+// never the value.
 func (in Input) checkSecrets() error {
 	total := size(in.Spec)
 	for _, key := range SecretKeys(in.Spec) {

@@ -7,16 +7,15 @@ import (
 )
 
 const (
-	// subscriptionPath holds what a machine registers with.
+	// subscriptionPath holds the machine's registration data.
 	subscriptionPath       = "/etc/kubernetes/drover-subscription"
 	subscriptionScriptPath = "/etc/kubernetes/drover-subscription.sh"
 	subscriptionUnit       = "drover-subscription.service"
 )
 
-// subscription registers the machine with its vendor, and has it give that up when it is powered
-// off, as it is before a cloud deletes it. From inside nobody can tell that from a machine that is
-// only stopped: so one that starts again registers again, and the key stays with it. Nothing is
-// printed of it.
+// subscription registers the machine with its vendor. The machine unregisters when it is powered
+// off, which happens before a cloud deletes it. From inside, a deletion looks like a stop, so a
+// machine that starts again registers again, and keeps the key. The script prints none of it.
 func (n *node) subscription(in Input) {
 	name := in.Spec.Host.Subscription.Name
 	if name == "" {
@@ -37,7 +36,7 @@ func (n *node) subscription(in Input) {
 		"systemctl enable --now "+subscriptionUnit)
 }
 
-// A unit stops before those that it comes after: the network is there still.
+// A unit stops before the units that it is ordered after, so the network is still up.
 const subscriptionUnitText = `[Unit]
 Description=Register this machine with its vendor, until it is powered off
 Wants=network-online.target
@@ -55,8 +54,8 @@ TimeoutStopSec=60
 WantedBy=multi-user.target
 `
 
-// subscriptionScript goes by the jobs that systemd has queued. A restart has another target than
-// those that end with the power off; and where somebody stops the unit, there is none.
+// subscriptionScript checks the jobs that systemd has queued. A restart has another target than a
+// power-off, and if a user stops the unit, there is no job.
 const subscriptionScript = `#!/bin/sh
 # register: unless it is registered. unregister: if the machine is being powered off, and not if it only restarts.
 set -eu

@@ -6,8 +6,8 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// amazon has containerd in its own repositories. Those of Amazon Linux 2 have none that newer
-// kubelets take, so that only single files will do there.
+// amazon has containerd in its own repositories. Those of Amazon Linux 2 have no version that newer
+// kubelets accept, so only single files work there.
 func amazon() []system {
 	two := withDNF("amazon-linux-2", "")
 	two.cgroupV1, two.repositories, two.packages = true, nil, rpm("yum")

@@ -6,7 +6,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// Docker's repository has containerd 2 for all of these but Ubuntu 20.04, where it ends with 1.7.
+// Docker's repository has containerd 2 for all of these except Ubuntu 20.04, where 1.7 is the last.
 
 func ubuntu() []system {
 	return []system{
@@ -28,8 +28,8 @@ func withCgroupV1(s system) system {
 	return s
 }
 
-// withAPT is a system of the Debian family. distribution and release are the folders in Docker's
-// repository.
+// withAPT returns a system of the Debian family. distribution and release are the folders in
+// Docker's repository.
 func withAPT(name bootstrapv1.OperatingSystem, distribution, release, containerd string) system {
 	const periodic = `printf 'APT::Periodic::Update-Package-Lists "%s";\nAPT::Periodic::Unattended-Upgrade "%s";\n' `
 	return system{

@@ -6,7 +6,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// flatcar has no packages, and a /usr that can't be written to.
+// flatcar has no packages, and a read-only /usr.
 func flatcar() []system {
 	return []system{{
 		name:     "flatcar",

@@ -14,12 +14,12 @@ func rhel() []system {
 	return out
 }
 
-// rocky uses Docker's packages for RHEL: those for CentOS 8 have ended with it.
+// rocky uses Docker's packages for RHEL, because those for CentOS 8 are no longer maintained.
 func rocky() []system {
 	return []system{withCgroupV1(withDNF("rocky-8", "rhel/8")), withDNF("rocky-9", "rhel/9")}
 }
 
-// withDNF is a system of the Red Hat family. folder is its place in Docker's repository.
+// withDNF returns a system of the Red Hat family. folder is its folder in Docker's repository.
 func withDNF(name bootstrapv1.OperatingSystem, folder string) system {
 	return system{
 		name:     name,

@@ -8,64 +8,61 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// system is what the rendering must know of an operating system. An empty part is what the system
-// can't do.
+// system describes an operating system. An empty field means that the system does not support it.
 type system struct {
 	name   bootstrapv1.OperatingSystem
 	format bootstrapv1.Format
 	// programs is the folder for downloaded programs.
 	programs string
-	// caFile is where further certificates go, and caUpdate the command that makes the system trust
-	// them.
+	// caFile is the path for additional certificates, and caUpdate the command that makes the
+	// system trust them.
 	caFile, caUpdate string
-	// cgroupV1 says that the image starts with version 1 of control groups, which newer kubelets
-	// refuse unless told.
+	// cgroupV1: the image boots with cgroup v1, which newer kubelets refuse by default.
 	cgroupV1 bool
-	// subscribes says that repositories are only there for machines that are registered.
+	// subscribes: only registered machines can use the repositories.
 	subscribes bool
-	// packages installs software; nil where the system takes none.
+	// packages installs software; nil if the system has no packages.
 	packages *packageManager
-	// repositories are those that hold containerd and the kubelet for this system; nil where
-	// packages can't be used for them.
+	// repositories provide containerd and the kubelet for this system; nil if packages can't be
+	// used for them.
 	repositories *repositories
-	// upgradesOn and upgradesOff are commands that switch unattended upgrades.
+	// upgradesOn and upgradesOff are the commands that switch unattended upgrades.
 	upgradesOn, upgradesOff []string
 }
 
-// packageManager is how a family of systems installs packages.
+// packageManager installs packages on a family of systems.
 type packageManager struct {
-	// install returns the lines that install packages, which may be patterns. The lines can be run
-	// again.
+	// install returns script lines that install packages, which may be patterns. The lines are
+	// idempotent.
 	install func(packages ...string) []string
-	// tools are the packages of the programs that an installation by single files needs, by the
-	// program's name.
+	// tools maps the programs that an installation by single files needs to their packages.
 	tools map[string]string
 }
 
-// repositories are where a system's packages for nodes come from.
+// repositories are the source of a system's packages for nodes.
 type repositories struct {
-	// containerd is the default beginning of the version of containerd's package; empty where the
-	// system's own release decides.
+	// containerd is the default version prefix of containerd's package; empty if the system's
+	// release decides.
 	containerd string
-	// setUp adds to the node what makes the package manager know the repositories, installs what is
-	// asked for, and holds it.
+	// setUp adds steps to the node that configure the repositories, install the software, and hold
+	// its packages.
 	setUp func(n *node, spec *bootstrapv1.PackagesInstall, want software)
 }
 
-// software is what packages are to bring.
+// software is the software that packages must install.
 type software struct {
-	// kubelet is a version such as 1.36.3; containerd is one, a beginning of one, or empty.
+	// kubelet is a version such as 1.36.3. containerd is a version, a version prefix, or empty.
 	kubelet, containerd string
-	// kubeadm says that it is to come too, at the kubelet's version.
+	// kubeadm: install kubeadm too, at the kubelet's version.
 	kubeadm bool
 }
 
-// systems lists all operating systems that can be named, as the book's matrix shows them.
+// systems returns all supported operating systems, in the order of the documentation's matrix.
 func systems() []system {
 	return slices.Concat(ubuntu(), debian(), rhel(), rocky(), amazon(), flatcar())
 }
 
-// systemOf returns the system that a spec names. Where it names none, the image can be of any.
+// systemOf returns the spec's system. If the spec names none, the image may have any.
 func systemOf(spec *bootstrapv1.CloudInitConfigSpec) system {
 	all := systems()
 	if i := slices.IndexFunc(all, func(s system) bool { return s.name == spec.OperatingSystem }); i >= 0 {
@@ -74,7 +71,7 @@ func systemOf(spec *bootstrapv1.CloudInitConfigSpec) system {
 	return system{format: bootstrapv1.FormatCloudConfig}
 }
 
-// modes returns the modes of installation that a system can be used with.
+// modes returns the modes of installation that a system supports.
 func (s system) modes() []bootstrapv1.InstallMode {
 	out := []bootstrapv1.InstallMode{bootstrapv1.InstallPrebuilt}
 	if s.repositories != nil {
@@ -86,19 +83,19 @@ func (s system) modes() []bootstrapv1.InstallMode {
 	return out
 }
 
-// Row is a line of the matrix of operating systems in docs/bootstrap.md.
+// Row is a row of the matrix of operating systems in docs/bootstrap.md.
 type Row struct {
 	System bootstrapv1.OperatingSystem
 	Format bootstrapv1.Format
 	Modes  []bootstrapv1.InstallMode
-	// Containerd is the default of spec.install.packages.containerdVersion; empty where the
-	// system's release decides.
+	// Containerd is the default of spec.install.packages.containerdVersion; empty if the system's
+	// release decides.
 	Containerd string
-	// CgroupV1 says that the kubelet is told to bear version 1 of control groups.
+	// CgroupV1: Drover configures the kubelet to accept cgroup v1.
 	CgroupV1 bool
 }
 
-// Matrix tells what each operating system can do.
+// Matrix returns what each operating system supports.
 func Matrix() []Row {
 	var out []Row
 	for _, s := range systems() {

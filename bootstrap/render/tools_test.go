@@ -17,7 +17,7 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// TestRealTools gives every output to the programs that will read it, or that know best:
+// TestRealTools checks every output with the programs that read it, or with strict checkers:
 // cloud-init's template engine and schema, shellcheck and two shells, systemd, containerd, and
 // Ignition's parser.
 func TestRealTools(t *testing.T) {
@@ -59,10 +59,10 @@ func TestRealTools(t *testing.T) {
 	})
 }
 
-// outputs are files with what was rendered, and folders with units.
+// outputs are files with rendered output, and folders with units.
 type outputs struct{ cloudConfigs, ignitions, scripts, units []string }
 
-// collect writes what all variants hold into files, each once.
+// collect writes the output of all variants to files, without duplicates.
 func collect(t *testing.T, dir string) (all outputs) {
 	t.Helper()
 	g := NewWithT(t)
@@ -127,7 +127,7 @@ func collect(t *testing.T, dir string) (all outputs) {
 	return all
 }
 
-// least is the smallest spec of a variant.
+// least returns the smallest input of a variant.
 func least(t *testing.T, v variant) Input {
 	in := input(t)
 	in.Spec.OperatingSystem, in.Spec.Install.Mode = v.name, v.mode
@@ -150,8 +150,8 @@ func putUnits(m machine, put func(name, content string) (string, bool), name str
 	return folder, first
 }
 
-// verifyUnits lets systemd read the units of a folder that stands for a machine's root. The
-// programs that they start, and the targets that come with a system, are made up.
+// verifyUnits runs "systemd-analyze verify" on the units of a folder that stands for a machine's
+// root. It creates fake programs for the units, and the targets that a system provides.
 func verifyUnits(t *testing.T, run, folder string) {
 	t.Helper()
 	g := NewWithT(t)
@@ -159,7 +159,7 @@ func verifyUnits(t *testing.T, run, folder string) {
 	g.Expect(err).NotTo(HaveOccurred())
 	dropIns, err := filepath.Glob(filepath.Join(folder, unitFolder, "*.service.d"))
 	g.Expect(err).NotTo(HaveOccurred())
-	for _, d := range dropIns { // of a prebuilt image's units
+	for _, d := range dropIns { // for units of a prebuilt image
 		file := strings.TrimSuffix(d, ".d")
 		if !slices.Contains(names, file) {
 			g.Expect(os.WriteFile(file, []byte("[Service]\nExecStart=/bin/sh\n"), 0o644)).To(Succeed())
@@ -183,7 +183,7 @@ func verifyUnits(t *testing.T, run, folder string) {
 	g.Expect(out).To(BeEmpty())
 }
 
-// debs returns a program that runs what is in packages of the host's archive.
+// debs returns a program that runs commands in packages of the host's archive.
 func debs(t *testing.T, names ...string) string {
 	t.Helper()
 	var stderr bytes.Buffer

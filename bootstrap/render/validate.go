@@ -20,9 +20,9 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// MaxBytes bounds what one config's files, commands and keys may add up to, before any encoding. A
-// Secret holds 1 MiB, and encoding twice costs 16/9. Clouds take less: 16 KiB is common, and their
-// drivers say so.
+// MaxBytes limits the total size of one config's files, commands and keys, before any encoding. A
+// Secret holds 1 MiB, and encoding twice costs a factor of 16/9. Clouds accept less, commonly 16
+// KiB, and their drivers report that.
 const MaxBytes = 256 << 10
 
 var (
@@ -30,9 +30,10 @@ var (
 	permissionsPattern = regexp.MustCompile(`^0[0-7]{3}$`)
 )
 
-// Validate checks what the CRD's schema can't, and what it can, again: user data are not made of
-// what a schema did not see. It makes no call. Webhooks and UserData use it. Its messages never
-// hold contents of files, commands or keys, which may be secret.
+// Validate checks what the CRD's schema can't. It also repeats the schema's checks, because user
+// data must not be rendered from a spec that no schema has checked. It sends no request. Webhooks
+// and UserData use it. Its messages never contain contents of files, commands or keys, which may be
+// secret.
 func Validate(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if spec.NodeName == bootstrapv1.NodeNameHostname && FormatOf(spec) == bootstrapv1.FormatIgnition {
@@ -63,21 +64,22 @@ func Validate(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.Error
 	if n := size(spec); n > MaxBytes {
 		errs = append(errs, field.Invalid(at, n, fmt.Sprintf("files, commands and keys must not exceed %d bytes in all", MaxBytes)))
 	}
-	if len(errs) > 0 { // in one order, because a condition tells of them
+	if len(errs) > 0 { // sorted, because a condition shows them
 		slices.SortStableFunc(errs, func(a, b *field.Error) int { return strings.Compare(a.Field, b.Field) })
 		return errs
 	}
 	return validateOwnPaths(spec, at.Child("files"))
 }
 
-// ownPaths are the files that the node would have without the user's, whoever writes them.
+// ownPaths returns the paths of the files that the node has without the user's files, whether
+// Drover or another program writes them.
 func ownPaths(spec *bootstrapv1.CloudInitConfigSpec) []string {
 	sample := spec.DeepCopy()
 	sample.Files = nil
 	const anyVersion = "1.36.0"
 	n, err := describe(Input{Spec: sample, NodeName: "sample", Server: "https://sample", Version: anyVersion, ControlPlaneVersion: anyVersion}, nil)
 	if err != nil {
-		return nil // nothing in it can fail: the spec is valid
+		return nil // can't fail: the spec is valid
 	}
 	out := []string{
 		BootstrapKubeconfigPath, CAPath, KubeletConfigPath, KubeletDefaultsPath, kubeletKubeconfigPath,
@@ -92,8 +94,8 @@ func ownPaths(spec *bootstrapv1.CloudInitConfigSpec) []string {
 	return out
 }
 
-// validateOwnPaths keeps the user's files apart from those of the node: both would be written, and
-// the order would decide.
+// validateOwnPaths refuses user files with a path of the node's own files. Both would be written,
+// and their order would decide.
 func validateOwnPaths(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
 	if len(spec.Files) == 0 {
 		return nil
@@ -132,9 +134,9 @@ func validateLabels(labels map[string]string, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// forbiddenLabel repeats what kubelet and the NodeRestriction admission plugin refuse
-// (k8s.io/kubernetes/plugin/pkg/admission/noderestriction and cmd/kubelet/app/options), so that it
-// is said here and not in the log of a kubelet that does not start.
+// forbiddenLabel repeats the rules of the kubelet and the NodeRestriction admission plugin
+// (k8s.io/kubernetes/plugin/pkg/admission/noderestriction and cmd/kubelet/app/options), so that
+// users get an error here and not in the log of a kubelet that does not start.
 func forbiddenLabel(key string) string {
 	namespace, _, found := strings.Cut(key, "/")
 	if !found {
@@ -265,8 +267,7 @@ func size(spec *bootstrapv1.CloudInitConfigSpec) int {
 	return n
 }
 
-// plain tells whether s is valid UTF-8 and has neither control characters nor line breaks of any
-// kind.
+// plain reports whether s is valid UTF-8 without control characters or line breaks.
 func plain(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }
@@ -275,7 +276,7 @@ func hasJinja(s string) bool {
 	return strings.Contains(s, "{{") || strings.Contains(s, "{%") || strings.Contains(s, "{#")
 }
 
-// shorten keeps messages readable whatever the input.
+// shorten limits the length of input in messages, and makes it valid UTF-8.
 func shorten(s string) string {
 	s = strings.ToValidUTF8(s, "?")
 	if r := []rune(s); len(r) > 64 {

@@ -37,8 +37,7 @@ var (
 	percentPattern  = regexp.MustCompile(`^[0-9]{1,3}(\.[0-9]+)?%$`)
 )
 
-// match returns an error where a string is given and does not match. Nothing secret is checked by
-// it, save proxies.
+// match returns an error if s is set and does not match. Apart from proxies, it checks no secret.
 func match(s string, pattern *regexp.Regexp, at *field.Path, message string) field.ErrorList {
 	if s == "" || pattern.MatchString(s) {
 		return nil
@@ -46,7 +45,7 @@ func match(s string, pattern *regexp.Regexp, at *field.Path, message string) fie
 	return field.ErrorList{field.Invalid(at, shorten(s), message)}
 }
 
-// oneOf returns an error where a string is given and is none of those.
+// oneOf returns an error if s is set and is none of the values.
 func oneOf[T ~string](s T, at *field.Path, values ...T) field.ErrorList {
 	if s == "" || slices.Contains(values, s) {
 		return nil
@@ -55,7 +54,7 @@ func oneOf[T ~string](s T, at *field.Path, values ...T) field.ErrorList {
 }
 
 // validateSystem checks what depends on the operating system: its mode of installation, its format,
-// and the settings that are done differently on each.
+// and the settings that differ by system.
 func validateSystem(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	s := systemOf(spec)
@@ -136,7 +135,7 @@ func validateInstall(in *bootstrapv1.Install, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateJoin checks what belongs to kubeadm alone.
+// validateJoin checks the fields that apply only to kubeadm.
 func validateJoin(spec *bootstrapv1.CloudInitConfigSpec, at *field.Path) field.ErrorList {
 	ignored, join := at.Child("join", "ignorePreflightErrors"), spec.Join
 	errs := oneOf(join.Method, at.Child("join", "method"), bootstrapv1.JoinKubelet, bootstrapv1.JoinKubeadm)
@@ -337,7 +336,7 @@ func validateUsers(users []bootstrapv1.User, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// validateProxy shows no address: it may hold a password.
+// validateProxy shows no address in errors, because it may contain a password.
 func validateProxy(p *bootstrapv1.Proxy, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for name, address := range map[string]string{"httpProxy": p.HTTPProxy, "httpsProxy": p.HTTPSProxy} {

@@ -11,18 +11,18 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// oldestKubelet is how many minor releases a kubelet may be behind its API server, by Kubernetes'
-// policy on version skew.
+// oldestKubelet is how many minor releases a kubelet may be older than its API server, by
+// Kubernetes' version skew policy.
 const oldestKubelet = 3
 
-// version returns the kubelet's version; nil where it is not known, which only a prebuilt image may
-// leave open. What Drover would install must fit the API server: a kubelet outside the supported
-// skew is refused here, not found out by its pods.
+// version returns the kubelet's version, or nil if it is not known, which is allowed only for a
+// prebuilt image. If Drover installs the kubelet, the version must fit the API server: a version
+// outside the supported skew is refused here, before it can affect Pods.
 func (in Input) version() (*version.Version, error) {
 	kubelet, err := version.ParseSemantic(in.Version)
 	if !Installs(in.Spec) {
 		if err != nil {
-			return nil, nil // the image knows its own
+			return nil, nil // the image has its own
 		}
 		return kubelet, nil
 	}
@@ -45,8 +45,8 @@ func (in Input) version() (*version.Version, error) {
 	return kubelet, in.checkContainerd(kubelet)
 }
 
-// checkContainerd knows the one bound between a kubelet and its runtime: since 1.36 a kubelet asks
-// the runtime for its cgroup driver, which containerd answers since 2.0.
+// checkContainerd checks the only version limit between a kubelet and containerd. A kubelet since
+// 1.36 asks the runtime for its cgroup driver, and containerd answers since 2.0.
 func (in Input) checkContainerd(kubelet *version.Version) error {
 	runtime := containerdVersion(in.Spec)
 	if runtime == "" {

@@ -15,43 +15,43 @@ import (
 )
 
 const (
-	// listingAge is how long one listing of a workload cluster's tokens serves: long enough for one
-	// to serve all machines of a cluster after a restart.
+	// listingAge is how long one listing of a workload cluster's tokens is used. One listing serves
+	// all machines of a cluster after a restart.
 	listingAge = 10 * time.Second
-	// bindingAge is how long a binding, once seen, is believed to be there.
+	// bindingAge is how long a binding, once seen, is assumed to exist.
 	bindingAge = 10 * time.Minute
 )
 
-// Memory is what this process knows of the tokens it made, so that neither a reconcile without news
-// nor a joined machine costs a call. All of it can be found again: it is lost with the process. The
-// zero Memory is empty.
+// Memory is what this process knows of the tokens that it created, so that a reconcile without
+// changes and a joined machine need no call. It can all be read again, and is lost with the
+// process. The zero Memory is empty.
 type Memory struct {
 	mu       sync.Mutex
 	tokens   map[types.UID]Known    // by the config's UID
 	clusters map[types.UID]*cluster // by the Cluster's UID
 }
 
-// Known is a token that this process has seen in the workload cluster, or seen gone.
+// Known is a token that this process has seen in the workload cluster, or knows to be gone.
 type Known struct {
 	Cluster, Machine types.UID
 	// Token is the token itself.
 	Token   string
 	Expires time.Time
-	// Files says that nothing is to be done for what the machine fetches with the token, as long as
-	// the token is not made again.
+	// Files: the files that the machine fetches with the token need no work until the token is
+	// written again.
 	Files bool
-	// Gone says that there is none.
+	// Gone: there is no token.
 	Gone bool
 }
 
-// cluster is what is known of one workload cluster.
+// cluster contains what is known of one workload cluster.
 type cluster struct {
 	bound   map[string]time.Time // when each binding was last seen
 	listed  time.Time
 	byOwner map[string][]string // names of token Secrets by ConfigLabel
 }
 
-// Get returns what is known of a config's token.
+// Get returns the known state of a config's token.
 func (m *Memory) Get(config types.UID) (Known, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -76,7 +76,7 @@ func (m *Memory) Forget(config types.UID) {
 	delete(m.tokens, config)
 }
 
-// ForgetCluster drops all that is known of a Cluster.
+// ForgetCluster drops the state of a Cluster.
 func (m *Memory) ForgetCluster(uid types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,7 +84,7 @@ func (m *Memory) ForgetCluster(uid types.UID) {
 	maps.DeleteFunc(m.tokens, func(_ types.UID, k Known) bool { return k.Cluster == uid })
 }
 
-// of returns what is known of a Cluster. The lock must be held.
+// of returns the state of a Cluster. The caller must hold the lock.
 func (m *Memory) of(uid types.UID) *cluster {
 	if m.clusters == nil {
 		m.clusters = map[types.UID]*cluster{}
@@ -95,7 +95,7 @@ func (m *Memory) of(uid types.UID) *cluster {
 	return m.clusters[uid]
 }
 
-// IsBound tells whether a binding was there a short time ago.
+// IsBound reports whether a binding was seen within bindingAge.
 func (m *Memory) IsBound(cluster types.UID, name string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -103,15 +103,15 @@ func (m *Memory) IsBound(cluster types.UID, name string) bool {
 	return c != nil && time.Since(c.bound[name]) < bindingAge
 }
 
-// SetBound remembers that a binding is there.
+// SetBound records that a binding exists.
 func (m *Memory) SetBound(cluster types.UID, name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.of(cluster).bound[name] = time.Now()
 }
 
-// List returns the names of an owner's token Secrets. It may be listingAge old: what this process
-// made since is in memory, and what another made before is in the listing.
+// List returns the names of an owner's token Secrets. The listing may be as old as listingAge:
+// newer tokens of this process are in memory, and older ones of another process are in the listing.
 func (m *Memory) List(ctx context.Context, uid types.UID, workload client.Client, owner string) ([]string, error) {
 	if names, fresh := m.listed(uid, owner); fresh {
 		return names, nil

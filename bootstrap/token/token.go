@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package token makes the bootstrap tokens by which machines join: Secrets in the workload
-// cluster's kube-system, each bound to one Machine. It knows no reconciler; it is handed a client
-// of the workload cluster.
+// Package token creates the bootstrap tokens by which machines join: Secrets in the workload
+// cluster's kube-system, each bound to one Machine. It does not depend on the reconcilers. The
+// caller passes a client for the workload cluster.
 package token
 
 import (
@@ -25,41 +25,41 @@ import (
 )
 
 const (
-	// Group is the group that all tokens of Drover authenticate as. It is none of kubeadm's, whose
-	// tokens have their requests for certificates approved unseen.
+	// Group is the group that all of Drover's tokens authenticate as. It is not a group of kubeadm,
+	// because certificate requests of those are approved automatically.
 	Group = "system:bootstrappers:drover"
-	// KubeadmGroup is the group of those that join by kubeadm, besides.
+	// KubeadmGroup is the additional group of tokens that join by kubeadm.
 	KubeadmGroup = "system:bootstrappers:drover:kubeadm"
 
-	// ConfigLabel tells token Secrets of Drover from others. Its value stands for the config that
-	// the token belongs to.
+	// ConfigLabel marks Drover's token Secrets. Its value identifies the token's config (see
+	// Owner).
 	ConfigLabel = "bootstrap.cluster.x-k8s.io/config"
 	// MachineAnnotation names the Machine that the token is for, as namespace/name.
 	MachineAnnotation = "bootstrap.cluster.x-k8s.io/machine"
-	// MachineUIDAnnotation is that Machine's UID: another Machine of the same name is not joined by
-	// this token.
+	// MachineUIDAnnotation is the UID of that Machine. Another Machine of the same name can't join
+	// by this token.
 	MachineUIDAnnotation = "bootstrap.cluster.x-k8s.io/machine-uid"
 	// ClusterAnnotation names the Cluster, as namespace/name.
 	ClusterAnnotation = "bootstrap.cluster.x-k8s.io/cluster"
-	// NodeAnnotation names the only Node that the token may become. Without it, that is one that
-	// the cloud names among the machine's addresses.
+	// NodeAnnotation names the only Node that the token may become. Without it, the Node must be
+	// one of the machine's host names according to the cloud.
 	NodeAnnotation = "bootstrap.cluster.x-k8s.io/node"
 )
 
-// ErrTaken says that another token has the same ID.
+// ErrTaken means that another token has the same ID.
 var ErrTaken = errors.New("another token has the same ID")
 
-// Holder is whom a token is for.
+// Holder is the machine that a token is for.
 type Holder struct {
 	Config, Machine, Cluster types.NamespacedName
 	MachineUID               types.UID
-	// Node is the only name that the machine may join by; "" for one that the cloud tells.
+	// Node is the only name that the machine may join by, or "" for a host name from the cloud.
 	Node string
-	// Groups are what the token authenticates as.
+	// Groups are the groups that the token authenticates as.
 	Groups []string
 }
 
-// New makes a token, of the form ID.SECRET.
+// New returns a new token of the form ID.SECRET.
 func New() (string, error) {
 	token, err := bootstraputil.GenerateBootstrapToken() // crypto/rand
 	if err != nil {
@@ -68,13 +68,13 @@ func New() (string, error) {
 	return token, nil
 }
 
-// Key is where the Secret of a token is in the workload cluster.
+// Key returns the key of a token's Secret in the workload cluster.
 func Key(token string) client.ObjectKey {
 	id, _, _ := strings.Cut(token, ".")
 	return client.ObjectKey{Namespace: metav1.NamespaceSystem, Name: bootstraputil.BootstrapTokenSecretName(id)}
 }
 
-// Secret is the token as the API server of the workload cluster knows it.
+// Secret returns the token's Secret for the workload cluster.
 func (h Holder) Secret(token string, expires time.Time) *corev1.Secret {
 	id, secret, _ := strings.Cut(token, ".")
 	annotations := map[string]string{
@@ -104,14 +104,14 @@ func (h Holder) Secret(token string, expires time.Time) *corev1.Secret {
 	}
 }
 
-// Owner stands for the config in a label: a name may be longer than a label's value. It outlives
-// "clusterctl move".
+// Owner returns a label value for the config, because a name may be too long for one. The value
+// stays the same after "clusterctl move".
 func Owner(config types.NamespacedName, cluster string) string {
 	sum := sha256.Sum256([]byte(config.Namespace + "/" + cluster + "/" + config.Name))
 	return hex.EncodeToString(sum[:20])
 }
 
-// Expiration is when the token expires; the zero time where that can't be read.
+// Expiration returns when the token expires, or the zero time if that can't be parsed.
 func Expiration(secret *corev1.Secret) time.Time {
 	t, err := time.Parse(time.RFC3339, string(secret.Data[bootstrapapi.BootstrapTokenExpirationKey]))
 	if err != nil {
@@ -120,9 +120,9 @@ func Expiration(secret *corev1.Secret) time.Time {
 	return t
 }
 
-// Ensure makes the token, and returns its expiration. One that is there already stays as it is if
-// it is good for at least that time and bound to the same Machine. Where it is likely there, as
-// after a restart, it is looked for first.
+// Ensure creates the token, and returns its expiration. It leaves an existing token unchanged if
+// that is valid for more than atLeast and bound to the same Machine. If likely is set, as after a
+// restart, it looks for the token first.
 func Ensure(ctx context.Context, workload client.Client, desired *corev1.Secret, atLeast time.Duration, likely bool) (time.Time, error) {
 	if !likely {
 		if err := workload.Create(ctx, desired.DeepCopy()); !apierrors.IsAlreadyExists(err) {
@@ -141,15 +141,15 @@ func Ensure(ctx context.Context, workload client.Client, desired *corev1.Secret,
 		string(found.Data[bootstrapapi.BootstrapTokenSecretKey]) != string(desired.Data[bootstrapapi.BootstrapTokenSecretKey]) {
 		return time.Time{}, ErrTaken
 	}
-	bound := found.Annotations[MachineUIDAnnotation] == desired.Annotations[MachineUIDAnnotation] // not so after "clusterctl move"
+	bound := found.Annotations[MachineUIDAnnotation] == desired.Annotations[MachineUIDAnnotation] // false after "clusterctl move"
 	if e := Expiration(found); bound && time.Until(e) > atLeast {
 		return e, nil
 	}
 	return Expiration(desired), Extend(ctx, workload, desired)
 }
 
-// Extend moves the token's expiration and binds it to its Machine, or makes it again where it has
-// expired and was cleaned up.
+// Extend sets the token's expiration and binds it to its Machine. If the token has expired and was
+// deleted, Extend creates it again.
 func Extend(ctx context.Context, workload client.Client, desired *corev1.Secret) error {
 	const key = bootstrapapi.BootstrapTokenExpirationKey
 	patch, err := json.Marshal(map[string]any{

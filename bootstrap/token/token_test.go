@@ -43,7 +43,7 @@ func TestEnsure(t *testing.T) {
 	g.Expect(Ensure(ctx, workload, first, time.Minute, true)).To(BeTemporally("==", in(time.Hour)))
 	g.Expect(stored().Annotations).To(HaveKeyWithValue(MachineUIDAnnotation, "machine-1"))
 
-	// One that is good for long enough stays as it is, likely or not.
+	// A token that is valid for long enough stays unchanged, whatever likely is.
 	version := stored().ResourceVersion
 	for _, likely := range []bool{true, false} {
 		later := holder("machine-1").Secret(text, in(2*time.Hour))
@@ -57,7 +57,7 @@ func TestEnsure(t *testing.T) {
 	g.Expect(stored().Annotations).To(Equal(moved.Annotations))
 	g.Expect(Expiration(stored())).To(BeTemporally("==", in(3*time.Hour)))
 
-	// Another token of the same ID, and another config's, are left as they are.
+	// A token with the same ID but another secret, or of another config, stays unchanged.
 	_, err := Ensure(ctx, workload, holder("machine-2").Secret("abcdef.fedcba9876543210", in(time.Hour)), time.Minute, false)
 	g.Expect(err).To(MatchError(ErrTaken))
 	other := holder("machine-2")
@@ -65,7 +65,7 @@ func TestEnsure(t *testing.T) {
 	_, err = Ensure(ctx, workload, other.Secret(text, in(time.Hour)), time.Minute, true)
 	g.Expect(err).To(MatchError(ErrTaken))
 
-	// One that was cleaned up is made again.
+	// A token that was cleaned up is created again.
 	g.Expect(workload.Delete(ctx, stored())).To(Succeed())
 	g.Expect(Extend(ctx, workload, moved)).To(Succeed())
 	g.Expect(stored().Data).To(Equal(moved.Data))
@@ -79,7 +79,8 @@ func TestGroupsCanBeATokens(t *testing.T) {
 	}
 }
 
-// TestMemoryEndsWithTheCluster: nothing of a Cluster that is gone is held, and others' is kept.
+// TestMemoryEndsWithTheCluster: the state of a deleted Cluster is dropped, and that of others is
+// kept.
 func TestMemoryEndsWithTheCluster(t *testing.T) {
 	g := NewWithT(t)
 	workload := fake.NewClientBuilder().WithObjects(holder("machine-1").Secret(text, time.Now())).Build()

@@ -2,6 +2,6 @@
 
 package safety
 
-// tooMany tells whether n of a number are too many to be believed without a person's word: at least
-// least, and more than share percent.
+// tooMany reports whether n out of a total is too many to act on without confirmation by a person:
+// n is at least least, and more than share percent of the total.
 func tooMany(n, of, least, share int) bool { return n >= least && n*100 > share*of }

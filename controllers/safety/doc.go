@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package safety holds what watches over the other reconcilers: it finds what costs money in a
-// cloud and belongs to no machine any more, and freezes what makes too many machines, or would
-// replace them while nobody can know how they are. It decides by complete listings and live reads
-// alone, prefers to ask over being wrong, and may be switched off without harm to machines. It may
-// import cloud and api, never bootstrap or a driver.
+// Package safety contains the controllers that watch over the other reconcilers. They find
+// resources in a cloud that cost money and belong to no machine. They freeze pools that make too
+// many machines, and everything that would replace machines while their health is unknown. They
+// decide only by complete listings and live reads. In doubt, they ask a person instead of acting.
+// You can switch them off without harm to machines. The package may import cloud and api, but never
+// bootstrap or a driver.
 package safety

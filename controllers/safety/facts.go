@@ -20,7 +20,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// shared is an answer of the API server that several passes use. The zero value is ready.
+// shared is an API server response that several passes share. The zero value is ready to use.
 type shared[T any] struct {
 	mu    sync.Mutex
 	begun time.Time
@@ -28,8 +28,8 @@ type shared[T any] struct {
 	err   error
 }
 
-// get returns the answer to a question that was put after asked. Passes that wait while another
-// one's question is answered share the next answer.
+// get returns a response to a request that was sent after asked. Passes that wait while the request
+// of another pass is in flight share the next response.
 func (s *shared[T]) get(asked time.Time, question func() (T, error)) (T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,7 +40,7 @@ func (s *shared[T]) get(asked time.Time, question func() (T, error)) (T, error) 
 	return s.value, s.err
 }
 
-// owner is what counts of a CloudCluster, claim what counts of a CloudMachine.
+// owner is the relevant part of a CloudCluster, claim that of a CloudMachine.
 type (
 	owner struct {
 		namespace, name, ownershipID string
@@ -49,23 +49,24 @@ type (
 	claim struct{ namespace, account, token, providerID string }
 )
 
-// clusterList are the CloudClusters that may have an ownership ID.
+// clusterList contains the CloudClusters that may have an ownership ID.
 type clusterList struct {
 	owners []owner
-	// confined: there may be more of them, or CloudMachines, which this manager may not read.
+	// confined: the manager may not read all namespaces, so other CloudClusters or CloudMachines
+	// may exist.
 	confined bool
 }
 
-// tenant is what a namespace has: its CloudMachines; and its Clusters, and whether they are paused,
-// by their CloudCluster's name.
+// tenant contains a namespace's CloudMachines, and whether its Clusters are paused, by the name of
+// the Cluster's CloudCluster.
 type tenant struct {
 	claims []claim
 	paused map[string]bool
 }
 
-// facts reads from the API server, past every cache, to whom the resources of a listing may belong.
-// It is asked when the listing is there: a machine that was made in between is known to Kubernetes,
-// so its VM is no orphan.
+// facts reads from the API server, past every cache, which objects the resources of a listing may
+// belong to. It reads after the listing is complete. Kubernetes then knows every machine that was
+// created in between, so the VM of such a machine is no orphan.
 func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAccount, listed time.Time, resources []cloud.Resource) (facts, error) {
 	f := facts{
 		listed: listed, resources: resources, identity: r.Identity,
@@ -104,7 +105,7 @@ func (r *OrphanReconciler) facts(ctx context.Context, account *infrav1.CloudAcco
 	return f, nil
 }
 
-// own says which ownership IDs are judged in the account's namespace.
+// own determines which ownership IDs are judged in the account's namespace.
 func (f *facts) own(account *infrav1.CloudAccount, owners []owner, paused map[string]bool) {
 	for _, o := range account.Status.FormerOwners {
 		f.clusters[o.OwnershipID] = cluster{former: true}
@@ -129,7 +130,7 @@ func (f *facts) own(account *infrav1.CloudAccount, owners []owner, paused map[st
 	}
 }
 
-// leftBecause says why nothing of a CloudCluster is to be judged now; "" when it is.
+// leftBecause returns why the resources of a CloudCluster are not judged now, or "" if they are.
 func leftBecause(o owner, paused map[string]bool) string {
 	clusterPaused, here := paused[o.name]
 	switch {
@@ -143,8 +144,8 @@ func leftBecause(o owner, paused map[string]bool) string {
 	return ""
 }
 
-// readClusters lists the CloudClusters of all namespaces. An ownership ID may be copied, so who
-// sees one namespace alone can't tell whose it is.
+// readClusters lists the CloudClusters of all namespaces. A user may copy an ownership ID, so a
+// manager that reads only one namespace can't tell which cluster owns it.
 func (r *OrphanReconciler) readClusters(ctx context.Context) (all clusterList, err error) {
 	read := func(namespace string) error {
 		return eachItem(ctx, r.APIReader, &infrav1.CloudClusterList{}, func(o runtime.Object) {

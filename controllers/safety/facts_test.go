@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestShared: an answer serves those who have asked before its question was put, and nobody who has
+// TestShared: a response serves passes that asked before its request was sent, and no pass that
 // asked after.
 func TestShared(t *testing.T) {
 	t.Parallel()
@@ -34,7 +34,7 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestTooMany: orphans are believed up to two machines, and up to the share of the fleet.
+// TestTooMany: up to two machines with orphans, or up to the share of the fleet, are believed.
 func TestTooMany(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -14,107 +14,110 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// facts are what one pass over an account knows, in the order in which it was learned: what the
-// cloud has, and only then whom it may belong to. A machine that was made in between is known to
-// Kubernetes, so its VM is no orphan.
+// facts are what one pass over an account knows, in the order in which the pass reads it: first the
+// resources in the cloud, then their possible owners. Kubernetes then knows every machine that was
+// created in between, so the VM of such a machine is no orphan.
 type facts struct {
-	// listed is when the complete listing began, resources what it had. Within a process, times of
-	// listings are compared by the monotonic clock: a wall clock that jumps confirms nothing.
+	// listed is when the complete listing began, and resources is its content. Within a process,
+	// listing times are compared by the monotonic clock, so that a jump of the wall clock confirms
+	// nothing.
 	listed    time.Time
 	resources []cloud.Resource
-	// read is when Kubernetes had answered all that follows. The listing may be older by as much as
-	// a period: what has lost its machine was without one at this time, and perhaps not before.
+	// read is when the API server had answered all requests for the fields below. The listing may
+	// be older by up to a period. A resource without a machine had none at this time, but may have
+	// had one before.
 	read time.Time
-	// identity is the beginning of each creation token of this management cluster.
+	// identity is the prefix of every creation token of this management cluster.
 	identity string
-	// clusters are those of this namespace, and those that were here until they were deleted, by
-	// ownership ID.
+	// clusters are the clusters of this namespace, and those that were here until they were
+	// deleted, by ownership ID.
 	clusters map[string]cluster
-	// elsewhere are the ownership IDs of clusters in other namespaces, whose own accounts are
-	// looked after there.
+	// elsewhere are the ownership IDs of clusters in other namespaces. The accounts of those
+	// namespaces take care of them.
 	elsewhere map[string]bool
 	// machines are the namespace's CloudMachines: their recorded provider IDs, or "", by token.
-	// claimed are the tokens of other namespaces' CloudMachines; they are read only where
-	// something looks like an orphan.
+	// claimed are the tokens of CloudMachines in other namespaces. They are read only if something
+	// looks like an orphan.
 	machines map[string]string
 	claimed  map[string]bool
 	// confined: the manager may not read all namespaces, so it may not know the owner.
 	confined bool
-	// recorded: one of them is of this account, and has recorded its VM.
+	// recorded: a CloudMachine of this account has recorded its VM.
 	recorded bool
 }
 
-// cluster is whose resources may be orphans.
+// cluster is a cluster whose resources may be orphans.
 type cluster struct {
-	// leave says why nothing of the cluster is judged now: it is paused, or on its way to or from
-	// another management cluster. Empty: it is judged.
+	// leave says why the cluster is not judged now: it is paused, it moves to or from another
+	// management cluster, its API server does not answer, or another CloudCluster has its ownership
+	// ID. If empty, the cluster is judged.
 	leave string
 	// former: the CloudCluster was deleted.
 	former bool
 }
 
-// orphan is a resource of a cluster that is here, with a token that no CloudMachine here has; or an
-// instance beside the one that its CloudMachine has recorded.
+// orphan is a resource of a cluster that is here, with a token that no CloudMachine here has, or an
+// instance other than the one that its CloudMachine has recorded.
 type orphan struct {
 	cloud.Resource
-	// since is when Kubernetes was asked for the first time from which on no pass found a machine
-	// for it.
+	// since is when the API server answered in the first of the consecutive passes that found no
+	// machine for the resource.
 	since time.Time
-	// confirmed: a listing that had it so began at least the grace after that.
+	// confirmed: a listing that began at least the grace period after since still shows it.
 	confirmed bool
 }
 
-// memory is what is kept from one pass over an account to the next. The zero value is that of a
-// manager that has just begun: nothing is confirmed by it. It is lost with the process, which costs
-// time and nothing else.
+// memory is what the controller keeps between two passes over an account. The zero value is that of
+// a manager that has just started: it confirms nothing. Memory is lost with the process, which
+// costs only time.
 type memory struct {
-	// passed is when the last full pass was, listed when the last listing that was judged began.
+	// passed is when the last full pass ended, listed when the last judged listing began.
 	passed, listed time.Time
 	since          map[string]time.Time // of orphans, by name
-	empty          map[string]time.Time // since when a former cluster has had nothing, by ownership ID
-	// machines are the CloudMachines at the last pass that was not doubted. doubted: the orphans of
-	// the last pass were not believed; and calm is when Kubernetes was asked in the first pass
-	// after that in which they were.
+	empty          map[string]time.Time // since when a former cluster has had no resources, by ownership ID
+	// machines is the number of CloudMachines at the last pass without doubt. doubted: the last
+	// pass doubted its orphans. calm is when the API server answered in the first pass after a
+	// doubted one that had no doubt.
 	machines int
 	doubted  bool
 	calm     time.Time
-	// begun is what was asked to go of machines of which something is left, and when, by token and
-	// by name.
+	// begun contains the deletions requested for the remains of machines, by token and name, with
+	// the time of the request.
 	begun map[string]map[string]time.Time
-	// unread: a live read failed, and is to be tried again soon.
+	// unread: a live read failed, and must be retried soon.
 	unread bool
 	// allowed are the orphans that a person has confirmed, by name.
 	allowed map[string]bool
 }
 
-// report is what a pass found.
+// report is the result of a pass.
 type report struct {
-	// orphans in the order of their names, and the number of machines that they are parts of, by
-	// token.
+	// orphans are sorted by name. tokens is the number of machines, by token, that they are parts
+	// of.
 	orphans []orphan
 	tokens  int
-	// foreign are resources of a cluster that is here, and of none of its machines, which another
-	// management cluster made: it has a copy of the CloudCluster, or had it before a move. They are
-	// never touched.
+	// foreign are resources of a cluster that is here, which belong to none of its machines and
+	// were made by another management cluster. That cluster has a copy of the CloudCluster, or had
+	// it before a move. Drover never touches them.
 	foreign []orphan
-	// fleet is the number of machines, by token, of which the listing has anything, orphans
-	// included.
+	// fleet is the number of machines, by token, that have any resource in the listing, including
+	// orphans.
 	fleet int
-	// strangers are resources with an ownership ID that no cluster here has, or none. They are
-	// never touched.
+	// strangers is the number of resources without an ownership ID, or with one that no cluster
+	// here has. Drover never touches them.
 	strangers int
-	// machines are the CloudMachines here.
+	// machines is the number of CloudMachines here.
 	machines int
-	// confined: what was found may have an owner that this manager may not read.
+	// confined: a resource may have an owner that this manager may not read.
 	confined bool
-	// twins are the tokens with more than one living instance of which none is recorded: a person
-	// must choose.
+	// twins are the tokens with more than one living instance of which none is recorded. A person
+	// must choose one.
 	twins []string
-	// read is when Kubernetes was asked.
+	// read is when the API server answered.
 	read time.Time
-	// settled are former clusters that have had nothing for as long as the grace.
+	// settled are former clusters that have had no resources for the grace period.
 	settled []string
-	// ended are the tokens that had been begun and of which nothing is left.
+	// ended are the tokens whose deletion was begun and that have nothing left.
 	ended []string
 }
 
@@ -124,10 +127,11 @@ func alive(r cloud.Resource) bool {
 	return r.Kind == cloud.KindInstance && r.State != cloud.StateTerminated
 }
 
-// judge says what the facts mean, and notes them for the next pass. Facts that are no newer than
-// the last are ignored: two looks at one listing confirm nothing. So is a listing with nothing of
-// any cluster here, although machines have recorded their VMs: credentials that have lost their
-// rights are answered so. Nothing is gone by its word, and no sighting outlives it.
+// judge evaluates the facts, and keeps what the next pass needs. It returns false in two cases.
+// First, it ignores facts that are not newer than the last, because two looks at one listing
+// confirm nothing. Second, it ignores a listing without resources of any cluster here if machines
+// have recorded their VMs, because credentials that have lost their rights get such a listing. It
+// does not prove that anything is gone, and it resets all sightings.
 func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 	if !f.listed.After(m.listed) {
 		return report{}, false
@@ -161,7 +165,7 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 			first = f.read
 		}
 		since[name(x)] = first
-		// The cloud's clock may differ from ours; it can only make the wait longer.
+		// The cloud's clock may differ from ours. That can only make the wait longer.
 		old := x.CreatedAt.IsZero() || f.listed.Sub(x.CreatedAt) >= grace
 		o := orphan{Resource: x, since: first, confirmed: old && f.listed.Sub(first) >= grace}
 		if !strings.HasPrefix(x.Token, f.identity) {
@@ -188,7 +192,7 @@ func (m *memory) judge(f facts, grace time.Duration) (r report, ok bool) {
 	return r, true
 }
 
-// instances are the living ones of the clusters here, by token.
+// instances returns the living instances of the clusters here, by token.
 func instances(f facts) map[string][]cloud.Resource {
 	living := map[string][]cloud.Resource{}
 	for _, x := range f.resources {
@@ -199,7 +203,7 @@ func instances(f facts) map[string][]cloud.Resource {
 	return living
 }
 
-// suspects tells whether something looks like an orphan of this management cluster's.
+// suspects reports whether something looks like an orphan of this management cluster.
 func (f *facts) suspects() bool {
 	living := instances(*f)
 	return slices.ContainsFunc(f.resources, func(x cloud.Resource) bool {
@@ -208,8 +212,8 @@ func (f *facts) suspects() bool {
 	})
 }
 
-// unowned tells whether no CloudMachine has the resource's token; or has it, and has recorded
-// another instance, which lives.
+// unowned reports whether no CloudMachine has the resource's token, or the CloudMachine that has it
+// has recorded another instance that lives.
 func (f *facts) unowned(x cloud.Resource, living map[string][]cloud.Resource) bool {
 	recorded, known := f.machines[x.Token]
 	if f.claimed[x.Token] {
@@ -222,7 +226,7 @@ func (f *facts) unowned(x cloud.Resource, living map[string][]cloud.Resource) bo
 		slices.ContainsFunc(living[x.Token], func(o cloud.Resource) bool { return o.ProviderID == recorded })
 }
 
-// twins are the tokens of CloudMachines that have recorded none of several living instances.
+// twins returns the tokens of CloudMachines with several living instances, none of them recorded.
 func twins(f facts, living map[string][]cloud.Resource) (tokens []string) {
 	for token, all := range living {
 		recorded, known := f.machines[token]
@@ -234,9 +238,9 @@ func twins(f facts, living map[string][]cloud.Resource) (tokens []string) {
 	return tokens
 }
 
-// settle returns the former clusters that no listing has had anything of for as long as the grace,
-// counted from when they were known to be former: a create that their last machine did not wait for
-// may show until then.
+// settle returns the former clusters that have had no resources in any listing for the grace
+// period. The period starts when they are known to be former. Until it ends, a create call of their
+// last machine may still show a result.
 func (m *memory) settle(f facts, owners map[string]bool, grace time.Duration) (settled []string) {
 	empty := map[string]time.Time{}
 	for id, c := range f.clusters {
@@ -256,14 +260,14 @@ func (m *memory) settle(f facts, owners map[string]bool, grace time.Duration) (s
 	return settled
 }
 
-// limits say when orphans are too many to be orphans.
+// limits define when there are too many orphans to be believed.
 type limits struct {
-	// share of the fleet, in percent, and least is how many machines it takes at least.
+	// share is a percentage of the fleet, and least is the minimum number of machines.
 	share, least int
 }
 
-// doubt says why the orphans of a report are not believed to be any: a lost or old store of
-// Kubernetes' objects looks like that. Empty: they are believed.
+// doubt returns why the orphans of a report are not believed, or "" if they are. A lost or outdated
+// Kubernetes object store looks like many orphans.
 func (m *memory) doubt(r report, l limits) string {
 	switch {
 	case r.tokens == 0:
@@ -276,8 +280,8 @@ func (m *memory) doubt(r report, l limits) string {
 	return ""
 }
 
-// allow notes a person's word, given by the digest of the set as it is, and tells whether it covers
-// all orphans: then, or in an earlier pass, when they were more.
+// allow records a person's confirmation, given as the digest of the current set. It reports whether
+// this or an earlier confirmation covers all orphans.
 func (m *memory) allow(r report, word string) bool {
 	if word != "" && word == r.digest() {
 		m.allowed = map[string]bool{}
@@ -288,7 +292,7 @@ func (m *memory) allow(r report, word string) bool {
 	return !slices.ContainsFunc(r.orphans, func(o orphan) bool { return !m.allowed[name(o.Resource)] })
 }
 
-// digest names the set of orphans.
+// digest returns a digest of the set of orphans.
 func (r report) digest() string {
 	names := make([]string, 0, len(r.orphans))
 	for _, o := range r.orphans {
@@ -297,11 +301,11 @@ func (r report) digest() string {
 	return fleet.Digest(names)
 }
 
-// due are the machines whose remains may go, by token: of which every orphan is confirmed; those
-// that were begun, and up to n further ones, in the order of their tokens. Doubts that have passed
-// without a person's word may have passed because lost objects are being brought back one by one:
-// those that are left have the grace once more, counted from the first look without doubts, for the
-// last one with doubts may be long ago.
+// due returns the machines whose remains may be deleted, by token. Every orphan of such a machine
+// is confirmed. They are the machines whose deletion has begun, and up to n more in the order of
+// their tokens. Doubts that end without a confirmation may end because lost objects are restored
+// one by one. The remaining orphans then wait for the grace period once more. It counts from the
+// first pass without doubts, because the last pass with doubts may be long ago.
 func (m *memory) due(r report, n int, grace time.Duration) map[string][]orphan {
 	waits, of := map[string]bool{}, map[string][]orphan{}
 	if m.doubted {

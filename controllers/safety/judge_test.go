@@ -28,8 +28,8 @@ func disk(id, owner, token string) cloud.Resource {
 	return cloud.Resource{Kind: cloud.KindDisk, ID: id, OwnershipID: owner, Token: token}
 }
 
-// knows is what Kubernetes has: cluster "ours", and machines of the given tokens that have recorded
-// x:///i-1.
+// knows returns what Kubernetes has: the cluster "ours", and machines with the given tokens that
+// have recorded x:///i-1.
 func knows(tokens ...string) facts {
 	f := facts{
 		identity: self, clusters: map[string]cluster{"ours": {}}, elsewhere: map[string]bool{"neighbour": true},
@@ -41,11 +41,11 @@ func knows(tokens ...string) facts {
 	return f
 }
 
-// TestJudge goes through what a resource may be. Seen to fail when one of these rules was taken
-// out: a paused cluster is left; a token that a CloudMachine has is its own; another management
-// cluster's token is not ours; another namespace's cluster is no stranger; a second VM goes only
-// while the recorded one lives, and never the recorded one; what is terminated is not there; the
-// grace; one listing is one sighting.
+// TestJudge checks each kind of resource. It failed when one of these rules was removed: a paused
+// cluster is left alone. A CloudMachine owns the resources with its token. A token of another
+// management cluster is not ours. A cluster of another namespace is no stranger. A second VM is
+// deleted only while the recorded one lives, and the recorded one never. A terminated instance
+// counts as gone. The grace period applies. One listing counts as one sighting.
 func TestJudge(t *testing.T) {
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	const token, lost = self + "a", self + "lost"
@@ -60,14 +60,14 @@ func TestJudge(t *testing.T) {
 	former := knows()
 	former.clusters["ours"] = cluster{former: true}
 	pending := knows()
-	pending.machines[token] = "" // claimed, and its create takes its time
+	pending.machines[token] = "" // claimed, and its create call is slow
 	first, second := vm("i-1", "ours", token), vm("i-2", "ours", token)
 	type row struct {
 		what      string
 		resources []cloud.Resource
 		known     facts
-		orphans   int // as found in the second listing
-		due       int // of which may be deleted then
+		orphans   int // in the second listing
+		due       int // of those, how many may be deleted then
 		strangers int
 		foreign   int
 		twins     int
@@ -114,7 +114,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestConfirmation: one listing without a resource, or with its machine, begins its grace anew.
+// TestConfirmation: one listing without a resource, or with its machine, restarts the resource's
+// grace period.
 func TestConfirmation(t *testing.T) {
 	begin, lost := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), vm("i-1", "ours", self+"lost")
 	for what, between := range map[string]facts{
@@ -132,8 +133,8 @@ func TestConfirmation(t *testing.T) {
 	}
 }
 
-// TestOldListing: a shared listing may be as old as a period, and the machine was lost only after
-// it. Seen to fail when the grace was counted from the listing.
+// TestOldListing: a shared listing may be as old as a period, and older than the loss of the
+// machine. The test failed when the grace period was counted from the listing.
 func TestOldListing(t *testing.T) {
 	lost, lostAt := vm("i-1", "ours", self+"lost"), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	m, f := &memory{}, knows()
@@ -148,9 +149,9 @@ func TestOldListing(t *testing.T) {
 	}
 }
 
-// byClock is the time as a process reads it after somebody has set its clock by so much: the wall
-// clock differs, the monotonic one does not. Nothing but the layout of time.Time gives that; it is
-// checked.
+// byClock returns the time as a process reads it after its clock was changed by the given amount:
+// the wall clock differs, the monotonic clock does not. This relies on the layout of time.Time, so
+// byClock checks the result.
 func byClock(t *testing.T, at time.Time, by time.Duration) time.Time {
 	t.Helper()
 	is := at
@@ -161,8 +162,8 @@ func byClock(t *testing.T, at time.Time, by time.Duration) time.Time {
 	return is
 }
 
-// TestClockIsSet: a clock that is set by a day neither confirms an orphan nor hides it. Seen to
-// fail when times without the monotonic clock's reading were compared.
+// TestClockIsSet: a clock change by a day neither confirms an orphan nor hides it. The test failed
+// when times were compared without the monotonic clock reading.
 func TestClockIsSet(t *testing.T) {
 	begin := time.Now()
 	for _, by := range []time.Duration{24 * time.Hour, -24 * time.Hour} {
@@ -182,7 +183,7 @@ func TestClockIsSet(t *testing.T) {
 	}
 }
 
-// TestDoubt: what looks like a lost store is not acted upon.
+// TestDoubt: the controller doubts orphans that look like a lost object store.
 func TestDoubt(t *testing.T) {
 	limit := limits{share: 20, least: 3}
 	for _, c := range []struct {
@@ -210,8 +211,8 @@ func TestDoubt(t *testing.T) {
 	}
 }
 
-// TestAllow: a person's word is for the set that was shown, and for what is left of it; never for
-// one more.
+// TestAllow: a person's confirmation covers the set that was shown and any rest of it, but no
+// additional orphan.
 func TestAllow(t *testing.T) {
 	a, b, c := orphan{Resource: vm("1", "o", "a")}, orphan{Resource: vm("2", "o", "b")}, orphan{Resource: vm("3", "o", "c")}
 	ofSet := func(orphans ...orphan) string { return report{orphans: orphans}.digest() }
@@ -237,19 +238,20 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// TestDue: no more than n machines' remains are begun in a pass, and what was begun goes on.
+// TestDue: a pass begins to delete the remains of at most n machines, and continues deletions in
+// progress.
 func TestDue(t *testing.T) {
 	r, begin := report{}, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i := range 5 {
 		r.orphans = append(r.orphans, orphan{Resource: vm(fmt.Sprint(i), "ours", fmt.Sprint("t", i)), confirmed: true})
 	}
-	r.orphans = append(r.orphans, orphan{Resource: disk("0", "ours", "t0")}) // not confirmed yet: t0 waits for it
+	r.orphans = append(r.orphans, orphan{Resource: disk("0", "ours", "t0")}) // not confirmed yet, so t0 waits for it
 	m := &memory{begun: map[string]map[string]time.Time{"t4": {}}}
 	if got := slices.Sorted(maps.Keys(m.due(r, 2, grace))); !slices.Equal(got, []string{"t1", "t2", "t4"}) {
 		t.Errorf("due are %v", got)
 	}
-	// Many were lost and doubted, and these are left of them while the others are brought back. No
-	// listing came for long, in which all of that may have happened. Seen to fail without that
+	// Many orphans were doubted, and these remain while the other objects are restored. No listing
+	// came for a long time, in which all of that may have happened. The test failed without this
 	// rule, and when the time was counted from the last doubt.
 	m.doubted = true
 	for i, want := range []int{0, 0, 3} {
@@ -264,8 +266,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// TestStep: what belongs to an instance goes when the instance is gone, and what is no orphan
-// never.
+// TestStep: what belongs to an instance is deleted after the instance, and what is no orphan is
+// never deleted.
 func TestStep(t *testing.T) {
 	v, d := vm("i", "ours", "t"), disk("d", "ours", "t")
 	gone, mine, theirs := v, disk("mine", "ours", "t"), d
@@ -284,7 +286,7 @@ func TestStep(t *testing.T) {
 	}
 }
 
-// TestShorten: whatever a cloud calls its resources, the status takes it.
+// TestShorten: the status accepts any resource ID of a cloud.
 func TestShorten(t *testing.T) {
 	for id, want := range map[string]string{
 		"i-1": "i-1", "": "?", "a\xffb": "a?b",
@@ -297,9 +299,8 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// TestSettle: a deleted cluster is forgotten when nothing of it has been there for as long as the
-// grace after Kubernetes was asked: the listing judged by that answer may be much older than the
-// deletion.
+// TestSettle: a deleted cluster is forgotten when it has had no resources for the grace period
+// after the API server was read, because the listing may be much older than the deletion.
 func TestSettle(t *testing.T) {
 	begin, left := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), []cloud.Resource{disk("d", "ours", self)}
 	m := &memory{}
@@ -315,9 +316,9 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestBlind: a listing with nothing at all, while machines have their VMs, ends no sighting's wait
-// but its own, settles no former cluster, and does not say that what was asked to go is gone. Seen
-// to fail, in all three, when it was judged.
+// TestBlind: an empty listing, while machines have VMs, is not judged. It resets all sightings,
+// settles no former cluster, and does not confirm a requested deletion. The test failed in all
+// three points when the listing was judged.
 func TestBlind(t *testing.T) {
 	begin, lost := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), vm("i-2", "ours", self+"lost")
 	m := &memory{begun: map[string]map[string]time.Time{lost.Token: {name(lost): begin}}}
@@ -331,7 +332,7 @@ func TestBlind(t *testing.T) {
 			t.Errorf("listing %d: %+v, judged: %v", i, r, ok)
 		}
 	}
-	f.recorded, f.resources = false, nil // no machine has a VM: then there is none
+	f.recorded, f.resources = false, nil // no machine has a VM, so an empty listing is true
 	for i := range 2 {
 		f.listed = begin.Add(time.Duration(4+i) * grace)
 		f.read = f.listed
@@ -341,7 +342,7 @@ func TestBlind(t *testing.T) {
 	}
 }
 
-// world is what a schedule happens to: a cloud and an API server that drift apart.
+// world is the simulated state: a cloud and an API server that drift apart.
 type world struct {
 	*rand.Rand
 	at        time.Time
@@ -349,19 +350,18 @@ type world struct {
 	machines  map[string]string         // provider ID by token
 	paused    bool
 	made      int
-	// lostSince is since which listing each resource has been without a machine in all that were
-	// judged.
+	// lostSince is the listing since which each resource had no machine in all judged listings.
 	lostSince map[string]time.Time
 }
 
-// happen is one thing that people, controllers or faults do.
+// happen performs one random action of people, controllers or faults.
 func (w *world) happen() {
 	tokens, names := slices.Sorted(maps.Keys(w.machines)), slices.Sorted(maps.Keys(w.resources))
 	switch w.IntN(10) {
 	case 0, 1: // a machine is claimed
 		w.made++
 		w.machines[fmt.Sprintf("%sm%d", self, w.made)] = ""
-	case 2, 3: // its VM is made, and recorded or not
+	case 2, 3: // its VM is created, and recorded or not
 		if len(tokens) > 0 {
 			token := tokens[w.IntN(len(tokens))]
 			w.made++
@@ -379,31 +379,31 @@ func (w *world) happen() {
 			delete(w.machines, token)
 			maps.DeleteFunc(w.resources, func(_ string, x cloud.Resource) bool { return x.Token == token })
 		}
-	case 5: // a machine's object is torn out
+	case 5: // a machine's object is removed without its finalizer
 		if len(tokens) > 0 {
 			delete(w.machines, tokens[w.IntN(len(tokens))])
 		}
-	case 6: // an object comes back from a backup
+	case 6: // an object is restored from a backup
 		if len(names) > 0 {
 			if x := w.resources[names[w.IntN(len(names))]]; strings.HasPrefix(x.Token, self) {
 				w.machines[x.Token] = ""
 			}
 		}
-	case 7: // another management cluster with a copy of the CloudCluster makes a VM; or someone else does
+	case 7: // another management cluster with a copy of the CloudCluster, or a stranger, creates a VM
 		w.made++
 		x := vm(fmt.Sprint("i-", w.made), []string{"ours", "theirs", "neighbour"}[w.IntN(3)], fmt.Sprintf("00000002m%d", w.made))
 		w.resources[name(x)] = x
 	case 8:
 		w.paused = !w.paused
-	case 9: // a VM vanishes
+	case 9: // a VM disappears
 		if len(names) > 0 {
 			delete(w.resources, names[w.IntN(len(names))])
 		}
 	}
 }
 
-// facts are what a pass learns: a listing, which may lack a page or everything, and then what the
-// API server has.
+// facts returns what a pass reads: first a listing, which may lack a page or everything, and then
+// the objects in the API server.
 func (w *world) facts(lies bool) facts {
 	f := knows()
 	f.listed, f.read, f.machines = w.at, w.at, maps.Clone(w.machines)
@@ -422,14 +422,14 @@ func (w *world) facts(lies bool) facts {
 	return f
 }
 
-// owned tells whether a resource may not be touched, whoever says so.
+// owned reports whether a resource must never be deleted.
 func (w *world) owned(x cloud.Resource) bool {
 	recorded, known := w.machines[x.Token]
 	duplicate := known && x.Kind == cloud.KindInstance && recorded != "" && recorded != x.ProviderID
 	return x.OwnershipID != "ours" || !strings.HasPrefix(x.Token, self) || (known && !duplicate)
 }
 
-// note follows since when each resource was an orphan in all listings.
+// note tracks since when each resource was an orphan in all listings.
 func (w *world) note(f facts) {
 	lost := map[string]time.Time{}
 	for _, x := range f.resources {
@@ -443,11 +443,11 @@ func (w *world) note(f facts) {
 	w.lostSince = lost
 }
 
-// TestNeverOwned runs 1,000 schedules: whatever happens in whatever order, and whatever a listing
-// leaves out, what belongs to a machine, to no cluster here or to another manager is never deleted,
-// nor anything that was not an orphan in each listing during the grace; and when all comes to rest,
-// no orphan is left. Seen to fail without the grace, with sightings that outlive a listing without
-// the resource, and without the bound for a pass.
+// TestNeverOwned runs 1,000 random schedules. In none, whatever a listing leaves out, does the
+// collector delete a resource that belongs to a machine, to no cluster here or to another manager,
+// or one that was not an orphan in each listing during the grace period. When the world is stable
+// again, no orphan is left. The test failed without the grace period, with sightings that outlive a
+// listing without the resource, and without the limit for a pass.
 func TestNeverOwned(t *testing.T) {
 	for seed := range uint64(1000) {
 		w := &world{
@@ -460,7 +460,7 @@ func TestNeverOwned(t *testing.T) {
 				w.happen()
 			}
 			w.at = w.at.Add(time.Duration(1+w.IntN(40)) * time.Minute)
-			if w.IntN(12) == 0 { // the manager begins anew
+			if w.IntN(12) == 0 { // the manager restarts
 				m, w.lostSince = &memory{begun: map[string]map[string]time.Time{}}, map[string]time.Time{}
 			}
 			w.pass(t, seed, m, w.IntN(8) == 0)

@@ -7,18 +7,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Metrics are the safety controllers' own. Labels are bounded by the accounts, pools and clusters
-// there are.
+// Metrics are the metrics of the safety controllers. The number of accounts, pools and clusters
+// bounds their labels.
 type Metrics struct {
 	orphans *prometheus.GaugeVec
 	blocked *prometheus.GaugeVec
 	deleted *prometheus.CounterVec
 	frozen  *prometheus.GaugeVec
-	// unreachable is by CloudCluster.
+	// unreachable is labeled by CloudCluster.
 	unreachable *prometheus.GaugeVec
 }
 
-// NewMetrics makes and registers them.
+// NewMetrics creates and registers the metrics.
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		orphans: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -46,7 +46,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	return m
 }
 
-// found notes what a pass found.
+// found records the result of a pass.
 func (m *Metrics) found(account string, r report, blocked bool) {
 	m.orphans.WithLabelValues(account, "found").Set(float64(len(r.orphans)))
 	m.orphans.WithLabelValues(account, "confirmed").Set(float64(r.confirmed()))
@@ -59,7 +59,7 @@ func (m *Metrics) found(account string, r report, blocked bool) {
 	m.blocked.WithLabelValues(account).Set(value)
 }
 
-// reachable notes whether a cluster can be relied on.
+// reachable records whether a cluster is reachable.
 func (m *Metrics) reachable(infra client.Object, reachable bool) {
 	value := 1.0
 	if reachable {
@@ -68,7 +68,7 @@ func (m *Metrics) reachable(infra client.Object, reachable bool) {
 	m.unreachable.WithLabelValues(infra.GetNamespace(), infra.GetName()).Set(value)
 }
 
-// forget removes an account's series.
+// forget removes an account's time series.
 func (m *Metrics) forget(account string) {
 	labels := prometheus.Labels{"account": account}
 	m.orphans.DeletePartialMatch(labels)

@@ -34,50 +34,51 @@ import (
 )
 
 const (
-	// leastDoubt is how many machines' remains it takes at least for MaxShare to count.
+	// leastDoubt is the minimum number of machines with orphans for MaxShare to apply.
 	leastDoubt = 3
-	// followEvery is how often a deletion under way is looked at, at most.
+	// followEvery is the longest time between two looks at a deletion in progress.
 	followEvery = time.Minute
-	// askAgain is how long a resource that was asked to go is left to it.
+	// askAgain is how long to wait before the deletion of a resource is requested again.
 	askAgain = time.Minute
-	// listingPatience is how soon it is looked again for a listing that has not come.
+	// listingPatience is when to check again for a listing that has not arrived.
 	listingPatience = 10 * time.Second
-	// shown is how many orphans the status lists, and maxID how many bytes of an ID: anybody may
-	// answer at a tenant's endpoint, and a status that the API server refuses would tell of nothing
-	// at all.
+	// shown is how many orphans the status lists, and maxID the maximum length of an ID in bytes. A
+	// tenant's endpoint may send any ID, and a status that the API server rejects would show
+	// nothing at all.
 	shown = 20
 	maxID = 512
-	// fewTokens is how many tokens an Event names, which holds 1,024 bytes.
+	// fewTokens is how many tokens an Event names. An Event's note holds 1,024 bytes.
 	fewTokens = 10
-	// blind says why a listing that came is not judged.
+	// blind says why a listing that arrived is not judged.
 	blind = "the cloud's listing has nothing of any cluster here, although CloudMachines have recorded their VMs: the credentials may have lost the right to list"
 )
 
-// OrphanReconciler finds, account by account, what carries the ownership of a cluster here and
-// belongs to none of its machines, and removes it where the account's policy says so.
+// OrphanReconciler finds, for each account, resources that carry the ownership ID of a cluster here
+// and belong to none of its machines. It deletes them if the account's policy says so.
 //
-// It costs the cloud nothing beyond the shared listings, and one live read before each deletion.
-// Every step of a deletion is judged anew, by a newer listing and by what the API server has then:
-// nothing goes on by itself.
+// Apart from the shared listings, it costs the cloud one live read before each deletion. It judges
+// every step of a deletion again, by a newer listing and by the current state of the API server. No
+// deletion continues on its own.
 type OrphanReconciler struct {
-	// Client reads from the cache what only says when to look, and writes; APIReader reads what a
-	// verdict is built on.
+	// Client writes. It also reads, from the cache, the objects that only determine when to make a
+	// pass. APIReader reads the facts that a verdict is based on.
 	Client    client.Client
 	APIReader client.Reader
 	Accounts  *fleet.Accounts
 	Recorder  events.EventRecorder
-	// Identity is the beginning of each creation token of this management cluster.
+	// Identity is the prefix of every creation token of this management cluster.
 	Identity string
-	// Namespace is the only one whose accounts are looked at; empty: all. Where the manager may not
-	// read the others, nothing is deleted: a CloudCluster there may have the same ownership ID.
+	// Namespace is the only namespace whose accounts are checked. If empty, all are. If the manager
+	// may not read the other namespaces, it deletes nothing, because a CloudCluster there may have
+	// the same ownership ID.
 	Namespace string
 
-	// Period is the time between two passes, Grace that between the first and the last listing that
-	// confirm an orphan: longer than the longest create.
+	// Period is the time between two passes. Grace is the time between the first and the last
+	// listing that confirm an orphan. It must be longer than the longest create call.
 	Period, Grace time.Duration
-	// MaxDeletions is of how many machines one pass may begin to delete what is left. MaxShare is
-	// the share of an account's fleet, in percent, beyond which orphans are not believed without a
-	// person's word.
+	// MaxDeletions is the number of machines whose remains one pass may begin to delete. MaxShare
+	// is a percentage of an account's fleet. If more machines than that have orphans, a person must
+	// confirm them.
 	MaxDeletions, MaxShare int
 	Metrics                *Metrics
 	WatchFilterValue       string
@@ -99,9 +100,9 @@ func (r *OrphanReconciler) SetupWithManager(mgr ctrl.Manager, options controller
 		return fmt.Errorf("the orphan collector needs a period, a grace, limits and an identity: %s, %s, %d, %d, %q",
 			r.Period, r.Grace, r.MaxDeletions, r.MaxShare, r.Identity)
 	}
-	// Accounts are looked at in turn. By priority, those that a manager finds when it begins would
-	// wait for all that have an event since; where there are more of these than it can do, for
-	// ever.
+	// The queue serves accounts in turn. With priorities, the accounts that a starting manager
+	// finds would wait for all accounts with a newer event. If there are more of those than the
+	// manager can handle, they would wait forever.
 	options.UsePriorityQueue = ptr.To(false)
 	return builder.ControllerManagedBy(mgr).
 		For(&infrav1.CloudAccount{}).
@@ -110,13 +111,13 @@ func (r *OrphanReconciler) SetupWithManager(mgr ctrl.Manager, options controller
 		Complete(r)
 }
 
-// Reconcile makes a pass over one account, if it is time and there is a new listing.
+// Reconcile makes a pass over one account if a pass is due and a new listing is available.
 func (r *OrphanReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	account := &infrav1.CloudAccount{}
 	if err := r.Client.Get(ctx, req.NamespacedName, account); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.memories.Delete(req.NamespacedName)
-			r.tenants.Delete(req.Namespace) // other accounts of the namespace have it made anew
+			r.tenants.Delete(req.Namespace) // other accounts of the namespace create it again
 			r.Metrics.forget(req.String())
 			return reconcile.Result{}, nil
 		}
@@ -138,12 +139,12 @@ func (r *OrphanReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	}
 	listed, resources := live.Listing(m.every(r.Period))
 	if !listed.After(m.listed) {
-		return reconcile.Result{RequeueAfter: min(r.Period, listingPatience)}, nil // it is on its way, or fails
+		return reconcile.Result{RequeueAfter: min(r.Period, listingPatience)}, nil // the listing is in progress, or fails
 	}
 	return r.pass(ctx, account, live, m, listed, resources)
 }
 
-// memory is the account's; a new one knows what an earlier process has counted.
+// memory returns the account's memory. A new one starts with the count of an earlier process.
 func (r *OrphanReconciler) memory(account *infrav1.CloudAccount) *memory {
 	fresh := &memory{begun: map[string]map[string]time.Time{}}
 	if o := account.Status.Orphans; o != nil {
@@ -153,7 +154,7 @@ func (r *OrphanReconciler) memory(account *infrav1.CloudAccount) *memory {
 	return known.(*memory) // one reconcile of an account at a time
 }
 
-// every is the time between two looks: while deletions are under way, they are followed.
+// every returns the time between two passes. It is shorter while deletions are in progress.
 func (m *memory) every(period time.Duration) time.Duration {
 	if len(m.begun) > 0 || m.unread {
 		return min(period, followEvery)
@@ -161,13 +162,13 @@ func (m *memory) every(period time.Duration) time.Duration {
 	return period
 }
 
-// pass judges one listing, acts, and says what it found.
+// pass judges one listing, acts on it, and reports the result.
 func (r *OrphanReconciler) pass(
 	ctx context.Context, account *infrav1.CloudAccount, live *fleet.Account, m *memory, listed time.Time, resources []cloud.Resource,
 ) (reconcile.Result, error) {
 	f, err := r.facts(ctx, account, listed, resources)
 	if err != nil {
-		return reconcile.Result{}, err // never judge by a part of the facts
+		return reconcile.Result{}, err // never judge by incomplete facts
 	}
 	found, ok := m.judge(f, r.Grace)
 	m.passed = time.Now()
@@ -177,7 +178,7 @@ func (r *OrphanReconciler) pass(
 	}
 	before := account.DeepCopy()
 	key := client.ObjectKeyFromObject(account).String()
-	if n := len(found.ended); n > 0 { // one Event for all: the API takes further ones of its kind for the same
+	if n := len(found.ended); n > 0 { // one Event for all: the API merges further Events of the same kind
 		r.Metrics.deleted.WithLabelValues(key).Add(float64(n))
 		r.Recorder.Eventf(account, nil, corev1.EventTypeNormal, "OrphanDeleted", "CollectOrphans",
 			"What was left of %d machines is deleted, for it belonged to no CloudMachine. Their tokens: %s", n, strings.Join(found.ended[:min(n, fewTokens)], ", "))
@@ -193,14 +194,14 @@ func (r *OrphanReconciler) pass(
 	})
 	r.Metrics.found(key, found, blocked)
 	if err := r.patch(ctx, before, account); err != nil {
-		m.passed = time.Time{} // what was found must be said: a further pass comes with the next listing
+		m.passed = time.Time{} // the result must be reported: the next listing starts another pass
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: m.every(r.Period)}, nil
 }
 
-// decide says in the condition what was found and what comes next, and returns what policy and
-// limits let go now, by token. blocked tells that a person must decide.
+// decide sets the condition to the result and the next step. It returns the orphans that policy and
+// limits allow to be deleted now, by token. blocked means that a person must decide.
 func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, found report) (due map[string][]orphan, blocked bool) {
 	doubt := m.doubt(found, limits{share: r.MaxShare, least: leastDoubt})
 	word := account.Annotations[infrav1.ConfirmOrphansAnnotation]
@@ -233,8 +234,8 @@ func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, foun
 	return due, false
 }
 
-// remove moves the deletion of what is left of machines one step on, after a live read: instances
-// first, and what belongs to them once none of them lives.
+// remove advances the deletion of the remains of machines by one step, after a live read. It
+// deletes instances first, and what belongs to them once none of them lives.
 func (r *OrphanReconciler) remove(ctx context.Context, live *fleet.Account, m *memory, due map[string][]orphan) error {
 	var refs []cloud.Reference
 	for token, orphans := range due {
@@ -249,7 +250,7 @@ func (r *OrphanReconciler) remove(ctx context.Context, live *fleet.Account, m *m
 	m.unread = len(failed) > 0
 	var targets []cloud.Resource
 	for _, ref := range refs {
-		if failed[ref.Token] == nil { // silence is not absence, nor presence
+		if failed[ref.Token] == nil { // a failed read shows neither absence nor presence
 			targets = append(targets, slices.DeleteFunc(step(due[ref.Token], found[ref.Token]), func(x cloud.Resource) bool { return !m.mayAsk(x) })...)
 		}
 	}
@@ -264,13 +265,13 @@ func (r *OrphanReconciler) remove(ctx context.Context, live *fleet.Account, m *m
 	return refused
 }
 
-// mayAsk tells whether the resource was not asked to go, or so long ago that it did not heed it.
+// mayAsk reports whether no deletion was requested yet, or the last request was askAgain ago.
 func (m *memory) mayAsk(x cloud.Resource) bool {
 	at, asked := m.begun[x.Token][name(x)]
 	return !asked || time.Since(at) >= askAgain
 }
 
-// ask notes that the resource was asked to go.
+// ask records that the deletion of the resource was requested.
 func (m *memory) ask(x cloud.Resource) {
 	if m.begun[x.Token] == nil {
 		m.begun[x.Token] = map[string]time.Time{}
@@ -278,7 +279,7 @@ func (m *memory) ask(x cloud.Resource) {
 	m.begun[x.Token][name(x)] = time.Now()
 }
 
-// step are the orphans that are there and go next.
+// step returns the existing orphans to delete next.
 func step(orphans []orphan, read []cloud.Resource) (targets []cloud.Resource) {
 	var rest []cloud.Resource
 	for _, x := range read {
@@ -297,7 +298,7 @@ func step(orphans []orphan, read []cloud.Resource) (targets []cloud.Resource) {
 	return targets
 }
 
-// show puts what was found into the status; the number of machines is for the next process.
+// show writes the result to the status. The next process uses the number of machines.
 func (r *OrphanReconciler) show(account *infrav1.CloudAccount, m *memory, found report) {
 	status := &infrav1.OrphansStatus{Machines: ptr.To(int32(m.machines))}
 	if found.strangers > 0 {
@@ -331,13 +332,13 @@ func (r report) confirmed() (n int) {
 	return n
 }
 
-// shorten makes a cloud's ID one that the status can hold.
+// shorten returns the ID in a form that the status can hold.
 func shorten(id string) string {
 	id = strings.ToValidUTF8(id, "?")
 	return cmp.Or(strings.ToValidUTF8(id[:min(len(id), maxID)], ""), "?")
 }
 
-// next says in one line what happens to an orphan, and when.
+// next returns, in one line, what happens to an orphan, and when.
 func (r *OrphanReconciler) next(account *infrav1.CloudAccount, m *memory, o orphan, confined bool) string {
 	switch {
 	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete || confined:
@@ -361,7 +362,7 @@ func say(account *infrav1.CloudAccount, reason, message string) {
 	})
 }
 
-// tell makes an Event of what people should know, once.
+// tell emits an Event if the condition is False for a new reason.
 func (r *OrphanReconciler) tell(before, account *infrav1.CloudAccount) {
 	was, is := conditions.GetReason(before, infrav1.AccountNoOrphansCondition), conditions.Get(account, infrav1.AccountNoOrphansCondition)
 	if is.Status == metav1.ConditionFalse && is.Reason != was {
@@ -369,9 +370,9 @@ func (r *OrphanReconciler) tell(before, account *infrav1.CloudAccount) {
 	}
 }
 
-// DryRun fills in the account's status as a pass would now, with what an earlier one has written
-// there for its memory. It writes nothing and deletes nothing. The account must be connected; ctx
-// bounds the wait for a complete listing.
+// DryRun sets the account's status as a pass would now. It uses the status of an earlier pass as
+// its memory. It writes nothing to the API server and deletes nothing. The account must be
+// connected. ctx limits the wait for a complete listing.
 func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAccount) error {
 	live := r.Accounts.Get(client.ObjectKeyFromObject(account))
 	if live == nil {
@@ -412,13 +413,13 @@ func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAcc
 	return nil
 }
 
-// watched tells whether an object is this manager's to look after, by Cluster API's watch filter;
-// "" looks after all.
+// watched reports whether this manager is responsible for an object, by Cluster API's watch filter.
+// The filter "" matches all objects.
 func watched(o client.Object, filter string) bool {
 	return filter == "" || labels.HasWatchLabel(o, filter)
 }
 
-// patch writes the status, which other reconcilers write too: only as it was read.
+// patch writes the status with an optimistic lock, because other reconcilers write it too.
 func (r *OrphanReconciler) patch(ctx context.Context, before, account *infrav1.CloudAccount) error {
 	if equality.Semantic.DeepEqual(before, account) {
 		return nil

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// driver is a cloud with these resources, which notes what it is asked to delete. The collector
-// calls nothing else of it.
+// driver is a cloud with these resources that records the deletions requested. The collector calls
+// no other methods.
 type driver struct {
 	cloud.Driver
 	resources []cloud.Resource
@@ -54,7 +54,7 @@ func (d *driver) Delete(_ context.Context, resources []cloud.Resource) []error {
 	return make([]error, len(resources))
 }
 
-// accounts are one account in that cloud, in namespace "big".
+// accounts returns one account in that cloud, in namespace "big".
 func (d *driver) accounts(t *testing.T) (*fleet.Accounts, *fleet.Account) {
 	t.Helper()
 	limit := cloud.Limit{PerSecond: 1000, Burst: 1000}
@@ -77,7 +77,7 @@ func (d *driver) accounts(t *testing.T) (*fleet.Accounts, *fleet.Account) {
 	return all, account
 }
 
-// newCluster is a Cluster with its CloudCluster, whose ownership ID is "ours".
+// newCluster returns a Cluster with its CloudCluster, whose ownership ID is "ours".
 func newCluster(namespace, name string) []client.Object {
 	infra := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	infra.Spec.OwnershipID = "ours"
@@ -88,19 +88,19 @@ func newCluster(namespace, name string) []client.Object {
 	return []client.Object{infra, cluster}
 }
 
-// TestCopiedOwnership: namespace "big" has 24 machines, and "small" 4, which are fewer than the
-// share that is believed. Both have an account of the same cloud with an armed collector, and one
-// CloudCluster's ownership ID. In the cloud there is one VM more, "lost", of no machine. Whatever
-// the collector of "big" may see, it deletes no machine's VM; and "lost" only if it sees all that
-// may own it.
+// TestCopiedOwnership: namespace "big" has 24 machines. "small" has 4, which is below the share
+// that is believed. Both have an account of the same cloud, with orphanPolicy Delete, and the
+// ownership ID of one CloudCluster. The cloud has one more VM, "lost", without a machine. Whatever
+// the collector of "big" can read, it deletes no VM of a machine. It deletes "lost" only if it can
+// read every possible owner.
 func TestCopiedOwnership(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		what string
-		// confinedTo is the manager's --namespace, mayList the only namespace that its role covers;
-		// empty: all.
+		// confinedTo is the manager's --namespace. mayList is the only namespace that its role
+		// covers. If empty, all.
 		confinedTo, mayList string
-		// inBig and inSmall are the CloudClusters there.
+		// inBig and inSmall are the CloudClusters of the namespaces.
 		inBig, inSmall []string
 		deleted        []string
 		reason         string
@@ -160,7 +160,7 @@ func TestCopiedOwnership(t *testing.T) {
 		if got := conditions.GetReason(account, infrav1.AccountNoOrphansCondition); got != c.reason {
 			t.Errorf("%s: the account says %q (%s), want %q", c.what, got, conditions.GetMessage(account, infrav1.AccountNoOrphansCondition), c.reason)
 		}
-		// All CloudMachines are read only where something looks like an orphan.
+		// All CloudMachines are read only if something looks like an orphan.
 		if n := served.asked["*v1alpha1.CloudMachineList "]; c.confinedTo == "" && (n > 0) != (c.deleted != nil) {
 			t.Errorf("%s: the CloudMachines of all namespaces were read %d times", c.what, n)
 		}

@@ -31,25 +31,23 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// frozenByUs is the value of Cluster API's paused annotation where this controller has set it: a
-// user's own pause has another value, and stays.
+// frozenByUs is the value that this controller gives Cluster API's paused annotation. A pause by a
+// user has another value, and stays.
 const frozenByUs = "frozen-by-drover"
 
-// OvershootReconciler freezes pools that have far more machines than they should have, whatever
-// makes them, so that a mistake costs a few machines and not a fleet. It thaws what it froze, and
-// nothing else.
+// OvershootReconciler freezes pools that have far more machines than they should, whatever the
+// cause. A mistake then costs a few machines, not a fleet. It thaws only what it froze.
 //
-// Cluster API's MachineDeployment controller takes a MachineSet's disable-machine-create back
-// whenever it looks at it; so a MachineDeployment is paused as well. MachineSets go on deleting
-// what is too many.
+// Cluster API's MachineDeployment controller reverts disable-machine-create on a MachineSet at
+// every reconcile, so a MachineDeployment is paused as well. MachineSets still delete excess
+// machines.
 type OvershootReconciler struct {
 	Client   client.Client
 	Accounts *fleet.Accounts
 	Recorder events.EventRecorder
 
-	// Period is the time between two passes over a namespace. A pool is frozen when it has more
-	// than desired, surge and Up machines in two passes, and thawed when it has no more than Down
-	// fewer than that.
+	// Period is the time between two passes over a namespace. A pool is frozen if it has more than
+	// desired + surge + Up machines in two passes. It is thawed at that bound minus Down or below.
 	Period           time.Duration
 	Up, Down         int
 	Metrics          *Metrics
@@ -63,8 +61,8 @@ type OvershootReconciler struct {
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,verbs=get;list;watch
 
-// lastPass is what is kept of a pass over a namespace: its time, the pools that had too many
-// machines, and the size that each pool was held to.
+// lastPass is what the controller keeps of a pass over a namespace: its time, the pools with too
+// many machines, and the size that applied to each pool.
 type lastPass struct {
 	at    time.Time
 	over  map[string]int
@@ -87,7 +85,7 @@ func (r *OvershootReconciler) SetupWithManager(mgr ctrl.Manager, options control
 		Complete(r)
 }
 
-// Reconcile makes a pass over a namespace, if it is time.
+// Reconcile makes a pass over a namespace if one is due.
 func (r *OvershootReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	last := &lastPass{}
 	if known, ok := r.passes.Load(req.Name); ok {
@@ -103,7 +101,7 @@ func (r *OvershootReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	now := &lastPass{at: time.Now(), over: map[string]int{}, sizes: map[string]size{}}
 	r.passes.Store(req.Name, now)
 	r.Metrics.frozen.DeletePartialMatch(map[string]string{"namespace": req.Name})
-	var errs []error // of one pool, which keeps none of the others from being looked at
+	var errs []error // an error of one pool does not stop the others
 	for _, p := range pools {
 		errs = append(errs, r.judge(ctx, p, last, now))
 		if p.frozen() {
@@ -115,43 +113,43 @@ func (r *OvershootReconciler) Reconcile(ctx context.Context, req reconcile.Reque
 	}
 	if len(pools) == 0 {
 		r.passes.Delete(req.Name)
-		return reconcile.Result{}, nil // the next one comes as an event
+		return reconcile.Result{}, nil // an event announces the next pool
 	}
 	return reconcile.Result{RequeueAfter: r.Period}, nil
 }
 
-// frozenObject is what can be frozen: a MachineDeployment or a MachineSet.
+// frozenObject is an object that can be frozen: a MachineDeployment or a MachineSet.
 type frozenObject interface {
 	client.Object
 	conditions.Setter
 }
 
-// size is how many machines a pool is to have, and how many more in a rolling update, as Cluster
+// size is a pool's desired number of machines, and its surge in a rolling update, both as Cluster
 // API rounds them.
 type size struct{ desired, surge int }
 
-// pool is a MachineDeployment with its MachineSets, or a MachineSet by itself.
+// pool is a MachineDeployment with its MachineSets, or a standalone MachineSet.
 type pool struct {
 	kind  string
 	owner frozenObject
 	sets  []*clusterv1.MachineSet
 	size
-	// unseen tells that Cluster API has yet to see the last change of one of their specs.
+	// unseen: Cluster API has not yet observed the last change of one of the specs.
 	unseen bool
-	// objects are the Machines that are not being deleted, instances their living VMs.
+	// objects counts the Machines that are not being deleted, instances their living VMs.
 	objects, instances int
 }
 
 func (p *pool) key() string { return p.kind + "/" + p.owner.GetName() }
 
-// have is the greater of both counts: an object may have no VM, or two.
+// have returns the greater of both counts, because a Machine may have no VM, or two.
 func (p *pool) have() int { return max(p.objects, p.instances) }
 
 func (p *pool) frozen() bool { return p.owner.GetLabels()[infrav1.FreezeLabel] == "True" }
 
-// holdTo has a pool judged by the size that Cluster API knows, and returns the size to remember:
-// while Cluster API is behind, or away, a scale-down that it has not seen is no overshoot, and a
-// MachineDeployment paused then would be scaled down by nobody.
+// holdTo applies the size that Cluster API knows to a pool, and returns the size to remember. While
+// Cluster API is behind or down, a scale-down that it has not observed is no overshoot. If the
+// controller paused the MachineDeployment then, nothing would scale it down.
 func (p *pool) holdTo(last map[string]size) size {
 	known, ok := last[p.key()]
 	if !ok {
@@ -161,7 +159,7 @@ func (p *pool) holdTo(last map[string]size) size {
 		}
 	}
 	larger := known.desired+known.surge > p.desired+p.surge
-	if larger && p.frozen() { // and judged by what is asked for now
+	if larger && p.frozen() { // and judged by the current spec
 		return known
 	}
 	if larger && p.unseen {
@@ -170,7 +168,7 @@ func (p *pool) holdTo(last map[string]size) size {
 	return p.size
 }
 
-// judge freezes or thaws one pool, or leaves it.
+// judge freezes a pool, thaws it, or leaves it alone.
 func (r *OvershootReconciler) judge(ctx context.Context, p *pool, last, now *lastPass) error {
 	now.sizes[p.key()] = p.holdTo(last.sizes)
 	if p.have() > r.bound(p) {
@@ -185,10 +183,10 @@ func (r *OvershootReconciler) judge(ctx context.Context, p *pool, last, now *las
 	return nil
 }
 
-// bound is how many machines a pool may have.
+// bound returns the maximum number of machines of a pool.
 func (r *OvershootReconciler) bound(p *pool) int { return p.desired + p.surge + r.Up }
 
-// The verdicts.
+// verdict is what to do with a pool.
 type verdict int
 
 const (
@@ -197,8 +195,8 @@ const (
 	thaw
 )
 
-// verdict says what is to be done with a pool. One pass over the bound is not enough, for a
-// scale-down takes a moment to begin; nor are two of which the second has fewer machines than the
+// verdict decides what to do with a pool. One pass over the bound is not enough, because a
+// scale-down takes a moment to begin. Two are not enough if the second has fewer machines than the
 // first.
 func (r *OvershootReconciler) verdict(p *pool, last *lastPass) verdict {
 	cutOff := slices.ContainsFunc(p.sets, func(s *clusterv1.MachineSet) bool { return s.Labels[infrav1.FreezeLabel] == "True" })
@@ -210,9 +208,9 @@ func (r *OvershootReconciler) verdict(p *pool, last *lastPass) verdict {
 	case p.frozen() && p.have() <= r.bound(p)-r.Down:
 		return thaw
 	case p.frozen() && err == nil && p.desired < before:
-		return thaw // a scale-down, which a MachineDeployment that is paused would not heed
+		return thaw // a scale-down, which a paused MachineDeployment would ignore
 	case p.frozen():
-		return freeze // whoever took a part of it back
+		return freeze // again, in case a part of the freeze was reverted
 	case cutOff:
 		return thaw
 	case p.have() > r.bound(p) && over && p.have() >= lately:
@@ -227,8 +225,8 @@ func (r *OvershootReconciler) reason(p *pool) string {
 		"delete those that are too many, or ask for more replicas", p.objects, p.instances, bound, p.desired, p.surge, r.Up, bound-r.Down)
 }
 
-// freeze stops the MachineDeployment first: running, it would take back what is done to its
-// MachineSets.
+// freeze pauses the MachineDeployment first. Otherwise its controller would revert the changes to
+// its MachineSets.
 func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
 	err := patchMetadata(ctx, r.Client, p.owner, func() {
 		label(p.owner)
@@ -259,8 +257,8 @@ func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
 	return err
 }
 
-// thaw takes back what freeze did, in the other order. The label goes last: while it is there, a
-// thaw that was cut off is taken up again.
+// thaw reverts freeze in reverse order. It removes the label last, so that the next pass continues
+// an interrupted thaw.
 func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 	var err error
 	for _, s := range p.sets {
@@ -297,8 +295,8 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 	return nil
 }
 
-// patchMetadata writes a change of labels and annotations, if it is one, to the object as it was
-// read.
+// patchMetadata writes changed labels and annotations with an optimistic lock. It does nothing if
+// change changes nothing.
 func patchMetadata(ctx context.Context, c client.Client, o client.Object, change func()) error {
 	before := o.DeepCopyObject().(client.Object)
 	change()
@@ -308,7 +306,7 @@ func patchMetadata(ctx context.Context, c client.Client, o client.Object, change
 	return c.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
-// label marks what is frozen, for people and for thaw.
+// label marks a frozen object, for people and for thaw.
 func label(o client.Object) {
 	all := maps.Clone(o.GetLabels())
 	if all == nil {
@@ -318,9 +316,8 @@ func label(o client.Object) {
 	o.SetLabels(all)
 }
 
-// tell sets the condition Frozen, if it changes more than its numbers, and answers whether it did:
-// people are told once, even where the labels were written by a pass that was cut off before it
-// came here.
+// tell sets the condition Frozen if its reason changes, and reports whether it did. Users get one
+// Event, even if an earlier pass wrote the labels and was interrupted before this point.
 func (r *OvershootReconciler) tell(ctx context.Context, p *pool, c metav1.Condition) (bool, error) {
 	if conditions.GetReason(p.owner, c.Type) == c.Reason {
 		return false, nil
@@ -335,25 +332,24 @@ func (r *OvershootReconciler) tell(ctx context.Context, p *pool, c metav1.Condit
 	return err == nil, nil
 }
 
-// The kinds that have machines.
+// The kinds that own machines.
 const (
 	deployment = "MachineDeployment"
 	set        = "MachineSet"
 )
 
-// Drover's kinds. Other providers have theirs in the same API group.
+// Drover's kinds. Other providers use the same API group.
 var (
 	cloudMachineKind         = infrav1.GroupVersion.WithKind("CloudMachine").GroupKind()
 	cloudMachineTemplateKind = infrav1.GroupVersion.WithKind("CloudMachineTemplate").GroupKind()
 )
 
-// makesCloudMachines tells whether a pool's machines are Drover's, and not another provider's.
+// makesCloudMachines reports whether a pool's machines are Drover's, not another provider's.
 func makesCloudMachines(template clusterv1.MachineTemplateSpec) bool {
 	return template.Spec.InfrastructureRef.GroupKind() == cloudMachineTemplateKind
 }
 
-// controllerOf returns the name of the object's controller, if that is of this kind of Cluster
-// API's.
+// controllerOf returns the name of the object's controller if it is of the given Cluster API kind.
 func controllerOf(o client.Object, kind string) (name string, ok bool) {
 	owner := metav1.GetControllerOf(o)
 	if owner == nil || owner.Kind != kind {
@@ -363,14 +359,14 @@ func controllerOf(o client.Object, kind string) (name string, ok bool) {
 	return owner.Name, err == nil && gv.Group == clusterv1.GroupVersion.Group
 }
 
-// pools are those of a namespace whose machines are Drover's and whose Cluster is not paused, with
-// their machines counted.
+// pools returns the namespace's pools of Drover machines whose Cluster is not paused, with their
+// machines counted.
 func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*pool, error) {
 	deployments, sets := &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}
 	machines, clusters := &clusterv1.MachineList{}, &clusterv1.ClusterList{}
 	ours := &infrav1.CloudMachineList{}
 	for list, options := range map[client.ObjectList][]client.ListOption{
-		deployments: nil, sets: nil, // they may be changed
+		deployments: nil, sets: nil, // they may be modified
 		machines: {client.UnsafeDisableDeepCopy}, clusters: {client.UnsafeDisableDeepCopy}, ours: {client.UnsafeDisableDeepCopy},
 	} {
 		if err := r.Client.List(ctx, list, append(options, client.InNamespace(namespace))...); err != nil {
@@ -419,7 +415,7 @@ func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*p
 	return all, nil
 }
 
-// count counts the machines of each pool, by the names of their MachineSets.
+// count counts the machines of each pool. ofSet maps the names of MachineSets to pools.
 func (r *OvershootReconciler) count(ofSet map[string]*pool, machines []clusterv1.Machine, ours []infrav1.CloudMachine) {
 	ofMachine := map[string]*pool{}
 	for i := range machines {
@@ -443,7 +439,7 @@ func (r *OvershootReconciler) count(ofSet map[string]*pool, machines []clusterv1
 	}
 }
 
-// surge is how many machines more than desired a rolling update may make, as Cluster API rounds it.
+// surge returns how many extra machines a rolling update may create, rounded as Cluster API does.
 func surge(d *clusterv1.MachineDeployment) int {
 	strategy := d.Spec.Rollout.Strategy
 	if strategy.Type == clusterv1.OnDeleteMachineDeploymentStrategyType {

@@ -13,7 +13,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// TestSurge: absolute and in percent, rounded as Cluster API does.
+// TestSurge: absolute numbers and percentages, rounded as Cluster API rounds them.
 func TestSurge(t *testing.T) {
 	for _, c := range []struct {
 		strategy clusterv1.MachineDeploymentRolloutStrategyType
@@ -23,7 +23,7 @@ func TestSurge(t *testing.T) {
 	}{
 		{clusterv1.RollingUpdateMachineDeploymentStrategyType, nil, 10, 1},
 		{clusterv1.RollingUpdateMachineDeploymentStrategyType, ptr.To(intstr.FromInt32(3)), 10, 3},
-		{clusterv1.RollingUpdateMachineDeploymentStrategyType, ptr.To(intstr.FromString("25%")), 10, 3}, // 2.5, up
+		{clusterv1.RollingUpdateMachineDeploymentStrategyType, ptr.To(intstr.FromString("25%")), 10, 3}, // 2.5, rounded up
 		{clusterv1.RollingUpdateMachineDeploymentStrategyType, ptr.To(intstr.FromString("1%")), 1, 1},
 		{clusterv1.RollingUpdateMachineDeploymentStrategyType, ptr.To(intstr.FromString("100%")), 0, 0},
 		{clusterv1.OnDeleteMachineDeploymentStrategyType, ptr.To(intstr.FromInt32(3)), 10, 0},
@@ -37,14 +37,14 @@ func TestSurge(t *testing.T) {
 	}
 }
 
-// TestVerdict goes through what a pool may be in.
+// TestVerdict checks the verdict for each state of a pool.
 func TestVerdict(t *testing.T) {
-	r := &OvershootReconciler{Up: 2, Down: 1} // 3 desired, 1 surge: 6 are the bound, 5 thaw
+	r := &OvershootReconciler{Up: 2, Down: 1} // 3 desired, 1 surge: the bound is 6, and 5 thaws
 	for _, c := range []struct {
 		what               string
 		objects, instances int
-		last               int    // count of the pass before, if it was too many
-		frozen             string // replicas at the time of the freeze, if it is frozen
+		last               int    // count of the previous pass, if over the bound
+		frozen             string // replicas when frozen, if frozen
 		cutOff, going      bool
 		want               verdict
 	}{
@@ -85,8 +85,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestHoldTo: a scale-down that Cluster API has not seen does not lower what a pool is judged by;
-// anything else does.
+// TestHoldTo: a scale-down that Cluster API has not observed does not lower the size that a pool is
+// judged by. Any other change applies.
 func TestHoldTo(t *testing.T) {
 	two, six, ten := int32(2), int32(6), int32(10)
 	for _, c := range []struct {

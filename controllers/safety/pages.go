@@ -11,12 +11,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// pageSize is how many objects are held at a time. A Node has 20 to 60 KB, and ten clusters may be
-// read at once.
+// pageSize is how many objects are in memory at a time. A Node has 20 to 60 KB, and up to ten
+// clusters may be read at once.
 const pageSize = 200
 
-// eachItem lists page by page and calls visit for each item. All pages show one moment, and an API
-// server that can't go on with it answers with an error. visit must not keep the item.
+// eachItem lists page by page and calls visit for each item. All pages show the same point in time.
+// An API server that can't continue from it returns an error. visit must not keep the item.
 func eachItem(ctx context.Context, reader client.Reader, list client.ObjectList, visit func(runtime.Object), options ...client.ListOption) error {
 	for next := ""; ; {
 		page := list.DeepCopyObject().(client.ObjectList)

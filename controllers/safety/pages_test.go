@@ -22,14 +22,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// lists answers lists in pages, as an API server does and the fake client does not, and notes them.
+// lists serves lists in pages, as an API server does and the fake client does not, and records
+// them.
 type lists struct {
-	// only is the one namespace that may be listed; empty: all.
+	// only is the only namespace that may be listed. If empty, all.
 	only string
 
 	mu sync.Mutex
-	// asked are the lists by kind and namespace, the pages of one list counting as one; longest is
-	// the longest answer.
+	// asked counts the lists by kind and namespace; the pages of one list count as one. longest is
+	// the longest response.
 	asked   map[string]int
 	longest int
 }
@@ -68,8 +69,8 @@ func (l *lists) list(ctx context.Context, c client.WithWatch, list client.Object
 	return meta.SetList(list, items[begin:end])
 }
 
-// TestSilentInPages: after an outage many clusters' Nodes are read at once. A cluster of any size
-// costs the memory of one page, and no page is left out.
+// TestSilentInPages: after an outage, the controller reads the Nodes of many clusters at once. A
+// cluster of any size takes the memory of one page, and no page is left out.
 func TestSilentInPages(t *testing.T) {
 	t.Parallel()
 	const nodes = 3*pageSize - 7

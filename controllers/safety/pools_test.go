@@ -21,7 +21,7 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// newScheme knows the kinds that the reconcilers of this package use in the management cluster.
+// newScheme returns a scheme with the kinds that this package uses in the management cluster.
 func newScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	s := runtime.NewScheme()
@@ -33,17 +33,19 @@ func newScheme(t *testing.T) *runtime.Scheme {
 	return s
 }
 
-// template refers to a provider's kind in the API group that all infrastructure providers share.
+// template returns a reference to a provider's kind in the API group that all infrastructure
+// providers share.
 func template(kind string) clusterv1.ContractVersionedObjectReference {
 	return clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: kind, Name: "pool"}
 }
 
-// controlled is an object's owner reference to the controller of the given kind.
+// controlled returns an owner reference to a controller of the given kind.
 func controlled(kind, name string) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: kind, Name: name, Controller: ptr.To(true)}}
 }
 
-// newPool is a MachineDeployment with its MachineSet and so many Machines, where 3 are desired.
+// newPool returns a MachineDeployment with 3 desired replicas, its MachineSet, and the given number
+// of Machines.
 func newPool(templateKind, machineKind string, machines int) (*clusterv1.MachineDeployment, *clusterv1.MachineSet, []client.Object) {
 	d := &clusterv1.MachineDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pool"}}
 	d.Spec.ClusterName, d.Spec.Replicas = "blue", ptr.To[int32](3)
@@ -60,8 +62,8 @@ func newPool(templateKind, machineKind string, machines int) (*clusterv1.Machine
 	return d, s, objects
 }
 
-// TestOtherProvidersPools: other providers' kinds are in the same API group. Their pools are never
-// frozen.
+// TestOtherProvidersPools: pools of other providers, whose kinds are in the same API group, are
+// never frozen.
 func TestOtherProvidersPools(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -93,8 +95,8 @@ func TestOtherProvidersPools(t *testing.T) {
 	}
 }
 
-// TestOtherProvidersPoolsInOutage: an outage of a workload cluster's API server pauses Drover's
-// pools alone. What an earlier version has paused is thawed.
+// TestOtherProvidersPoolsInOutage: an outage of a workload cluster's API server pauses only
+// Drover's pools. Pools that an earlier version has paused are thawed.
 func TestOtherProvidersPoolsInOutage(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

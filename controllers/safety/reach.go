@@ -33,38 +33,35 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// frozenInOutage is the value of Cluster API's paused annotation where this controller has set it:
-// a user's own pause, and that of the overshoot controller, have other values, and stay.
+// frozenInOutage is the value that this controller gives Cluster API's paused annotation. A pause
+// by a user or by the overshoot controller has another value, and stays.
 const frozenInOutage = "frozen-by-drover-in-outage"
 
 const (
-	// connectPatience is how long a process that has just begun waits for its first connection
-	// before it takes the lack of one for an outage: Cluster API's connections are tried every half
-	// minute.
+	// connectPatience is how long a new process waits for its first connection before it treats a
+	// missing connection as an outage. Cluster API retries connections every half minute.
 	connectPatience = 2 * time.Minute
-	// nodePatience is how many periods the Nodes have to report once their API server answers
-	// again. Those that have not by then are ill for a reason of their own.
+	// nodePatience is how many periods the Nodes have to report after their API server answers
+	// again. Nodes that have not reported by then are unhealthy for another reason.
 	nodePatience = 5
-	// named is how many Nodes a message names.
+	// named is how many Machines a message names.
 	named = 5
 )
 
-// ReachabilityReconciler stops what would replace machines while nobody can know how they are: when
-// the API server of a workload cluster does not answer, it pauses the cluster's
-// MachineHealthChecks, MachineDeployments and MachineSets, and marks the CloudCluster, for which no
-// VM is made then. What users delete goes all the same. It takes that back when the API server
-// answers and the Nodes have reported to it, so that the time of the outage is held against none of
-// them.
+// ReachabilityReconciler stops the replacement of machines while their health is unknown. If the
+// API server of a workload cluster does not answer, it pauses the cluster's MachineHealthChecks,
+// MachineDeployments and MachineSets. It also marks the CloudCluster, for which Drover then makes
+// no VM. Deletions by users still go through. The controller reverts all this when the API server
+// answers and the Nodes have reported to it, so that no Node is blamed for the outage.
 //
-// All of it is written down in the objects themselves: a manager that restarts goes on where it
-// was.
+// All state is in the objects themselves, so a restarted manager continues where it stopped.
 type ReachabilityReconciler struct {
 	Client       client.Client
 	ClusterCache clustercache.ClusterCache
 	Recorder     events.EventRecorder
 
-	// Period is the time between two questions to a workload cluster, Timeout how long it may fail
-	// to answer.
+	// Period is the time between two requests to a workload cluster. Timeout is how long it may
+	// fail to answer.
 	Period, Timeout  time.Duration
 	Metrics          *Metrics
 	WatchFilterValue string
@@ -72,14 +69,13 @@ type ReachabilityReconciler struct {
 	contacts sync.Map // CloudCluster → *contact
 }
 
-// contact is what is kept from one question to the next. It is lost with the process, which costs
-// time and nothing else.
+// contact is what the controller keeps between two requests. It is lost with the process, which
+// costs only time.
 type contact struct {
 	begun time.Time
-	// failing is since when there was no answer, back since when there is one again; zero when it
-	// is not so.
+	// failing is when answers stopped, back when they resumed. Each is zero if it does not apply.
 	failing, back time.Time
-	// answered: there was an answer in this process's life.
+	// answered: this process has had an answer.
 	answered bool
 }
 
@@ -102,11 +98,11 @@ func (r *ReachabilityReconciler) SetupWithManager(mgr ctrl.Manager, options cont
 		Complete(r)
 }
 
-// specOrLabelsChanged leaves out the changes of the status, which this controller makes itself. The
-// watch filter is a label.
+// specOrLabelsChanged filters out status changes, which this controller makes itself. It passes
+// label changes, because the watch filter is a label.
 var specOrLabelsChanged = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{})
 
-// ofCluster is the CloudCluster of a Cluster.
+// ofCluster returns a request for the CloudCluster of a Cluster.
 func ofCluster(_ context.Context, o client.Object) []reconcile.Request {
 	cluster, ok := o.(*clusterv1.Cluster)
 	if !ok || cluster.Spec.InfrastructureRef.GroupKind() != infrav1.CloudClusterKind {
@@ -115,7 +111,7 @@ func ofCluster(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Spec.InfrastructureRef.Name}}}
 }
 
-// Reconcile asks one workload cluster's API server, and draws the conclusions.
+// Reconcile probes the API server of one workload cluster, and acts on the result.
 func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	infra := &infrav1.CloudCluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, infra); err != nil {
@@ -134,7 +130,7 @@ func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	}
 	if cluster == nil || !conditions.IsTrue(cluster, clusterv1.ClusterControlPlaneInitializedCondition) ||
 		ptr.Deref(cluster.Spec.Paused, false) || annotations.HasPaused(infra) {
-		return reconcile.Result{RequeueAfter: r.Period}, nil // it has none yet, or moves, or is someone else's
+		return reconcile.Result{RequeueAfter: r.Period}, nil // no API server yet, or the cluster moves, or is paused
 	}
 	known, _ := r.contacts.LoadOrStore(req.NamespacedName, &contact{begun: time.Now()})
 	after, err := r.look(ctx, infra, cluster, known.(*contact))
@@ -142,13 +138,13 @@ func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	return reconcile.Result{RequeueAfter: wait.Jitter(after, .1)}, err
 }
 
-// forget drops what is kept of a CloudCluster that is gone, or that another manager looks after.
+// forget drops the state of a CloudCluster that is gone, or that another manager handles.
 func (r *ReachabilityReconciler) forget(req reconcile.Request) {
 	r.contacts.Delete(req.NamespacedName)
 	r.Metrics.unreachable.DeleteLabelValues(req.Namespace, req.Name)
 }
 
-// look asks, and does what follows. It returns when to ask again.
+// look probes the API server and acts on the result. It returns when to probe again.
 func (r *ReachabilityReconciler) look(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, c *contact) (time.Duration, error) {
 	if !cluster.DeletionTimestamp.IsZero() { // Cluster API deletes nothing that is paused
 		return r.Period, r.pause(ctx, cluster, false)
@@ -176,10 +172,10 @@ func (r *ReachabilityReconciler) look(ctx context.Context, infra *infrav1.CloudC
 		c.back = time.Now()
 	}
 	if conditions.IsTrue(infra, infrav1.ClusterReachableCondition) && infra.Annotations[infrav1.UnreachableAnnotation] == "" {
-		return r.Period, r.pause(ctx, cluster, false) // of what the cache did not know to be frozen when the others were thawed
+		return r.Period, r.pause(ctx, cluster, false) // objects that the cache did not yet show as frozen at the last thaw
 	}
-	// One without the condition was never frozen; or it comes from another management cluster,
-	// which leaves status behind.
+	// A CloudCluster without the condition was never frozen, or comes from another management
+	// cluster: a move does not copy the status.
 	frozen := conditions.Has(infra, infrav1.ClusterReachableCondition) || infra.Annotations[infrav1.UnreachableAnnotation] != ""
 	if err := r.mark(ctx, infra, ""); err != nil { // VMs may be made again
 		return 0, err
@@ -197,9 +193,9 @@ func (r *ReachabilityReconciler) look(ctx context.Context, infra *infrav1.CloudC
 	return r.Period, r.thaw(ctx, infra, cluster)
 }
 
-// ask reads a Node past every cache. An API server that has lost its storage can't answer that: a
-// list without a resource version is answered by etcd's word alone (Kubernetes API Concepts,
-// "Resource versions").
+// ask reads a Node past every cache. An API server that has lost its storage can't answer, because
+// it serves a list without a resource version only from etcd (Kubernetes API Concepts, "Resource
+// versions").
 func (r *ReachabilityReconciler) ask(ctx context.Context, cluster *clusterv1.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
@@ -213,9 +209,8 @@ func (r *ReachabilityReconciler) ask(ctx context.Context, cluster *clusterv1.Clu
 	return nil
 }
 
-// silent lists the Machines of whose Nodes nothing is known now, by name: the Node's Ready is
-// Unknown, or Cluster API has not read it yet since the outage; or there is no Node, although there
-// is a Machine for it.
+// silent returns the names of the Machines whose Nodes have unknown health. The Node's Ready is
+// Unknown, or Cluster API has not read the Node since the outage, or a Machine has no Node.
 func (r *ReachabilityReconciler) silent(ctx context.Context, cluster *clusterv1.Cluster) (names []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
@@ -225,7 +220,7 @@ func (r *ReachabilityReconciler) silent(ctx context.Context, cluster *clusterv1.
 	if err != nil {
 		return nil, fmt.Errorf("listing the Machines: %w", err)
 	}
-	reports := map[string]bool{} // by the Node's name
+	reports := map[string]bool{} // by Node name
 	live, err := r.ClusterCache.GetUncachedClient(ctx, client.ObjectKeyFromObject(cluster))
 	if err == nil {
 		err = eachItem(ctx, live, &corev1.NodeList{}, func(o runtime.Object) {
@@ -249,7 +244,7 @@ func (r *ReachabilityReconciler) silent(ctx context.Context, cluster *clusterv1.
 	return names, nil
 }
 
-// enumerate names the first few.
+// enumerate returns the first few names, and how many more there are.
 func enumerate(names []string) string {
 	slices.Sort(names)
 	if len(names) > named {
@@ -258,10 +253,10 @@ func enumerate(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// freeze says that the cluster is frozen before anything is: if it is cut off, and the API server
-// answers then, what was frozen by then is thawed. It marks the CloudCluster, and pauses what may
-// replace machines. It is repeated for as long as the outage lasts, and so goes on where it was cut
-// off, and heeds what is new.
+// freeze sets the condition before it freezes anything. If it is interrupted, and the API server
+// then answers, thaw reverts what was frozen so far. freeze marks the CloudCluster, and pauses what
+// may replace machines. It runs again for the whole outage, so it continues after an interruption,
+// and covers new objects.
 func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, since time.Time) error {
 	began := cmp.Or(infra.Annotations[infrav1.UnreachableAnnotation], since.UTC().Format(time.RFC3339))
 	if err := r.tell(ctx, infra, metav1.ConditionFalse, infrav1.UnreachableReason, fmt.Sprintf(
@@ -280,9 +275,9 @@ func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.Clou
 	return nil
 }
 
-// thaw takes back what freeze did, but for the mark, which went at the first answer. The condition
-// is set last: as long as it is not True, a thaw that was cut off is taken up again, and so is one
-// of a cluster that has come from another management cluster.
+// thaw reverts freeze, except for the mark, which the first answer removes. It sets the condition
+// last. As long as the condition is not True, the next reconcile continues an interrupted thaw,
+// also for a cluster that has moved here from another management cluster.
 func (r *ReachabilityReconciler) thaw(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
 	if err := r.pause(ctx, cluster, false); err != nil {
 		return fmt.Errorf("thawing Cluster %q: %w", cluster.Name, err)
@@ -290,9 +285,9 @@ func (r *ReachabilityReconciler) thaw(ctx context.Context, infra *infrav1.CloudC
 	return r.tell(ctx, infra, metav1.ConditionTrue, infrav1.ReachableReason, "")
 }
 
-// pause sets or removes this controller's pause on all of a cluster that may replace Drover's
-// machines. It does not pause what is being deleted, nor what repairs the control plane, which may
-// be what does not answer, nor other providers' pools.
+// pause sets or removes this controller's pause on everything in a cluster that may replace
+// Drover's machines. It does not pause objects that are being deleted, checks that repair the
+// control plane, which may be the cause of the outage, or pools of other providers.
 func (r *ReachabilityReconciler) pause(ctx context.Context, cluster *clusterv1.Cluster, on bool) error {
 	checks, deployments, sets := &clusterv1.MachineHealthCheckList{}, &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}
 	for _, list := range []client.ObjectList{checks, deployments, sets} {
@@ -322,7 +317,7 @@ func (r *ReachabilityReconciler) pause(ctx context.Context, cluster *clusterv1.C
 	return errors.Join(errs...)
 }
 
-// ofControlPlane tells whether a MachineHealthCheck selects machines of the control plane.
+// ofControlPlane reports whether a MachineHealthCheck selects control plane machines.
 func ofControlPlane(c *clusterv1.MachineHealthCheck) bool {
 	if _, ok := c.Spec.Selector.MatchLabels[clusterv1.MachineControlPlaneLabel]; ok {
 		return true
@@ -353,7 +348,7 @@ func annotate(o client.Object, key, value string, on bool) {
 	}
 }
 
-// mark sets the time since when the cluster is unreachable, or removes it when it is "".
+// mark sets the time since which the cluster is unreachable, or removes it if since is "".
 func (r *ReachabilityReconciler) mark(ctx context.Context, infra *infrav1.CloudCluster, since string) error {
 	err := patchMetadata(ctx, r.Client, infra, func() { annotate(infra, infrav1.UnreachableAnnotation, since, since != "") })
 	if err != nil {
@@ -362,7 +357,7 @@ func (r *ReachabilityReconciler) mark(ctx context.Context, infra *infrav1.CloudC
 	return nil
 }
 
-// tell sets the condition, and makes an Event of it, when its reason changes.
+// tell sets the condition if its reason changes, and emits an Event.
 func (r *ReachabilityReconciler) tell(ctx context.Context, infra *infrav1.CloudCluster, status metav1.ConditionStatus, reason, message string) error {
 	was := conditions.GetReason(infra, infrav1.ClusterReachableCondition)
 	if was == reason {
@@ -372,7 +367,7 @@ func (r *ReachabilityReconciler) tell(ctx context.Context, infra *infrav1.CloudC
 	conditions.Set(infra, metav1.Condition{
 		Type: infrav1.ClusterReachableCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: infra.Generation,
 	})
-	// Others write the status too: only as it was read.
+	// Others write the status too, so use an optimistic lock.
 	if err := r.Client.Status().Patch(ctx, infra, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("saying that Cluster %q is %s: %w", infra.Name, reason, err)
 	}

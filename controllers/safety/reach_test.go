@@ -17,8 +17,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// TestWatchLabelComes: a CloudCluster that gets the watch label is looked after from then on. Its
-// own status wakes nobody.
+// TestWatchLabelComes: a CloudCluster that gets the watch label is reconciled. Its own status
+// changes trigger no reconcile.
 func TestWatchLabelComes(t *testing.T) {
 	t.Parallel()
 	before := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "blue", Generation: 1}}
@@ -36,7 +36,7 @@ func TestWatchLabelComes(t *testing.T) {
 	}
 }
 
-// TestWatchLabelGoes: what is no longer looked after has no series.
+// TestWatchLabelGoes: a CloudCluster that loses the watch label has no time series.
 func TestWatchLabelGoes(t *testing.T) {
 	t.Parallel()
 	infra := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "blue"}}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package egress makes the connections to endpoints that tenants name. The manager reaches what
-// tenants don't: its own node, its cloud's metadata, the operator's network. So each address is
-// judged after its name was resolved.
+// Package egress opens connections to endpoints that tenants name. The manager can reach what
+// tenants can't: its own node, its cloud's metadata, the operator's network. So the package checks
+// each address after its name is resolved.
 package egress
 
 import (
@@ -21,7 +21,7 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// metadata are services of clouds that hand out a machine's own credentials, at addresses that are
+// metadata are the addresses of cloud services that hand out a machine's own credentials and are
 // not link-local.
 var metadata = []netip.Prefix{
 	netip.MustParsePrefix("fd00:ec2::/32"),      // Amazon EC2
@@ -32,11 +32,11 @@ var metadata = []netip.Prefix{
 // nat64 is the prefix under which a gateway translates to IPv4 (RFC 6052).
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// errDenied says no address: a tenant must not learn what a name leads to inside the operator's
-// network.
+// errDenied contains no address, so that a tenant can't learn how a name resolves inside the
+// operator's network.
 var errDenied = fmt.Errorf("the endpoint leads to an address that the operator does not allow: %w", fs.ErrPermission)
 
-// Dialer connects to permitted addresses alone. Its errors for others are fs.ErrPermission.
+// Dialer connects only to permitted addresses. Its errors for others are fs.ErrPermission.
 type Dialer struct {
 	allow, deny []netip.Prefix
 	proxies     []string // as net/http dials them
@@ -44,9 +44,9 @@ type Dialer struct {
 	free        net.Dialer
 }
 
-// New makes a Dialer from CIDRs. Those to allow win over those to deny, and over what is always
-// denied: loopback, link-local, multicast and unspecified addresses, and the clouds' metadata
-// services.
+// New returns a Dialer for CIDRs. Allowed CIDRs take precedence over denied ones, and over
+// addresses that are always denied: loopback, link-local, multicast and unspecified addresses, and
+// the clouds' metadata services.
 func New(allow, deny []string) (*Dialer, error) {
 	d := &Dialer{proxies: proxies(httpproxy.FromEnvironment())}
 	var err, err2 error
@@ -61,8 +61,8 @@ func New(allow, deny []string) (*Dialer, error) {
 	return d, nil
 }
 
-// DialContext connects to an address as net.Dialer does. The operator's own proxy is not judged: it
-// is dialed in the place of endpoints, and judges them itself.
+// DialContext connects to an address as net.Dialer does. It does not check the operator's own
+// proxy, which is dialed in place of endpoints and must check them itself.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	if slices.Contains(d.proxies, strings.ToLower(address)) {
 		return d.free.DialContext(ctx, network, address)
@@ -70,7 +70,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return d.guarded.DialContext(ctx, network, address)
 }
 
-// control judges an address that a name was resolved to, before a packet is sent there.
+// control checks a resolved address before any packet is sent to it.
 func (d *Dialer) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil || !d.allowed(to.Addr()) {
@@ -108,7 +108,7 @@ func prefixes(texts []string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// proxies are the addresses that net/http dials for the environment's proxies.
+// proxies returns the addresses that net/http dials for the environment's proxies.
 func proxies(env *httpproxy.Config) []string {
 	ports := map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
 	var all []string
@@ -118,7 +118,7 @@ func proxies(env *httpproxy.Config) []string {
 		}
 		u, err := url.Parse(text)
 		if err != nil || ports[u.Scheme] == "" {
-			u, err = url.Parse("http://" + text) // as net/http takes it
+			u, err = url.Parse("http://" + text) // as net/http parses it
 		}
 		if err != nil || u.Hostname() == "" {
 			continue

@@ -19,7 +19,7 @@ func TestAllowed(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]bool{
 		"192.0.2.1":                true,
-		"10.1.2.3":                 true, // private networks are where clouds are
+		"10.1.2.3":                 true, // private networks often contain clouds
 		"10.9.2.3":                 false,
 		"2001:db8::1":              true,
 		"169.254.169.254":          false,
@@ -30,13 +30,13 @@ func TestAllowed(t *testing.T) {
 		"fe80::1%eth0":             false,
 		"fd00:ec2::254":            false,
 		"127.0.0.1":                false,
-		"127.8.0.1":                true, // allowed by name
+		"127.8.0.1":                true, // in an allowed CIDR
 		"::1":                      false,
 		"0.0.0.0":                  false,
 		"::":                       false,
 		"224.0.0.1":                false,
 		"ff02::1":                  false,
-		"10.9.9.9":                 true, // what is allowed wins
+		"10.9.9.9":                 true, // allow takes precedence
 	} {
 		d, err := New([]string{"127.8.0.0/16", "10.9.9.0/24"}, []string{"10.9.0.0/16"})
 		if err != nil {
@@ -57,8 +57,8 @@ func TestNewRefusesNonsense(t *testing.T) {
 	}
 }
 
-// TestNamesAreJudgedByAddress: a name that leads to a denied address is refused before anything is
-// sent, and the error does not tell the address.
+// TestNamesAreJudgedByAddress: a name that resolves to a denied address is refused before any
+// packet is sent, and the error does not contain the address.
 func TestNamesAreJudgedByAddress(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 10)
@@ -95,7 +95,7 @@ func TestNamesAreJudgedByAddress(t *testing.T) {
 	}
 }
 
-// TestProxy: the operator's own proxy may be anywhere.
+// TestProxy: the operator's own proxy may have any address.
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
