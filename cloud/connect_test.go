@@ -12,7 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// TestConnect: an account's own authorities are trusted by that account alone, and no others by it.
+// TestConnect: an account's own CAs are trusted by that account alone, and it trusts no others.
 func TestConnect(t *testing.T) {
 	g := NewWithT(t)
 	server := httptest.NewTLSServer(http.NotFoundHandler())

@@ -11,19 +11,19 @@ import (
 	"time"
 )
 
-// Code is what kind of failure an Error is. Each has one consequence, the same for every cloud.
+// Code is the kind of failure of an Error. Each code has one consequence, the same for every cloud.
 type Code string
 
-// The codes. "Retried" says how the machine controller comes back; delays are jittered and grow to
-// the cap given.
+// The codes. "Retried" says when the machine controller retries. Delays are jittered and grow to
+// the given cap.
 const (
-	// Throttled: the cloud asked for fewer calls. Retried after RetryAfter, or 1 s to 1 min; the
+	// Throttled: the cloud asked for fewer calls. Retried after RetryAfter, or 1 s to 1 min. The
 	// bucket is emptied.
 	Throttled Code = "Throttled"
 	// QuotaExceeded: the account's quota leaves no room. Retried 30 s to 10 min.
 	QuotaExceeded Code = "QuotaExceeded"
-	// NoCapacity: the cloud has none to give in this failure domain. Remembered for
-	// NoCapacityMemory; another allowed failure domain is tried at once, else retried when the
+	// NoCapacity: the cloud has no capacity in this failure domain. It is remembered for
+	// NoCapacityMemory. Another allowed failure domain is tried at once, otherwise retried when the
 	// memory ends.
 	NoCapacity Code = "NoCapacity"
 	// Unauthorized: the credentials are refused. Retried 30 s to 10 min, and at once when they
@@ -37,11 +37,11 @@ const (
 	// Conflict: the cloud's state contradicts the request, such as two instances with one token.
 	// Retried 30 s to 10 min.
 	Conflict Code = "Conflict"
-	// Unavailable: no answer, or the cloud can't work now. Whether anything was done is open.
-	// Retried 1 s to 1 min.
-	Unavailable Code = "Unavailable"
-	// Unknown: an answer that the driver does not know. Whether anything was done is open. Retried
+	// Unavailable: no answer, or the cloud can't work now. The call may have had an effect. Retried
 	// 1 s to 1 min.
+	Unavailable Code = "Unavailable"
+	// Unknown: an answer that the driver does not know. It may have had an effect. Retried 1 s to 1
+	// min.
 	Unknown Code = "Unknown"
 )
 
@@ -50,10 +50,10 @@ type Error struct {
 	Code Code
 	// Message says what was attempted, on what, and what the cloud answered. It holds no secret.
 	Message string
-	// RetryAfter is how long the cloud asked to wait; 0 when it did not say. Only with Throttled
-	// and Unavailable; with NoCapacity from an Account it is when to come back.
+	// RetryAfter is how long the cloud asked to wait; 0 if it did not say. Only Throttled and
+	// Unavailable have it. With NoCapacity from an Account, it is when to retry.
 	RetryAfter time.Duration
-	// Err is the cause, for errors.Is and errors.As; its text is not shown.
+	// Err is the cause, for errors.Is and errors.As. Its text is not shown.
 	Err error
 }
 
@@ -62,7 +62,7 @@ func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Errorf makes an Error.
+// Errorf returns an Error.
 func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
@@ -83,7 +83,7 @@ func CodeOf(err error) Code {
 	}
 }
 
-// Plain is the text of an error of net/http's without the request's method and address, which stand
+// Plain returns the text of a net/http error without the request's method and URL, which come
 // before the cause.
 func Plain(err error) string {
 	var u *url.Error
@@ -93,9 +93,9 @@ func Plain(err error) string {
 	return err.Error()
 }
 
-// Queued says that a call was not made because its turn in the account's rate limit has not come.
-// The turn is kept: whoever comes back with the same token after After goes ahead of all that came
-// later.
+// Queued reports that a call was not made because its turn in the account's rate limit has not
+// come. The turn is kept: a caller that retries with the same token after After is served before
+// all later callers.
 type Queued struct {
 	After time.Duration
 }
@@ -104,7 +104,7 @@ func (q *Queued) Error() string {
 	return fmt.Sprintf("waits %s for its turn in the account's rate limit", q.After.Round(100*time.Millisecond))
 }
 
-// Clip cuts a text to at most n bytes, and never inside a character.
+// Clip returns at most n bytes of a text, and never cuts inside a character.
 func Clip(s string, n int) string {
 	if len(s) <= n {
 		return s

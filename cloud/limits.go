@@ -6,7 +6,7 @@ import (
 	"context"
 )
 
-// Class is the kind of a call for the rate limit. Each has a bucket of its own, so that none
+// Class is the kind of a call for the rate limit. Each class has its own bucket, so that none
 // starves another.
 type Class string
 
@@ -23,23 +23,23 @@ type Limit struct {
 	Burst     int
 }
 
-// Limits holds one bucket's size for each class.
+// Limits holds the size of one bucket for each class.
 type Limits struct {
 	Create, Delete, Read Limit
 }
 
 type operationKey struct{}
 
-// Operation is one call on the wire, as its driver named it.
+// Operation is one call on the wire, as the driver named it.
 type Operation struct {
 	Name  string
 	Class Class
-	// Stream says that the call stays open for up to StreamTime.
+	// Stream is true if the call stays open for up to StreamTime.
 	Stream bool
 }
 
 // WithOperation names the calls made under the returned context, for the rate limit and the
-// metrics. A driver calls it once for each call that it makes, with the cloud's own name of the
+// metrics. A driver calls it once for each call that it makes, with the cloud's own name for the
 // operation. Example: "RunInstances".
 func WithOperation(ctx context.Context, name string, class Class) context.Context {
 	return context.WithValue(ctx, operationKey{}, Operation{Name: name, Class: class})
@@ -50,7 +50,7 @@ func WithStream(ctx context.Context, name string, class Class) context.Context {
 	return context.WithValue(ctx, operationKey{}, Operation{Name: name, Class: class, Stream: true})
 }
 
-// OperationOf returns what WithOperation or WithStream put into ctx. Its name is empty when the
+// OperationOf returns what WithOperation or WithStream put into ctx. Its name is empty if the
 // driver did not name the call.
 func OperationOf(ctx context.Context) Operation {
 	op, _ := ctx.Value(operationKey{}).(Operation)

@@ -8,72 +8,72 @@ import (
 )
 
 const (
-	// StreamTime is how long a driver may have its cloud keep one call open (WithStream). A cloud
-	// that does not end it by itself is left after the time of a common call more.
+	// StreamTime is how long a driver may let its cloud keep one call open (WithStream). A call
+	// that the cloud does not end is cut off after this time plus the time of a normal call.
 	StreamTime = 5 * time.Minute
-	// RestTimes is how long a cloud is left alone after a frequent listing, in times of how long
-	// that took: one that works for seconds at an answer, or whose account reads at its limit, is
-	// not to work at listings all the time. No longer than between two that are not frequent.
-	// Drivers that look more often than an account lists do the same.
+	// RestTimes is how long the engine waits after a frequent listing, as a multiple of the time
+	// that it took. Otherwise a slow cloud, or an account at its read limit, would be busy with
+	// listings all the time. The wait is never longer than between infrequent listings. Drivers
+	// that read more often than the engine lists do the same.
 	RestTimes = 9
 )
 
-// Herald is a Driver whose cloud tells by itself what becomes of instances, at a place that the
-// account names. It is asked while machines of the account are observed. Nothing depends on it but
-// how soon something is known.
+// Herald is a Driver whose cloud reports by itself what happens to instances, at a place that the
+// account names. The engine calls it while machines of the account are observed. It only makes the
+// engine learn things sooner.
 type Herald interface {
 	Driver
 
-	// Hear waits for news, in one call and for less than ctx allows; that none came is not an
-	// error. What is not dismissed comes again within a minute.
+	// Hear waits for news in one call, for less time than ctx allows. No news is not an error. News
+	// that is not dismissed is returned again within a minute.
 	Hear(ctx context.Context) ([]News, error)
 
-	// Dismiss has them come no more. That some do all the same is harmless.
+	// Dismiss stops the delivery of the news. If some of it comes again, that is harmless.
 	Dismiss(ctx context.Context, news []News) error
 }
 
-// News is what a cloud tells of one instance.
+// News is what a cloud reports of one instance.
 type News struct {
-	// InstanceID is the Resource's ID; "" where there is nothing to be done.
+	// InstanceID is the Resource's ID; "" if there is nothing to do.
 	InstanceID string
-	// At is when it was told, by the cloud's clock.
+	// At is when the cloud reported it, by the cloud's clock.
 	At time.Time
-	// Notice is for people, as a Resource's; "" for none.
+	// Notice is a text for people, as in Resource; "" for none.
 	Notice string
-	// Ending is true when the cloud is about to take the instance back. It is believed of an
-	// instance that is Interruptible.
+	// Ending is true if the cloud is about to take the instance back. The engine ignores it if the
+	// instance is not Interruptible.
 	Ending bool
-	// Imminent is as a Resource's.
+	// Imminent has the same meaning as in Resource.
 	Imminent bool
-	// Changed is true when the instance's state has become another, and is to be read.
+	// Changed is true if the instance's state has changed and must be read.
 	Changed bool
-	// Receipt is what the driver dismisses it by.
+	// Receipt identifies the news to Dismiss.
 	Receipt string
 }
 
-// Follower is a Driver whose cloud tells of every change by itself. While it does, the account is
-// not listed.
+// Follower is a Driver whose cloud reports every change by itself. While it does, the engine does
+// not list the account.
 type Follower interface {
 	Driver
 
-	// Follow reads everything, as List does, and tells it as one Change; then it tells each change,
-	// until ctx ends or nothing more can be told, which is an error. It resumes by itself where
-	// nothing can have been missed, and tells everything anew where something can. It gives a sign
-	// of life each minute or so. tell is not called at the same time as itself, nor after Follow
-	// has returned.
+	// Follow reads everything, as List does, and reports it as one Change. Then it reports each
+	// change until ctx ends, or until it can report no more, which is an error. It resumes by
+	// itself if it can't have missed anything, and otherwise reports everything again. It sends a
+	// sign of life about once a minute. It does not call tell concurrently, nor after it has
+	// returned.
 	Follow(ctx context.Context, tell func(Change)) error
 }
 
-// Change is what a Follower tells: everything, or all that one machine has now, or with neither All
-// nor a Token a sign of life.
+// Change is what a Follower reports: everything (All), all that one machine has now (Token), or a
+// sign of life (neither).
 type Change struct {
-	// At is as of when it is true, by this computer's clock: when the listing began, or when it was
-	// heard. Whatever changed before a sign of life has been told.
+	// At is the time as of which it is true, by this computer's clock: when the listing began, or
+	// when the change arrived. All changes before a sign of life are reported before it.
 	At time.Time
-	// All says that Resources are everything, as List returns it.
+	// All is true if Resources are everything, as List returns it.
 	All bool
-	// Token is whose Resources are told otherwise, instances and dependants: all that carry it, or
-	// none.
+	// Token is the machine to which Resources belong otherwise: all instances and dependants that
+	// carry it, or none.
 	Token     string
 	Resources []Resource
 }
@@ -83,6 +83,6 @@ type Console interface {
 	Driver
 
 	// Console returns the end of what an instance has written, as far as its cloud shows it now;
-	// nothing where that has nothing yet. It may hold anything: it is the instance's own.
+	// nothing if the cloud has nothing yet. The instance writes it, so it may hold anything.
 	Console(ctx context.Context, instance Resource) ([]byte, error)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// checked is a driver that is held, at each call, to what is promised of every answer.
+// checked is a driver that checks, at each call, what every answer must hold.
 type checked struct {
 	cloud.Driver
 	t       testing.TB
@@ -77,7 +77,7 @@ func (c *checked) Offering(ctx context.Context, spec *infrav1.CloudMachineFields
 	return offering, err
 }
 
-// error holds an error to its shape: typed, in words, without a secret.
+// error checks that an error is typed, has a message, and holds no secret.
 func (c *checked) error(method string, err error) {
 	c.t.Helper()
 	if err == nil {
@@ -104,7 +104,7 @@ func (c *checked) error(method string, err error) {
 	if strings.Contains(e.Message, "hotel") {
 		c.t.Errorf("%s: the message repeats a body that is not the cloud's: %s", method, e.Message)
 	}
-	// The cause is wrapped and may be logged by whoever unwraps it.
+	// The cause is wrapped, and code that unwraps it may log it.
 	for cause := error(e); cause != nil; cause = errors.Unwrap(cause) {
 		c.noSecret(method, cause.Error())
 	}
@@ -119,7 +119,7 @@ func (c *checked) noSecret(where, text string) {
 	}
 }
 
-// resources holds a listing to its shape: nothing twice, nothing together with an error.
+// resources checks that a listing holds nothing twice, and nothing together with an error.
 func (c *checked) resources(method string, found []cloud.Resource, err error) {
 	c.t.Helper()
 	if err != nil && len(found) > 0 {

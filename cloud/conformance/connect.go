@@ -7,7 +7,7 @@ import (
 	"net/http"
 )
 
-// Through makes a cloud.Config's Connect for a test whose carrier trusts the endpoint already.
+// Through returns a cloud.Config's Connect for a test whose transport already trusts the endpoint.
 func Through(carrier http.RoundTripper) func(*tls.Config) (http.RoundTripper, error) {
 	return func(*tls.Config) (http.RoundTripper, error) { return carrier, nil }
 }

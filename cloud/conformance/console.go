@@ -4,7 +4,7 @@ package conformance
 
 import "github.com/drover-io/drover/cloud"
 
-// console reads that of a machine that runs, once, and of one that is not there.
+// console reads the console of a running machine in one call, and then that of a deleted one.
 func (s *suite) console() {
 	driver, able := s.driver.(*checked).Driver.(cloud.Console)
 	if !able {

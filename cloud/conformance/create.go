@@ -32,7 +32,7 @@ func (s *suite) create() {
 	})
 }
 
-// createWhereAsked asks for each failure domain in which the machine can be.
+// createWhereAsked makes a machine in each failure domain that its fields allow.
 func (s *suite) createWhereAsked() {
 	info, err := s.driver.Probe(s.Context())
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *suite) createWhereAsked() {
 	}
 }
 
-// createIsIdempotent repeats a create, with the same and with another request.
+// createIsIdempotent repeats a create with the same request, and with a changed one.
 func (s *suite) createIsIdempotent() {
 	req := s.request(s.token())
 	made := s.ensure(req)
@@ -74,7 +74,7 @@ func (s *suite) createIsIdempotent() {
 	s.wantOne(req.Token, made.ID)
 }
 
-// createInParallel sends the same request several times at once, as two managers may.
+// createInParallel sends the same request several times at once, as two managers may do.
 func (s *suite) createInParallel() {
 	req := s.request(s.token())
 	ids := make([]string, 8)
@@ -96,7 +96,7 @@ func (s *suite) createInParallel() {
 	s.wantOne(req.Token, made.ID)
 }
 
-// createAfterLostAnswer lets each of a network's troubles befall the create, and repeats it.
+// createAfterLostAnswer makes each network fault happen to the create, and repeats the create.
 func (s *suite) createAfterLostAnswer() {
 	for _, trouble := range troubles() {
 		req := s.request(s.token())
@@ -115,8 +115,8 @@ func (s *suite) createAfterLostAnswer() {
 	}
 }
 
-// neverMadeAgain asks for a machine whose instance is terminated: it must get that one's end, and
-// not a new one.
+// neverMadeAgain repeats the create of a terminated instance. Ensure must return that instance, and
+// not make a new one.
 func (s *suite) neverMadeAgain() {
 	req := s.request(s.token())
 	made := s.ensure(req)
@@ -131,8 +131,8 @@ func (s *suite) neverMadeAgain() {
 	}
 }
 
-// names are Kubernetes': up to 253 characters, with dots. Every cloud must take them, whatever it
-// makes of them.
+// names makes machines with names as Kubernetes allows them: up to 253 characters, with dots. Every
+// cloud must accept them, however it changes them.
 func (s *suite) names() {
 	long := strings.Repeat("a", 242) + ".example.b"
 	seen := map[string]string{}
@@ -147,7 +147,7 @@ func (s *suite) names() {
 	}
 }
 
-// largest is how many bytes of data the row takes as user data.
+// largest returns how many bytes of data the row accepts as user data.
 func (s *suite) largest(data []byte) int {
 	n := sort.Search(len(data), func(n int) bool { return s.Cloud.CheckUserData(data[:n+1]) != nil })
 	if n == 0 || n == len(data) {
@@ -156,8 +156,8 @@ func (s *suite) largest(data []byte) int {
 	return n
 }
 
-// userData may be as large as the row says, and hold any bytes; more must be refused before
-// anything is made.
+// userData checks that user data may be as large as the row says, and hold any bytes. More must be
+// refused before anything is made.
 func (s *suite) userData() {
 	req := s.request(s.token())
 	anything, long := bytes.Repeat([]byte("\x00\xff\n"), 1<<20), bytes.Repeat([]byte("a"), 3<<20)
@@ -172,7 +172,7 @@ func (s *suite) userData() {
 	}
 }
 
-// refused machines get their code, and leave nothing behind.
+// refused checks that machines which can't be made get their code, and leave nothing behind.
 func (s *suite) refused() {
 	for name, refused := range s.Refused {
 		req := s.request(s.token())
@@ -187,7 +187,7 @@ func (s *suite) refused() {
 	}
 }
 
-// injected lets the endpoint itself produce errors.
+// injected makes the endpoint itself return errors.
 func (s *suite) injected() {
 	for _, code := range codes() {
 		inject := s.Inject[code]

@@ -11,8 +11,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// delete removes machines in one batch, with one that is gone already among them, and follows them
-// to the end.
+// delete deletes machines in one batch, repeats that while they end and after they are gone, and
+// checks that no other machine is deleted.
 func (s *suite) delete() {
 	var batch []cloud.Resource
 	var refs []cloud.Reference
@@ -47,7 +47,7 @@ func (s *suite) delete() {
 			}
 		}
 	}
-	// A live read after the end, lag or not: no machine comes back.
+	// Whatever the read lag: a live read after the end shows no machine again.
 	found, err := s.driver.Describe(s.Context(), refs)
 	if err != nil {
 		s.Errorf("Describe: %v", err)
@@ -63,8 +63,8 @@ func (s *suite) delete() {
 	}
 }
 
-// deleteInTrouble lets each of a network's troubles befall the delete: an error for each resource,
-// and no harm.
+// deleteInTrouble makes each network fault happen to the delete. It must return an error for each
+// resource, and do no harm.
 func (s *suite) deleteInTrouble() {
 	for _, trouble := range troubles() {
 		made := s.ensure(s.request(s.token()))
@@ -81,7 +81,7 @@ func (s *suite) deleteInTrouble() {
 	}
 }
 
-// foreign looks that what is not ours is neither listed nor touched.
+// foreign checks that resources of others are neither listed nor touched.
 func (s *suite) foreign() {
 	if s.Foreign == nil {
 		s.leaveOut("a foreign instance")
@@ -104,8 +104,8 @@ func (s *suite) foreign() {
 	}
 }
 
-// context ends before and during each method: no call is begun after its end, and the method
-// returns soon.
+// context ends the context before and during each method. No call may begin after that, and the
+// method must return soon.
 func (s *suite) context() {
 	made, doomed := s.ensure(s.request(s.token())), s.ensure(s.request(s.token()))
 	methods := map[string]func(ctx context.Context) error{

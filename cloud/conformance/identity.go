@@ -13,7 +13,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// row looks at what the registry says of the cloud, and that none of it makes a call.
+// row checks what the registry says of the cloud, and that none of it makes a call.
 func (s *suite) row() {
 	calls := s.net.count(func() {
 		c := s.Cloud
@@ -51,7 +51,7 @@ func (s *suite) row() {
 	}
 }
 
-// credentials that are missing, empty or refused are Unauthorized, and nothing else is.
+// credentials checks the codes for missing, empty, malformed and refused credentials.
 func (s *suite) credentials() {
 	for key := range s.Credentials {
 		for name, change := range map[string]func(map[string][]byte){
@@ -63,7 +63,7 @@ func (s *suite) credentials() {
 			change(changed)
 			driver, err := s.Cloud.New(cloud.Config{Account: s.Account, Credentials: changed, Connect: s.net.connect})
 			if err == nil {
-				_, err = driver.Probe(s.Context()) // what New can't tell, the cloud must
+				_, err = driver.Probe(s.Context()) // what New can't detect, the cloud must
 			}
 			if code := cloud.CodeOf(err); code != cloud.Unauthorized && code != cloud.InvalidSpec {
 				s.Errorf("a Secret that %s key %q: got %v, want Unauthorized or InvalidSpec", name, key, err)

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// place holds Info.Place to what the engine pins: there is one, it stays, it holds no secret, and
-// it is another one for credentials that lead elsewhere.
+// place checks what the engine needs of Info.Place: it is set, never changes, holds no secret, and
+// differs for credentials that lead elsewhere.
 func (s *suite) place() {
 	first, err := s.driver.Probe(s.Context())
 	if err != nil {
@@ -44,8 +44,8 @@ func (s *suite) place() {
 	}
 }
 
-// turnTooLate has the carrier refuse a call whose turn in the rate limit comes too late: the engine
-// must find its *Queued.
+// turnTooLate makes the transport refuse a call whose turn in the rate limit comes too late. The
+// engine must find the *Queued in the error's chain.
 func (s *suite) turnTooLate() {
 	made := s.ensure(s.request(s.token()))
 	late := func(req *http.Request, _ func() (*http.Response, error), _ func()) (*http.Response, error) {
@@ -72,8 +72,8 @@ func (s *suite) turnTooLate() {
 	}
 }
 
-// createInProgress has the endpoint keep a create to itself and carry it out later. The create that
-// is repeated meanwhile makes no second instance.
+// createInProgress makes the endpoint leave a create without an answer and carry it out later. A
+// create that is repeated meanwhile must make no second instance.
 func (s *suite) createInProgress() {
 	if s.Late == nil {
 		s.leaveOut("a create that takes effect after its answer was lost")
@@ -96,8 +96,8 @@ func (s *suite) createInProgress() {
 // callTime bounds a call in deadConnection.
 const callTime = 3 * time.Second
 
-// deadConnection has the network swallow what goes over the connections that there are: one call is
-// lost, and no more.
+// deadConnection makes the network swallow all data on the open connections. Only one call may be
+// lost.
 func (s *suite) deadConnection() {
 	base, ok := s.net.shared.(*http.Transport)
 	if !ok {
@@ -132,7 +132,7 @@ func (s *suite) deadConnection() {
 	}
 }
 
-// lines are a transport's connections, which may go dead together.
+// lines are a transport's connections, which can go dead together.
 type lines struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -152,7 +152,7 @@ func (l *lines) connect(ctx context.Context, network, address string) (net.Conn,
 	return one, nil
 }
 
-// cut lets those that there are go dead.
+// cut makes the open connections go dead.
 func (l *lines) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,7 +162,7 @@ func (l *lines) cut() {
 	l.open = nil
 }
 
-// line is a connection. Once it is dead, what is sent is swallowed, and nothing comes.
+// line is a connection. Once it is dead, it swallows what is sent, and receives nothing.
 type line struct {
 	net.Conn
 	dead, closed chan struct{}

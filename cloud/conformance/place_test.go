@@ -14,8 +14,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// TestLines: a connection that goes dead swallows what is sent. Over HTTP/2, it goes on to do so
-// where nobody pings; the fault that deadConnection plays is the real one.
+// TestLines: a dead connection swallows what is sent. Over HTTP/2, it continues to do so unless
+// there are pings. So deadConnection simulates the real fault.
 func TestLines(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

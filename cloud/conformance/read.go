@@ -12,7 +12,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// makeMany makes n machines, some at a time, and returns them by token.
+// makeMany makes n machines, 8 at a time, and returns them by token.
 func (s *suite) makeMany(n int) map[string]cloud.Resource {
 	s.Helper()
 	var mu sync.Mutex
@@ -48,13 +48,13 @@ func (s *suite) makeMany(n int) map[string]cloud.Resource {
 	return all
 }
 
-// ours lists and keeps what belongs to this subtest.
+// ours lists the account, and returns what belongs to this subtest.
 func (s *suite) ours() ([]cloud.Resource, error) {
 	found, err := s.driver.List(s.Context())
 	return slices.DeleteFunc(found, func(r cloud.Resource) bool { return r.OwnershipID != s.owner }), err
 }
 
-// list makes many machines and wants to see every one, at the price of its pages.
+// list makes many machines. The listing must show every one, and cost no more calls than its pages.
 func (s *suite) list() {
 	made := s.makeMany(s.Machines)
 	var found []cloud.Resource
@@ -90,7 +90,7 @@ func (s *suite) list() {
 	s.describeMany(made)
 }
 
-// listIsWholeOrAnError spoils the first, the middle and the last page.
+// listIsWholeOrAnError makes the first, the middle and the last page fail.
 func (s *suite) listIsWholeOrAnError() {
 	pages := s.net.count(func() { _, _ = s.driver.List(s.Context()) }, cloud.ClassRead)
 	if pages < 2 {
@@ -109,7 +109,7 @@ func (s *suite) listIsWholeOrAnError() {
 	}
 }
 
-// describeMany asks for as many as one call may carry.
+// describeMany reads as many machines as one call may carry.
 func (s *suite) describeMany(made map[string]cloud.Resource) {
 	var refs []cloud.Reference
 	for _, r := range made {
@@ -131,8 +131,8 @@ func (s *suite) describeMany(made map[string]cloud.Resource) {
 	}
 }
 
-// readsInTrouble lets each of a network's troubles befall each read: never an empty answer without
-// an error.
+// readsInTrouble makes each network fault happen to each read. No read may return an empty answer
+// without an error.
 func (s *suite) readsInTrouble() {
 	made := s.ensure(s.request(s.token()))
 	reads := map[string]func(context.Context) error{
@@ -157,14 +157,14 @@ func (s *suite) readsInTrouble() {
 	}
 }
 
-// notYet tells whether the driver can't say yet whether a token is unused that an earlier process
-// may have sent. It can once the time is over within which a create may take effect.
+// notYet reports whether the driver can't yet know that a token is unused, because an earlier
+// process may have sent it. It can know when a create can no longer take effect.
 func (s *suite) notYet(err error) bool {
 	var e *cloud.Error
 	return errors.As(err, &e) && e.Code == cloud.Unavailable && e.RetryAfter > 0 && e.RetryAfter <= s.Cloud.Traits.CreateHorizon
 }
 
-// describe finds a machine by token alone and by provider ID, and nothing for what is not there.
+// describe finds a machine by token alone and by provider ID, and nothing for an unused token.
 func (s *suite) describe() {
 	made := s.ensure(s.request(s.token()))
 	s.wantOne(made.Token, made.ID)

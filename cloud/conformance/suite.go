@@ -15,11 +15,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Run tries a cloud. Each subtest works under an ownership ID of its own and leaves nothing behind,
-// so that the suite may run in an account that others use, and at the same time as the other
-// subtests, but for those that change what all meet, count it, or count calls that are asked again
-// until something is done. All have ended when the test that calls Run has, and not when Run
-// returns.
+// Run tests a cloud's driver. Each subtest uses its own ownership ID and leaves nothing behind, so
+// the suite can run in an account that others use. Most subtests run concurrently. Those run alone
+// that change what all subtests use, that count it, or that count calls which are repeated until
+// something is done. The subtests end with the test that calls Run, not when Run returns.
 func Run(t *testing.T, target Target) {
 	target.Calls = target.Calls.withDefaults()
 	if target.Machines == 0 {
@@ -40,7 +39,7 @@ func Run(t *testing.T, target Target) {
 		run   func(*suite)
 	}{
 		{"row", alone, (*suite).row},
-		{"credentials", alone, (*suite).credentials}, // which makes a cloud's first machine: that may cost more than others
+		{"credentials", alone, (*suite).credentials}, // makes the cloud's first machine, which may cost more than others
 		{"create", alone, (*suite).create},
 		{"create is idempotent", alone, (*suite).createIsIdempotent},
 		{"injected errors", alone, (*suite).injected},
@@ -75,7 +74,7 @@ func Run(t *testing.T, target Target) {
 	}
 }
 
-// suite is one subtest's.
+// suite is the state of one subtest.
 type suite struct {
 	*testing.T
 	Target
@@ -97,7 +96,7 @@ func newSuite(t *testing.T, target Target) *suite {
 	return s
 }
 
-// newDriver makes a driver whose every answer is checked.
+// newDriver makes a driver whose answers are all checked.
 func (s *suite) newDriver(credentials map[string][]byte) cloud.Driver {
 	s.Helper()
 	c := &checked{t: s.T}
@@ -115,7 +114,7 @@ func (s *suite) newDriver(credentials map[string][]byte) cloud.Driver {
 	return c
 }
 
-// cleanUp deletes all that the subtest made, whatever became of it, and looks that nothing is left.
+// cleanUp deletes all that the subtest made, and checks that nothing is left.
 func (s *suite) cleanUp() {
 	// The test's own context has ended by now.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), 2*s.Patience)
@@ -128,15 +127,15 @@ func (s *suite) cleanUp() {
 	s.eventually("nothing is left at the endpoint", func() bool { return len(s.Left(s.T, s.owner)) == 0 })
 }
 
-// untilGone deletes what the references name, or all that the subtest made, to the end.
+// untilGone deletes what the references name, or all that the subtest made, until it is gone.
 func (s *suite) untilGone(ctx context.Context, refs []cloud.Reference) {
 	s.Helper()
 	s.sleep(s.Cloud.Traits.ReadLag) // what was just made may not be shown yet
 	s.eventually("instances and all that belongs to them are gone", func() bool { return s.deleteStep(ctx, refs) == 0 })
 }
 
-// deleteStep moves a deletion one step on, as fleet.Account does: instances first, what belongs to
-// them once they are gone. It returns how much is not gone.
+// deleteStep takes one step of a deletion, as fleet.Account does: first instances, then their
+// dependants once they are gone. It returns how many resources are not gone.
 func (s *suite) deleteStep(ctx context.Context, refs []cloud.Reference) int {
 	s.Helper()
 	var found []cloud.Resource
@@ -169,7 +168,7 @@ func (s *suite) deleteStep(ctx context.Context, refs []cloud.Reference) int {
 	return len(instances) + len(dependants)
 }
 
-// during calls step while a fault befalls one of its calls: of the class, after skip others.
+// during calls step while a fault happens to one of its calls: of the class, after skip others.
 func (s *suite) during(class cloud.Class, skip int, do effect, step func(context.Context) error) (happened bool, err error) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), s.Patience)
@@ -179,7 +178,7 @@ func (s *suite) during(class cloud.Class, skip int, do effect, step func(context
 	return end(), err
 }
 
-// token makes up the token of a machine.
+// token returns a new token for a machine.
 func (s *suite) token() string { return strings.ToLower(rand.Text()) }
 
 func (s *suite) request(token string) cloud.Request {
@@ -193,7 +192,7 @@ func (s *suite) reference(made cloud.Resource) cloud.Reference {
 	return cloud.Reference{Token: made.Token, OwnershipID: made.OwnershipID, ProviderID: made.ProviderID}
 }
 
-// ensure makes a machine, and comes back as long as the cloud asks for it.
+// ensure makes a machine, and retries Throttled, Unavailable and Unknown.
 func (s *suite) ensure(req cloud.Request) cloud.Resource {
 	s.Helper()
 	var made cloud.Resource
@@ -216,8 +215,8 @@ func (s *suite) ensure(req cloud.Request) cloud.Resource {
 	return made
 }
 
-// instances returns the live and the terminated instances with the token, by a live read that lags
-// no more.
+// instances returns the live and the terminated instances with the token, by a live read after the
+// read lag.
 func (s *suite) instances(token string) []cloud.Resource {
 	s.Helper()
 	if s.Cloud.Traits.ReadLag > 0 {
@@ -235,7 +234,7 @@ func (s *suite) instances(token string) []cloud.Resource {
 	return slices.DeleteFunc(found, func(r cloud.Resource) bool { return r.Kind != cloud.KindInstance })
 }
 
-// wantOne holds the cloud to one instance for the token.
+// wantOne checks that there is exactly one instance for the token.
 func (s *suite) wantOne(token, id string) {
 	s.Helper()
 	found := s.instances(token)
@@ -244,7 +243,7 @@ func (s *suite) wantOne(token, id string) {
 	}
 }
 
-// wantCode holds an error to one of the codes.
+// wantCode checks that an error has one of the codes.
 func (s *suite) wantCode(err error, want ...cloud.Code) {
 	s.Helper()
 	if !slices.Contains(want, cloud.CodeOf(err)) || err == nil {
@@ -252,7 +251,7 @@ func (s *suite) wantCode(err error, want ...cloud.Code) {
 	}
 }
 
-// wantCalls holds a step to its price.
+// wantCalls checks that a step made no more wire calls than promised.
 func (s *suite) wantCalls(step string, got, most int) {
 	s.Helper()
 	if got > most {
@@ -278,7 +277,7 @@ func (s *suite) sleep(d time.Duration) {
 	<-timer.C
 }
 
-// leaveOut says what could not be tried, for want of a hook.
+// leaveOut logs what could not be tested for lack of a hook.
 func (s *suite) leaveOut(what string) { s.Logf("left out: %s (the target has no hook for it)", what) }
 
 func asError(err error) *cloud.Error {

@@ -15,10 +15,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// network carries a driver's calls, counts them, plays faults, and holds the driver to what it
-// promises of its calls.
+// network carries a driver's calls, counts them, plays faults, and checks that the driver makes its
+// calls as promised.
 type network struct {
-	shared http.RoundTripper // what the drivers' connections are made from
+	shared http.RoundTripper // connections of the drivers are made from it
 	t      testing.TB
 
 	mu    sync.Mutex
@@ -35,10 +35,10 @@ type fault struct {
 	hits   int
 }
 
-// effect is what a fault does with a call: send carries it out, giveUp ends the caller's context.
+// effect is what a fault does with a call. send carries it out; giveUp ends the caller's context.
 type effect func(req *http.Request, send func() (*http.Response, error), giveUp func()) (*http.Response, error)
 
-// connect is a cloud.Config's.
+// connect implements a cloud.Config's Connect.
 func (n *network) connect(trust *tls.Config) (http.RoundTripper, error) {
 	base, err := cloud.Connect(n.shared, trust)
 	if own, ok := base.(*http.Transport); ok && trust != nil {
@@ -88,7 +88,7 @@ func (n connection) RoundTrip(req *http.Request) (*http.Response, error) {
 	return send()
 }
 
-// count returns the calls that f makes: of the classes, or of all.
+// count returns how many calls of the classes f makes; of all classes if there are none.
 func (n *network) count(f func(), classes ...cloud.Class) int {
 	before := n.total(classes)
 	f()
@@ -108,8 +108,8 @@ func (n *network) total(classes []cloud.Class) int {
 	return sum
 }
 
-// play sets a fault for the next call of its class after skip others, and returns whether it
-// happened, which also ends it.
+// play sets a fault for the next call of its class after skip others. happened reports whether the
+// fault happened, and removes it.
 func (n *network) play(f fault) (happened func() bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -122,13 +122,13 @@ func (n *network) play(f fault) (happened func() bool) {
 	}
 }
 
-// trouble is what networks and the boxes in them do to a call.
+// trouble is what networks and their proxies do to a call.
 type trouble struct {
 	name string
 	do   effect
 }
 
-// troubles leave it open whether the call took effect; so must the driver.
+// troubles returns faults that leave open whether the call took effect. The driver must do so too.
 func troubles() []trouble {
 	return []trouble{
 		{"cut before the effect", func(req *http.Request, _ func() (*http.Response, error), _ func()) (*http.Response, error) {
@@ -202,7 +202,7 @@ func replaced(resp *http.Response, status int, kind, body string) *http.Response
 
 func drain(resp *http.Response) []byte {
 	defer resp.Body.Close()
-	body, _ := io.ReadAll(resp.Body) // what is missing is the next fault
+	body, _ := io.ReadAll(resp.Body) // a body that breaks off is another fault
 	return body
 }
 
@@ -216,7 +216,7 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// hang does nothing, and gives up or waits for the deadline.
+// hang sends nothing, and gives up or waits for the deadline.
 func hang(req *http.Request, _ func() (*http.Response, error), giveUp func()) (*http.Response, error) {
 	closeBody(req)
 	giveUp()

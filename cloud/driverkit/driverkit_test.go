@@ -104,7 +104,7 @@ func TestPages(t *testing.T) {
 	g.Expect(err).To(MatchError(io.EOF))
 }
 
-// TestLoginGuard: refused credentials rest for a minute; nothing else does.
+// TestLoginGuard: refused credentials are not tried for a minute. Other errors cause no pause.
 func TestLoginGuard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)

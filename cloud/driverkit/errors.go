@@ -14,12 +14,12 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Redactor takes an account's secrets out of texts: an endpoint may repeat what it was sent.
-// Classify an answer by its own text, and redact only what is shown: a short secret may be part of
-// an error code.
+// Redactor removes an account's secrets from texts, because an endpoint may repeat what it was
+// sent. Classify an answer by its original text, and redact only what is shown: a short secret may
+// be part of an error code.
 type Redactor struct{ secrets []string }
 
-// NewRedactor makes a Redactor of what must not be shown. Empty secrets are left out.
+// NewRedactor returns a Redactor for these secrets. It ignores empty ones.
 func NewRedactor(secrets ...string) Redactor {
 	var r Redactor
 	for _, secret := range secrets {
@@ -30,8 +30,8 @@ func NewRedactor(secrets ...string) Redactor {
 	return r
 }
 
-// Clean returns at most n bytes of a text, without the secrets. They are looked for before anything
-// is cut off: half of one would not be found, and is half a secret.
+// Clean returns at most n bytes of a text, without the secrets. It removes them before it cuts the
+// text, because it would not find half a secret.
 func (r Redactor) Clean(text string, n int) string {
 	for _, secret := range r.secrets {
 		text = strings.ReplaceAll(text, secret, "[credential]")
@@ -39,12 +39,12 @@ func (r Redactor) Clean(text string, n int) string {
 	return cloud.Clip(strings.ToValidUTF8(text, ""), n)
 }
 
-// maxCause is how many bytes of a network's error are shown.
+// maxCause is how many bytes of a network error are shown.
 const maxCause = 256
 
-// NoAnswer types the error of a call that has no answer of the cloud's: what the carrier says
-// itself (*cloud.Error, *cloud.Queued) passes unchanged, and everything else is Unavailable,
-// because whether the call had an effect is open.
+// NoAnswer types the error of a call without an answer from the cloud. The transport's own errors
+// (*cloud.Error, *cloud.Queued) pass unchanged. Everything else is Unavailable, because the call
+// may have had an effect.
 func (r Redactor) NoAnswer(operation string, err error) error {
 	var own *cloud.Error
 	var queued *cloud.Queued
@@ -66,8 +66,8 @@ func (r Redactor) NoAnswer(operation string, err error) error {
 	return unavailable("no answer: "+r.Clean(cloud.Plain(err), maxCause), nil)
 }
 
-// ForeignStatus is the code of an answer that the cloud has not written, such as a proxy's page.
-// Its text is never shown: it may be anybody's, and hold anything.
+// ForeignStatus returns the code of an answer that the cloud did not write, such as a proxy's page.
+// The text of such an answer is never shown, because it may hold anything.
 func ForeignStatus(status int) cloud.Code {
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
@@ -80,8 +80,8 @@ func ForeignStatus(status int) cloud.Code {
 	return cloud.Unknown
 }
 
-// RetryAfter reads the header of that name, in seconds or as a date; 0 where it says nothing that
-// can be read, or where the code is none to which it belongs. The engine caps it.
+// RetryAfter returns the Retry-After header, in seconds or as a date; 0 if it can't be read, or if
+// the code is neither Throttled nor Unavailable. The engine caps it.
 func RetryAfter(code cloud.Code, header http.Header) time.Duration {
 	text := header.Get("Retry-After")
 	if text == "" || (code != cloud.Throttled && code != cloud.Unavailable) {

@@ -12,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Client makes an HTTP client of what Config.Connect returns. It follows no redirect: one would
-// carry the credentials elsewhere.
+// Client returns an HTTP client for the transport of Config.Connect. It follows no redirect,
+// because a redirect would send the credentials elsewhere.
 func Client(carrier http.RoundTripper) *http.Client {
 	return &http.Client{
 		Transport:     carrier,
@@ -21,8 +21,8 @@ func Client(carrier http.RoundTripper) *http.Client {
 	}
 }
 
-// ReadBody reads and closes an answer's body of at most limit bytes. A longer one is Unknown, and
-// one that breaks off Unavailable.
+// ReadBody reads and closes an answer's body of at most limit bytes. A longer body is Unknown. A
+// body that breaks off is Unavailable.
 func (r Redactor) ReadBody(operation string, body io.ReadCloser, limit int) ([]byte, error) {
 	defer func() { _ = body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(body, int64(limit)+1))
@@ -35,7 +35,7 @@ func (r Redactor) ReadBody(operation string, body io.ReadCloser, limit int) ([]b
 	return text, nil
 }
 
-// sizeOf is a number of bytes as people read it.
+// sizeOf returns a number of bytes as a text for people.
 func sizeOf(n int) string {
 	if n >= 1<<20 && n%(1<<20) == 0 {
 		return fmt.Sprintf("%d MiB", n>>20)
@@ -43,10 +43,10 @@ func sizeOf(n int) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// maxPages ends a listing that repeats itself.
+// maxPages bounds a listing that does not end.
 const maxPages = 10_000
 
-// Pages reads a listing to its end. page returns what follows a mark, and the next mark; "" ends
+// Pages reads a listing to its end. page returns the items after a mark, and the next mark; "" ends
 // the listing. The first mark is "". A listing that does not end is Unknown.
 func Pages[T any](ctx context.Context, operation string, page func(ctx context.Context, mark string) (items []T, next string, err error)) ([]T, error) {
 	var all []T
@@ -67,7 +67,7 @@ func Pages[T any](ctx context.Context, operation string, page func(ctx context.C
 	return nil, cloud.Errorf(cloud.Unknown, "%s: the listing does not end", operation)
 }
 
-// CertPool reads an account's CA bundle; nil for an empty one. Errors are InvalidSpec.
+// CertPool parses an account's CA bundle; nil for an empty one. Errors are InvalidSpec.
 func CertPool(bundle string) (*x509.CertPool, error) {
 	if bundle == "" {
 		return nil, nil

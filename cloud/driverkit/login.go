@@ -10,19 +10,19 @@ import (
 )
 
 // loginPause is how long refused credentials are not tried again. Identity services lock a user out
-// who fails a few times within minutes (vCenter: 5 within 3 minutes by default). Changed
-// credentials make a new driver, which tries at once.
+// after a few failures within minutes (vCenter: 5 within 3 minutes by default). Changed credentials
+// make a new driver, which tries at once.
 const loginPause = time.Minute
 
-// LoginGuard remembers that credentials were refused, so that a fleet does not try them once for
-// each machine. The zero value is ready for use.
+// LoginGuard remembers that credentials were refused, so that they are not tried once for each
+// machine. The zero value is ready for use.
 type LoginGuard struct {
 	mu      sync.Mutex
 	refused error
 	at      time.Time
 }
 
-// Allow returns the last refusal as long as it is fresh; nil: log in.
+// Allow returns the last refusal if it is less than loginPause old; nil: log in.
 func (g *LoginGuard) Allow() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -32,7 +32,7 @@ func (g *LoginGuard) Allow() error {
 	return nil
 }
 
-// Done notes what came of a login.
+// Done records the result of a login.
 func (g *LoginGuard) Done(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// memoKept bounds the answers that a Memo keeps.
+// memoKept is how many answers a Memo keeps at most.
 const memoKept = 1000
 
-// Memo keeps a driver's answers to questions that all machines of a template ask, such as which
-// image a name means. Of many who want the same one, the first asks and the others wait for it. An
-// error is not kept: whoever comes next asks again.
+// Memo caches a driver's answers to questions that all machines of a template ask, such as which
+// image a name means. If several callers want the same answer, the first asks and the others wait
+// for it. Errors are not cached: the next caller asks again.
 type Memo[T any] struct {
-	// TTL is how long an answer is believed.
+	// TTL is how long an answer is cached.
 	TTL time.Duration
 
 	mu      sync.Mutex
@@ -25,13 +25,13 @@ type Memo[T any] struct {
 }
 
 type answer[T any] struct {
-	turn  chan struct{} // has room for whoever may look and ask
+	turn  chan struct{} // a lock: one caller at a time may look and ask
 	value T
 	until time.Time
 }
 
-// Get returns the answer that is known, or asks. It fails with Unavailable when ctx ends while
-// another one asks.
+// Get returns the cached answer, or asks. It returns Unavailable if ctx ends while another caller
+// asks.
 func (m *Memo[T]) Get(ctx context.Context, key string, ask func(context.Context) (T, error)) (none T, err error) {
 	a := m.of(key)
 	select {
@@ -65,14 +65,14 @@ func (m *Memo[T]) of(key string) *answer[T] {
 	return a
 }
 
-// Forget drops an answer that has proved wrong.
+// Forget drops an answer that turned out to be wrong.
 func (m *Memo[T]) Forget(key string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.answers, key)
 }
 
-// Reset drops all answers, one of which has proved wrong.
+// Reset drops all answers, because one of them turned out to be wrong.
 func (m *Memo[T]) Reset() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

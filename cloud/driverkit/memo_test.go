@@ -12,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestMemo: an answer ends, an error is not kept, and who waits for another's answer honours its
-// context.
+// TestMemo: an answer expires, an error is not cached, and a caller that waits for another's answer
+// stops when its context ends.
 func TestMemo(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()

@@ -11,7 +11,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// MaxUserData is a cloud.Cloud.CheckUserData that allows so many bytes.
+// MaxUserData returns a cloud.Cloud.CheckUserData that allows at most limit bytes.
 func MaxUserData(limit int) func([]byte) error {
 	return func(userData []byte) error {
 		if len(userData) > limit {
@@ -24,11 +24,11 @@ func MaxUserData(limit int) func([]byte) error {
 // Fields is the cloud.Union of a cloud whose member has the type A in a CloudAccount, and M in a
 // CloudMachine.
 type Fields[A, M any] struct {
-	// Account and Machine return the cloud's member; nil where it is not set.
+	// Account and Machine return the cloud's member; nil if it is not set.
 	Account func(*infrav1.CloudAccountSpec) *A
 	Machine func(*infrav1.CloudMachineFields) *M
-	// CheckAccount and CheckMachine are called only where the member is set; nil: there is nothing
-	// to check. path is that of what holds the union.
+	// CheckAccount and CheckMachine are called only if the member is set; nil: there is nothing to
+	// check. path is the path of the object that holds the union.
 	CheckAccount func(spec *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList
 	CheckMachine func(machine *M, path *field.Path) field.ErrorList
 }
@@ -59,7 +59,7 @@ func (f Fields[A, M]) ValidateMachine(fields *infrav1.CloudMachineFields, path *
 	return f.CheckMachine(f.Machine(fields), path)
 }
 
-// MachineOf returns the cloud's member of a machine, or InvalidSpec where it is not set.
+// MachineOf returns the cloud's member of a machine, or InvalidSpec if it is not set.
 func (f Fields[A, M]) MachineOf(fields *infrav1.CloudMachineFields) (*M, error) {
 	if !f.InMachine(fields) {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a machine of this account's cloud")
@@ -67,7 +67,7 @@ func (f Fields[A, M]) MachineOf(fields *infrav1.CloudMachineFields) (*M, error) 
 	return f.Machine(fields), nil
 }
 
-// AccountOf returns the cloud's member of an account, or InvalidSpec where it is not set.
+// AccountOf returns the cloud's member of an account, or InvalidSpec if it is not set.
 func (f Fields[A, M]) AccountOf(spec *infrav1.CloudAccountSpec) (*A, error) {
 	if !f.InAccount(spec) {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe an account of this cloud")

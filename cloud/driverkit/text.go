@@ -12,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// HostName makes a DNS label (RFC 1123) of at most n bytes of a machine's name. A name that had to
-// be changed gets a digest of the whole, so that two names never become one.
+// HostName returns a DNS label (RFC 1123) of at most n bytes for a machine's name. A name that had
+// to be changed gets a digest of the original, so that two names never become one.
 func HostName(name string, n int) string {
 	fit := strings.Trim(strings.Map(func(r rune) rune {
 		switch {

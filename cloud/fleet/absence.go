@@ -16,7 +16,7 @@ import (
 const (
 	// fewMissing and shareMissing are how many of an account's recorded machines may be missing at
 	// once, without a record of their end, and still be believed to be gone: the larger of the two.
-	// More is more likely a lie than an end.
+	// If there are more, a wrong answer is more likely than their end.
 	fewMissing   = 3
 	shareMissing = 0.2
 	// missingWindow is how long a machine that was believed to be gone still counts among those
@@ -24,22 +24,22 @@ const (
 	missingWindow = 5 * time.Minute
 )
 
-// Doubt is what an account does not believe of its cloud: that many machines are gone at once.
+// Doubt reports that more machines are missing at once than the account believes to be gone.
 type Doubt struct {
-	// Missing machines Of so many that were recorded, without a record of their end.
+	// Missing is how many of the Of recorded machines are missing without a record of their end.
 	Missing, Of int
 	// Digest identifies the set of missing machines, for Account.Confirm.
 	Digest string
 }
 
-// absences is the account's only place that believes a machine to be gone because nothing of it is
+// absences is an account's only code that believes a machine to be gone because nothing of it is
 // found. The inventory's lock guards it.
 type absences struct {
 	recorded  map[string]struct{}  // tokens of all machines that are known to have been made
 	missing   map[string]struct{}  // those that are not found, and whose end nothing records
 	believed  map[string]time.Time // those that were believed to be gone, and when
 	confirmed map[string]struct{}  // those that a person has confirmed
-	doubting  bool                 // as of the last question
+	doubting  bool                 // as of the last call of flipped
 }
 
 func newAbsences() absences {
@@ -56,7 +56,7 @@ func (a *absences) miss(token string) {
 	a.missing[token] = struct{}{}
 }
 
-// found takes back what was noted of a machine that is there, or whose end the cloud records.
+// found drops what was recorded of a machine that is there, or whose end the cloud records.
 func (a *absences) found(token string) {
 	delete(a.missing, token)
 	delete(a.believed, token)
@@ -79,7 +79,7 @@ func (a *absences) believe(token string, now time.Time) bool {
 	return true
 }
 
-// tooMany tells whether more are missing than is believed at once.
+// tooMany reports whether more machines are missing than are believed to be gone at once.
 func (a *absences) tooMany(now time.Time) bool {
 	n := 0
 	for token := range a.missing {
@@ -95,7 +95,7 @@ func (a *absences) tooMany(now time.Time) bool {
 	return float64(n) > max(fewMissing, shareMissing*float64(len(a.recorded)))
 }
 
-// doubt is what is not believed now; nil for nothing.
+// doubt returns the current Doubt; nil if there is none.
 func (a *absences) doubt(now time.Time) *Doubt {
 	open := a.open()
 	if len(open) == 0 || !a.tooMany(now) {
@@ -104,7 +104,7 @@ func (a *absences) doubt(now time.Time) *Doubt {
 	return &Doubt{Missing: len(open), Of: max(len(a.recorded), len(open)), Digest: Digest(open)}
 }
 
-// open are the missing machines that nobody has confirmed, in order.
+// open returns the missing machines that nobody has confirmed, sorted.
 func (a *absences) open() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(a.missing)), func(token string) bool {
 		_, ok := a.confirmed[token]
@@ -112,7 +112,7 @@ func (a *absences) open() []string {
 	})
 }
 
-// flipped tells whether there is doubt, and whether that has changed since it was last asked.
+// flipped reports whether doubt has begun or ended since its last call.
 func (a *absences) flipped(now time.Time) bool {
 	doubting := a.doubt(now) != nil
 	was := a.doubting
@@ -120,7 +120,7 @@ func (a *absences) flipped(now time.Time) bool {
 	return was != doubting
 }
 
-// confirm believes of the machines with this digest that they are gone, and of no others.
+// confirm marks the missing machines as confirmed, and reports true, if their digest is of.
 func (a *absences) confirm(of string) bool {
 	open := a.open()
 	if len(open) == 0 || Digest(open) != of {
@@ -132,8 +132,7 @@ func (a *absences) confirm(of string) bool {
 	return true
 }
 
-// Digest identifies a set, whatever its order, so that a person's confirmation is for exactly that
-// set.
+// Digest identifies a set, whatever its order, so that a person confirms exactly that set.
 func Digest(set []string) string {
 	sum := sha256.Sum256([]byte(strings.Join(slices.Sorted(slices.Values(set)), "\n")))
 	return hex.EncodeToString(sum[:6])

@@ -20,12 +20,13 @@ import (
 )
 
 const (
-	// invalidOfferingMemory is how long an answer that a kind of machine does not exist is
-	// believed: images and types appear while people set things up.
+	// invalidOfferingMemory is how long an InvalidSpec answer of Offering is cached. It is short
+	// because images and types appear while people set things up.
 	invalidOfferingMemory = time.Minute
-	// offeringsKept bounds the memory of Offerings.
+	// offeringsKept is how many Offerings an account caches at most.
 	offeringsKept = 1000
-	// nextDomainDelay is after how long another failure domain is tried when one had no capacity.
+	// nextDomainDelay is the delay before another failure domain is tried after one had no
+	// capacity.
 	nextDomainDelay = 10 * time.Millisecond
 )
 
@@ -35,12 +36,12 @@ type AccountConfig struct {
 	// Credentials is the Secret's data; nil means ambient credentials, which the caller has
 	// permitted.
 	Credentials map[string][]byte
-	// Place is the place that is on record for the account; empty when none is yet. See cloud.Info.
+	// Place is the account's recorded place; empty if none is recorded yet. See cloud.Info.
 	Place string
 }
 
-// Account is one place where machines are made: a driver, with what it shares between all its
-// machines. Its methods may be called at the same time. Errors are *Error, or *Queued.
+// Account is one place where machines are made: a driver, and what its machines share. Its methods
+// may be called concurrently. Errors are *Error, or *Queued.
 type Account struct {
 	key     types.NamespacedName
 	cloud   cloud.Cloud
@@ -52,10 +53,10 @@ type Account struct {
 	meter   *meter
 	*ledger
 	place place
-	// admitted is called when the credentials were proved to lead to the account's place.
+	// admitted is called when the credentials are proved to lead to the account's place.
 	admitted func(*Account)
 	creates  creates
-	console  sync.Mutex // held while one is read
+	console  sync.Mutex // held while a console is read
 
 	offeringsMu sync.Mutex
 	offerings   map[[sha256.Size]byte]offering
@@ -67,10 +68,10 @@ type offering struct {
 	until time.Time // zero: for the account's life
 }
 
-// ledger is what is known of an account's machines. It outlives the credentials: an account that
-// replaces another takes it over.
+// ledger is what is known of an account's machines. It outlives the credentials: an Account that
+// replaces another one takes it over.
 type ledger struct {
-	current   atomic.Pointer[Account] // whose driver the loops use
+	current   atomic.Pointer[Account] // the loops use its driver
 	inventory *inventory
 	news      *source
 	changes   *source
@@ -78,61 +79,62 @@ type ledger struct {
 	stop      context.CancelFunc // ends the loops; nil while they do not run
 }
 
-// InventoryState says how much the account's inventory is worth.
+// InventoryState says how current an account's inventory is.
 type InventoryState struct {
 	// LastComplete is when the last complete listing began; zero before the first.
 	LastComplete time.Time
-	// Err is why the latest listing failed; nil when it did not.
+	// Err is why the latest listing failed; nil if it did not fail.
 	Err error
-	// Fresh is false when a complete listing is overdue: no machine's absence or state is to be
-	// believed. An account of which no machine is observed is not listed, and is fresh.
+	// Fresh is false if a complete listing is overdue. Then no machine's absence or state can be
+	// trusted. An account without observed machines is not listed, and is fresh.
 	Fresh bool
-	// Instances counts those with Drover's tags, of any cluster, terminated ones apart.
+	// Instances counts the instances with Drover's tags, of any cluster, without terminated ones.
 	Instances int
-	// Deaf is why what the cloud tells by itself can't be had: the news that the account names a
-	// place for (Herald), or the changes (Follower). nil when it can, or the cloud tells nothing.
+	// Deaf is why the engine can't receive what the cloud reports by itself: news at the place that
+	// the account names (Herald), or changes (Follower). nil if it can, or if the cloud reports
+	// nothing.
 	Deaf error
-	// Doubt is what is not believed although the cloud says so; nil for nothing.
+	// Doubt is what the engine does not believe although the cloud says so; nil for nothing.
 	Doubt *Doubt
 }
 
-// Observation is what is known of one machine, without a call to the cloud.
+// Observation is what is known of one machine without a call to the cloud.
 type Observation struct {
-	// Instance is the machine's, as last seen; nil when none was seen yet. It may be Terminated:
-	// that alone is not Gone.
+	// Instance is the machine's instance as last seen; nil if none was seen yet. That it is
+	// Terminated does not alone mean Gone.
 	Instance *cloud.Resource
-	// Gone is true when live reads confirmed that the recorded instance exists no more. It becomes
-	// false again when the instance is seen again after all.
+	// Gone is true if live reads confirmed that the recorded instance no longer exists. It becomes
+	// false again if the instance is seen again.
 	Gone bool
-	// NeverSeen is true when live reads found nothing, and nothing of the machine was ever seen:
-	// perhaps its instance lacks the tags.
+	// NeverSeen is true if live reads found nothing, and nothing of the machine was ever seen.
+	// Perhaps its instance lacks the tags.
 	NeverSeen bool
-	// Duplicates are the IDs of the machine's instances when there is more than one that lives, or
-	// one that lives and is not the recorded one.
+	// Duplicates are the IDs of the machine's living instances if there are several, or if the only
+	// one is not the recorded one.
 	Duplicates []string
 }
 
-// Deletion is how far a deletion is.
+// Deletion is the progress of a deletion.
 type Deletion struct {
-	// Gone is true when a live read said that nothing is left: no instance that lives, and no
-	// dependant. It stays true until Forget.
+	// Gone is true if a live read found nothing left: no living instance and no dependant. It stays
+	// true until Forget.
 	Gone bool
-	// Left is what the last live read found of what must go; nil before the first.
+	// Left is what the last live read found that must still be deleted; nil before the first.
 	Left []cloud.Resource
-	// Instance is the machine's as it was last seen; nil where none was. Where the creation was
-	// never recorded, it is the only way to learn the provider ID: nothing is deleted then until
+	// Instance is the machine's instance as last seen; nil if none was seen. If the creation was
+	// not recorded, this is the only way to learn the provider ID. Nothing is deleted then until
 	// the Reference carries it.
 	Instance *cloud.Resource
-	// Err is why the latest attempt failed; nil when it did not. The deletion goes on by itself.
+	// Err is why the latest attempt failed; nil if it did not fail. The engine retries by itself.
 	Err error
 }
 
 // Cloud returns the account's row of the registry.
 func (a *Account) Cloud() cloud.Cloud { return a.cloud }
 
-// Probe proves the credentials, and that they lead to the account's place. Until it has, the
-// account makes no other call. Credentials that lead elsewhere are Conflict. The failure domains
-// that it returns are a set, in order.
+// Probe proves the credentials, and that they lead to the account's place. Until it has succeeded,
+// the account makes no other call. If they lead elsewhere, the error is Conflict. The failure
+// domains that it returns are sorted and unique.
 func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	var info cloud.Info
 	err := a.do(ctx, "Probe", a.times.Call, &step{}, func(ctx context.Context) (err error) {
@@ -151,8 +153,8 @@ func (a *Account) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, a.proved(info.Place)
 }
 
-// Offering says what a machine of this kind will be. It is asked for once in the account's life;
-// that there is no such kind (InvalidSpec) is believed for a minute.
+// Offering returns what a machine of this kind will be as a Node. A success is cached for the
+// account's life, and InvalidSpec for a minute.
 func (a *Account) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
 	shape, err := shapeOf(spec)
 	if err != nil {
@@ -188,21 +190,19 @@ func (a *Account) knownOffering(shape [sha256.Size]byte) (offering, bool) {
 	return o, ok && (o.until.IsZero() || time.Now().Before(o.until))
 }
 
-// Ensure makes the machine, or moves its creation one step on, or finds that it is there: it never
-// makes a second one for the same token. It never waits for a turn or for a machine. domains are
-// the allowed failure domains in the order of preference; empty means that the cloud chooses
-// (within req.FailureDomain, if that is set). On a Zonal cloud there is one, the machine's on
-// record. Apart from the codes of Driver.Ensure it fails with
-//   - *Queued when its turn in the rate limit has not come; the turn is kept for whoever comes back
-//     with the token,
+// Ensure creates the machine, takes the next step of its creation, or returns it if it exists. It
+// never makes a second one for the same token. It never waits for a turn or for a machine. domains
+// are the allowed failure domains in order of preference; if empty, the cloud chooses (within
+// req.FailureDomain, if that is set). On a cloud with ZonalIdempotency there is one: the machine's
+// recorded one. Apart from the errors of Driver.Ensure, it returns
+//   - *Queued if its turn in the rate limit has not come; the turn is kept for the token,
 //   - NoCapacity with RetryAfter: very short while another allowed failure domain is left to try,
-//     else when the first of them will be asked again,
-//   - *Queued, without a call, when as many creates are under way as the account may hold workers
-//     for,
+//     otherwise until the first of them is tried again,
+//   - *Queued, without a call, if the account's creates already hold as many workers as they may,
 //   - Unavailable, without a call, until the credentials have proved the account's place, and while
-//     another create waits for a cloud that has left an earlier one without an answer,
-//   - Conflict when more than one instance has the token, or an instance of another cluster has it,
-//     or the machine was gone or under deletion already.
+//     another create is under way after the cloud has left one without an answer,
+//   - Conflict if several instances have the token, if an instance of another cluster has it, or if
+//     the machine is already gone or being deleted.
 func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []string) (cloud.Resource, error) {
 	if req.Token == "" || req.OwnershipID == "" {
 		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "create machine %s/%s: it has no token or no owner, and could not be found again", req.Namespace, req.Name)
@@ -231,7 +231,7 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 	if len(domains) == 0 {
 		domains = []string{req.FailureDomain}
 	}
-	if a.cloud.Traits.ZonalIdempotency { // what others were told there says nothing of this machine, which may have been made
+	if a.cloud.Traits.ZonalIdempotency { // a lack of capacity for others says nothing of this machine, which may exist
 		req.FailureDomain = domains[0]
 	} else if req.FailureDomain, err = a.capacity.choose(shape, domains); err != nil {
 		a.limiter.Load().create.drop(req.Token)
@@ -245,8 +245,8 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 	return a.create(ctx, req, shape, domains)
 }
 
-// Domain returns the first of the failure domains, in the order of preference, that is not known to
-// lack capacity for this kind of machine; else NoCapacity with RetryAfter. It makes no call.
+// Domain returns the first of the failure domains, in order of preference, that is not known to
+// lack capacity for this kind of machine; otherwise NoCapacity with RetryAfter. It makes no call.
 func (a *Account) Domain(spec *infrav1.CloudMachineFields, domains []string) (string, error) {
 	shape, err := shapeOf(spec)
 	if err != nil {
@@ -255,7 +255,7 @@ func (a *Account) Domain(spec *infrav1.CloudMachineFields, domains []string) (st
 	return a.capacity.choose(shape, domains)
 }
 
-// create asks the driver, once the turn has come.
+// create calls the driver, after the turn has come.
 func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.Size]byte, domains []string) (cloud.Resource, error) {
 	var made cloud.Resource
 	s := &step{prepaid: true}
@@ -285,9 +285,9 @@ func (a *Account) create(ctx context.Context, req cloud.Request, shape [sha256.S
 	return made, nil
 }
 
-// Observe returns what is known of the machine, and registers interest in it until Forget:
-// OnMachines tells of changes. seen says that the machine's object records that its instance was
-// seen before. It never calls the cloud.
+// Observe returns what is known of the machine, and watches it until Forget: OnMachines reports
+// changes. seen means that the machine's object records that its instance was seen before. It never
+// calls the cloud.
 func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
 	o := a.inventory.observe(ref, seen)
 	a.news.wake()
@@ -295,61 +295,60 @@ func (a *Account) Observe(ref cloud.Reference, seen bool) Observation {
 	return o
 }
 
-// Joined says that the machine is at work, as a Node of its cluster, while Observe still shows it
-// Pending. When that is so of all machines that start, the account is listed at once instead of a
+// Joined records that the machine works as a Node of its cluster while Observe still shows it
+// Pending. When all starting machines have joined, the account is listed at once instead of a
 // little later. It never calls the cloud.
 func (a *Account) Joined(token string) { a.inventory.joins(token) }
 
-// Recorded says that the Notice and the Ending of the machine's instance, as Observe has returned
-// it, are on record, so that the cloud need not tell them again. It never calls the cloud.
+// Recorded records that the controller has stored the instance's Notice, Ending and Imminent, as
+// Observe returned them, so the cloud need not report them again. It never calls the cloud.
 func (a *Account) Recorded(token string, seen *cloud.Resource) { a.inventory.record(token, seen) }
 
-// Delete asks for the deletion of the machine and all that belongs to it, and returns how far it
-// is. It never calls the cloud and never blocks: the deletion goes on by itself, together with
-// those of other machines, until Forget, and OnMachines tells when it is done.
+// Delete starts the deletion of the machine and all that belongs to it, and returns its progress.
+// It never calls the cloud and never blocks. The deletion continues in the background, batched with
+// those of other machines, until Forget. OnMachines reports when it is done.
 //
-// asked is when the deletion was asked for, as the machine's object records. What was asked for
-// before this process began is not collected any longer.
+// asked is when the deletion was requested, as the machine's object records it. A deletion
+// requested before this process began does not wait again to be collected into a batch.
 func (a *Account) Delete(ref cloud.Reference, asked time.Time) Deletion {
 	a.limiter.Load().create.drop(ref.Token)
-	defer a.changes.wake() // this may have been the last that is followed
+	defer a.changes.wake() // it may have been the last machine that needed the Follower
 	return a.inventory.delete(ref, asked)
 }
 
-// Forget ends the interest in a machine, and its deletion if one is under way.
+// Forget stops watching a machine, and stops its deletion if one is under way.
 func (a *Account) Forget(token string) {
 	a.limiter.Load().create.drop(token)
 	a.inventory.forget(token)
 	a.changes.wake()
 }
 
-// Confirm believes that the machines are gone whose absence is in doubt, if they are still those of
-// the digest. It is a person's word, see Doubt.
+// Confirm believes that the machines in doubt are gone, and reports whether their set still has
+// this digest; if not, it does nothing. Only a person may decide this, see Doubt.
 func (a *Account) Confirm(digest string) bool { return a.inventory.confirm(digest) }
 
-// createHorizon is how long a create of which no answer came may still take effect.
+// createHorizon returns how long a create without an answer may still take effect.
 func (a *Account) createHorizon() time.Duration {
 	return cmp.Or(a.cloud.Traits.CreateHorizon, a.times.Settle)
 }
 
-// Settled tells whether live reads have proved that a create which an earlier process may have sent
-// has made nothing, and will not. It has the account look, and OnMachines tells when it is so. It
-// never calls the cloud itself.
+// Settled reports whether live reads have proved that a create, which an earlier process may have
+// sent, made nothing and never will. It starts those reads, and OnMachines reports when they have
+// proved it. It never calls the cloud itself.
 func (a *Account) Settled(ref cloud.Reference) bool { return a.inventory.settle(ref) }
 
-// Listing returns everything in the account that carries Drover's tags, of any cluster, as the last
-// complete listing had it, and when that began; zero before the first. It never calls the cloud,
-// but has it listed at least so often from then on, also while no machine is observed.
+// Listing returns everything in the account that carries Drover's tags, of any cluster, as of the
+// last complete listing, and when that began; zero before the first. It never calls the cloud. From
+// then on, the account is listed at least this often, even while no machine is observed.
 func (a *Account) Listing(atLeast time.Duration) (began time.Time, all []cloud.Resource) {
 	defer a.changes.wake()
 	return a.inventory.listing(atLeast)
 }
 
-// Living counts the machine's instances that live, as far as they are known. It never calls the
-// cloud.
+// Living counts the machine's known instances that are not terminated. It never calls the cloud.
 func (a *Account) Living(token string) int { return len(living(a.inventory.known(token))) }
 
-// Inventory says how much the inventory is worth.
+// Inventory returns how current the inventory is.
 func (a *Account) Inventory() InventoryState {
 	s := a.inventory.state()
 	if s.Deaf = a.news.failure(); s.Deaf == nil {
@@ -358,7 +357,7 @@ func (a *Account) Inventory() InventoryState {
 	return s
 }
 
-// list is a complete listing within a time limit.
+// list makes a complete listing within a time limit.
 func (a *Account) list(ctx context.Context, limit time.Duration) ([]cloud.Resource, error) {
 	var all []cloud.Resource
 	err := a.step(ctx, "List", limit, &step{}, func(ctx context.Context) (err error) {
@@ -369,7 +368,7 @@ func (a *Account) list(ctx context.Context, limit time.Duration) ([]cloud.Resour
 }
 
 // Read is a live read of everything that carries the tokens of any number of references. It returns
-// what was found by token, and for each token that could not be read, why. Where the cloud refuses
+// the resources by token, and an error for each token that could not be read. If the cloud refuses
 // a batch because of something in it, the batch is halved until the culprit is alone, so that it
 // does not hold up the others.
 func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[string][]cloud.Resource, failed map[string]error) {
@@ -412,7 +411,7 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 		for _, r := range tameAll(read) {
 			found[r.Token] = append(found[r.Token], r)
 		}
-		if code == cloud.Unavailable && !answered { // nor would it answer the others
+		if code == cloud.Unavailable && !answered { // it would not answer the others either
 			for _, ref := range slices.Concat(batches...) {
 				failed[ref.Token] = err
 			}
@@ -422,8 +421,8 @@ func (a *Account) Read(ctx context.Context, refs []cloud.Reference) (found map[s
 	return found, failed
 }
 
-// Remove moves the deletion of any number of resources one step on, whatever they belong to, and
-// returns an error or nil for each.
+// Remove takes the next step in the deletion of any number of resources of any machines. It returns
+// an error or nil for each.
 func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []error {
 	var all []error
 	for batch := range slices.Chunk(resources, max(a.cloud.Batch.Delete, 1)) {
@@ -442,7 +441,7 @@ func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []erro
 				all = append(all, cloud.Errorf(cloud.Unknown, "Delete: the driver answered for %d of %d resources", len(errs), len(batch)))
 			}
 		}
-		if cloud.CodeOf(err) == cloud.Unavailable && len(all) < len(resources) { // nor would it answer the others
+		if cloud.CodeOf(err) == cloud.Unavailable && len(all) < len(resources) { // it would not answer the others either
 			for range len(resources) - len(all) {
 				all = append(all, err)
 			}
@@ -452,8 +451,8 @@ func (a *Account) Remove(ctx context.Context, resources []cloud.Resource) []erro
 	return all
 }
 
-// worst is the error that stands for a batch in the rate limit and the metrics: a Throttled one if
-// there is any.
+// worst returns the error that represents a batch in the rate limit and the metrics: a Throttled
+// one if there is any.
 func worst(errs []error) error {
 	if i := slices.IndexFunc(errs, func(err error) bool { return cloud.CodeOf(err) == cloud.Throttled }); i >= 0 {
 		return errs[i]
@@ -464,7 +463,7 @@ func worst(errs []error) error {
 	return nil
 }
 
-// step is do, provided that the credentials lead to the account's place.
+// step calls do if the credentials are proved to lead to the account's place.
 func (a *Account) step(ctx context.Context, method string, limit time.Duration, s *step, call func(context.Context) error) error {
 	if err := a.place.admits(); err != nil {
 		return err
@@ -472,12 +471,12 @@ func (a *Account) step(ctx context.Context, method string, limit time.Duration, 
 	return a.do(ctx, method, limit, s, call)
 }
 
-// maxRetryAfter bounds how long a cloud's wish to be left alone is respected: a maintenance page
-// that asks for a day may be gone in a minute, and need not be the cloud's own.
+// maxRetryAfter is the longest RetryAfter that is respected. A maintenance page that asks for a day
+// may be gone in a minute, and may not be the cloud's own.
 const maxRetryAfter = 5 * time.Minute
 
-// do is one call of a driver's method: bounded in time, its error typed and counted, and respected
-// by the rate limit.
+// do makes one call of a driver's method. It sets a deadline, types and counts the error, and
+// reports throttling to the rate limit.
 func (a *Account) do(ctx context.Context, method string, limit time.Duration, s *step, call func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return typed(method, err)
@@ -501,8 +500,8 @@ func (a *Account) do(ctx context.Context, method string, limit time.Duration, s 
 	return err
 }
 
-// typed makes every error one of this package. A foreign one's text is not shown: it may hold
-// anything.
+// typed turns every error into a *cloud.Error or *cloud.Queued. It does not show the text of any
+// other error, which may hold anything.
 func typed(method string, err error) error {
 	var queued *cloud.Queued
 	var e *cloud.Error
@@ -522,7 +521,7 @@ func typed(method string, err error) error {
 	}
 }
 
-// retryAfter is how long the cloud, or the rate limit, asked to wait.
+// retryAfter returns how long the cloud, or the rate limit, asked to wait.
 func retryAfter(err error) time.Duration {
 	var queued *cloud.Queued
 	var e *cloud.Error
@@ -536,7 +535,7 @@ func retryAfter(err error) time.Duration {
 	}
 }
 
-// foreign is the error for resources that have a machine's token and another cluster's ownership.
+// foreign returns the error for resources with a machine's token and another cluster's ownership.
 func foreign(token string, resources []cloud.Resource) error {
 	ids := make([]string, 0, len(resources))
 	for _, r := range resources {
@@ -546,8 +545,8 @@ func foreign(token string, resources []cloud.Resource) error {
 	return cloud.Errorf(cloud.Conflict, "token %s: %v carries it and belongs to another cluster; it is left alone", token, ids)
 }
 
-// shapeOf tells kinds of machines apart: by what the cloud is asked for, whichever account's name
-// was used.
+// shapeOf returns a digest of the kind of a machine: of what the cloud is asked for, without the
+// account's name.
 func shapeOf(spec *infrav1.CloudMachineFields) ([sha256.Size]byte, error) {
 	fields := *spec
 	fields.AccountRef = infrav1.LocalReference{}
@@ -570,7 +569,7 @@ type shortage struct {
 	shape  [sha256.Size]byte
 }
 
-// choose returns the first domain that is not known to lack capacity.
+// choose returns the first domain that is not known to lack capacity, or NoCapacity.
 func (c *capacity) choose(shape [sha256.Size]byte, domains []string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -583,7 +582,7 @@ func (c *capacity) choose(shape [sha256.Size]byte, domains []string) (string, er
 	return "", c.none(shape, domains, now, nil)
 }
 
-// remember notes that a domain had none, and returns the error for its caller.
+// remember records that a domain had no capacity, and returns the error for the caller.
 func (c *capacity) remember(shape [sha256.Size]byte, domain string, domains []string, cause error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -614,8 +613,8 @@ func (c *capacity) none(shape [sha256.Size]byte, domains []string, now time.Time
 	return e
 }
 
-// FailureDomains returns the failure domains that a machine's own fields allow; none: all of the
-// account's. It asks the driver each time, which remembers what it has looked up.
+// FailureDomains returns the failure domains that a machine's fields allow; none: all of the
+// account's. It calls the driver each time; the driver caches its lookups.
 func (a *Account) FailureDomains(ctx context.Context, spec *infrav1.CloudMachineFields) ([]string, error) {
 	driver, able := a.driver.(cloud.Placer)
 	if !able {

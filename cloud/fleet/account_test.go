@@ -23,8 +23,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestEnsureOnce: asking again, also after a lost answer and in a new process, makes nothing more;
-// what the inventory knows costs no call.
+// TestEnsureOnce: a repeated Ensure, also after a lost answer and in a new process, makes no second
+// instance. If the inventory knows the instance, it costs no call.
 func TestEnsureOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -57,8 +57,8 @@ func TestEnsureOnce(t *testing.T) {
 	})
 }
 
-// TestEnsureZonal: where tokens are good for one zone alone, a machine is asked for in the zone on
-// record, whatever others were told there, and in none without a record.
+// TestEnsureZonal: if tokens are valid for one zone only, a machine is made in its recorded zone,
+// even if that had no capacity for others. Without a recorded zone, it is made in none.
 func TestEnsureZonal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -95,7 +95,7 @@ func TestEnsureZonal(t *testing.T) {
 	})
 }
 
-// TestEnsureConflicts: two instances with one token, or one of another cluster, stop the creation.
+// TestEnsureConflicts: two instances with one token, or another cluster's, stop the creation.
 func TestEnsureConflicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -136,8 +136,8 @@ func TestEnsureConflicts(t *testing.T) {
 	})
 }
 
-// TestNoCapacity: a failure domain that has none is not asked again for a while, by any machine of
-// this kind.
+// TestNoCapacity: a failure domain without capacity is not tried again for a while, by any machine
+// of the same kind.
 func TestNoCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -178,8 +178,8 @@ func TestNoCapacity(t *testing.T) {
 	})
 }
 
-// TestThrottledCreates: creates that the cloud throttles hold back those that follow, and all
-// machines are made.
+// TestThrottledCreates: creates that the cloud throttles delay later ones, and all machines are
+// made.
 func TestThrottledCreates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -215,16 +215,15 @@ func TestThrottledCreates(t *testing.T) {
 	})
 }
 
-// TestSilentCloud: a cloud that does not answer holds each of those who ask at first, and then one
-// at a time.
+// TestSilentCloud: a cloud that does not answer holds all callers at first, and then one at a time.
 func TestSilentCloud(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		a := c.begin(t).account(t, func(cfg *AccountConfig) {
 			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "100", Burst: 100}}
 		})
-		// ask sends as many creates at once as there may be, and returns how many of them waited
-		// for their answer in vain.
+		// ask sends as many creates at once as may be under way, and returns how many of them
+		// waited for an answer that did not come.
 		ask := func(round string, want cloud.Code) (held int) {
 			var wg sync.WaitGroup
 			took := make([]time.Duration, createsUnderWay)
@@ -260,7 +259,7 @@ func TestSilentCloud(t *testing.T) {
 	})
 }
 
-// TestCallsEndWithContext: no call is begun under an ended context, and one under way ends with it.
+// TestCallsEndWithContext: no call starts under an ended context, and a running one ends with it.
 func TestCallsEndWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -300,7 +299,7 @@ func second[T any](_ T, err error) error { return err }
 func TestStartEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		synctest.Wait() // the cloud's own have begun
+		synctest.Wait() // the cloud's own goroutines have started
 		before, _ := goroutines()
 		s := c.begin(t)
 		a := s.account(t)
@@ -313,7 +312,7 @@ func TestStartEnds(t *testing.T) {
 		}
 		s.Remove(other)
 		a.Delete(ref, time.Now())
-		time.Sleep(1020 * time.Millisecond) // into the delete's call
+		time.Sleep(1020 * time.Millisecond) // until the delete's call is under way
 		s.end()
 		c.transport.CloseIdleConnections()
 		time.Sleep(time.Second) // the server notices
@@ -327,9 +326,9 @@ func TestStartEnds(t *testing.T) {
 	})
 }
 
-// goroutines are those of the caller's synctest bubble, and all stacks. runtime.NumGoroutine would
-// count those of the rest of the process, and those that have returned and are about to be taken
-// off its books.
+// goroutines returns how many goroutines the caller's synctest bubble has, and all stacks.
+// runtime.NumGoroutine would also count those of the rest of the process, and those that have
+// returned but are still registered.
 func goroutines() (int, string) {
 	buf := make([]byte, 1<<18)
 	stacks := string(buf[:runtime.Stack(buf, true)])
@@ -337,8 +336,8 @@ func goroutines() (int, string) {
 	return strings.Count(stacks, "synctest "+bubble), stacks
 }
 
-// TestSet: an equal config keeps the account, another one replaces it and keeps what is known; what
-// is wrong is said.
+// TestSet: an equal config keeps the account. Another config replaces it and keeps what is known.
+// An invalid config is an error.
 func TestSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -414,7 +413,7 @@ func TestOffering(t *testing.T) {
 	})
 }
 
-// TestMetrics: calls and failures are counted by account; a removed account's series go.
+// TestMetrics: calls and failures are counted by account; a removed account's series are deleted.
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -477,7 +476,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// TestForeignErrors: what a driver lets slip is typed, and its text is not shown.
+// TestForeignErrors: an untyped error of a driver gets a type, and its text is not shown.
 func TestForeignErrors(t *testing.T) {
 	for _, c := range []struct {
 		err  error

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet runs the drivers: it gives every account one client, one rate limit, one inventory,
-// and batched reads and deletes. It knows no cloud's name and no Kubernetes client; it may not
+// Package fleet runs the drivers. It gives every account one client, one rate limit, one inventory,
+// and batched reads and deletes. It knows no cloud by name, and no Kubernetes client. It must not
 // import controllers, bootstrap or a driver.
 package fleet
 
@@ -29,19 +29,19 @@ import (
 type Options struct {
 	// Clouds are the registry's rows.
 	Clouds []cloud.Cloud
-	// Times are TimesFor the operator's bound of a call.
+	// Times are the result of TimesFor with the operator's bound of one call.
 	Times Times
-	// Metrics is where the accounts are counted; nil: nowhere.
+	// Metrics is where the accounts' metrics are registered; nil: nowhere.
 	Metrics prometheus.Registerer
-	// Transport carries all calls; nil: one of its own, which uses the environment's proxy.
+	// Transport carries all calls; nil: a new one, which uses the proxy from the environment.
 	Transport http.RoundTripper
-	// Ambient carries those of accounts with ambient credentials, which name no endpoint and may
-	// need the metadata services that Transport denies; nil: Transport.
+	// Ambient carries the calls of accounts with ambient credentials; nil: Transport. Such accounts
+	// name no endpoint, and may need the metadata services that Transport denies.
 	Ambient http.RoundTripper
-	// OnMachines tells that these machines changed. It must not block.
+	// OnMachines is called when these machines have changed. It must not block.
 	OnMachines func(account types.NamespacedName, tokens []string)
-	// OnAccount tells that the account's inventory became stale, or fresh, or that its credentials
-	// are refused, or no longer; or that its news can't be had, or can again. It must not block.
+	// OnAccount is called when a state of the account begins or ends: a stale inventory, refused
+	// credentials, machines in doubt, or news that can't be received. It must not block.
 	OnAccount func(account types.NamespacedName)
 
 	// random returns a number from 0 to 1, for jitter. Tests fix it.
@@ -55,14 +55,14 @@ type Accounts struct {
 
 	mu       sync.Mutex
 	accounts map[types.NamespacedName]*Account
-	running  context.Context // what the loops run under; nil before Start
+	running  context.Context // context of the loops; nil before Start
 	ended    bool
 	loops    sync.WaitGroup
 
 	limiters sharedLimiters
 }
 
-// NewAccounts makes the empty set. It panics when its metrics are registered already.
+// NewAccounts returns an empty set of accounts. It panics if its metrics are already registered.
 func NewAccounts(o Options) *Accounts {
 	if o.Transport == nil {
 		o.Transport = NewTransport(nil)
@@ -105,7 +105,7 @@ func (s *Accounts) Start(ctx context.Context) error {
 	s.mu.Unlock()
 	<-ctx.Done()
 	s.mu.Lock()
-	s.ended = true // whoever adds to the loops holds the lock, and adds none from now on
+	s.ended = true // run needs the lock, and starts no loops from now on
 	s.mu.Unlock()
 	s.loops.Wait()
 	if t, ok := s.options.Transport.(interface{ CloseIdleConnections() }); ok {
@@ -114,20 +114,20 @@ func (s *Accounts) Start(ctx context.Context) error {
 	return nil
 }
 
-// NeedLeaderElection tells controller-runtime that only the leader may call the cloud by itself.
+// NeedLeaderElection tells controller-runtime that the loops may run only on the leader.
 func (s *Accounts) NeedLeaderElection() bool { return true }
 
-// Get returns the account, or nil.
+// Get returns the account, or nil if there is none.
 func (s *Accounts) Get(key types.NamespacedName) *Account {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.accounts[key]
 }
 
-// Set makes the account, or returns the one there is when it was made from an equal config. One
-// made from another config is replaced; what is known of its machines is kept, and what waited for
-// better credentials is tried at once. Errors are *Error; then the account there was stays as it
-// is.
+// Set makes the account, or returns the existing one if it was made from an equal config. An
+// account with another config is replaced, and its retries are due at once. What is known of its
+// machines is kept, unless the cloud or place has changed. Errors are *Error; the existing account
+// then stays.
 func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +144,7 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 		return nil, err
 	}
 	if old != nil && (old.cloud.Name != a.cloud.Name || old.config.Place != "" && old.config.Place != cfg.Place) {
-		s.remove(old) // what is known of its machines is not true of this one's
+		s.remove(old) // its machines are not those of the new account
 		old = nil
 	}
 	if old == nil {
@@ -163,7 +163,7 @@ func (s *Accounts) Set(key types.NamespacedName, cfg AccountConfig) (*Account, e
 	return a, nil
 }
 
-// Remove forgets the account and ends what goes on in it.
+// Remove removes the account, and stops its loops.
 func (s *Accounts) Remove(key types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +181,7 @@ func (s *Accounts) remove(a *Account) {
 	a.meter.end()
 }
 
-// connect makes the account's driver. It makes no call.
+// connect makes the account with its driver. It calls no cloud.
 func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Account, error) {
 	cfg = copyOf(cfg)
 	i := slices.IndexFunc(s.options.Clouds, func(c cloud.Cloud) bool { return c.Union.InAccount(&cfg.Spec) })
@@ -201,7 +201,7 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		place:     place{pinned: cfg.Place},
 		admitted:  s.admitted,
 	}
-	a.limiter.Store(newLimiter(limits)) // its own, until it has proved which one it shares
+	a.limiter.Store(newLimiter(limits)) // its own, until its place is proved
 	carrier := &transport{times: a.times, meter: a.meter, limiter: &a.limiter}
 	a.driver, err = c.New(cloud.Config{Account: &a.config.Spec, Credentials: a.config.Credentials,
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
@@ -218,11 +218,11 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 	return a, nil
 }
 
-// admitted has an account go on whose credentials were proved to lead to its place.
+// admitted continues an account whose credentials are proved to lead to its place.
 func (s *Accounts) admitted(a *Account) {
 	s.limiters.join(a)
 	if a.ledger == nil {
-		return // it is being made
+		return // the account is still being made
 	}
 	a.inventory.retry()
 	a.news.wake()
@@ -241,7 +241,7 @@ func (s *Accounts) newLedger(a *Account) *ledger {
 	return l
 }
 
-// run starts the loops of one account, if it is time.
+// run starts the loops of one account, if Start is running.
 func (s *Accounts) run(l *ledger) {
 	if s.running == nil || s.ended {
 		return
@@ -269,8 +269,8 @@ func copyOf(cfg AccountConfig) AccountConfig {
 	return cfg
 }
 
-// equal tells whether two configs make the same driver; a place makes none. That there are no
-// credentials and that they are empty differ: the first means ambient ones.
+// equal reports whether two configs make the same driver; the place does not matter. nil and empty
+// credentials differ: nil means ambient credentials.
 func equal(a, b AccountConfig) bool {
 	return (a.Credentials == nil) == (b.Credentials == nil) &&
 		maps.EqualFunc(a.Credentials, b.Credentials, bytes.Equal) &&

@@ -9,13 +9,13 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// maxConsole is how much of a console is kept, in bytes: what EC2 answers at most.
+// maxConsole is how many bytes of a console are kept: the most that EC2 returns.
 const maxConsole = 64 << 10
 
-// Console returns the end of what the machine's instance has written to its console; nothing where
-// its cloud keeps none or has none yet, or where there is not one instance that is known to live.
-// It costs a call, and is there for machines that went wrong: one is read at a time, and others are
-// *Queued.
+// Console returns the end of what the machine's instance has written to its console. It returns
+// nothing if the cloud has none (yet), or if the machine does not have exactly one living instance.
+// It costs a call, and is meant for failed machines: it reads one console of the account at a time,
+// and returns *Queued to other callers.
 func (a *Account) Console(ctx context.Context, ref cloud.Reference) ([]byte, error) {
 	driver, able := a.driver.(cloud.Console)
 	alive := living(ownedBy(a.inventory.known(ref.Token), ref.OwnershipID))

@@ -40,7 +40,7 @@ func TestConsole(t *testing.T) {
 			t.Errorf("of a cloud that keeps none: %q", got)
 		}
 		asked, goOn := make(chan cloud.Resource, 10), make(chan struct{}, 10)
-		with := func(console func(context.Context, cloud.Resource) ([]byte, error)) *Account { // whose loops are the silent one's
+		with := func(console func(context.Context, cloud.Resource) ([]byte, error)) *Account { // it shares the loops of silent
 			talks := &Account{cloud: silent.cloud, driver: talking{silent.driver, console}, times: silent.times, meter: silent.meter, ledger: silent.ledger,
 				place: place{pinned: testPlace, proved: testPlace}}
 			talks.limiter.Store(silent.limiter.Load())

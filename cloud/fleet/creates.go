@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	// createsUnderWay is how many creates of one account may be under way: each holds one of the
-	// manager's workers until it is answered, and a slow cloud must not hold all of them.
+	// createsUnderWay is how many creates of one account may be under way. Each holds one of the
+	// manager's workers until it is answered, and a slow cloud must not hold all workers.
 	createsUnderWay = 12
-	// createsAgain is when to come back when as many are under way.
+	// createsAgain is when to retry if that many are under way.
 	createsAgain = 250 * time.Millisecond
 )
 
-// creates bounds an account's creates under way: to one at a time from a create without an answer
-// until one that has one, which keeps a cloud that does not answer from holding workers until its
-// calls time out. The zero value is ready for use.
+// creates bounds the creates under way in an account. After a create without an answer, it allows
+// only one at a time until one is answered. Otherwise a cloud that does not answer would hold
+// workers until its calls time out. The zero value is ready for use.
 type creates struct {
 	mu         sync.Mutex
-	unanswered time.Time // since when the cloud leaves creates without an answer; zero: it answers
+	unanswered time.Time // since when creates get no answer; zero: they do
 	underWay   int
 }
 
-// enter begins a create, or says why not.
+// enter begins a create, or returns why it can't.
 func (c *creates) enter() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +46,7 @@ func (c *creates) leave() {
 	c.underWay--
 }
 
-// answered notes whether a create was answered.
+// answered records whether a create was answered.
 func (c *creates) answered(yes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

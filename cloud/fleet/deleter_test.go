@@ -12,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// gone asks for the deletion as a controller does, which writes down the provider ID that it
-// learns.
+// gone deletes as a controller does, which records the provider ID that it learns, and reports
+// whether the machine is gone.
 func gone(a *Account, ref *cloud.Reference) bool {
 	d := a.Delete(*ref, time.Now())
 	if ref.ProviderID == "" && d.Instance != nil {
@@ -23,7 +23,7 @@ func gone(a *Account, ref *cloud.Reference) bool {
 	return d.Gone
 }
 
-// seen is the provider ID of the instance.
+// seen returns the provider ID of the instance.
 func seen(d Deletion) string {
 	if d.Instance == nil {
 		return ""
@@ -31,14 +31,14 @@ func seen(d Deletion) string {
 	return d.Instance.ProviderID
 }
 
-// remove deletes and waits until it is gone, as a controller does that heeds OnMachines.
+// remove deletes a machine as a controller does, and returns how long it took until it was gone.
 func remove(t *testing.T, a *Account, ref cloud.Reference, limit time.Duration) time.Duration {
 	t.Helper()
 	return until(t, limit, ref.Token+" is gone", func() bool { return gone(a, &ref) })
 }
 
-// TestDeleteOne: one deletion takes about a second more than the cloud, and leaves nothing,
-// dependants included.
+// TestDeleteOne: one deletion takes about a second longer than the cloud needs, and leaves nothing
+// behind, not even dependants.
 func TestDeleteOne(t *testing.T) {
 	for dependants, limit := range []time.Duration{5 * time.Second, 7 * time.Second, 7 * time.Second} {
 		t.Run(fmt.Sprint(dependants, " dependants"), func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestDeleteOne(t *testing.T) {
 	}
 }
 
-// observed makes n instances that are looked after.
+// observed makes n instances and observes them.
 func (c *testCloud) observed(a *Account, n int) (refs []cloud.Reference) {
 	c.with(func() {
 		for i := range n {
@@ -87,7 +87,7 @@ func (c *testCloud) observed(a *Account, n int) (refs []cloud.Reference) {
 	return refs
 }
 
-// TestDeleteMany: 300 deletions that come over 35 s cost at most 15 calls.
+// TestDeleteMany: 300 deletions requested over 35 s cost at most 15 calls.
 func TestDeleteMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -120,8 +120,8 @@ func TestDeleteMany(t *testing.T) {
 	})
 }
 
-// TestDeleteManySlowly: where instances take their time to end, 300 deletions are looked at as
-// seldom; one alone is still looked at soon.
+// TestDeleteManySlowly: if instances take long to end, live reads for 300 deletions are as
+// infrequent. A single deletion is still read soon.
 func TestDeleteManySlowly(t *testing.T) {
 	for name, stop := range map[string]time.Duration{"as a rule": 30 * time.Second, "at once": 0, "late": time.Minute} {
 		t.Run(name, func(t *testing.T) {
@@ -159,14 +159,14 @@ func TestDeleteManySlowly(t *testing.T) {
 	}
 }
 
-// TestDeleteInSteps: where a machine is switched off by one call and removed by the next, the
-// second follows as soon as the machine is seen to be off, and neither is repeated. Seen to fail
-// when what has stopped was asked again after the cloud's Consistency alone, and when it was asked
-// again at every look.
+// TestDeleteInSteps: if one call stops a machine and the next one removes it, the second call
+// follows as soon as the machine is seen stopped, and neither is repeated. Seen to fail when the
+// deletion of a stopped machine was repeated after the cloud's ReadLag only, and when it was
+// repeated at every read.
 func TestDeleteInSteps(t *testing.T) {
 	for name, test := range map[string]struct {
 		stop, atMost time.Duration
-		off          bool // it was off before
+		off          bool // it is already stopped
 		steps        int
 	}{
 		"off at once": {atMost: 4 * time.Second, steps: 2},
@@ -194,8 +194,8 @@ func TestDeleteInSteps(t *testing.T) {
 	}
 }
 
-// TestDeleteYoung: that the cloud shows a machine as terminated is believed at once, however young
-// it is, where nothing of it can be hidden.
+// TestDeleteYoung: if the cloud shows a machine as terminated, it is believed at once, even soon
+// after the create, if the cloud deletes its dependants with it.
 func TestDeleteYoung(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		t.Run(fmt.Sprint("whole ", whole), func(t *testing.T) {
@@ -217,9 +217,9 @@ func TestDeleteYoung(t *testing.T) {
 	}
 }
 
-// TestDeleteHesitantly: 300 deletions by one who needs a minute and a half for them, and pauses for
-// longer than a single one would be held, cost few calls; and one deletion alone still waits for a
-// second and no longer.
+// TestDeleteHesitantly: 300 deletions requested over a minute and a half, with pauses longer than
+// the window of a single deletion, cost few calls. A single deletion still waits for no longer than
+// a second.
 func TestDeleteHesitantly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -249,7 +249,7 @@ func TestDeleteHesitantly(t *testing.T) {
 	})
 }
 
-// TestDeleteAtOnce: 300 deletions at once go in batches of the cloud's size.
+// TestDeleteAtOnce: 300 deletions at once are sent in batches of the cloud's size.
 func TestDeleteAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -263,7 +263,7 @@ func TestDeleteAtOnce(t *testing.T) {
 			}
 		})
 		for _, ref := range refs {
-			a.Delete(ref, time.Now()) // by a process that has listed nothing yet
+			a.Delete(ref, time.Now()) // the process has listed nothing yet
 		}
 		for _, ref := range refs {
 			remove(t, a, ref, time.Minute)
@@ -282,8 +282,8 @@ func TestDeleteAtOnce(t *testing.T) {
 	})
 }
 
-// TestSettle: a machine whose creation was never recorded is believed to be absent only when no
-// create can still take effect; one that takes effect late is found and deleted.
+// TestSettle: a machine whose creation was not recorded is believed to be absent only when no
+// create can still take effect. A machine whose create takes effect late is found and deleted.
 func TestSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -315,8 +315,8 @@ func TestSettle(t *testing.T) {
 	})
 }
 
-// TestRecordedBeforeGone: an instance whose creation was never recorded lives until its provider ID
-// is; known from the inventory or not.
+// TestRecordedBeforeGone: an instance whose creation was not recorded is not deleted until its
+// provider ID is recorded, whether or not the inventory knows it.
 func TestRecordedBeforeGone(t *testing.T) {
 	for _, listed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -333,7 +333,7 @@ func TestRecordedBeforeGone(t *testing.T) {
 			}
 			want := s.count("m")
 			if !listed {
-				want++ // otherwise the first answer has it
+				want++ // otherwise the first Delete returns it
 			}
 			until(t, 10*time.Second, "seen", func() bool { return seen(a.Delete(ref, time.Now())) == id })
 			reads := c.count("describe")
@@ -354,15 +354,15 @@ func TestRecordedBeforeGone(t *testing.T) {
 	}
 }
 
-// TestHiddenDependants: machines that end faster than the cloud shows what belongs to them leave
-// none of it behind.
+// TestHiddenDependants: machines that end before the cloud shows their dependants leave none
+// behind.
 func TestHiddenDependants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.lag, c.stop, c.dependants = 20*time.Second, 0, 1
 		a := c.begin(t).account(t)
 		for i := range 80 {
-			c.with(func() { c.make(fmt.Sprint(i), "own", "a") }) // by a process that died
+			c.with(func() { c.make(fmt.Sprint(i), "own", "a") }) // its process died
 			ref := cloud.Reference{Token: fmt.Sprint(i), OwnershipID: "own"}
 			remove(t, a, ref, 5*time.Minute)
 			if ids := c.alive(ref.Token); len(ids) != 0 {
@@ -372,8 +372,8 @@ func TestHiddenDependants(t *testing.T) {
 	})
 }
 
-// TestForgottenRecorded: a recorded machine that the cloud has forgotten is gone as soon as the
-// cloud can't contradict itself any more.
+// TestForgottenRecorded: a recorded machine that the cloud no longer knows is gone as soon as the
+// read lag has passed.
 func TestForgottenRecorded(t *testing.T) {
 	for _, lag := range []time.Duration{0, 10 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
@@ -388,8 +388,8 @@ func TestForgottenRecorded(t *testing.T) {
 	}
 }
 
-// TestForeignIsNeverDeleted: what has the token and another cluster's ownership is left alone, and
-// is an error; ours goes.
+// TestForeignIsNeverDeleted: a resource with the token and another cluster's ownership is not
+// deleted, and is an error. This cluster's resource is deleted.
 func TestForeignIsNeverDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -416,7 +416,7 @@ func TestForeignIsNeverDeleted(t *testing.T) {
 	})
 }
 
-// TestUnknownOwner: when it is not known any more whose the machine was, its token decides.
+// TestUnknownOwner: if the machine's ownership ID is not known any more, its token decides alone.
 func TestUnknownOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -432,7 +432,7 @@ func TestUnknownOwner(t *testing.T) {
 	})
 }
 
-// TestDuplicatesGo: all instances with the token are the machine's to delete.
+// TestDuplicatesGo: all instances with the machine's token are deleted with it.
 func TestDuplicatesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -448,7 +448,7 @@ func TestDuplicatesGo(t *testing.T) {
 	})
 }
 
-// TestNewCredentials: revoked credentials lose nothing and are said; new ones are tried at once.
+// TestNewCredentials: revoked credentials lose nothing and are reported; new ones are used at once.
 func TestNewCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -478,7 +478,7 @@ func TestNewCredentials(t *testing.T) {
 	})
 }
 
-// TestOneFailureAmongMany: an error of one resource holds up no other.
+// TestOneFailureAmongMany: an error of one resource does not delay the others.
 func TestOneFailureAmongMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -509,7 +509,7 @@ func TestOneFailureAmongMany(t *testing.T) {
 	})
 }
 
-// TestSlowStop: a VM that takes minutes to stop is looked at ever more seldom.
+// TestSlowStop: a VM that takes minutes to stop is read less and less often.
 func TestSlowStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -523,8 +523,8 @@ func TestSlowStop(t *testing.T) {
 	})
 }
 
-// TestBusyStop: while a cloud that has much to do ends one instance after the other, none is asked
-// again; one that it has forgotten is, in the end.
+// TestBusyStop: while a busy cloud ends one instance after another, no deletion is repeated. The
+// deletion of an instance that never ends is repeated eventually.
 func TestBusyStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -563,8 +563,8 @@ func TestBusyStop(t *testing.T) {
 	})
 }
 
-// TestSlowLooks: a cloud that works long at a live read is left alone for nine times as long, and
-// never longer than half a minute.
+// TestSlowLooks: after a slow live read, the next one waits for nine times as long, but never
+// longer than half a minute.
 func TestSlowLooks(t *testing.T) {
 	for took, most := range map[time.Duration]int{100 * time.Millisecond: 300, 2 * time.Second: 30, 10 * time.Second: 15} {
 		synctest.Test(t, func(t *testing.T) {
@@ -575,7 +575,7 @@ func TestSlowLooks(t *testing.T) {
 			time.Sleep(time.Minute)
 			c.with(func() { c.latency = took })
 			start := time.Now()
-			for _, ref := range refs { // 1 every 6 s, so that some look is always due
+			for _, ref := range refs { // 1 every 6 s, so that some read is always due
 				a.Delete(ref, time.Now())
 				time.Sleep(10 * time.Minute / 100)
 			}
@@ -589,8 +589,8 @@ func TestSlowLooks(t *testing.T) {
 	}
 }
 
-// TestDeletedAreNotListed: the deleter looks for itself, so that machines which are left to it
-// alone have the account neither listed nor heard; another machine does, at once.
+// TestDeletedAreNotListed: deletions do their own live reads. An account whose machines are all
+// being deleted is neither listed nor asked for news. With another machine, it is at once.
 func TestDeletedAreNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -625,7 +625,7 @@ func TestDeletedAreNotListed(t *testing.T) {
 	})
 }
 
-// TestForgetWhileDeleting: what is forgotten is told of no more.
+// TestForgetWhileDeleting: a forgotten machine is not reported any more.
 func TestForgetWhileDeleting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

@@ -16,13 +16,13 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// stream is what a cloud tells by itself, and what is wrong with it.
+// stream is what a cloud reports by itself, with the stream's faults.
 type stream struct {
 	mu     sync.Mutex
-	delay  time.Duration // until something is told
-	err    error         // it breaks
-	refuse error         // it tells what there is, and no change
-	mute   bool          // it stays open and tells nothing
+	delay  time.Duration // before each report
+	err    error         // the stream fails with this error
+	refuse error         // the stream fails so after its first report
+	mute   bool          // the stream stays open and reports nothing
 	begun  int
 	open   int
 }
@@ -46,14 +46,14 @@ type telling struct {
 	cloud *testCloud
 }
 
-// books are the cloud's own.
+// books returns the cloud's resources by token.
 func (d telling) books() map[string][]cloud.Resource {
 	all := map[string][]cloud.Resource{}
 	d.cloud.with(func() {
 		for _, id := range slices.Sorted(maps.Keys(d.cloud.resources)) {
 			if r := d.cloud.resources[id]; r.OwnershipID != "" {
 				told := toResource(*r)
-				told.CreatedAt = r.Created.Round(0).UTC() // as an answer has it
+				told.CreatedAt = r.Created.Round(0).UTC() // as in an answer
 				all[r.Token] = append(all[r.Token], told)
 			}
 		}
@@ -108,7 +108,7 @@ func (d telling) Follow(ctx context.Context, tell func(cloud.Change)) error {
 	}
 }
 
-// tellingBy makes a session's cloud one that tells by the stream.
+// tellingBy returns a change of Options that gives the cloud this stream.
 func (c *testCloud) tellingBy(p *stream) func(*Options) {
 	return func(o *Options) {
 		connect := o.Clouds[0].New
@@ -127,8 +127,8 @@ func (c *testCloud) tell(t *testing.T) (*session, *stream) {
 	return c.begin(t, c.tellingBy(p)), p
 }
 
-// TestFollowedIsNotListed: one listing at the beginning, and then no call for as long as changes
-// are told, whatever happens; without interest there is no stream.
+// TestFollowedIsNotListed: the account is listed once, and then costs no call while changes are
+// reported, whatever happens. Without observed machines there is no stream.
 func TestFollowedIsNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -141,7 +141,7 @@ func TestFollowedIsNotListed(t *testing.T) {
 		refs := c.observed(a, 40)
 		time.Sleep(15 * time.Second)
 		for _, ref := range refs {
-			if o := a.Observe(ref, true); o.Instance == nil || o.Instance.State != cloud.StateRunning || s.count(ref.Token) != 2 { // that it is there, and that it runs
+			if o := a.Observe(ref, true); o.Instance == nil || o.Instance.State != cloud.StateRunning || s.count(ref.Token) != 2 { // once for its existence, once for running
 				t.Errorf("%+v, told %d times", o, s.count(ref.Token))
 			}
 		}
@@ -156,7 +156,7 @@ func TestFollowedIsNotListed(t *testing.T) {
 		if n := c.count("describe"); n != 0 {
 			t.Errorf("%d live reads", n)
 		}
-		for _, ref := range refs { // which leaves them to who looks for himself
+		for _, ref := range refs { // deletions do their own live reads
 			a.Delete(ref, time.Now())
 		}
 		time.Sleep(time.Second)
@@ -172,8 +172,8 @@ func TestFollowedIsNotListed(t *testing.T) {
 	})
 }
 
-// TestFollowedVanishes: what the stream says is gone is gone when a live read has said so, within a
-// second or two and without a listing.
+// TestFollowedVanishes: a machine that the stream reports as gone is gone once a live read confirms
+// it, within a second or two and without a listing.
 func TestFollowedVanishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -186,7 +186,7 @@ func TestFollowedVanishes(t *testing.T) {
 		if l, d := c.count("list"), c.count("describe"); l != 1 || d != 1 {
 			t.Errorf("%d listings, %d live reads", l, d)
 		}
-		// Nobody tells of what was never there: the next sign of life does.
+		// Nothing is reported of what never existed: the next sign of life covers it.
 		lost := cloud.Reference{Token: "lost", OwnershipID: "own", ProviderID: "test:///i-9999"}
 		a.Observe(lost, true)
 		until(t, 2*time.Minute, "gone", func() bool { return a.Observe(lost, true).Gone })
@@ -196,8 +196,8 @@ func TestFollowedVanishes(t *testing.T) {
 	})
 }
 
-// TestSilenceIsNotHealth: a stream that says nothing is not believed: the account is listed again,
-// and never becomes stale. When the stream speaks again, the listings end.
+// TestSilenceIsNotHealth: if a stream is silent, the account is listed again, and never becomes
+// stale. When the stream reports again, the listings end.
 func TestSilenceIsNotHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -223,8 +223,8 @@ func TestSilenceIsNotHealth(t *testing.T) {
 	})
 }
 
-// TestBrokenStream: while it can't be had, the account is listed at its pace; people are told after
-// a while, and when it is back.
+// TestBrokenStream: while the stream fails, the account is listed at its normal intervals. The
+// failure is reported after a while, and so is its end.
 func TestBrokenStream(t *testing.T) {
 	for name, breaks := range map[string]func(p *stream){
 		"cut":     func(p *stream) { p.err = cloud.Errorf(cloud.Unavailable, "cut") },
@@ -259,8 +259,8 @@ func TestBrokenStream(t *testing.T) {
 	}
 }
 
-// TestFollowedAnew: another driver, for the credentials changed, is followed at once, and the old
-// one no more.
+// TestFollowedAnew: when the credentials change, the new driver is followed at once, and the old
+// one is not followed any more.
 func TestFollowedAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -279,7 +279,7 @@ func TestFollowedAnew(t *testing.T) {
 	})
 }
 
-// TestStreamBehindACreate: what was just made is there, although the stream does not know it yet.
+// TestStreamBehindACreate: a new machine is known although the stream has not reported it yet.
 func TestStreamBehindACreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// post is where a cloud puts its news: a queue that hands out again, after half a minute, what was
-// not dismissed.
+// post is where a cloud puts its news: a queue that returns news again after half a minute if it
+// was not dismissed.
 type post struct {
 	mu        sync.Mutex
 	letters   map[string]*letter // by receipt
@@ -123,7 +123,7 @@ func (c *testCloud) listenAt(t *testing.T, p *post) *session {
 	})
 }
 
-// TestNewsAreHeardForMachines: there is a question only while someone is interested in a machine.
+// TestNewsAreHeardForMachines: Hear is called only while a machine is observed.
 func TestNewsAreHeardForMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -148,8 +148,8 @@ func TestNewsAreHeardForMachines(t *testing.T) {
 	})
 }
 
-// TestNewsComeUntilRecorded: the machine's controller is told, again and again, until what was told
-// is on record; and once it is, the news are dismissed. Another process is told anew.
+// TestNewsComeUntilRecorded: the machine's controller is notified repeatedly until the news is
+// recorded. Then the news is dismissed. A new process is notified again.
 func TestNewsComeUntilRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -171,7 +171,7 @@ func TestNewsComeUntilRecorded(t *testing.T) {
 			t.Errorf("told %d times, %d in the post", n, p.left())
 		}
 
-		s.end() // as a crash would
+		s.end() // simulates a crash
 		s = c.listenAt(t, p)
 		a = s.account(t)
 		a.Observe(ref, true)
@@ -190,8 +190,8 @@ func TestNewsComeUntilRecorded(t *testing.T) {
 	})
 }
 
-// TestNewsOfNobody: what concerns no machine goes, when it is old; what is no news, at once; and
-// none of it is told to anyone.
+// TestNewsOfNobody: news of no known machine is dismissed when it is old, and news without an
+// instance or too old at once. None of it is reported.
 func TestNewsOfNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -218,8 +218,8 @@ func TestNewsOfNobody(t *testing.T) {
 	})
 }
 
-// TestEndingIsBelievedOfSpotAlone: whoever can write news can't end what the cloud doesn't take
-// back.
+// TestEndingIsBelievedOfSpotAlone: Ending is ignored for an instance that is not Interruptible, so
+// forged news can't end it.
 func TestEndingIsBelievedOfSpotAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -235,8 +235,8 @@ func TestEndingIsBelievedOfSpotAlone(t *testing.T) {
 	})
 }
 
-// TestChangeIsReadAtOnce: a VM that is said to have changed is read, long before the next listing;
-// that of a machine under deletion is not.
+// TestChangeIsReadAtOnce: a VM whose change is reported is read long before the next listing. If
+// its machine is being deleted, it is not.
 func TestChangeIsReadAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -267,8 +267,8 @@ func TestChangeIsReadAtOnce(t *testing.T) {
 	})
 }
 
-// TestDeaf: that news can't be had is said, once, and spoils nothing; the questions become few, and
-// come again.
+// TestDeaf: a failure to receive news is reported once, and breaks nothing else. The calls become
+// less frequent, and recover.
 func TestDeaf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

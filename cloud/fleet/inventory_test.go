@@ -11,7 +11,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// running makes a machine and waits until it is seen running.
+// running makes a machine and waits until the engine sees it running.
 func running(t *testing.T, a *Account, token string) cloud.Reference {
 	t.Helper()
 	ref := ensure(t, a, token)
@@ -22,8 +22,8 @@ func running(t *testing.T, a *Account, token string) cloud.Reference {
 	return ref
 }
 
-// TestListingsAreShared: one listing serves all, frequent while machines start and seldom after,
-// and only machines that changed are told of.
+// TestListingsAreShared: one listing serves all machines. Listings are frequent while machines
+// start and rare afterwards. Only changed machines are reported.
 func TestListingsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -77,13 +77,13 @@ func TestListingsAreShared(t *testing.T) {
 	})
 }
 
-// TestJoinedAreListed: machines that have become Nodes are seen running at once, and not with the
-// next frequent listing; as long as others start, they wait for that one. What a listing does not
-// show yet is not asked for again before it is due.
+// TestJoinedAreListed: when all starting machines have become Nodes, the account is listed at once
+// instead of at the next frequent listing. If the listing does not show a machine running yet, the
+// next one is not made early.
 func TestJoinedAreListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		c.start = 7 * time.Second // with listings every 5, seen after 10
+		c.start = 7 * time.Second // listings every 5 s see it after 10 s
 		a := c.begin(t).account(t)
 		refs := []cloud.Reference{ensure(t, a, "one"), ensure(t, a, "two")}
 		for _, ref := range refs {
@@ -120,8 +120,7 @@ func TestJoinedAreListed(t *testing.T) {
 	})
 }
 
-// TestStartingPatience: a machine that never runs keeps the listings frequent for a quarter of an
-// hour only.
+// TestStartingPatience: a machine that never runs keeps listings frequent for only 15 minutes.
 func TestStartingPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -140,8 +139,8 @@ func TestStartingPatience(t *testing.T) {
 	})
 }
 
-// TestSlowListings: a cloud that works long at a listing is left alone for nine times as long, and
-// never longer than an idle one.
+// TestSlowListings: after a slow listing, the next one waits for nine times as long, but never
+// longer than an idle account does.
 func TestSlowListings(t *testing.T) {
 	for took, most := range map[time.Duration]int{100 * time.Millisecond: 125, 2 * time.Second: 33, time.Minute: 9} {
 		synctest.Test(t, func(t *testing.T) {
@@ -150,7 +149,7 @@ func TestSlowListings(t *testing.T) {
 			a := c.begin(t).account(t)
 			a.Observe(ensure(t, a, "m"), true)
 			c.with(func() { c.latency = took })
-			time.Sleep(2 * time.Minute) // until it is known
+			time.Sleep(2 * time.Minute) // until the latency is known
 			before := c.count("list")
 			time.Sleep(10 * time.Minute)
 			if n := c.count("list") - before; n > most+1 || n < most-most/8-2 {
@@ -160,9 +159,8 @@ func TestSlowListings(t *testing.T) {
 	}
 }
 
-// TestFailedListingIsNotAbsence: whatever goes wrong with a listing, no machine is gone; the
-// inventory becomes stale, says why, and recovers. Seen to fail when a listing that failed was
-// taken for a complete one.
+// TestFailedListingIsNotAbsence: however a listing fails, no machine is gone. The inventory becomes
+// stale, says why, and recovers. Seen to fail when a failed listing was taken for a complete one.
 func TestFailedListingIsNotAbsence(t *testing.T) {
 	for name, f := range map[string]fault{
 		"error":        {code: string(cloud.Unavailable)},
@@ -192,9 +190,9 @@ func TestFailedListingIsNotAbsence(t *testing.T) {
 					}
 				}
 				state := a.Inventory()
-				told := 1 // that it is stale
+				told := 1 // for the stale inventory
 				if f.code == string(cloud.Unauthorized) {
-					told = 2 // and before, that the credentials do not work
+					told = 2 // and one before for the refused credentials
 				}
 				if state.Fresh || cloud.CodeOf(state.Err) == "" || state.Instances != 150 || s.flips() != told {
 					t.Errorf("%+v, told %d times", state, s.flips())
@@ -212,8 +210,8 @@ func TestFailedListingIsNotAbsence(t *testing.T) {
 	}
 }
 
-// TestVanished: a VM that went behind our back is Gone within one interval, confirmed by one live
-// read for all of them, and stays so; the others are untouched.
+// TestVanished: a VM that was deleted outside Drover is Gone within one interval, after one live
+// read for all such VMs, and stays Gone. The others are not affected.
 func TestVanished(t *testing.T) {
 	for name, forgotten := range map[string]bool{"terminated": false, "forgotten": true} {
 		t.Run(name, func(t *testing.T) {
@@ -255,9 +253,9 @@ func TestVanished(t *testing.T) {
 	}
 }
 
-// TestGoneNeedsALiveRead: while live reads fail, or still find it, a machine that listings lack is
-// not gone; one that was never recorded is never. So a listing that is a page short does no harm.
-// Seen to fail when what a listing lacked was gone.
+// TestGoneNeedsALiveRead: a machine that listings lack is not gone while live reads fail or still
+// find it. A machine that was never recorded is never gone. So a listing that lacks a page does no
+// harm. Seen to fail when a machine that a listing lacked was gone.
 func TestGoneNeedsALiveRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -284,8 +282,8 @@ func TestGoneNeedsALiveRead(t *testing.T) {
 	})
 }
 
-// TestEventualConsistency: with reads that lag behind, a new machine is never gone, and one that
-// vanished without a trace is, but not before the cloud must have told the truth twice.
+// TestEventualConsistency: if reads lag, a new machine is never gone. A machine that vanished
+// without a trace is gone, but not before two reads that are further apart than the lag.
 func TestEventualConsistency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -339,7 +337,7 @@ func TestHiddenIsNotGone(t *testing.T) {
 	})
 }
 
-// TestOnePoisonedReference does not keep the cloud from being asked about the others.
+// TestPoisonedBatch: one invalid reference does not keep the others from being read.
 func TestPoisonedBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

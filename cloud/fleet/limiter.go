@@ -18,25 +18,24 @@ import (
 
 const (
 	// turnHeld is how long others wait for the owner of a turn that has come: about as long as a
-	// busy work queue holds up a reconcile.
+	// busy work queue delays a reconcile.
 	turnHeld = 5 * time.Second
-	// turnKept is how long after that an owner who comes at last gets the first token that there
-	// is, before those whose turns have not come. One that has not come by then was most likely
-	// deleted.
+	// turnKept is how long a late owner still gets the next token before those whose turns have not
+	// come. An owner that has not come by then was most likely deleted.
 	turnKept = 10 * time.Minute
-	// throttleHold is how long nothing is asked for when the cloud throttled and did not say for
-	// how long.
+	// throttleHold is how long no call is made if the cloud throttles and does not say for how
+	// long.
 	throttleHold = time.Second
-	// recovery is how long a rate takes from nothing to the configured one. Clouds refill their own
-	// buckets within a minute or so; a halved rate is whole again after half of it.
+	// recovery is how long a rate takes from zero to the configured one. Clouds refill their own
+	// buckets within about a minute. A halved rate recovers in half of that time.
 	recovery = time.Minute
-	// rateFloor is the share of the configured rate below which throttling does not press it.
+	// rateFloor is the smallest share of the configured rate to which throttling reduces it.
 	rateFloor = 1.0 / 16
-	// almost forgives what floating point loses on the way of a token.
+	// almost is the tolerance for rounding errors in token counts.
 	almost = 1e-6
 )
 
-// limiter is the rate limit of everything that the cloud throttles together: one bucket for each
+// limiter is the rate limit for all calls that the cloud throttles together: one bucket for each
 // class.
 type limiter struct {
 	create, delete, read *bucket
@@ -46,9 +45,8 @@ func newLimiter(l cloud.Limits) *limiter {
 	return &limiter{create: newBucket(below(l.Create)), delete: newBucket(below(l.Delete)), read: newBucket(below(l.Read))}
 }
 
-// below returns the limit that keeps calls within the cloud's own one, l: calls do not arrive in
-// quite the pace in which they were sent, and one that comes early finds the token that is left out
-// here.
+// below returns a limit that keeps calls within l, the cloud's own limit. Calls do not arrive at
+// the exact pace in which they were sent. The token left out here is for those that arrive early.
 func below(l cloud.Limit) cloud.Limit {
 	return cloud.Limit{PerSecond: l.PerSecond, Burst: max(l.Burst-1, 1)}
 }
@@ -70,9 +68,9 @@ func (l *limiter) configure(limits cloud.Limits) {
 	l.read.configure(below(limits.Read))
 }
 
-// sharedLimiters holds the limiter of all accounts that have proved the same place: what the cloud
-// throttles together. The largest limits that any of them asks for are in force, so that none of
-// them slows another. Its zero value is ready for use.
+// sharedLimiters holds one limiter for all accounts that have proved the same place, because the
+// cloud throttles them together. It uses the largest limits that any of these accounts asks for, so
+// that none slows another. The zero value is ready for use.
 type sharedLimiters struct {
 	mu  sync.Mutex
 	all map[string]*sharedLimiter // by cloud and place
@@ -83,7 +81,7 @@ type sharedLimiter struct {
 	users map[types.NamespacedName]cloud.Limits
 }
 
-// join has an account share the limiter of its place.
+// join makes an account share the limiter of its place.
 func (s *sharedLimiters) join(a *Account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +99,7 @@ func (s *sharedLimiters) join(a *Account) {
 	a.limiter.Store(shared.limiter)
 }
 
-// leave ends that.
+// leave removes an account from its shared limiter.
 func (s *sharedLimiters) leave(account types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +115,7 @@ func (s *sharedLimiters) leave(account types.NamespacedName) {
 	}
 }
 
-// agree puts the largest of the users' limits in force.
+// agree applies the largest of the users' limits.
 func (s *sharedLimiter) agree() {
 	var most cloud.Limits
 	larger := func(a *cloud.Limit, b cloud.Limit) {
@@ -131,28 +129,28 @@ func (s *sharedLimiter) agree() {
 	s.configure(most)
 }
 
-// bucket is a token bucket with a queue in front. Whoever finds no token gets a place in the queue
-// and is told when its turn will come; it comes back then, instead of asking again and again or
-// being served in the order of its luck. A place is not a token: tokens are taken only by those who
-// come, so the cloud never sees more than rate and burst.
+// bucket is a token bucket with a queue. A caller that finds no token gets a place in the queue,
+// and learns when its turn comes. It comes back then, so it need not poll, and callers are served
+// in order. A place is not a token: only callers that come back take tokens, so the cloud never
+// sees more than rate and burst.
 type bucket struct {
 	mu     sync.Mutex
 	limit  cloud.Limit // as configured
 	rate   float64     // in force: below limit.PerSecond for a while after throttling
-	tokens float64     // from none to the burst
-	at     time.Time   // of rate and tokens
-	held   time.Time   // no token comes before
+	tokens float64     // 0 to the burst
+	at     time.Time   // when rate and tokens were computed
+	held   time.Time   // no new tokens before this time
 	halved time.Time   // when throttling last halved the rate
-	queue  []*turn     // urgent ones first, each kind in the order of coming
+	queue  []*turn     // urgent turns first, each kind in order of arrival
 }
 
 // turn is a place in the queue.
 type turn struct {
 	key   string
 	asked time.Time
-	due   time.Time // when the owner was told to come
-	// urgent turns are calls under way in the transport. Those in the create bucket belong to steps
-	// that had a turn already and go before new ones, so that what was begun is finished.
+	due   time.Time // when the owner is to come back
+	// urgent turns are calls under way in the transport. In the create bucket, they belong to steps
+	// that already had a turn. They go before new turns, so that what was begun is finished.
 	urgent bool
 }
 
@@ -163,7 +161,7 @@ func newBucket(l cloud.Limit) *bucket {
 	return b
 }
 
-// configure changes the limit. A cloud's row that forgot one gets the most prudent there is.
+// configure changes the limit. A limit that a cloud's row lacks becomes the lowest: 1 per second.
 func (b *bucket) configure(l cloud.Limit) {
 	if l.PerSecond <= 0 {
 		l.PerSecond = 1
@@ -179,7 +177,7 @@ func (b *bucket) configure(l cloud.Limit) {
 }
 
 // turn takes a token for key, or keeps a place for it and returns how long until its turn. waited
-// is how long ago key asked first.
+// is the time since key first asked.
 func (b *bucket) turn(key string) (after, waited time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -194,15 +192,15 @@ func (b *bucket) turn(key string) (after, waited time.Duration) {
 	return b.take(i, now), now.Sub(asked)
 }
 
-// drop gives up key's place.
+// drop removes key's place from the queue.
 func (b *bucket) drop(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.queue = slices.DeleteFunc(b.queue, func(t *turn) bool { return !t.urgent && t.key == key })
 }
 
-// wait takes a token, in the order of coming. It fails with *Queued when ctx will end before the
-// turn comes, and with ctx's error when it ends meanwhile.
+// wait takes a token, in order of arrival. It returns *Queued if ctx will end before the turn
+// comes, and ctx's error if ctx ends while it waits.
 func (b *bucket) wait(ctx context.Context) (time.Duration, error) {
 	mine := &turn{urgent: true, asked: time.Now()}
 	for {
@@ -249,15 +247,15 @@ func (b *bucket) leave(mine *turn) {
 	b.queue = slices.DeleteFunc(b.queue, func(t *turn) bool { return t == mine })
 }
 
-// giveBack returns a token that was taken and not used.
+// giveBack returns a token that was taken but not used.
 func (b *bucket) giveBack() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tokens = min(b.tokens+1, float64(b.limit.Burst))
 }
 
-// throttled empties the bucket, holds it for retryAfter and halves its rate, which then recovers
-// steadily. Calls that were under way together and are throttled together halve it once.
+// throttled empties the bucket, holds it for retryAfter, and halves its rate, which then recovers
+// steadily. Calls that are throttled together halve it once.
 func (b *bucket) throttled(retryAfter time.Duration) {
 	if retryAfter <= 0 {
 		retryAfter = throttleHold
@@ -276,7 +274,7 @@ func (b *bucket) throttled(retryAfter time.Duration) {
 	}
 }
 
-// load is how many wait for their turn, and the share of the configured rate that is in force.
+// load returns how many callers wait for their turn, and the share of the configured rate in force.
 func (b *bucket) load() (queue int, share float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -284,8 +282,8 @@ func (b *bucket) load() (queue int, share float64) {
 	return len(b.queue), b.rate / b.limit.PerSecond
 }
 
-// take serves place i, or says when to come. Those ahead that are late are in no one's way: who was
-// told to come now gets a token that is there, and the late ones get the next.
+// take serves place i, or returns when to come back. Late owners ahead block nobody: an owner whose
+// turn has come takes a token that is there, and late owners get the next ones.
 func (b *bucket) take(i int, now time.Time) time.Duration {
 	t, need := b.queue[i], 1.0
 	for _, ahead := range b.queue[:i] {
@@ -307,7 +305,7 @@ func (b *bucket) take(i int, now time.Time) time.Duration {
 	return t.due.Sub(now)
 }
 
-// advance brings tokens and rate to now, and forgets turns that no one came for.
+// advance brings tokens and rate to now, and drops turns whose owners did not come.
 func (b *bucket) advance(now time.Time) {
 	b.queue = slices.DeleteFunc(b.queue, func(t *turn) bool {
 		return !t.urgent && now.Sub(t.due) > turnKept
@@ -328,7 +326,7 @@ func (b *bucket) advance(now time.Time) {
 	b.tokens = min(b.tokens, float64(b.limit.Burst))
 }
 
-// until says how long it takes until there have been n tokens.
+// until returns how long it takes until n tokens are available, with those that are there now.
 func (b *bucket) until(n float64, now time.Time) time.Duration {
 	hold := max(b.held.Sub(now), 0)
 	n -= b.tokens
@@ -346,10 +344,10 @@ func (b *bucket) until(n float64, now time.Time) time.Duration {
 	return hold + time.Duration(math.Ceil(seconds*float64(time.Second)))
 }
 
-// slope is how much a reduced rate gains in a second.
+// slope returns how much a reduced rate gains per second.
 func (b *bucket) slope() float64 { return b.limit.PerSecond / recovery.Seconds() }
 
-// limitsOf returns the cloud's limits with what the account says instead.
+// limitsOf returns the cloud's limits, overridden by those of the account.
 func limitsOf(defaults cloud.Limits, spec *infrav1.RateLimits) (cloud.Limits, error) {
 	if spec == nil {
 		return defaults, nil

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestThousandTurns: a thousand machines ask at once, each learns its own turn, and comes back
+// TestThousandTurns: a thousand machines ask at once. Each learns its own turn, and comes back
 // once.
 func TestThousandTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestThousandTurns(t *testing.T) {
 	})
 }
 
-// TestTurnsAreInOrder: whoever asks first is served first, also when others ask more often.
+// TestTurnsAreInOrder: the first caller is served first, even if others ask more often.
 func TestTurnsAreInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(cloud.Limit{PerSecond: 1, Burst: 1})
@@ -78,8 +78,8 @@ func TestTurnsAreInOrder(t *testing.T) {
 	})
 }
 
-// TestLoad: who waits is counted as long as he waits, and a rate that throttling has halved is told
-// until it is whole again.
+// TestLoad: a caller is counted while it waits. A rate that throttling has halved is reported until
+// it has recovered.
 func TestLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(cloud.Limit{PerSecond: 1, Burst: 1})
@@ -102,7 +102,7 @@ func TestLoad(t *testing.T) {
 	})
 }
 
-// TestUnusedTurns: a turn that no one comes for delays the next ones by nothing, and is forgotten
+// TestUnusedTurns: a turn whose owner does not come does not delay the next turns, and is dropped
 // in the end.
 func TestUnusedTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -123,8 +123,8 @@ func TestUnusedTurns(t *testing.T) {
 	})
 }
 
-// TestNeverAboveRate: whatever the order and lateness of those who come, the cloud's own bucket of
-// the same size holds.
+// TestNeverAboveRate: whatever the order and lateness of callers, they stay within the cloud's own
+// bucket of the same size.
 func TestNeverAboveRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit := cloud.Limit{PerSecond: 2, Burst: 5}
@@ -162,7 +162,7 @@ func TestNeverAboveRate(t *testing.T) {
 }
 
 // TestThrottleRecovery: throttling empties the bucket for as long as the cloud says, halves the
-// rate once for a whole flight of calls, and the rate comes back.
+// rate once for all calls that were under way, and the rate recovers.
 func TestThrottleRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(cloud.Limit{PerSecond: 4, Burst: 10})
@@ -193,7 +193,7 @@ func TestThrottleRecovery(t *testing.T) {
 	})
 }
 
-// TestWaitHeedsContext: who can't have a turn in time learns it at once and takes none.
+// TestWaitHeedsContext: a caller whose turn comes too late learns that at once, and takes no turn.
 func TestWaitHeedsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(cloud.Limit{PerSecond: 0.1, Burst: 1})
@@ -242,8 +242,8 @@ func TestLimitsOf(t *testing.T) {
 	}
 }
 
-// TestSharedBucket: two accounts with one identity are one for the cloud, which throttles them
-// together. Neither is throttled, and neither is starved.
+// TestSharedBucket: the cloud throttles two accounts with one identity together. Neither is
+// throttled, and neither is starved.
 func TestSharedBucket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -295,7 +295,7 @@ func TestSharedBucket(t *testing.T) {
 	})
 }
 
-// TestCreatesDoNotStarveDeletes: while hundreds wait to be made, one is deleted as fast as ever.
+// TestCreatesDoNotStarveDeletes: while hundreds of creates wait, a deletion is as fast as ever.
 func TestCreatesDoNotStarveDeletes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

@@ -18,7 +18,7 @@ type phase int
 const (
 	// unwatched: a listing shows it, and no controller has asked for it.
 	unwatched phase = iota
-	// watched: a controller is told of its changes.
+	// watched: a controller is notified of its changes.
 	watched
 	// settling: live reads are to prove that a create without an answer made nothing.
 	settling
@@ -53,7 +53,7 @@ type machine struct {
 	joined   bool             // its Node appeared after the last listing
 
 	reported    Observation
-	toldSettled bool        // the controller was told that it is settled
+	toldSettled bool        // the controller was notified that it is settled
 	news        *cloud.News // what the cloud announced of the instance
 	recorded    bool        // the controller has recorded the news
 
@@ -164,7 +164,7 @@ func (v *inventory) adopt(req cloud.Request) (*cloud.Resource, error) {
 		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: it is being deleted", req.Namespace, req.Name)
 	case ended, vanished:
 		return nil, cloud.Errorf(cloud.Conflict, "create machine %s/%s: its instance is gone, and is not made again", req.Namespace, req.Name)
-	case settling, settled: // the create that follows tells more than live reads
+	case settling, settled: // the create that follows proves more than live reads
 		m.phase, m.toldSettled = watched, false
 	}
 	all := m.resources()
@@ -447,7 +447,7 @@ func (m *machine) look() Observation {
 	return o
 }
 
-// update derives the machine's state again, and reports whether its controller must be told.
+// update derives the machine's state again, and reports whether its controller must be notified.
 func (v *inventory) update(m *machine) bool {
 	now := m.look()
 	switch {

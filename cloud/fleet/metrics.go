@@ -11,8 +11,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// metrics are what all accounts are counted by. Labels are bounded: by the accounts there are, the
-// operations that the drivers name, the codes of this package and the classes of HTTP status.
+// metrics are the metrics of all accounts. Their labels are bounded: by the accounts, the
+// operations that the drivers name, the codes of package cloud and the classes of HTTP status.
 type metrics struct {
 	calls   *prometheus.CounterVec
 	errors  *prometheus.CounterVec
@@ -62,7 +62,7 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.calls, m.errors, m.seconds, m.wait}
 }
 
-// meter is metrics for one account.
+// meter records the metrics of one account.
 type meter struct {
 	*metrics
 	cloud, account string
@@ -71,7 +71,7 @@ type meter struct {
 	ended bool
 }
 
-// end removes the account's series. What is still under way is counted no more.
+// end removes the account's series. Calls that are still under way are not counted any more.
 func (m *meter) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,7 +80,7 @@ func (m *meter) end() {
 	m.errors.DeletePartialMatch(prometheus.Labels{"account": m.account})
 }
 
-// count adds one to a series of the account's.
+// count adds one to a series of the account.
 func (m *meter) count(of *prometheus.CounterVec, labels ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *Accounts) Describe(ch chan<- *prometheus.Desc) {
 	ch <- limiterRate
 }
 
-// Collect implements prometheus.Collector: what limits and inventories say at the moment of asking.
+// Collect implements prometheus.Collector. It reads limits and inventories when it is called.
 func (s *Accounts) Collect(ch chan<- prometheus.Metric) {
 	for _, a := range s.all() {
 		for _, class := range []cloud.Class{cloud.ClassCreate, cloud.ClassDelete, cloud.ClassRead} {

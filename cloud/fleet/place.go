@@ -9,19 +9,19 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// maxPlace is how long a place may be, in characters.
+// maxPlace is the longest place, in characters.
 const maxPlace = 512
 
-// place is where an account's machines are, and where its credentials were proved to lead. Only
-// while the two are the same does the account call its cloud: an answer from another place proves
-// nothing, and what is made there is lost.
+// place holds where an account's machines are, and where its credentials were proved to lead. The
+// account calls its cloud only while the two are the same. An answer from another place proves
+// nothing, and a machine made there is lost.
 type place struct {
 	mu     sync.Mutex
-	pinned string // on record for the account
+	pinned string // recorded for the account
 	proved string // by a Probe with these credentials
 }
 
-// admits returns nil when the credentials are proved to lead to the account's place.
+// admits returns nil if the credentials are proved to lead to the account's place.
 func (p *place) admits() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -34,7 +34,7 @@ func (p *place) admits() error {
 	return p.conflict()
 }
 
-// conflict is the error for credentials that lead elsewhere; nil when they don't. The lock is held.
+// conflict returns an error if the credentials lead elsewhere. It needs the lock.
 func (p *place) conflict() error {
 	if p.pinned == "" || p.proved == p.pinned {
 		return nil
@@ -43,7 +43,7 @@ func (p *place) conflict() error {
 		"restore the credentials of %q, or make another CloudAccount for %q", p.proved, p.pinned, p.pinned, p.proved)
 }
 
-// proved notes where a Probe has led, and has the account go on if that is its place.
+// proved records where a Probe has led, and continues the account if that is its place.
 func (a *Account) proved(to string) error {
 	a.place.mu.Lock()
 	news := a.place.proved != to
@@ -59,7 +59,7 @@ func (a *Account) proved(to string) error {
 	return nil
 }
 
-// pin records the account's place, which may have been proved before.
+// pin records the account's place. A Probe may have proved it before.
 func (a *Account) pin(to string) {
 	a.place.mu.Lock()
 	a.place.pinned = to
@@ -69,7 +69,7 @@ func (a *Account) pin(to string) {
 	}
 }
 
-// where is the place that was proved.
+// where returns the place that was proved.
 func (p *place) where() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestPlan: what comes next for the machines that are known, and when.
+// TestPlan: plan returns the tasks that are due for the known machines, and when the next one is.
 func TestPlan(t *testing.T) {
-	const none = time.Duration(-1) // nothing, before someone wakes the loop
+	const none = time.Duration(-1) // nothing until the loop is woken
 	now := time.Now()
 	at := func(d time.Duration) time.Time { return now.Add(d) }
 	deletes := func(begun bool, change func(*machine)) *machine {

@@ -18,11 +18,11 @@ import (
 
 var seeds = flag.Int("seeds", 25, "random histories that TestNeverGoneWhileAlive goes through")
 
-// TestNeverGoneWhileAlive goes through random histories: machines are made, recorded, observed,
-// vanish and are deleted, while calls fail in every way, reads lag, streams break or fall silent,
-// credentials change and the process dies. Whenever Gone is said, nothing is alive, nor comes to
-// life later; other clusters' machines are untouched; and once the cloud works, all that was to be
-// deleted is.
+// TestNeverGoneWhileAlive runs random histories: machines are made, recorded, observed, vanish and
+// are deleted, while calls fail in every way, reads lag, streams break or fall silent, credentials
+// change and the process dies. Whenever a machine is Gone, none of it is alive or comes to life
+// later. Other clusters' machines are not touched. Once the cloud works, all machines to be deleted
+// are deleted.
 func TestNeverGoneWhileAlive(t *testing.T) {
 	for seed := range *seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -38,15 +38,15 @@ type history struct {
 	cloud    *testCloud
 	rand     *rand.Rand
 	session  *session
-	ctx      context.Context // the process's life
+	ctx      context.Context // of the process
 	cancel   context.CancelFunc
 	machines []*object
 	work     sync.WaitGroup
 	calm     bool
-	stream   *stream // of a cloud that tells of changes, or nil
+	stream   *stream // of a cloud that reports changes, or nil
 }
 
-// object is a CloudMachine: what etcd holds of it, and who works on it.
+// object is a CloudMachine as etcd holds it. Its lock is held by the worker that reconciles it.
 type object struct {
 	sync.Mutex
 	ref      cloud.Reference
@@ -72,14 +72,14 @@ func newHistory(t *testing.T, seed uint64) *history {
 	}
 	c.with(func() {
 		c.make("foreign", "foreign", "a")
-		c.make("token-0", "foreign", "a") // a token that should be unique, and is not
+		c.make("token-0", "foreign", "a") // a duplicate of a token that should be unique
 		c.fault = h.trouble
 	})
 	h.restart()
 	return h
 }
 
-// trouble is what goes wrong with a call. The cloud's lock is held.
+// trouble returns what goes wrong with a call. It needs the cloud's lock.
 func (h *history) trouble(op string) fault {
 	r := h.cloud.rand
 	switch n := r.IntN(20); {
@@ -98,7 +98,7 @@ func (h *history) trouble(op string) fault {
 	}
 }
 
-// restart begins a new process, after the old one died.
+// restart begins a new process after the old one has died.
 func (h *history) restart() {
 	if h.session != nil {
 		h.cancel()
@@ -115,7 +115,7 @@ func (h *history) restart() {
 	h.credentials()
 }
 
-// credentials gives the account those that the cloud takes at present.
+// credentials sets the account's credentials to those that the cloud accepts now.
 func (h *history) credentials() {
 	var now string
 	h.cloud.with(func() { now = h.cloud.credential })
@@ -143,7 +143,7 @@ func (h *history) play() {
 			}
 		}
 		h.work.Wait()
-		if a := h.session.Get(testKey); a != nil { // a person looks after what is in doubt
+		if a := h.session.Get(testKey); a != nil { // a person confirms what is in doubt
 			if doubt := a.Inventory().Doubt; doubt != nil {
 				a.Confirm(doubt.Digest)
 			}
@@ -151,7 +151,7 @@ func (h *history) play() {
 		return left == 0
 	})
 	h.reconcile(h.machines[0])
-	time.Sleep(time.Hour) // whatever was still under way
+	time.Sleep(time.Hour) // for whatever is still under way
 	h.check()
 	h.work.Wait()
 	h.session.end()
@@ -192,7 +192,7 @@ func (h *history) event() {
 	}
 }
 
-// reconcile does one step for a machine, as its controller would, unless one is being done.
+// reconcile does one step for a machine, as its controller would, unless a step is under way.
 func (h *history) reconcile(m *object) {
 	if !m.TryLock() {
 		return
@@ -212,7 +212,7 @@ func (h *history) reconcile(m *object) {
 			}
 		case m.ref.ProviderID == "":
 			made, err := a.Ensure(ctx, request(m.ref.Token), nil)
-			if err == nil && !dies { // or the process dies before it could record
+			if err == nil && !dies { // otherwise the process dies before it records the ID
 				m.ref.ProviderID = made.ProviderID
 			}
 		default:
@@ -229,7 +229,7 @@ func (h *history) reconcile(m *object) {
 	}()
 }
 
-// check looks whether what is done stayed done, and what is not ours is there.
+// check checks that deleted machines stayed deleted, and that other clusters' machines still exist.
 func (h *history) check() {
 	h.cloud.with(func() {
 		for _, m := range h.machines[1:] {
@@ -241,7 +241,7 @@ func (h *history) check() {
 	})
 }
 
-// dead looks whether nothing of a machine is alive.
+// dead checks that nothing of a machine is alive.
 func (h *history) dead(m *object) {
 	for id, r := range h.cloud.resources {
 		if r.Token == m.ref.Token && r.State != cloud.StateTerminated {

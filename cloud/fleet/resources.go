@@ -12,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// What the statuses of a CloudMachine and a CloudAccount can hold. Anybody may answer at a tenant's
-// endpoint, and a status that the API server refuses would tell of nothing at all.
+// Bounds of what the statuses of a CloudMachine and a CloudAccount can hold. Anyone can answer at a
+// tenant's endpoint, and the API server would refuse all of a status that exceeds them.
 const (
 	maxProviderID = 512
 	maxZones      = 100
@@ -24,7 +24,7 @@ const (
 	maxAddresses  = 100
 )
 
-// tame drops what no cloud says of a resource, and keeps the rest.
+// tame drops or cuts values that no real cloud returns, and keeps the rest.
 func tame(r cloud.Resource) cloud.Resource {
 	if !fits(r.FailureDomain, maxZoneName) {
 		r.FailureDomain = ""
@@ -50,7 +50,7 @@ func tameAll(resources []cloud.Resource) []cloud.Resource {
 	return resources
 }
 
-// zones makes a set of what the cloud calls its failure domains, or says why it is none.
+// zones returns the cloud's failure domains as a sorted set, or an error if they can't be real.
 func zones(all []string) ([]string, error) {
 	set := slices.Compact(slices.Sorted(slices.Values(all)))
 	if len(set) > maxZones {
@@ -64,18 +64,18 @@ func zones(all []string) ([]string, error) {
 	return set, nil
 }
 
-// fits tells whether a text is one, of so many characters at most.
+// fits reports whether text is valid UTF-8 of 1 to limit characters.
 func fits(text string, limit int) bool {
 	n := utf8.RuneCountInString(text)
 	return n > 0 && n <= limit && utf8.ValidString(text)
 }
 
-// find returns where r is among the resources, or -1.
+// find returns the index of r among the resources, or -1.
 func find(resources []cloud.Resource, r cloud.Resource) int {
 	return slices.IndexFunc(resources, func(o cloud.Resource) bool { return o.Kind == r.Kind && o.ID == r.ID })
 }
 
-// living are the instances that are not terminated.
+// living returns the instances that are not terminated.
 func living(resources []cloud.Resource) (alive []cloud.Resource) {
 	for _, r := range resources {
 		if r.Kind == cloud.KindInstance && r.State != cloud.StateTerminated {
@@ -85,7 +85,7 @@ func living(resources []cloud.Resource) (alive []cloud.Resource) {
 	return alive
 }
 
-// ownedBy are those of a cluster; all of them when it is not known any more which cluster it was.
+// ownedBy returns a cluster's resources; all of them if the ownership ID is not known any more.
 func ownedBy(resources []cloud.Resource, ownershipID string) (own []cloud.Resource) {
 	for _, r := range resources {
 		if ownershipID == "" || r.OwnershipID == ownershipID {
@@ -95,7 +95,7 @@ func ownedBy(resources []cloud.Resource, ownershipID string) (own []cloud.Resour
 	return own
 }
 
-// recorded tells whether the reference's instance, as it was recorded, is among the resources.
+// recorded reports whether the resources hold the reference's instance, as it was recorded.
 func recorded(resources []cloud.Resource, ref cloud.Reference) bool {
 	return slices.ContainsFunc(resources, func(r cloud.Resource) bool {
 		return r.Kind == cloud.KindInstance && (ref.ProviderID == "" || r.ProviderID == ref.ProviderID)

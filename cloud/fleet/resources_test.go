@@ -12,7 +12,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestTame: what a status can't hold is dropped, and nothing else.
+// TestTame: values that a status can't hold are dropped, and nothing else.
 func TestTame(t *testing.T) {
 	ip := func(text string) clusterv1.MachineAddress {
 		return clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: text}

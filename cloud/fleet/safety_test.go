@@ -26,7 +26,7 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// fleetOf makes n machines that run, and observes them for a while.
+// fleetOf makes n running machines, and observes them for a while.
 func fleetOf(t *testing.T, a *Account, n int) (refs []cloud.Reference) {
 	t.Helper()
 	for i := range n {
@@ -45,8 +45,7 @@ func goneOf(a *Account, refs []cloud.Reference) (n int) {
 	return n
 }
 
-// elsewhere has other credentials lead to an empty place, and returns what brings the right one
-// back.
+// elsewhere makes the cloud lead other credentials to an empty place. back undoes that.
 func (c *testCloud) elsewhere() (back func()) {
 	var kept map[string]*testResource
 	c.with(func() {
@@ -61,7 +60,7 @@ func otherCredentials(cfg *AccountConfig) {
 	cfg.Credentials = map[string][]byte{"token": []byte("other")}
 }
 
-// set is account without the proof.
+// set sets the account as session.account does, without the proof of its place.
 func (s *session) set(t *testing.T, change ...func(*AccountConfig)) *Account {
 	t.Helper()
 	cfg := copyOf(s.Get(testKey).config)
@@ -75,8 +74,8 @@ func (s *session) set(t *testing.T, change ...func(*AccountConfig)) *Account {
 	return a
 }
 
-// TestElsewhere: credentials that work, and lead to another place: nothing is listed, concluded,
-// created or deleted with them, and when the right ones are back all goes on.
+// TestElsewhere: with working credentials that lead to another place, nothing is listed, concluded,
+// created or deleted. When the right credentials are back, everything continues.
 func TestElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -118,8 +117,8 @@ func TestElsewhere(t *testing.T) {
 	})
 }
 
-// TestPin: an account without a place does nothing but tell it; once that is pinned, it works
-// without another call.
+// TestPin: an account without a recorded place does nothing but report its place. Once the place is
+// recorded, it works without another call.
 func TestPin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -145,8 +144,8 @@ func TestPin(t *testing.T) {
 	})
 }
 
-// TestMassAbsence: answers that lack many machines at once are believed of none, until a person
-// confirms.
+// TestMassAbsence: if many machines are missing at once, none is believed to be gone until a person
+// confirms it.
 func TestMassAbsence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -186,8 +185,8 @@ func TestMassAbsence(t *testing.T) {
 	})
 }
 
-// TestFewAbsent: what a cloud loses one by one is believed; and so is a record of an end, of
-// however many.
+// TestFewAbsent: machines that vanish one by one are believed to be gone. So are any number of
+// machines whose end the cloud records.
 func TestFewAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -215,7 +214,7 @@ func TestFewAbsent(t *testing.T) {
 	})
 }
 
-// TestGoneIsUndone: a machine that was called gone by mistake, and is seen again.
+// TestGoneIsUndone: a machine that was Gone by mistake is seen again.
 func TestGoneIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -234,8 +233,7 @@ func TestGoneIsUndone(t *testing.T) {
 	})
 }
 
-// TestNeverSeen: a provider ID whose VM carries no tags of ours was never seen: that is not the end
-// of a VM.
+// TestNeverSeen: a recorded VM without Drover's tags was never seen, and is not Gone.
 func TestNeverSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -250,7 +248,7 @@ func TestNeverSeen(t *testing.T) {
 	})
 }
 
-// TestLateCreate: a create without an answer that takes effect as late as the cloud may.
+// TestLateCreate: a create without an answer takes effect as late as the cloud allows.
 func TestLateCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -287,7 +285,7 @@ func TestLateCreate(t *testing.T) {
 	})
 }
 
-// TestSettled: an attempt of an earlier process is settled by looks once its time is over.
+// TestSettled: live reads settle a create of an earlier process once its horizon has passed.
 func TestSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -313,7 +311,7 @@ func TestSettled(t *testing.T) {
 	})
 }
 
-// TestCreatesAreCapped: a cloud that answers slowly holds only a part of the workers.
+// TestCreatesAreCapped: a cloud that answers slowly holds only some of the workers.
 func TestCreatesAreCapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -345,7 +343,7 @@ func TestCreatesAreCapped(t *testing.T) {
 	})
 }
 
-// TestRetryAfterIsCapped: a maintenance page's day is not believed.
+// TestRetryAfterIsCapped: a RetryAfter of a day, as from a maintenance page, is capped.
 func TestRetryAfterIsCapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -369,8 +367,8 @@ func TestRetryAfterIsCapped(t *testing.T) {
 	})
 }
 
-// TestLimitsOfAnother: an account that has not proved the place has no say in the limits of one
-// that has, and none that has can slow another one.
+// TestLimitsOfAnother: an account that has not proved its place does not affect the limits of one
+// that has. An account that has proved it can't slow another one.
 func TestLimitsOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -389,7 +387,7 @@ func TestLimitsOfAnother(t *testing.T) {
 		other("unproven", testPlace)
 		other("proven", testPlace).proved(testPlace)
 		a := s.account(t)
-		time.Sleep(5 * time.Second) // until the burst is there
+		time.Sleep(5 * time.Second) // until the burst is available
 		for i := range 5 {
 			if _, err := a.Ensure(t.Context(), request(fmt.Sprint(i)), nil); err != nil && i < 4 {
 				t.Errorf("create %d of a burst of 4: %v", i, err)
@@ -398,7 +396,7 @@ func TestLimitsOfAnother(t *testing.T) {
 	})
 }
 
-// TestSeriesEnd: an account's series end with it, also when a call is under way.
+// TestSeriesEnd: a removed account's series are deleted, even if a call is under way.
 func TestSeriesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -427,7 +425,7 @@ func TestSeriesEnd(t *testing.T) {
 	})
 }
 
-// TestDeleteAfterRestart: what was asked for before this process began is not collected again.
+// TestDeleteAfterRestart: a deletion requested before this process began is sent at once.
 func TestDeleteAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -447,7 +445,7 @@ func TestDeleteAfterRestart(t *testing.T) {
 	})
 }
 
-// TestNoAnswerEndsAStep: many batches to a cloud that does not answer cost one call's time.
+// TestNoAnswerEndsAStep: many batches to a cloud that does not answer take the time of one call.
 func TestNoAnswerEndsAStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -466,8 +464,7 @@ func TestNoAnswerEndsAStep(t *testing.T) {
 	})
 }
 
-// frozenProxy passes bytes on until it is frozen; then the connections there are swallow
-// everything.
+// frozenProxy forwards bytes until it is frozen. Then its open connections swallow everything.
 func frozenProxy(t *testing.T, to string) (addr string, freeze func()) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -526,8 +523,8 @@ func frozenProxy(t *testing.T, to string) (addr string, freeze func()) {
 	}
 }
 
-// TestDeadConnection: an HTTP/2 connection that swallows everything is found out by its pings, and
-// left.
+// TestDeadConnection: pings detect an HTTP/2 connection that swallows everything, and the transport
+// replaces it.
 func TestDeadConnection(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
@@ -575,7 +572,7 @@ func TestDeadConnection(t *testing.T) {
 	}
 }
 
-// TestSignOfLife: what a stream tells of nothing costs what is newer than its listing, and not all
+// TestSignOfLife: a sign of life costs only the machines with sightings since the listing, not all
 // machines.
 func TestSignOfLife(t *testing.T) {
 	o := Options{Clouds: []cloud.Cloud{{Name: "x", Union: driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// newsKept is how old news may be that nobody has acted on. Older news are dismissed. It is far
-	// longer than any cloud's notice of an instance's end, and keeps the queue short.
+	// newsKept is how long news that no controller has recorded is kept. Older news is dismissed.
+	// It is far longer than any cloud's notice of an instance's end, and keeps the queue short.
 	newsKept = 10 * time.Minute
-	// newsRest is the shortest time between two calls of Hear of which the first brought nothing.
+	// newsRest is the shortest time between two calls of Hear if the first brought nothing.
 	newsRest = time.Second
 	// streamSilence is how long a Follower may be silent before the account is listed again: a bit
 	// more than twice the minute between two bookmarks of a Kubernetes watch.
@@ -32,8 +32,8 @@ const (
 // source is a loop that receives what a cloud reports by itself, while anyone needs it.
 type source struct {
 	inventory *inventory
-	wakeup    // the driver, or who needs the source, has changed
-	// ask receives until it fails, or until nobody needs it any more, which is no error. It is
+	wakeup    // the driver, or the need for the source, has changed
+	// ask receives until it fails, or until nothing needs it any more, which is no error. It is
 	// called only where able and wanted return true.
 	ask    func(context.Context, *Account) error
 	able   func(cloud.Driver) bool
@@ -133,7 +133,7 @@ func (v *inventory) hear(ctx context.Context, a *Account, driver cloud.Herald) e
 }
 
 // notify passes news to their machines, and returns those that can be dismissed. News that a
-// controller has not recorded yet come again, and outlive this process that way. It takes the lock.
+// controller has not recorded yet is not dismissed, so it survives a restart. It takes the lock.
 func (v *inventory) notify(news []cloud.News) (settled []cloud.News) {
 	v.mu.Lock()
 	of := map[string]*machine{}
@@ -161,8 +161,8 @@ func (v *inventory) notify(news []cloud.News) (settled []cloud.News) {
 	return settled
 }
 
-// put records news of a machine. told means that its controller must reconcile it, done that the
-// news can be dismissed.
+// put records news of a machine. told means that its controller must reconcile it; done means that
+// the news can be dismissed.
 func (v *inventory) put(m *machine, n cloud.News) (told, done bool) {
 	switch {
 	case m == nil:
@@ -179,7 +179,7 @@ func (v *inventory) put(m *machine, n cloud.News) (told, done bool) {
 	n.Notice = cloud.Clip(strings.ToValidUTF8(n.Notice, ""), maxNotice)
 	same := m.news != nil && m.news.Notice == n.Notice && m.news.Ending == n.Ending && m.news.Imminent == n.Imminent
 	if m.news != nil && (m.news.Ending && !n.Ending || m.news.Imminent && !n.Imminent) {
-		return false, true // worse is known
+		return false, true // something worse is known
 	}
 	if same && m.recorded {
 		return false, true
@@ -238,7 +238,7 @@ func newChanges(v *inventory) *source {
 	return s
 }
 
-// follow receives changes until the driver fails, or until nobody needs them any more, which is no
+// follow receives changes until the driver fails, or until nothing needs them any more, which is no
 // error.
 func (s *source) follow(ctx context.Context, a *Account, driver cloud.Follower) error {
 	ctx, cut := context.WithCancel(ctx)
@@ -289,7 +289,7 @@ func (v *inventory) isAwaited(now time.Time) bool {
 	return v.isFollowed(now) && v.pace.complete.Before(v.pace.asked)
 }
 
-// unfollowed records that the Follower has ended, because it failed or because nobody needs it. It
+// unfollowed records that the Follower has ended, because it failed or because nothing needs it. It
 // takes the lock.
 func (v *inventory) unfollowed(failed bool) {
 	v.mu.Lock()

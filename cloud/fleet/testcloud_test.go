@@ -18,9 +18,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// testCloud is a small cloud: an HTTP server in memory, which keeps the time of the test's bubble.
-// What it lacks of a real one (bodies, images, prices) these tests don't ask for; the faults it has
-// on demand, a real one has at its own time.
+// testCloud is a small cloud: an HTTP server in memory, which runs on the time of the test's
+// bubble. It lacks what these tests do not need (bodies, images, prices). Its faults come on
+// demand.
 type testCloud struct {
 	listener  *pipeListener
 	server    *http.Server
@@ -30,7 +30,7 @@ type testCloud struct {
 	serving   int // calls
 	rand      *rand.Rand
 	resources map[string]*testResource
-	made      map[string]*testResource // by token, for good
+	made      map[string]*testResource // by token, never removed
 	calls     []testCall
 	nextID    int
 
@@ -39,27 +39,27 @@ type testCloud struct {
 	lag          time.Duration // how long reads may miss what changed
 	dependants   int           // NICs of each machine, which outlive it
 	noCapacity   map[string]bool
-	zonal        bool          // a token is good for one zone alone
-	doubt        time.Duration // Consistency, where it is more than lag
-	ending       time.Duration // Ending
+	zonal        bool          // a token is valid in one zone only
+	doubt        time.Duration // ReadLag, where it is more than lag
+	ending       time.Duration // TerminationTime
 	horizon      time.Duration // CreateHorizon
-	whole        bool          // a machine leaves nothing behind
-	inSteps      bool          // a machine is switched off by one call, and removed by the next
+	whole        bool          // CascadesDelete: a machine leaves nothing behind
+	inSteps      bool          // one call stops a machine, and the next removes it
 	credential   string        // the only one that is accepted
 	place        string        // what a probe answers
 	buckets      map[cloud.Class]*plainBucket
 	fault        func(op string) fault // nil: none
 	poison       string                // a token that makes a describe invalid
 	protected    string                // an instance that can't be deleted
-	forgetsAfter time.Duration         // when terminated instances are shown no more; 0: never
+	forgetsAfter time.Duration         // when terminated instances disappear; 0: never
 }
 
 // fault is what goes wrong with one call.
 type fault struct {
 	code   string        // an error before any effect
 	retry  time.Duration // with code Throttled
-	cut    bool          // the effect, but no answer
-	late   time.Duration // with cut: the effect comes so long after
+	cut    bool          // the call takes effect, but has no answer
+	late   time.Duration // with cut: delay of the effect
 	broken bool          // half an answer
 }
 
@@ -228,7 +228,7 @@ func (c *testCloud) admit(op string, req *http.Request, in wireRequest) fault {
 	return fault{}
 }
 
-// do has the call's effect. The lock is held.
+// do applies the call's effect. It needs the lock.
 func (c *testCloud) do(op string, in wireRequest) wireAnswer {
 	c.pass()
 	switch op {
@@ -262,7 +262,7 @@ func (c *testCloud) run(in wireRequest) wireAnswer {
 			return wireAnswer{Resources: []testResource{*r}}
 		}
 	}
-	if made := c.made[in.Token]; made != nil && !c.zonal { // and forgotten since; its token is not
+	if made := c.made[in.Token]; made != nil && !c.zonal { // the instance is forgotten, and its token is not
 		return wireAnswer{Resources: []testResource{*made}}
 	}
 	if c.noCapacity[in.Zone] {
@@ -272,7 +272,7 @@ func (c *testCloud) run(in wireRequest) wireAnswer {
 	return wireAnswer{Resources: []testResource{*c.made[in.Token]}}
 }
 
-// make makes an instance and what belongs to it. The lock is held.
+// make makes an instance and its dependants. It needs the lock.
 func (c *testCloud) make(token, ownership, zone string) *testResource {
 	now := time.Now()
 	c.nextID++
@@ -312,7 +312,7 @@ func (c *testCloud) change(r *testResource, to cloud.State) {
 	r.before, r.State, r.changed = r.State, to, time.Now()
 }
 
-// pass lets happen what time has brought.
+// pass applies what is due by now.
 func (c *testCloud) pass() {
 	now := time.Now()
 	for id, r := range c.resources {
@@ -326,7 +326,7 @@ func (c *testCloud) pass() {
 	}
 }
 
-// read is what a read shows: it may miss what is newer than the lag, and show states as they were.
+// read returns what a read shows: it may miss resources newer than the lag, and show old states.
 func (c *testCloud) read(want func(*testResource) bool) (all []testResource) {
 	now := time.Now()
 	for _, r := range c.resources {
@@ -353,13 +353,13 @@ func (c *testCloud) with(do func()) {
 
 func (c *testCloud) setFault(f func(op string) fault) { c.with(func() { c.fault = f }) }
 
-// log is the calls until now.
+// log returns the calls until now.
 func (c *testCloud) log() (calls []testCall) {
 	c.with(func() { calls = slices.Clone(c.calls) })
 	return calls
 }
 
-// count is the number of calls of these operations.
+// count returns the number of calls of these operations.
 func (c *testCloud) count(ops ...string) (n int) {
 	c.with(func() {
 		for _, call := range c.calls {
@@ -371,7 +371,7 @@ func (c *testCloud) count(ops ...string) (n int) {
 	return n
 }
 
-// alive is what of a token's is not terminated.
+// alive returns the IDs of the token's resources that are not terminated.
 func (c *testCloud) alive(token string) (ids []string) {
 	c.with(func() {
 		for id, r := range c.resources {
@@ -384,7 +384,7 @@ func (c *testCloud) alive(token string) (ids []string) {
 	return ids
 }
 
-// vanish ends a token's instance from outside; forgotten: the cloud does not even remember it.
+// vanish ends a token's instance from outside; if forgotten, the cloud does not show it any more.
 func (c *testCloud) vanish(token string, forgotten bool) {
 	c.with(func() {
 		for id, r := range c.resources {
@@ -399,7 +399,7 @@ func (c *testCloud) vanish(token string, forgotten bool) {
 	})
 }
 
-// plainBucket is a token bucket as clouds have it: no queue, it throttles.
+// plainBucket is a token bucket as clouds have it: it has no queue, and throttles.
 type plainBucket struct {
 	cloud.Limit
 	tokens float64

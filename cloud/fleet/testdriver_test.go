@@ -138,7 +138,7 @@ func toResource(r testResource) cloud.Resource {
 	return out
 }
 
-// row is testCloud's row.
+// row returns testCloud's row.
 func (c *testCloud) row() cloud.Cloud {
 	return cloud.Cloud{
 		Name:   "test",
@@ -159,16 +159,16 @@ func (c *testCloud) row() cloud.Cloud {
 	}
 }
 
-// testPlace is where the accounts of these tests are, unless a test says otherwise.
+// testPlace is the place of these tests' accounts, unless a test sets another one.
 const testPlace = "test:here"
 
 var testKey = types.NamespacedName{Namespace: "team", Name: "account"}
 
-// heard is what the callbacks told.
+// heard records the calls of the callbacks.
 type heard struct {
 	mu       sync.Mutex
 	machines map[string]int
-	stale    int // or fresh again
+	stale    int // calls of OnAccount
 }
 
 func (h *heard) count(token string) int {
@@ -183,7 +183,7 @@ func (h *heard) flips() int {
 	return h.stale
 }
 
-// session is one process's Accounts, from start to end.
+// session is the Accounts of one process, from start to end.
 type session struct {
 	*Accounts
 	*heard
@@ -254,18 +254,18 @@ func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account
 		t.Fatal(err)
 	}
 	if cfg.Place == testPlace {
-		a.proved(testPlace) // as a probe has it, without a call
+		a.proved(testPlace) // as a probe does, without a call
 	}
 	return a
 }
 
-// request is for a machine of the cluster "own".
+// request returns a request for a machine of the cluster "own".
 func request(token string) cloud.Request {
 	return cloud.Request{Token: token, OwnershipID: "own", Namespace: "team", Name: "m-" + token,
 		Spec: &infrav1.CloudMachineFields{Simulated: &infrav1.SimulatedMachine{InstanceType: "small"}}}
 }
 
-// ensure makes a machine as a controller does: it comes back when it was told to.
+// ensure makes a machine as a controller does: it retries when the account says.
 func ensure(t *testing.T, a *Account, token string, domains ...string) cloud.Reference {
 	t.Helper()
 	for {
@@ -282,7 +282,7 @@ func ensure(t *testing.T, a *Account, token string, domains ...string) cloud.Ref
 	}
 }
 
-// until waits for a condition, looking every 100 ms, and returns how long it took.
+// until waits for a condition, checks it every 100 ms, and returns how long it took.
 func until(t *testing.T, limit time.Duration, what string, ok func() bool) time.Duration {
 	t.Helper()
 	for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {

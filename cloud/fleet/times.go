@@ -7,30 +7,30 @@ import (
 	"time"
 )
 
-// DefaultCall bounds a call where the operator says nothing else: the slowest that clouds document,
-// a create with many parts, answers within it.
+// DefaultCall bounds one call if the operator sets nothing else. The slowest call that clouds
+// document, a create with many parts, is answered within it.
 const DefaultCall = 30 * time.Second
 
-// Times holds every duration that this package goes by, in one place with its reason.
+// Times holds all durations that this package uses, each with its reason.
 type Times struct {
 	// Call bounds one call.
 	Call time.Duration
 	// List bounds one complete listing with all its pages.
 	List time.Duration
-	// Settle is how long a create of which no answer came may still take effect: Call, after which
-	// the connection is surely given up, and as long again for what a slow cloud may hold a
-	// request. A machine whose creation was never recorded is not believed to be absent before.
+	// Settle is how long a create without an answer may still take effect: Call, after which the
+	// connection is certainly given up, and the same time again, for which a slow cloud may hold a
+	// request. Until then, a machine whose creation was not recorded is not believed to be absent.
 	Settle time.Duration
-	// NoCapacityMemory is how long a failure domain without capacity is left alone: long enough
-	// that a thousand machines do not ask in vain, short enough to come back soon (Karpenter uses
-	// the same).
+	// NoCapacityMemory is how long a failure domain without capacity is not tried: long enough that
+	// a thousand machines do not all try in vain, short enough to retry soon (Karpenter uses the
+	// same).
 	NoCapacityMemory time.Duration
 	// DeleteWindow and DeleteWindowMax bound how long deletions are collected into one batch: the
-	// first for a single deletion, growing to the second while hundreds are under way.
+	// first for a single deletion, growing to the second for 25 or more (manyDeletions).
 	DeleteWindow, DeleteWindowMax time.Duration
 }
 
-// TimesFor returns the durations that go with a bound for one call.
+// TimesFor returns the durations for a given bound of one call.
 func TimesFor(call time.Duration) Times {
 	return Times{
 		Call:             call,
@@ -42,7 +42,7 @@ func TimesFor(call time.Duration) Times {
 	}
 }
 
-// sleepUntil returns true when the time has come, false when woken or ctx ended. The zero time
+// sleepUntil returns true at the given time, and false if it is woken or ctx ends. The zero time
 // never comes.
 func sleepUntil(ctx context.Context, at time.Time, wakeup <-chan struct{}) bool {
 	var due <-chan time.Time

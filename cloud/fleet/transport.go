@@ -16,15 +16,15 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// NewTransport carries the calls of all accounts. Connections are few, because the rate limits are
-// low. dial makes them; nil: as net/http does.
+// NewTransport returns the transport for the calls of all accounts. It keeps few connections,
+// because the rate limits are low. dial makes connections; nil: as net/http does.
 func NewTransport(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone() // proxy from the environment, HTTP/2, handshake timeouts
 	t.MaxIdleConns = 64
 	t.MaxIdleConnsPerHost = 8
 	t.IdleConnTimeout = 90 * time.Second
-	// A connection over which packets are lost silently would take one call after the other until
-	// the kernel gives it up, after 15 minutes or so (kubernetes/kubernetes#95981).
+	// A connection that silently loses packets would fail one call after another until the kernel
+	// drops it, after about 15 minutes (kubernetes/kubernetes#95981).
 	t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 10 * time.Second}
 	if dial != nil {
 		t.DialContext = dial
@@ -32,8 +32,8 @@ func NewTransport(dial func(ctx context.Context, network, address string) (net.C
 	return t
 }
 
-// transport carries one account's calls: it makes them wait for their turn, bounds them in time and
-// counts them.
+// transport carries one account's calls. It makes them wait for their turn, sets a deadline for
+// each, and counts them.
 type transport struct {
 	base    http.RoundTripper
 	limiter *atomic.Pointer[limiter]
@@ -41,10 +41,10 @@ type transport struct {
 	meter   *meter
 }
 
-// step is one call of a Driver's method, in the context of the wire calls that it makes.
+// step is one call of a Driver's method. The contexts of the method's wire calls carry it.
 type step struct {
 	mu      sync.Mutex
-	prepaid bool        // a token of the create bucket was taken for it and not used yet
+	prepaid bool        // it holds a token of the create bucket, not used yet
 	last    cloud.Class // of the latest wire call
 }
 
@@ -54,7 +54,7 @@ func withStep(ctx context.Context, s *step) context.Context {
 	return context.WithValue(ctx, stepKey{}, s)
 }
 
-// enter notes a wire call and tells whether it is paid for.
+// enter records a wire call, and reports whether its token was already taken.
 func (s *step) enter(class cloud.Class) (paid bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if err := t.admit(req, op); err != nil {
 		if req.Body != nil {
-			req.Body.Close() // a RoundTripper must, also when it fails
+			req.Body.Close() // a RoundTripper must close it, even if it fails
 		}
 		return nil, err
 	}
@@ -107,8 +107,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // admit waits for the call's turn.
 func (t *transport) admit(req *http.Request, op cloud.Operation) error {
-	// A client follows redirects by new requests that name the answer which sent them: credentials
-	// would follow too.
+	// A client follows a redirect with a new request that names the answer which redirected it. The
+	// credentials would follow too.
 	if from := req.Response; from != nil && from.Request != nil && from.Request.URL.Host != req.URL.Host {
 		return cloud.Errorf(cloud.Unavailable, "%s: %s answered with a redirect to %s, which is not followed", op.Name, from.Request.URL.Host, req.URL.Host)
 	}
@@ -124,7 +124,7 @@ func (t *transport) admit(req *http.Request, op cloud.Operation) error {
 	return err
 }
 
-// outcome is a call's label: few values, whatever clouds answer.
+// outcome returns a call's label: one of few values, whatever clouds answer.
 func outcome(resp *http.Response, err error) string {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -140,7 +140,7 @@ func outcome(resp *http.Response, err error) string {
 	}
 }
 
-// boundedBody ends the call's time when the answer has been read.
+// boundedBody ends the call's context when the body is closed.
 type boundedBody struct {
 	io.ReadCloser
 	cancel context.CancelFunc

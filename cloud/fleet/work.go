@@ -18,8 +18,8 @@ const (
 	// longestRead is the longest time between two live reads of a slow deletion.
 	longestRead = 30 * time.Second
 	// stopPatience is how long an instance may be stopping before its deletion is sent again.
-	// busyPatience is the same while other instances end: then the cloud is busy, and has hardly
-	// forgotten this one.
+	// busyPatience is the same while other instances end: then the cloud is busy, and has probably
+	// not forgotten this one.
 	stopPatience = time.Minute
 	busyPatience = 10 * time.Minute
 )
@@ -104,7 +104,7 @@ func (v *inventory) nextStep() (at time.Time) {
 	window := v.window(pending)
 	at = first.Add(window)
 	if quiet := last.Add(max(v.account().times.DeleteWindow, window/2)); quiet.Before(at) {
-		at = quiet // many take a controller longer to request
+		at = quiet // a controller needs longer to request many
 	}
 	if !read.IsZero() {
 		at = earlier(at, read.Add(window/2))
@@ -233,7 +233,7 @@ func (t *task) see(own []cloud.Resource) {
 }
 
 // isUnrecorded reports whether the instance was seen before its provider ID was recorded. It is not
-// deleted until then: after a crash, nobody could tell which Node belonged to it.
+// deleted until then, because after a crash its Node could not be identified.
 func (t *task) isUnrecorded() bool { return t.ref.ProviderID == "" && t.last != nil }
 
 // aim chooses what to delete now: instances first, then what belongs to them. A deletion that was
