@@ -16,10 +16,10 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// maxAnswer bounds what is read of an answer, in bytes. A page of 500 VMs has some 5 MiB.
+// maxAnswer is the largest response body, in bytes. A page of 500 VMs has about 5 MiB.
 const maxAnswer = 64 << 20
 
-// What an answer is asked to be: an object as it is, or its metadata alone, so that no Secret's
+// The Accept headers ask for an object as it is, or for its metadata alone, so that no Secret's
 // content comes back.
 const (
 	wholeObject    = "application/json"
@@ -27,17 +27,17 @@ const (
 	metadataOfMany = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
 
-// operation is one call, for the rate limit and for people.
+// operation is one API call, as rate limits and messages name it.
 type operation struct {
 	name   string
 	class  cloud.Class
 	method string
-	// accept is what the answer shall be; kind the object that it must be, for an answer of another
-	// kind is not the API server's.
+	// accept is the Accept header. kind is the kind that the answer must have. An answer of another
+	// kind does not come from the API server.
 	accept, kind string
 }
 
-// client makes the account's calls, each once.
+// client makes the account's calls. It sends each call once.
 type client struct {
 	endpoint
 	http *http.Client
@@ -47,7 +47,7 @@ func newClient(to endpoint, carrier http.RoundTripper) *client {
 	return &client{endpoint: to, http: driverkit.Client(carrier)}
 }
 
-// call makes one call. body is sent as JSON, or as it is where it is bytes; answer may be nil.
+// call makes one call. It sends body as JSON, or unchanged if body is a patch. answer may be nil.
 func (c *client) call(ctx context.Context, op operation, path string, query url.Values, body, answer any) error {
 	reply, err := c.send(cloud.WithOperation(ctx, op.name, op.class), op, path, query, body)
 	if err != nil {
@@ -60,14 +60,14 @@ func (c *client) call(ctx context.Context, op operation, path string, query url.
 	return understood(op, text, answer)
 }
 
-// reply is an answer of success that is yet to be read.
+// reply is a successful response whose body is not read yet.
 type reply struct {
 	io.ReadCloser
-	// redactor keeps what was sent with the call out of errors.
+	// redactor keeps the token that was sent with the call out of errors.
 	redactor driverkit.Redactor
 }
 
-// send makes one call under the name that ctx has. A refusal is an error.
+// send makes one call under the operation name in ctx. A refusal is an error.
 func (c *client) send(ctx context.Context, op operation, path string, query url.Values, body any) (*reply, error) {
 	token, err := c.bearer()
 	if err != nil {
@@ -126,11 +126,11 @@ func (c *client) request(ctx context.Context, op operation, path string, query u
 	return req, nil
 }
 
-// patch is a JSON patch, which is sent as it is.
+// patch is a JSON patch, which is sent unchanged.
 type patch []byte
 
-// understood reads an answer of success. A deletion may be answered with a Status or with what was
-// deleted.
+// understood decodes a successful answer. The answer to a delete may be a Status or the deleted
+// object.
 func understood(op operation, text []byte, answer any) error {
 	var is metav1.TypeMeta
 	err := json.Unmarshal(text, &is)

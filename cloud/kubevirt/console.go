@@ -18,15 +18,14 @@ import (
 )
 
 const (
-	// consoleLines and consoleBytes bound what is asked for of a console.
+	// consoleLines and consoleBytes bound the part of a console log that is requested.
 	consoleLines, consoleBytes = 400, 64 << 10
 )
 
 var pods = resourceKind{"api/v1", "pods", "Pod"}
 
-// Console implements cloud.Console by the log of the container to which KubeVirt, of release 1.1 or
-// newer, writes what comes out of a VM's serial console. It is the newest pod's: a VM that moves
-// has two.
+// Console implements cloud.Console with the log of the container to which KubeVirt 1.1 or newer
+// writes a VM's serial console. It reads the newest pod, because a VM that migrates has two.
 func (d *driver) Console(ctx context.Context, vm cloud.Resource) ([]byte, error) {
 	op := operation{"ListPods", cloud.ClassRead, http.MethodGet, metadataOfMany, "PartialObjectMetadataList"}
 	selector := kubevirtv1.AppLabel + "=virt-launcher," + cloud.TagToken + "=" + vm.Token + "," + cloud.TagOwnership + "=" + vm.OwnershipID
@@ -42,8 +41,8 @@ func (d *driver) Console(ctx context.Context, vm cloud.Resource) ([]byte, error)
 	return d.podLog(ctx, newest.Name)
 }
 
-// podLog reads the end of the console's log. A pod that has none, or not yet, is refused as a bad
-// request.
+// podLog returns the end of the console log. It returns nil if the API server answers "bad
+// request", because then the pod has no such log, or not yet.
 func (d *driver) podLog(ctx context.Context, pod string) ([]byte, error) {
 	op := operation{"GetPodLog", cloud.ClassRead, http.MethodGet, "text/plain, */*", ""}
 	query := url.Values{
@@ -57,7 +56,7 @@ func (d *driver) podLog(ctx context.Context, pod string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	end := struct { // a kubelet may send more than it was asked for
+	end := struct { // a kubelet may send more than requested
 		io.Reader
 		io.Closer
 	}{io.LimitReader(text, consoleBytes), text}

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestConsole: of a VM that moves the newer pod's console is read; one that has none is no error,
-// and no right to read it is.
+// TestConsole: of a VM that migrates, the newer pod's console is read. A missing console is no
+// error, but a missing right to read it is.
 func TestConsole(t *testing.T) {
 	pod := func(name string, age time.Duration) metav1.PartialObjectMetadata {
 		return metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Now().Add(-age))}}

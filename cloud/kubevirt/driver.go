@@ -25,21 +25,21 @@ import (
 )
 
 const (
-	// pageSize is how many objects are asked for in one answer; a VM has some 10 KiB.
+	// pageSize is the number of objects in one page of a listing. A VM has about 10 KiB.
 	pageSize = 500
-	// ofDrover selects all that carries Drover's tags, whoever's.
+	// ofDrover selects every object with Drover's tags, whatever its owner.
 	ofDrover = cloud.TagOwnership + "," + cloud.TagToken
 )
 
-// driver is one account's.
+// driver is the driver of one account.
 type driver struct {
 	*client
 	namespace string
 	domains   []infrav1.KubeVirtFailureDomain
 	place     place
-	followed  atomic.Bool // has begun to follow before
+	followed  atomic.Bool // Follow has started before
 	page      int
-	// silence and lookForCDI are the constants, which tests shorten.
+	// silence and lookForCDI hold the constants of these names. Tests shorten them.
 	silence, lookForCDI time.Duration
 	shapes              driverkit.Memo[shape]
 }
@@ -66,7 +66,7 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}, nil
 }
 
-// resourceKind is a kind of object that a machine is made of.
+// resourceKind is a kind of object that a machine consists of.
 type resourceKind struct {
 	prefix, plural, kind string
 }
@@ -82,8 +82,8 @@ func (d *driver) path(k resourceKind, name string) string {
 	return strings.TrimSuffix(k.prefix+"/namespaces/"+url.PathEscape(d.namespace)+"/"+k.plural+"/"+url.PathEscape(name), "/")
 }
 
-// Probe asks for one VM: that needs the credentials, the right to see VMs, and KubeVirt's API.
-// Which cluster it is, is asked once.
+// Probe lists one VM, which needs valid credentials, the right to list VMs, and KubeVirt's API. It
+// asks for the cluster's identity only if it does not know it.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	op := operation{"ListVirtualMachines", cloud.ClassRead, http.MethodGet, metadataOfMany, "PartialObjectMetadataList"}
 	if err := d.call(ctx, op, d.path(virtualMachines, ""), url.Values{"limit": {"1"}}, nil, nil); err != nil {
@@ -95,7 +95,7 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 		if where == "" {
 			return cloud.Info{}, err
 		}
-		info.Place = where // which the engine compares with the account's
+		info.Place = where // the engine compares it with the account's place
 	}
 	for _, domain := range d.domains {
 		info.FailureDomains = append(info.FailureDomains, domain.Name)
@@ -104,8 +104,8 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, nil
 }
 
-// Ensure makes the Secret with the user data, and then the VM that reads it. Both are called by the
-// token: the API server refuses a second one.
+// Ensure creates the Secret with the user data, and then the VM that reads it. Both are named after
+// the token, so the API server refuses a duplicate.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	if _, err := union.MachineOf(req.Spec); err != nil {
 		return cloud.Resource{}, err
@@ -125,7 +125,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	}
 	if err := d.known(ctx, req.Spec.KubeVirt); err != nil {
 		if found, missing := d.adopt(ctx, req); missing == nil {
-			return found, nil // it was made when its instancetype still was there
+			return found, nil // it was created while its instancetype existed
 		}
 		return cloud.Resource{}, err
 	}
@@ -146,7 +146,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	return d.createVM(ctx, req, domain, &secret)
 }
 
-// surelyRefused tells whether no VM was made, and none will be at the next attempt in a moment.
+// surelyRefused reports whether no VM was created, and an immediate retry would create none.
 func surelyRefused(err error) bool {
 	switch cloud.CodeOf(err) {
 	case cloud.InvalidSpec, cloud.QuotaExceeded, cloud.Unauthorized, cloud.NotFound, cloud.Conflict:
@@ -155,11 +155,10 @@ func surelyRefused(err error) bool {
 	return false
 }
 
-// strictly has the API server refuse a field that it does not know, which an older KubeVirt would
-// drop without a word.
+// strictly makes the API server refuse unknown fields, which an older KubeVirt would drop silently.
 func strictly() url.Values { return url.Values{"fieldValidation": {metav1.FieldValidationStrict}} }
 
-// createVM makes the VM. One that is refused takes the Secret along, as this attempt has left it.
+// createVM creates the VM. If the API server refuses it, createVM deletes the unchanged Secret.
 func (d *driver) createVM(ctx context.Context, req cloud.Request, domain infrav1.KubeVirtFailureDomain, secret *metav1.PartialObjectMetadata) (cloud.Resource, error) {
 	create := operation{"CreateVirtualMachine", cloud.ClassCreate, http.MethodPost, wholeObject, virtualMachines.kind}
 	var made kubevirtv1.VirtualMachine
@@ -167,9 +166,9 @@ func (d *driver) createVM(ctx context.Context, req cloud.Request, domain infrav1
 	if alreadyExists(err) {
 		return d.adopt(ctx, req)
 	}
-	// An earlier VM, of which nobody knows yet, would read it.
+	// Keep the Secret if an earlier create may have made a VM, because that VM would read it.
 	if surelyRefused(err) && !req.MaybeSent {
-		// One that stays goes with the machine.
+		// A Secret that stays is deleted with the machine.
 		is := &metav1.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion}
 		_ = d.removeSecrets(ctx, req.OwnershipID, []string{req.Token}, is)
 	}
@@ -179,7 +178,7 @@ func (d *driver) createVM(ctx context.Context, req cloud.Request, domain infrav1
 	return ours(req, &made)
 }
 
-// adopt reads the VM that has the token's name. None is NotFound.
+// adopt returns the VM that is named after the token, or NotFound if there is none.
 func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	get := operation{"GetVirtualMachine", cloud.ClassRead, http.MethodGet, wholeObject, virtualMachines.kind}
 	var found kubevirtv1.VirtualMachine
@@ -189,7 +188,7 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, 
 	return ours(req, &found)
 }
 
-// ours refuses a VM that only has the name.
+// ours returns the VM as a resource. It returns Conflict for a VM that only shares the name.
 func ours(req cloud.Request, vm *kubevirtv1.VirtualMachine) (cloud.Resource, error) {
 	if vm.Name != req.Token || vm.UID == "" || vm.Labels[cloud.TagToken] != req.Token || vm.Labels[cloud.TagOwnership] != req.OwnershipID {
 		return cloud.Resource{}, cloud.Errorf(cloud.Conflict, "a VirtualMachine %q exists in namespace %q, and is not this machine's", req.Token, vm.Namespace)
@@ -197,9 +196,9 @@ func ours(req cloud.Request, vm *kubevirtv1.VirtualMachine) (cloud.Resource, err
 	return instance(vm, nil, nil), nil
 }
 
-// renewSecret puts the user data into a Secret that an earlier attempt left without a VM: what it
-// holds may be too old to join by. One patch, which the API server refuses where the Secret is not
-// this machine's.
+// renewSecret replaces the user data in a Secret that an earlier attempt left without a VM, because
+// the old data may have expired for joining. It sends one patch, which the API server refuses if
+// the Secret does not belong to this machine.
 func (d *driver) renewSecret(ctx context.Context, req cloud.Request) (now metav1.PartialObjectMetadata, err error) {
 	type step struct {
 		Op    string `json:"op"`
@@ -228,12 +227,12 @@ func alreadyExists(err error) bool {
 	return errors.As(err, &answer) && answer.reason == metav1.StatusReasonAlreadyExists
 }
 
-// List reads all that carries Drover's tags, whoever's.
+// List returns everything with Drover's tags, whatever its owner.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	return d.find(ctx, ofDrover)
 }
 
-// Describe asks by token alone: a provider ID is the token in another form.
+// Describe selects by token alone, because a provider ID is the token in another form.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
 	var tokens []string
 	for _, ref := range refs {
@@ -247,7 +246,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return d.find(ctx, cloud.TagToken+" in ("+strings.Join(tokens, ",")+"),"+cloud.TagOwnership)
 }
 
-// find reads all that the selector chooses, and puts together what belongs together.
+// find reads all objects that the selector matches, and groups them into resources.
 func (d *driver) find(ctx context.Context, selector string) ([]cloud.Resource, error) {
 	found, _, err := d.read(ctx, selector)
 	if err != nil {
@@ -256,7 +255,7 @@ func (d *driver) find(ctx context.Context, selector string) ([]cloud.Resource, e
 	return found.resources(), nil
 }
 
-// objects are what machines are made of.
+// objects are the API objects that machines consist of.
 type objects struct {
 	vms     []kubevirtv1.VirtualMachine
 	vmis    []kubevirtv1.VirtualMachineInstance
@@ -264,11 +263,11 @@ type objects struct {
 	secrets []metav1.PartialObjectMetadata
 }
 
-// versions are as of when each kind was read. That of volumes is "" where there is no CDI.
+// versions holds the resource version of each kind's listing. volumes is "" without CDI.
 type versions struct{ vms, vmis, volumes, secrets string }
 
-// read lists each kind in pages. The order is that of their making backwards: what is made
-// meanwhile is found with what it is made from.
+// read lists each kind in pages, in reverse order of creation. That way, an object that is created
+// meanwhile is found together with the object that it was created from.
 func (d *driver) read(ctx context.Context, selector string) (o objects, v versions, err error) {
 	if err := d.place.admits(); err != nil {
 		return o, v, err
@@ -288,15 +287,15 @@ func (d *driver) read(ctx context.Context, selector string) (o objects, v versio
 	return o, v, nil
 }
 
-// withoutCDI tells whether the cluster has no DataVolumes at all. Such a cluster's VMs are on
+// withoutCDI reports whether the cluster has no DataVolume API. The VMs of such a cluster use
 // container disks.
 func withoutCDI(err error) bool {
 	var answer statusError
 	return errors.As(err, &answer) && answer.http == http.StatusNotFound
 }
 
-// list reads all pages, of which it keeps what is needed, and as of which version they are. A page
-// that comes too late, for the first is too old by then, is an error: the listing begins anew.
+// list reads all pages. It returns what keep makes of each object, and the listing's version. A
+// page that is requested after the listing has expired is an error: the listing starts over.
 func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selector string, keep func(*T) T) (all []T, version string, err error) {
 	op := operation{"List" + k.kind + "s", cloud.ClassRead, http.MethodGet, accept, k.kind + "List"}
 	if accept == metadataOfMany {
@@ -327,7 +326,7 @@ func list[T any](ctx context.Context, d *driver, k resourceKind, accept, selecto
 }
 
 // Delete removes VMs and volumes one by one, each by its name and UID, and the Secrets of many
-// machines by one call. What a VM has made of itself goes with it.
+// machines with one call. What a VM has created is deleted with it.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
 	if err := d.place.admits(); err != nil {
@@ -362,24 +361,24 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 	return errs
 }
 
-// remove deletes one object, unless another one has its name by now.
+// remove deletes one object. It returns nil if the object is gone or another one has its name.
 func (d *driver) remove(ctx context.Context, k resourceKind, name string, uid types.UID) error {
 	op := operation{"Delete" + k.kind, cloud.ClassDelete, http.MethodDelete, wholeObject, k.kind}
 	err := d.call(ctx, op, d.path(k, name), nil, only(&metav1.Preconditions{UID: &uid}), nil)
 	switch cloud.CodeOf(err) {
-	case cloud.NotFound, cloud.Conflict: // it is gone already, and what has its name is another
+	case cloud.NotFound, cloud.Conflict: // it is gone, or another object has its name
 		return nil
 	}
 	return err
 }
 
-// only is a deletion of what an object still is; of whatever it is where that is nil.
+// only returns options that delete an object only if the preconditions hold. nil means always.
 func only(is *metav1.Preconditions) metav1.DeleteOptions {
 	return metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, Preconditions: is}
 }
 
-// removeSecrets deletes those of many machines of one owner by one call, as long as each is what it
-// is known as.
+// removeSecrets deletes the Secrets of many machines of one owner with one call. It deletes each
+// Secret only if the preconditions hold. nil means always.
 func (d *driver) removeSecrets(ctx context.Context, owner string, tokens []string, is *metav1.Preconditions) error {
 	op := operation{"DeleteSecrets", cloud.ClassDelete, http.MethodDelete, metadataOfMany, "PartialObjectMetadataList"}
 	selector := cloud.TagToken + " in (" + strings.Join(tokens, ",") + ")," + cloud.TagOwnership + "=" + owner

@@ -29,14 +29,13 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// These tests are for what a real API server does not do on demand; test/kubevirt has the real
-// ones.
+// These tests cover what a real API server does not do on demand. test/kubevirt uses a real one.
 
-// served is a driver at a server of the test's own, which asks for pages of two.
+// served returns a driver for a test server. Its pages hold two objects.
 func served(t testing.TB, handler http.HandlerFunc) *driver {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of connections that a test has given up
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // no errors of closed connections
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	address, err := url.Parse(server.URL)
@@ -56,7 +55,7 @@ func refusal(code int, reason metav1.StatusReason, message string, causes ...met
 		Code: int32(code), Reason: reason, Message: message, Details: &metav1.StatusDetails{Causes: causes}}
 }
 
-// listKind is the kind of a listing's answer, by its path.
+// listKind returns the kind of a listing's answer, by its path.
 func listKind(req *http.Request) string {
 	for path, kind := range map[string]string{"/virtualmachines": "VirtualMachineList", "/virtualmachineinstances": "VirtualMachineInstanceList",
 		"/datavolumes": "DataVolumeList", "/secrets": "PartialObjectMetadataList"} {
@@ -71,7 +70,7 @@ func meta(token string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: token, UID: "uid-1", Labels: map[string]string{cloud.TagToken: token, cloud.TagOwnership: "blue"}}
 }
 
-// TestPages: a listing is whole, or an error.
+// TestPages: a listing is complete or returns an error.
 func TestPages(t *testing.T) {
 	pages := func(broken func(w http.ResponseWriter, at string) bool) http.HandlerFunc {
 		return func(w http.ResponseWriter, req *http.Request) {
@@ -120,8 +119,8 @@ func TestPages(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unknown), "%v", err)
 }
 
-// TestWithoutCDI: a cluster without DataVolumes has none; one that refuses to show them may have
-// some.
+// TestWithoutCDI: a cluster without the DataVolume API lists without error. A cluster that refuses
+// to list DataVolumes returns the error, because it may have some.
 func TestWithoutCDI(t *testing.T) {
 	g := NewWithT(t)
 	answer := func(volumes func(http.ResponseWriter)) *driver {
@@ -141,7 +140,7 @@ func TestWithoutCDI(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
 }
 
-// TestCodes: each refusal has its code, and no text holds the token.
+// TestCodes: each refusal has its code, and no error text holds the token.
 func TestCodes(t *testing.T) {
 	g := NewWithT(t)
 	for name, test := range map[string]struct {
@@ -182,7 +181,7 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// TestStates: what the objects say together.
+// TestStates: the state and the reason follow from a machine's objects together.
 func TestStates(t *testing.T) {
 	vm := func(strategy kubevirtv1.VirtualMachineRunStrategy) *kubevirtv1.VirtualMachine {
 		return &kubevirtv1.VirtualMachine{ObjectMeta: meta("token-1"), Spec: kubevirtv1.VirtualMachineSpec{RunStrategy: &strategy}}
@@ -233,7 +232,7 @@ func TestStates(t *testing.T) {
 	g.Expect(fmt.Sprint(k.plural, name, uid, err)).To(Equal("virtualmachineinstancestoken-1uid-1<nil>"))
 }
 
-// TestEvacuation: a guest that the drain of its node concerns gives way where it was asked to, and
+// TestEvacuation: a guest whose node is drained gives way if its strategy is External, and
 // otherwise keeps its machine.
 func TestEvacuation(t *testing.T) {
 	vmi := func(strategy kubevirtv1.EvictionStrategy, from string) *kubevirtv1.VirtualMachineInstance {
@@ -272,8 +271,8 @@ func TestEvacuation(t *testing.T) {
 	}
 }
 
-// TestPodEndpoint: without a Secret it is the cluster that the manager runs in, by a token that may
-// be renewed.
+// TestPodEndpoint: without a Secret, the endpoint is the cluster that the manager runs in. The
+// token may be renewed.
 func TestPodEndpoint(t *testing.T) {
 	g := NewWithT(t)
 	server := httptest.NewTLSServer(http.NotFoundHandler())
@@ -302,7 +301,7 @@ func TestPodEndpoint(t *testing.T) {
 	}
 }
 
-// TestValidate: what the CRD can't say.
+// TestValidate: rules that the CRD can't express.
 func TestValidate(t *testing.T) {
 	g := NewWithT(t)
 	errs := union.ValidateMachine(&infrav1.CloudMachineFields{KubeVirt: &infrav1.KubeVirtMachine{

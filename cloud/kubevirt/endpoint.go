@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// kubeconfigKey is the credentials Secret's key.
+	// kubeconfigKey is the key in the credentials Secret.
 	kubeconfigKey = "kubeconfig"
-	// podFolder is where a pod finds its service account: "Accessing the API from within a Pod" in
-	// Kubernetes' book.
+	// podFolder is the mount path of a pod's service account ("Accessing the API from within a Pod"
+	// in the Kubernetes documentation).
 	podFolder = "/var/run/secrets/kubernetes.io/serviceaccount"
 )
 
-// endpoint is an API server, and how the account proves who it is.
+// endpoint is an API server and the account's credentials for it.
 type endpoint struct {
 	server *url.URL
 	tls    *tls.Config
-	// ca are the authorities that the server's certificate is checked against, as PEM.
+	// ca holds the authorities that verify the server's certificate, as PEM.
 	ca []byte
-	// bearer returns the token to send, "" for none. A pod's is renewed in its file.
+	// bearer returns the token to send, "" for none. A pod's token is renewed in its file.
 	bearer func() (string, error)
 }
 
-// endpointOf reads the account's kubeconfig; without a Secret it is the cluster that the manager
-// runs in.
+// endpointOf reads the account's kubeconfig. Without a Secret, it returns the API server of the
+// cluster that the manager runs in.
 func endpointOf(credentials map[string][]byte) (endpoint, error) {
 	if credentials == nil {
 		return podEndpoint(podFolder, os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
@@ -53,7 +53,7 @@ func endpointOf(credentials map[string][]byte) (endpoint, error) {
 	}, nil
 }
 
-// podEndpoint is the API server as a pod sees it, by the pod's service account.
+// podEndpoint returns the API server of the pod's cluster, with the pod's service account.
 func podEndpoint(folder, host, port string) (endpoint, error) {
 	if host == "" || port == "" {
 		return endpoint{}, cloud.Errorf(cloud.Unauthorized, "the manager does not run in a cluster, so there is no management cluster to make VMs in: set credentialsRef")

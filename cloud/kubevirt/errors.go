@@ -15,11 +15,11 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// maxWords is how many bytes are shown of what the API server says.
+// maxWords is how much of the API server's message is shown, in bytes.
 const maxWords = 1024
 
-// refused reads an answer other than success: the API server's own, which is a Status, or that of
-// something before it, of which no word is repeated.
+// refused turns an answer other than success into an error. The API server answers with a Status.
+// Any other answer comes from something in between, and its text is not repeated.
 func refused(op operation, resp *http.Response, text []byte, redactor driverkit.Redactor) error {
 	var said metav1.Status
 	if json.Unmarshal(text, &said) != nil || said.Kind != "Status" {
@@ -34,7 +34,7 @@ func refused(op operation, resp *http.Response, text []byte, redactor driverkit.
 	return refusedBy(op, resp.StatusCode, &said, resp.Header, redactor)
 }
 
-// refusedBy is what the API server says in its own words.
+// refusedBy turns the API server's Status into an error.
 func refusedBy(op operation, status int, said *metav1.Status, header http.Header, redactor driverkit.Redactor) *cloud.Error {
 	code := codeOf(op.class, status, said)
 	return &cloud.Error{
@@ -45,7 +45,7 @@ func refusedBy(op operation, status int, said *metav1.Status, header http.Header
 	}
 }
 
-// statusError is what a refusal is told by. Its text is no more than that.
+// statusError identifies a refusal by its HTTP status and reason. Its text holds nothing else.
 type statusError struct {
 	http   int
 	reason metav1.StatusReason
@@ -53,7 +53,7 @@ type statusError struct {
 
 func (e statusError) Error() string { return strconv.Itoa(e.http) + " " + string(e.reason) }
 
-// words are the API server's, with the fields that a webhook names but does not mention.
+// words returns the message, with the fields that a webhook names in the causes alone.
 func words(said *metav1.Status) string {
 	text := said.Message
 	if text == "" {
@@ -70,7 +70,7 @@ func words(said *metav1.Status) string {
 	return text
 }
 
-// codeOf is what a refusal means: "HTTP Status codes" in Kubernetes' API conventions.
+// codeOf returns the code of a refusal ("HTTP Status codes" in the Kubernetes API conventions).
 func codeOf(class cloud.Class, status int, said *metav1.Status) cloud.Code {
 	switch status {
 	case http.StatusUnauthorized:
@@ -82,7 +82,7 @@ func codeOf(class cloud.Class, status int, said *metav1.Status) cloud.Code {
 	case http.StatusConflict:
 		return cloud.Conflict
 	case http.StatusGone:
-		return cloud.Unavailable // a listing's pages are too old: it begins anew
+		return cloud.Unavailable // the pages of a listing have expired: it starts over
 	case http.StatusTooManyRequests:
 		return cloud.Throttled
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
@@ -90,20 +90,19 @@ func codeOf(class cloud.Class, status int, said *metav1.Status) cloud.Code {
 			return cloud.InvalidSpec
 		}
 	}
-	if status >= 500 { // a webhook that does not answer is a 500
+	if status >= 500 { // a webhook that does not answer gives a 500
 		return cloud.Unavailable
 	}
 	return cloud.Unknown
 }
 
-// forbidden tells apart what Kubernetes refuses alike: who has no right, what a quota leaves no
-// room for, what a webhook of somebody's does not like now, and what comes into a namespace that is
-// being deleted.
+// forbidden tells apart what Kubernetes reports with the same status: missing rights, an exceeded
+// quota, a webhook that refuses the request for now, and a namespace that is being deleted.
 func forbidden(said *metav1.Status) cloud.Code {
 	switch {
 	case strings.Contains(said.Message, "exceeded quota:"), strings.Contains(said.Message, "status unknown for quota:"):
 		return cloud.QuotaExceeded
-	case strings.Contains(said.Message, "failed quota:"): // the quota wants limits that the machine does not give
+	case strings.Contains(said.Message, "failed quota:"): // the quota requires limits that the machine does not set
 		return cloud.InvalidSpec
 	case strings.HasPrefix(said.Message, "admission webhook "), hasCause(said, corev1.NamespaceTerminatingCause):
 		return cloud.Conflict

@@ -18,20 +18,20 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// silence is how long a stream may say nothing. An API server gives a sign within a minute of a
-// stream's begin and of the sign before, so that a stream which is cut off and begun anew needs two
-// at most.
+// silence is how long a stream may send nothing. An API server sends a bookmark within a minute of
+// a stream's start and of the previous bookmark, so a stream that is cut off and restarted needs at
+// most two of these intervals.
 const silence = 130 * time.Second
 
-// lookForCDI is how often it is asked for where it is not installed: as often as a watch of its
-// volumes would cost a call.
+// lookForCDI is the interval between checks for CDI where it is not installed. A watch of its
+// volumes would cost a call as often.
 const lookForCDI = cloud.StreamTime
 
-// signPace is how often a sign of life is told at most: the engine looks at every machine for each.
+// signPace is the shortest interval of signs of life. For each, the engine looks at every machine.
 const signPace = time.Second
 
-// Follow implements cloud.Follower: a listing, and from there on one watch for each kind. Where a
-// watch can't go on because the API server has forgotten what was between, it lists anew.
+// Follow implements cloud.Follower: it lists, and then watches each kind from that version. If a
+// watch can't continue because the API server no longer has the events in between, it lists again.
 func (d *driver) Follow(ctx context.Context, tell func(cloud.Change)) error {
 	for {
 		if err := d.stillThere(ctx); err != nil {
@@ -44,7 +44,7 @@ func (d *driver) Follow(ctx context.Context, tell func(cloud.Change)) error {
 	}
 }
 
-// stillThere asks anew which cluster it is where the watches have ended before.
+// stillThere checks again which cluster answers, if earlier watches have ended.
 func (d *driver) stillThere(ctx context.Context) error {
 	if !d.followed.Swap(true) {
 		return nil
@@ -53,8 +53,8 @@ func (d *driver) stillThere(ctx context.Context) error {
 	return err
 }
 
-// followFrom reads everything and tells what changes, until one of the streams ends for good. heard
-// is false when none has told anything before.
+// followFrom lists everything and reports changes until one of the streams ends for good. heard is
+// false if no stream has reported anything by then.
 func (d *driver) followFrom(ctx context.Context, tell func(cloud.Change)) (heard bool, err error) {
 	began := time.Now()
 	found, versions, err := d.read(ctx, ofDrover)
@@ -99,7 +99,7 @@ func (d *driver) stream(k resourceKind, accept string, read eventReader) *stream
 	}
 }
 
-// awaitCDI looks now and then whether there are volumes by now, and returns once there may be.
+// awaitCDI polls for DataVolumes. It returns an "outdated" error once CDI is installed.
 func (d *driver) awaitCDI(ctx context.Context, op operation) error {
 	ticks := time.NewTicker(d.lookForCDI)
 	defer ticks.Stop()
@@ -120,7 +120,7 @@ func (d *driver) awaitCDI(ctx context.Context, op operation) error {
 	}
 }
 
-// following is what the streams have told so far.
+// following holds what the streams have reported so far.
 type following struct {
 	vms     *shelf[kubevirtv1.VirtualMachine, *kubevirtv1.VirtualMachine]
 	vmis    *shelf[kubevirtv1.VirtualMachineInstance, *kubevirtv1.VirtualMachineInstance]
@@ -130,9 +130,9 @@ type following struct {
 	tell     func(cloud.Change)
 	streams  []*stream
 	vmStream *stream
-	early    map[string]bool // tokens whose guests or volumes have been heard of before their VMs
+	early    map[string]bool // tokens whose guests or volumes were reported before their VMs
 	heard    bool
-	signed   time.Time // when a sign of life was last told
+	signed   time.Time // when a sign of life was last reported
 }
 
 func newFollowing(found objects, tell func(cloud.Change)) *following {
@@ -150,8 +150,7 @@ func (f *following) add(s *stream, version string) {
 	f.streams = append(f.streams, s)
 }
 
-// listen takes the news in, until a stream says that it can't go on, or one says nothing for too
-// long.
+// listen processes news until a stream can't continue, or a stream sends nothing for too long.
 func (f *following) listen(ctx context.Context, incoming <-chan news, silence time.Duration) error {
 	silent := time.NewTimer(silence)
 	defer silent.Stop()
@@ -191,7 +190,7 @@ func (f *following) quietest() *stream {
 	return quiet
 }
 
-// take takes one piece of news, and tells what it means.
+// take processes one piece of news and reports the resulting changes.
 func (f *following) take(n news) {
 	f.heard = true
 	n.of.version, n.of.sign = n.version, n.at
@@ -207,8 +206,8 @@ func (f *following) take(n news) {
 	}
 }
 
-// show tells what a machine has now. What comes before the news of its VM is told with it: each
-// stream is in order, and not one with another.
+// show reports what a machine has now. What arrives before the event of its VM is reported with
+// that event, because events are ordered only within one stream.
 func (f *following) show(token string, at time.Time) {
 	o := objects{vms: f.vms.of(token), vmis: f.vmis.of(token), volumes: f.volumes.of(token), secrets: f.secrets.of(token)}
 	if f.isEarly(o) {
@@ -219,9 +218,9 @@ func (f *following) show(token string, at time.Time) {
 	f.tell(cloud.Change{At: at, Token: token, Resources: o.resources()})
 }
 
-// isEarly tells whether the VM's own stream may yet tell of the VM that these are of. All three are
-// custom resources, which an API server keeps in one store, so that their versions are of one
-// count.
+// isEarly reports whether the VM stream may still deliver the VM of these objects. All three kinds
+// are custom resources, which an API server keeps in one store, so their versions share one
+// sequence.
 func (f *following) isEarly(o objects) bool {
 	if len(o.vms) > 0 {
 		return false
@@ -244,8 +243,8 @@ func newer(a, b string) bool {
 	return err == nil && order > 0
 }
 
-// live gives a sign of life when each stream has given one since the last: that is as of when the
-// first of them did.
+// live reports a sign of life if each stream has sent one since the last report. Its time is that
+// of the oldest of these signs.
 func (f *following) live() {
 	if oldest := f.quietest().sign; oldest.After(f.signed) {
 		f.signed = time.Now()

@@ -20,19 +20,18 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// These tests are for streams that a real API server does not give on demand; test/kubevirt follows
-// a real one.
+// These tests cover streams that a real API server does not produce on demand. test/kubevirt
+// follows a real one.
 
-// streams plays an API server that has nothing at version 10, and whose watches say what a test has
-// them say.
+// streams is a fake API server that has no objects at version 10. Each test writes its watches.
 type streams struct {
 	*driver
 	mu      sync.Mutex
-	asked   map[string]int // calls, by "list " or "watch " and the kind
+	asked   map[string]int // number of calls, by "list " or "watch " and the kind
 	changes []cloud.Change
-	// say writes the nth watch of a kind, from 1 on, which ends when it returns.
+	// say writes the nth watch of a kind, counted from 1. The watch ends when say returns.
 	say func(kind string, n int, w http.ResponseWriter, req *http.Request)
-	// noCDI has the server know of no DataVolumes.
+	// noCDI makes the server answer as one without DataVolumes.
 	noCDI atomic.Bool
 }
 
@@ -90,7 +89,7 @@ func (s *streams) of(token string) (all []cloud.Change) {
 	return all
 }
 
-// follow follows until the streams end, or as long as ctx lasts.
+// follow runs Follow until the streams end or ctx is done.
 func (s *streams) follow(ctx context.Context) error {
 	return s.Follow(ctx, func(c cloud.Change) {
 		s.mu.Lock()
@@ -106,7 +105,7 @@ func event(w http.ResponseWriter, kind string, o any) {
 	_ = http.NewResponseController(w).Flush()
 }
 
-// bookmark is a sign of a kind's stream.
+// bookmark writes a bookmark to a kind's stream.
 func bookmark(w http.ResponseWriter, kind, version string) {
 	event(w, "BOOKMARK", map[string]any{"kind": kind, "metadata": map[string]any{"resourceVersion": version}})
 }
@@ -123,11 +122,11 @@ func running(name, version string) kubevirtv1.VirtualMachineInstance {
 	return vmi
 }
 
-// untilGone keeps a stream open as long as somebody listens.
+// untilGone keeps a stream open until its client disconnects.
 func untilGone(req *http.Request) { <-req.Context().Done() }
 
-// TestStrangeStreams: what is no stream of the API server's ends the following with an error, and
-// nothing that it says is believed.
+// TestStrangeStreams: a response that is not a watch of an API server ends Follow with an error,
+// and nothing in it is reported.
 func TestStrangeStreams(t *testing.T) {
 	for name, test := range map[string]struct {
 		say  func(w http.ResponseWriter, req *http.Request)
@@ -194,8 +193,8 @@ func TestStrangeStreams(t *testing.T) {
 	}
 }
 
-// TestResume: a stream that is cut off goes on from what was heard last, and what came in half is
-// heard once.
+// TestResume: a stream that is cut off resumes from the last version. An event that was cut off is
+// reported once.
 func TestResume(t *testing.T) {
 	g := NewWithT(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -209,7 +208,7 @@ func TestResume(t *testing.T) {
 		if n == 1 {
 			event(w, "ADDED", at("VirtualMachine", "token-1", "11"))
 			fmt.Fprint(w, `{"type":"ADDED","object":{"kind":"VirtualMachine","metadata":{"name":"token-2"`)
-			return // younger than leastStream
+			return // sooner than leastStream
 		}
 		event(w, "ADDED", at("VirtualMachine", "token-2", "12"))
 		untilGone(req)
@@ -224,8 +223,8 @@ func TestResume(t *testing.T) {
 	g.Expect(s.count("list VirtualMachine")).To(Equal(1))
 }
 
-// TestOutdated: what the API server does not remember, or does not know yet, is read anew; where
-// that helps nothing, it is an error.
+// TestOutdated: if the API server no longer has a version, or does not have it yet, everything is
+// listed again. If that does not help, Follow returns an error.
 func TestOutdated(t *testing.T) {
 	for name, outdate := range map[string]func(w http.ResponseWriter){
 		"expired":       func(w http.ResponseWriter) { event(w, "ERROR", refusal(410, metav1.StatusReasonExpired, "too old")) },
@@ -237,7 +236,7 @@ func TestOutdated(t *testing.T) {
 			s := newStreams(t, func(kind string, n int, w http.ResponseWriter, req *http.Request) {
 				if kind == "VirtualMachine" && n <= 2 {
 					bookmark(w, "VirtualMachine", "11")
-					time.Sleep(100 * time.Millisecond) // so that it is heard
+					time.Sleep(100 * time.Millisecond) // lets the bookmark arrive first
 				}
 				if kind == "VirtualMachine" {
 					outdate(w)
@@ -253,8 +252,8 @@ func TestOutdated(t *testing.T) {
 	}
 }
 
-// TestOrder: a guest that is heard of before its VM is told with it; one whose VM is gone is told
-// once that is certain.
+// TestOrder: a guest that arrives before its VM is reported with it. A guest whose VM is gone is
+// reported once that is certain.
 func TestOrder(t *testing.T) {
 	g := NewWithT(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -289,8 +288,8 @@ func TestOrder(t *testing.T) {
 	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 }
 
-// TestSigns: a sign of life comes when every stream has given one, those of a cluster without CDI
-// too, and is as old as the first of them.
+// TestSigns: a sign of life follows when every stream has sent one, also in a cluster without CDI.
+// Its time is that of the oldest.
 func TestSigns(t *testing.T) {
 	for _, noCDI := range []bool{false, true} {
 		g := NewWithT(t)
@@ -322,7 +321,7 @@ func TestSigns(t *testing.T) {
 	}
 }
 
-// TestCDIComes: volumes are followed once there are any.
+// TestCDIComes: volumes are watched once CDI is installed.
 func TestCDIComes(t *testing.T) {
 	g := NewWithT(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -343,7 +342,7 @@ func TestCDIComes(t *testing.T) {
 	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 }
 
-// TestLabels: what loses its labels, or gets another machine's, is told of both.
+// TestLabels: a VM that loses its labels, or gets another machine's, is reported for both tokens.
 func TestLabels(t *testing.T) {
 	g := NewWithT(t)
 	ctx, cancel := context.WithCancel(t.Context())

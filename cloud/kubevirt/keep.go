@@ -12,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// An account that is followed keeps every object, and thousands of them. So it keeps what resources
-// reads, in KubeVirt's own types: a VM has 10 KiB, and of that it is half of one.
+// A followed account keeps thousands of objects in memory. It keeps only what resources reads, in
+// KubeVirt's own types, which is about half of the 10 KiB of a VM.
 
 func keepVM(vm *kubevirtv1.VirtualMachine) (slim kubevirtv1.VirtualMachine) {
 	slim.TypeMeta, slim.ObjectMeta = vm.TypeMeta, keepMeta(&vm.ObjectMeta)

@@ -24,8 +24,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestCode: what keeps a VM from running is told by a code, and the reason is the cloud's own
-// words.
+// TestCode: a code says what keeps a VM from running, and the reason is the cloud's own text.
 func TestCode(t *testing.T) {
 	g := NewWithT(t)
 	vm := &kubevirtv1.VirtualMachine{ObjectMeta: meta("token-1")}
@@ -42,8 +41,8 @@ func TestCode(t *testing.T) {
 	g.Expect(instance(vm, vmi, nil)).To(And(HaveField("State", cloud.StateRunning), HaveField("Code", cloud.Code("")), HaveField("Reason", "")))
 }
 
-// TestGuestReported: KubeVirt fills in from the guest agent what it does not know itself, also
-// where the interface is its own.
+// TestGuestReported: KubeVirt fills in unknown addresses from the guest agent, also for interfaces
+// that the machine asked for.
 func TestGuestReported(t *testing.T) {
 	g := NewWithT(t)
 	vm, vmi := &kubevirtv1.VirtualMachine{ObjectMeta: meta("token-1")}, &kubevirtv1.VirtualMachineInstance{ObjectMeta: meta("token-1")}
@@ -58,8 +57,8 @@ func TestGuestReported(t *testing.T) {
 	g.Expect(r.GuestReported).To(ConsistOf("192.0.2.7", "10.96.0.1", "192.0.2.8"), "and not 10.0.0.1, which KubeVirt tells too")
 }
 
-// secretAndVM plays an API server that takes a Secret and answers the VM's create with a refusal.
-// It returns what was asked for.
+// secretAndVM is a fake API server that accepts a Secret and refuses to create the VM. It returns
+// the requests.
 func secretAndVM(t *testing.T, status int, said metav1.Status) (*driver, func() []string) {
 	t.Helper()
 	var mu sync.Mutex
@@ -93,8 +92,8 @@ func secretAndVM(t *testing.T, status int, said metav1.Status) (*driver, func() 
 	}
 }
 
-// TestRefusedLeavesNothing: the Secret goes where the VM was surely refused, as this attempt has
-// left it, and stays where a VM may yet be made that reads it.
+// TestRefusedLeavesNothing: the Secret is deleted, if unchanged, when the VM was certainly refused.
+// It stays if a VM that reads it may still be created.
 func TestRefusedLeavesNothing(t *testing.T) {
 	quota := refusal(403, metav1.StatusReasonForbidden, "exceeded quota: q")
 	for name, test := range map[string]struct {
@@ -125,8 +124,8 @@ func TestRefusedLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestSignsAreRare: a fleet that changes all the time gives a sign of life once a second, each of
-// which costs the engine a look at all machines.
+// TestSignsAreRare: a fleet that changes all the time sends one sign of life per second, because
+// for each the engine looks at all machines.
 func TestSignsAreRare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -158,7 +157,7 @@ func TestSignsAreRare(t *testing.T) {
 	})
 }
 
-// fatVM and fatGuest are as large as KubeVirt's own.
+// fatVM and fatGuest return objects as large as KubeVirt's own.
 func fatVM(n int) map[string]any {
 	return fat("VirtualMachine", n, map[string]any{"runStrategy": "Always", "template": map[string]any{"spec": fatSpec()}},
 		map[string]any{"printableStatus": "Running", "conditions": fatConditions()})
@@ -205,8 +204,8 @@ func fatConditions() (all []any) {
 	return all
 }
 
-// heapOf is how many bytes of the heap an account holds that follows so many machines: those of its
-// own and what it told at first.
+// heapOf returns the heap, in bytes, of an account that follows the given number of machines. It
+// includes the resources that Follow reported first.
 func heapOf(t testing.TB, machines int) uint64 {
 	fats := map[string]func(int) map[string]any{"VirtualMachineList": fatVM, "VirtualMachineInstanceList": fatGuest}
 	heap := func() uint64 {
@@ -258,8 +257,8 @@ func heapOf(t testing.TB, machines int) uint64 {
 	return uint64(max(held, 0))
 }
 
-// TestMemory: 10,000 followed machines take less than 100 MB. It measures a tenth of that; the
-// benchmark has all.
+// TestMemory: 10,000 followed machines take less than 100 MB. The test measures a tenth of that.
+// The benchmark measures all.
 func TestMemory(t *testing.T) {
 	const machines, each = 1000, 10_000
 	if held := heapOf(t, machines); held > machines*each {

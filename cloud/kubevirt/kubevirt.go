@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubevirt is the driver of KubeVirt: it turns requests into calls of a Kubernetes API
-// server and answers into resources, by KubeVirt's and CDI's API types. It speaks HTTP over the
-// account's transport and uses no Kubernetes client: theirs sleep and try again by themselves,
-// which a driver must not. It knows no other driver.
+// Package kubevirt is the driver for KubeVirt. It turns requests into calls to a Kubernetes API
+// server and answers into resources, with the API types of KubeVirt and CDI. It speaks HTTP over
+// the account's transport. It uses no Kubernetes client, because those sleep and retry on their
+// own, which a driver must not do. It imports no other driver.
 package kubevirt
 
 import (
@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// maxUserData leaves half of what a Secret may hold (1 MiB) to the network configuration and to
-	// encodings.
+	// maxUserData is the largest user data, in bytes. It leaves half of a Secret (1 MiB) for the
+	// network configuration and for encodings.
 	maxUserData = 512 << 10
-	// maxBatch keeps a selector of tokens within an address of 4 KiB, and one step's deletes within
+	// maxBatch keeps a selector of tokens within a URL of 4 KiB, and the deletes of one step within
 	// seconds.
 	maxBatch = 50
-	// reserved begins the keys of labels that are Drover's own.
+	// reserved is the prefix of the label and annotation keys that belong to Drover.
 	reserved = "drover-"
 )
 
-// union is the cloud's member in those of CloudAccount and CloudMachine.
+// union accesses KubeVirt's member of the unions in CloudAccount and CloudMachine.
 var union = driverkit.Fields[infrav1.KubeVirtAccount, infrav1.KubeVirtMachine]{
 	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.KubeVirtAccount { return a.KubeVirt },
 	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.KubeVirtMachine { return m.KubeVirt },
@@ -37,20 +37,20 @@ var union = driverkit.Fields[infrav1.KubeVirtAccount, infrav1.KubeVirtMachine]{
 	CheckMachine: validateMachine,
 }
 
-// Cloud is KubeVirt's row in the registry.
+// Cloud returns KubeVirt's entry in the registry.
 func Cloud() cloud.Cloud {
 	return cloud.Cloud{
 		Name:  "kubevirt",
 		Union: union,
 		New:   newDriver,
-		// Prudent guesses: Kubernetes has no limits of rate. Its API Priority and Fairness shares
-		// out what there is, and answers 429 to what finds no room. A machine takes two creates.
+		// Conservative guesses: Kubernetes has no fixed rate limits. API Priority and Fairness
+		// shares the capacity, and answers 429 to excess requests. A machine takes two creates.
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 20, Burst: 50},
 			Delete: cloud.Limit{PerSecond: 20, Burst: 50},
 			Read:   cloud.Limit{PerSecond: 20, Burst: 50},
 		},
-		// etcd reads its own writes, and a listing without a resource version is as new as that.
+		// etcd reads its own writes, and a listing without a resource version is just as current.
 		Traits:        cloud.Traits{ReadLag: 0},
 		CheckUserData: driverkit.MaxUserData(maxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxBatch},
@@ -58,12 +58,12 @@ func Cloud() cloud.Cloud {
 	}
 }
 
-// instanceVariable stands for the VM's name in user data that are written before it has one. The
-// Secret is written when it has: what KubeVirt tells a guest as its instance's ID is a UUID, and
-// was another thing in older versions.
+// instanceVariable stands for the VM's name in user data that is rendered before the VM has one.
+// secretData replaces it in the Secret, because the instance ID that KubeVirt gives a guest is a
+// UUID, and was something else in older versions.
 const instanceVariable = "{{ v1.instance_id }}"
 
-// providerID is as KubeVirt's cloud controller writes it.
+// providerID returns the provider ID in the format of KubeVirt's cloud controller manager.
 func providerID(name string) string { return "kubevirt://" + name }
 
 func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
@@ -111,7 +111,7 @@ func validateMachine(m *infrav1.KubeVirtMachine, path *field.Path) (all field.Er
 	return append(all, validateNetworks(m.Networks, path.Child("networks"))...)
 }
 
-// validateNetworks wants the pod network once at most: a pod has one.
+// validateNetworks allows the pod network at most once, because a pod has only one.
 func validateNetworks(networks []infrav1.KubeVirtNetwork, path *field.Path) (all field.ErrorList) {
 	pods := 0
 	for i, network := range networks {

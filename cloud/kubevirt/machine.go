@@ -23,26 +23,26 @@ import (
 )
 
 const (
-	// labelDomain holds the failure domain that a VM was made for.
+	// labelDomain is the label with the failure domain of a VM.
 	labelDomain = "drover-failure-domain"
-	// rootDisk and seedDisk are the names of the machine's own disks; the API keeps others from
-	// taking them.
+	// rootDisk and seedDisk are the names of the machine's own disks. API validation keeps other
+	// disks from using them.
 	rootDisk = "root"
 	seedDisk = "cloudinit"
-	// userDataKey and networkDataKey are where KubeVirt looks in a Secret.
+	// userDataKey and networkDataKey are the keys that KubeVirt reads in a Secret.
 	userDataKey    = "userdata"
 	networkDataKey = "networkdata"
 )
 
-// A machine's VM and its Secret have the token as their name: so the API server itself sees to it
-// that there is one of each.
+// A machine's VM and Secret are named after the token, so that the API server itself ensures that
+// there is only one of each.
 
-// tags are the labels by which all that belongs to a machine is found.
+// tags returns the labels that identify everything that belongs to a machine.
 func tags(req cloud.Request) map[string]string {
 	return map[string]string{cloud.TagOwnership: req.OwnershipID, cloud.TagToken: req.Token}
 }
 
-// checkTags refuses what could not be a name or label, before anything is made.
+// checkTags refuses what can't be a name or label value, before anything is created.
 func checkTags(req cloud.Request) error {
 	if len(validation.IsDNS1123Label(req.Token)) > 0 || len(validation.IsValidLabelValue(req.OwnershipID)) > 0 || req.OwnershipID == "" {
 		return cloud.Errorf(cloud.InvalidSpec, "the machine's token must be a DNS label, and its ownership ID a label's value")
@@ -50,7 +50,7 @@ func checkTags(req cloud.Request) error {
 	return nil
 }
 
-// newSecret is what the guest reads at its start.
+// newSecret returns the Secret that the guest reads at boot.
 func newSecret(req cloud.Request, namespace string) *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
@@ -72,7 +72,7 @@ func secretData(req cloud.Request) map[string][]byte {
 	return data
 }
 
-// newVM is the whole machine.
+// newVM returns the complete VM.
 func newVM(req cloud.Request, namespace string, domain infrav1.KubeVirtFailureDomain) *kubevirtv1.VirtualMachine {
 	spec := req.Spec.KubeVirt
 	labels, annotations := map[string]string{}, map[string]string{}
@@ -105,8 +105,8 @@ func newVM(req cloud.Request, namespace string, domain infrav1.KubeVirtFailureDo
 	return vm
 }
 
-// runStrategy is the machine's. A guest on a disk that is fresh at every start would begin anew,
-// with a bootstrap token that is spent.
+// runStrategy returns the machine's run strategy. The default for a container disk is Once: the
+// disk is fresh at every start, so the guest would bootstrap again with a used token.
 func runStrategy(spec *infrav1.KubeVirtMachine) kubevirtv1.VirtualMachineRunStrategy {
 	if spec.RunStrategy == "" && spec.RootDisk.ContainerDisk != nil {
 		return kubevirtv1.RunStrategyOnce
@@ -114,7 +114,7 @@ func runStrategy(spec *infrav1.KubeVirtMachine) kubevirtv1.VirtualMachineRunStra
 	return kubevirtv1.VirtualMachineRunStrategy(cmp.Or(spec.RunStrategy, infrav1.KubeVirtAlways))
 }
 
-// guest is the VM without its disks.
+// guest returns the VM's template without its disks.
 func guest(req cloud.Request, domain infrav1.KubeVirtFailureDomain) kubevirtv1.VirtualMachineInstanceSpec {
 	spec := req.Spec.KubeVirt
 	nodes := map[string]string{}
@@ -144,7 +144,7 @@ func guest(req cloud.Request, domain infrav1.KubeVirtFailureDomain) kubevirtv1.V
 		g.Domain.Memory = &kubevirtv1.Memory{Guest: resource.NewQuantity(spec.MemoryMiB<<20, resource.BinarySI)}
 	}
 	devices := &g.Domain.Devices
-	devices.Rng = &kubevirtv1.Rng{} // without it a guest may wait at its start for want of randomness
+	devices.Rng = &kubevirtv1.Rng{} // without it, a guest may block at boot for lack of entropy
 	for i, name := range spec.GPUs {
 		devices.GPUs = append(devices.GPUs, kubevirtv1.GPU{Name: fmt.Sprintf("gpu%d", i), DeviceName: name})
 	}
@@ -196,7 +196,7 @@ func firmware(spec *infrav1.KubeVirtMachine) *kubevirtv1.Firmware {
 	return &kubevirtv1.Firmware{Bootloader: &kubevirtv1.Bootloader{BIOS: &kubevirtv1.BIOS{}}}
 }
 
-// features are what secure boot can't do without.
+// features returns the features that secure boot requires, or nil without secure boot.
 func features(spec *infrav1.KubeVirtMachine) *kubevirtv1.Features {
 	if spec.Firmware == nil || !ptr.Deref(spec.Firmware.SecureBoot, false) {
 		return nil
@@ -204,7 +204,7 @@ func features(spec *infrav1.KubeVirtMachine) *kubevirtv1.Features {
 	return &kubevirtv1.Features{SMM: &kubevirtv1.FeatureState{Enabled: ptr.To(true)}}
 }
 
-// addDisks adds the root disk, the seed that holds the user data, and the data disks, each with its
+// addDisks adds the root disk, the seed with the user data, and the data disks, each with its
 // volume.
 func addDisks(vm *kubevirtv1.VirtualMachine, req cloud.Request, namespace string) {
 	spec := req.Spec.KubeVirt
@@ -220,7 +220,7 @@ func addDisks(vm *kubevirtv1.VirtualMachine, req cloud.Request, namespace string
 	}
 }
 
-// add adds one disk.
+// add adds one disk with its volume.
 func add(vm *kubevirtv1.VirtualMachine, req cloud.Request, namespace string, d infrav1.KubeVirtDataDisk) {
 	inGuest := &vm.Spec.Template.Spec
 	inGuest.Domain.Devices.Disks = append(inGuest.Domain.Devices.Disks, disk(d.Name, d.Bus))
@@ -244,7 +244,7 @@ func disk(name string, bus infrav1.KubeVirtDiskBus) kubevirtv1.Disk {
 	return kubevirtv1.Disk{Name: name, DiskDevice: kubevirtv1.DiskDevice{Disk: &kubevirtv1.DiskTarget{Bus: kubevirtv1.DiskBus(cmp.Or(bus, "virtio"))}}}
 }
 
-// seed is the disk that KubeVirt makes of the Secret.
+// seed returns the source of the disk that KubeVirt creates from the Secret.
 func seed(req cloud.Request) kubevirtv1.VolumeSource {
 	secret := &corev1.LocalObjectReference{Name: req.Token}
 	var networkData *corev1.LocalObjectReference
@@ -257,7 +257,7 @@ func seed(req cloud.Request) kubevirtv1.VolumeSource {
 	return kubevirtv1.VolumeSource{CloudInitNoCloud: &kubevirtv1.CloudInitNoCloudSource{UserDataSecretRef: secret, NetworkDataSecretRef: networkData}}
 }
 
-// dataVolumeName is a volume's, and tells whose it is.
+// dataVolumeName returns the name of a volume, which identifies its machine.
 func dataVolumeName(token, disk string) string { return token + "-" + disk }
 
 func dataVolume(req cloud.Request, namespace string, d infrav1.KubeVirtDataDisk) kubevirtv1.DataVolumeTemplateSpec {
@@ -283,7 +283,7 @@ func dataVolume(req cloud.Request, namespace string, d infrav1.KubeVirtDataDisk)
 	return made
 }
 
-// content is what a volume holds at first.
+// content returns the source of a volume's initial content.
 func content(s infrav1.KubeVirtDataVolumeSource, namespace string) (*cdiv1.DataVolumeSource, *cdiv1.DataVolumeSourceRef) {
 	switch {
 	case s.Registry != nil:
@@ -315,7 +315,7 @@ func orNil(s string) *string {
 	return &s
 }
 
-// affinity is by the conditions on nodes; nil without any.
+// affinity returns the affinity for the conditions on nodes, or nil without conditions.
 func affinity(spec *infrav1.KubeVirtMachine) *corev1.Affinity {
 	if len(spec.RequiredNodes) == 0 && len(spec.PreferredNodes) == 0 {
 		return nil

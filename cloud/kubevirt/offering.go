@@ -18,17 +18,17 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// shapeTTL is how long it is believed what an instancetype is: they are seldom changed, and a VM
-// keeps what it was made as.
+// shapeTTL is how long an instancetype is cached. Instancetypes seldom change, and a VM keeps the
+// shape that it was created with.
 const shapeTTL = 5 * time.Minute
 
-// shape is what an instancetype gives a guest.
+// shape is the CPU and memory that an instancetype gives a guest.
 type shape struct {
 	cpus   int64
 	memory resource.Quantity
 }
 
-// Offering is by the instancetype, or by the machine's own fields.
+// Offering returns the capacity of the instancetype, or of the machine's own fields.
 func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
 	spec, err := union.MachineOf(fields)
 	if err != nil {
@@ -57,8 +57,8 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 	return o, nil
 }
 
-// known refuses a machine of an instancetype that does not exist: KubeVirt itself takes the VM, and
-// never starts it.
+// known refuses a machine whose instancetype does not exist. KubeVirt accepts such a VM, but never
+// starts it.
 func (d *driver) known(ctx context.Context, spec *infrav1.KubeVirtMachine) error {
 	if spec.Instancetype == nil {
 		return nil
@@ -71,7 +71,7 @@ func (d *driver) shape(ctx context.Context, i *infrav1.KubeVirtInstancetype) (sh
 	return d.shapes.Get(ctx, i.Kind+"/"+i.Name, func(ctx context.Context) (shape, error) { return d.instancetype(ctx, i) })
 }
 
-// instancetype asks what one is.
+// instancetype reads an instancetype from the API server.
 func (d *driver) instancetype(ctx context.Context, i *infrav1.KubeVirtInstancetype) (shape, error) {
 	const group = "apis/instancetype.kubevirt.io/v1beta1/"
 	kind := cmp.Or(i.Kind, "VirtualMachineClusterInstancetype")
@@ -79,7 +79,7 @@ func (d *driver) instancetype(ctx context.Context, i *infrav1.KubeVirtInstancety
 	if kind == "VirtualMachineInstancetype" {
 		path = group + "namespaces/" + url.PathEscape(d.namespace) + "/virtualmachineinstancetypes/" + url.PathEscape(i.Name)
 	}
-	var found instancetypev1.VirtualMachineClusterInstancetype // the two kinds differ in name alone
+	var found instancetypev1.VirtualMachineClusterInstancetype // the two kinds differ only in name
 	err := d.call(ctx, operation{"GetInstancetype", cloud.ClassRead, http.MethodGet, wholeObject, kind}, path, nil, nil, &found)
 	if cloud.CodeOf(err) == cloud.NotFound {
 		return shape{}, &cloud.Error{Code: cloud.InvalidSpec, Message: fmt.Sprintf("there is no %s %q", kind, i.Name), Err: err}

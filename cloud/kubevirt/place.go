@@ -16,14 +16,14 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// place is where the account's calls lead, as the API server itself has proved it.
+// place is the cluster and namespace that the account's calls reach, as the API server has proved.
 type place struct {
 	mu    sync.Mutex
-	where string // "" until it was asked for
-	moved error  // the API server that answers now is another cluster's
+	where string // "" until it is known
+	moved error  // set while another cluster's API server answers
 }
 
-// known returns what was proved before; "" where it is to be asked for.
+// known returns the place that was proved before, or "" if it must be proved first.
 func (p *place) known() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -33,15 +33,15 @@ func (p *place) known() string {
 	return p.where
 }
 
-// admits returns Conflict while another cluster answers. What it says about machines proves
-// nothing.
+// admits returns Conflict while another cluster answers, because its answers prove nothing about
+// machines.
 func (p *place) admits() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.moved
 }
 
-// prove asks where the calls lead, and returns Conflict where that is elsewhere than before.
+// prove asks which place the calls reach, and returns Conflict if it is not the same as before.
 func (d *driver) prove(ctx context.Context) (string, error) {
 	where, err := d.ask(ctx)
 	if err != nil {
@@ -59,8 +59,8 @@ func (d *driver) prove(ctx context.Context) (string, error) {
 	return where, p.moved
 }
 
-// ask names the cluster by the UID of its namespace kube-system, which no other cluster has. Where
-// that may not be read, it is the authority by which the API server proves itself.
+// ask identifies the cluster by the UID of its namespace kube-system, which is unique. If the
+// account may not read that, ask uses the authority of the API server's certificate.
 func (d *driver) ask(ctx context.Context) (string, error) {
 	op := operation{"GetNamespace", cloud.ClassRead, http.MethodGet, metadataOfOne, "PartialObjectMetadata"}
 	var system metav1.PartialObjectMetadata
@@ -77,7 +77,7 @@ func (d *driver) ask(ctx context.Context) (string, error) {
 	return "kubevirt:" + string(system.UID) + ":" + d.namespace, nil
 }
 
-// digest is of the certificates alone: a bundle may be written in many ways.
+// digest hashes the certificates alone, because a bundle can be formatted in many ways.
 func digest(bundle []byte) string {
 	sum := sha256.New()
 	for block, rest := pem.Decode(bundle); block != nil; block, rest = pem.Decode(rest) {

@@ -19,12 +19,12 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// cluster plays an API server without machines, whose kube-system has a UID; "" for one that may
-// not be read.
+// cluster is a fake API server without machines. uid is that of kube-system, "" if the account may
+// not read it.
 type cluster struct {
 	*driver
 	uid          atomic.Value
-	asked, calls atomic.Int32 // for kube-system, and in all
+	asked, calls atomic.Int32 // calls for kube-system, and all calls
 	watch        func(http.ResponseWriter, *http.Request)
 }
 
@@ -65,8 +65,8 @@ func (c *cluster) follow(t *testing.T) error {
 	return c.Follow(t.Context(), func(cloud.Change) {})
 }
 
-// TestPlace: the place is the cluster's own answer, which is asked for once, and again when the
-// watches have failed.
+// TestPlace: the cluster itself identifies the place. It is asked once, and again after the watches
+// have failed.
 func TestPlace(t *testing.T) {
 	g := NewWithT(t)
 	c := newCluster(t, "uid-a")
@@ -82,8 +82,8 @@ func TestPlace(t *testing.T) {
 	g.Expect(c.asked.Load()).To(BeEquivalentTo(2), "the watches have failed")
 }
 
-// TestAnotherPlace: behind the same address is another cluster: nothing is read, made or deleted
-// there, until it is the first one again.
+// TestAnotherPlace: if another cluster answers at the same address, nothing is read, created or
+// deleted there until the first one is back.
 func TestAnotherPlace(t *testing.T) {
 	g := NewWithT(t)
 	c := newCluster(t, "uid-a")
@@ -116,8 +116,8 @@ func TestAnotherPlace(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// TestPlaceWithoutRight: where kube-system may not be read, the place is the authority that the API
-// server's certificate is checked against.
+// TestPlaceWithoutRight: if the account may not read kube-system, the place is the authority that
+// verifies the API server's certificate.
 func TestPlaceWithoutRight(t *testing.T) {
 	g := NewWithT(t)
 	c := newCluster(t, "")
@@ -137,8 +137,8 @@ func TestPlaceWithoutRight(t *testing.T) {
 	g.Expect(info.Place).To(BeEmpty(), "what is before the API server is no cluster")
 }
 
-// TestPlaceAfterCut: a watch that is cut off may go on elsewhere: the cluster is asked for before
-// it does.
+// TestPlaceAfterCut: after a watch is cut off, another cluster may answer, so the cluster is
+// identified before the watch restarts.
 func TestPlaceAfterCut(t *testing.T) {
 	g := NewWithT(t)
 	c := newCluster(t, "uid-a")

@@ -18,16 +18,16 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// The IDs of resources: the UID of a VM, and with the name or kind before it that of anything else,
-// because a Resource tells neither.
+// The ID of a resource is the UID of a VM, or a prefix with the kind or name followed by the UID of
+// any other object, because a Resource holds neither kind nor name.
 const (
 	instanceID = "vmi/"
 	volumeID   = "datavolume/"
 	secretID   = "secret/"
 )
 
-// resources puts together what belongs together. What has the tags and not the name is a copy that
-// somebody made, and nobody's.
+// resources groups objects into resources. An object with the tags but without the name is a copy
+// and belongs to no machine.
 func (o *objects) resources() (all []cloud.Resource) {
 	running := map[string]*kubevirtv1.VirtualMachineInstance{}
 	for i := range o.vmis {
@@ -53,7 +53,7 @@ func (o *objects) resources() (all []cloud.Resource) {
 			delete(running, vm.Name)
 		}
 	}
-	for _, vmi := range running { // its VM was taken away from above it
+	for _, vmi := range running { // its VM was deleted without it
 		all = append(all, cloud.Resource{
 			Kind: cloud.KindInstance, ID: instanceID + string(vmi.UID), ProviderID: providerID(vmi.Name),
 			Token: vmi.Labels[cloud.TagToken], OwnershipID: vmi.Labels[cloud.TagOwnership], CreatedAt: vmi.CreationTimestamp.Time,
@@ -72,7 +72,7 @@ func dependant(m *metav1.ObjectMeta, id string) cloud.Resource {
 	}
 }
 
-// object tells which object of the API server's a resource is.
+// object returns which API object a resource stands for.
 func object(r cloud.Resource) (k resourceKind, name string, uid types.UID, err error) {
 	switch {
 	case r.Kind == cloud.KindDisk && strings.HasPrefix(r.ID, secretID):
@@ -102,13 +102,12 @@ func instance(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInsta
 	}
 }
 
-// givesWay tells whether the VM is one that is left to others when its node is drained
-// (evictionStrategy External): then the cluster that runs it takes it back, and waits until it is
-// gone.
+// givesWay reports whether the VM's eviction strategy is External. When the node of such a VM is
+// drained, the cluster that runs the VM takes it back, and waits until it is gone.
 func givesWay(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance) bool {
 	var strategy *kubevirtv1.EvictionStrategy
 	switch {
-	case vmi != nil: // which goes by what it was started with
+	case vmi != nil: // it keeps the strategy that it was started with
 		strategy = vmi.Spec.EvictionStrategy
 	case vm.Spec.Template != nil:
 		strategy = vm.Spec.Template.Spec.EvictionStrategy
@@ -116,10 +115,10 @@ func givesWay(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInsta
 	return strategy != nil && *strategy == kubevirtv1.EvictionStrategyExternal
 }
 
-// evacuation is what the drain of its node means for a guest. virt-api refuses the eviction of its
-// pod and names the node in the VMI's status ("Node maintenance" in KubeVirt's user guide). Then
-// KubeVirt moves it, or with the strategy External nobody does anything but who is told: its
-// Machine has to give way. A guest that ends, or is to end, is no more to be moved.
+// evacuation returns what the drain of its node means for a guest. virt-api refuses to evict the
+// pod and sets the node in the VMI's status ("Node maintenance" in KubeVirt's user guide). Then
+// KubeVirt migrates the guest. With the strategy External, KubeVirt does nothing and the Machine
+// has to give way. A guest that has ended, or is being deleted, is not migrated.
 func evacuation(vmi *kubevirtv1.VirtualMachineInstance) (notice string, ending bool) {
 	if vmi == nil || vmi.Status.EvacuationNodeName == "" || vmi.IsFinal() || !vmi.DeletionTimestamp.IsZero() {
 		return "", false
@@ -131,12 +130,12 @@ func evacuation(vmi *kubevirtv1.VirtualMachineInstance) (notice string, ending b
 	return "its node " + node + " is being drained: KubeVirt moves the VM to another", false
 }
 
-// beingDeleted is a VM's reason to stop of which the API server knows: asking for it once more
+// beingDeleted is the reason of a VM whose deletion the API server has accepted. Deleting it again
 // changes nothing.
 const beingDeleted = "it is being deleted"
 
 // stateOf follows the phases of VMIs and the run strategies of VMs ("Run Strategies", "Lifecycle"
-// in KubeVirt's user guide). A VM that is moved to another node is the same VM, and runs.
+// in KubeVirt's user guide). A VM that migrates to another node is the same VM, and runs.
 func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
 	strategy := kubevirtv1.RunStrategyAlways
 	if vm.Spec.RunStrategy != nil {
@@ -169,17 +168,17 @@ func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstan
 	return cloud.StatePending, code, reason
 }
 
-// guestConditions and volumeConditions are those that are read of a VMI and of a volume.
+// guestConditions and volumeConditions are the conditions that are read from a VMI and a volume.
 var (
 	guestConditions = []kubevirtv1.VirtualMachineInstanceConditionType{
 		kubevirtv1.VirtualMachineInstanceConditionType(corev1.PodScheduled), kubevirtv1.VirtualMachineInstanceSynchronized,
 		kubevirtv1.VirtualMachineInstancePaused,
 	}
-	// Running is about the pod that fills the volume; Ready says what keeps CDI from making one.
+	// Running is about the pod that fills the volume. Ready says what keeps CDI from creating it.
 	volumeConditions = []cdiv1.DataVolumeConditionType{cdiv1.DataVolumeRunning, cdiv1.DataVolumeReady}
 )
 
-// waiting is a VM that was not started yet: for its volumes, most often.
+// waiting returns the state of a VM that has not started yet. Most often it waits for its volumes.
 func waiting(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
 	for _, v := range volumes {
 		said := ""
@@ -203,8 +202,8 @@ func waiting(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.
 	return cloud.StatePending, "", ""
 }
 
-// refusalOf tells a quota that has no room for the guest's pod from what else keeps KubeVirt from
-// starting it.
+// refusalOf returns QuotaExceeded if a quota has no room for the guest's pod, and "" for any other
+// reason that keeps KubeVirt from starting it.
 func refusalOf(message string) cloud.Code {
 	if strings.Contains(message, "exceeded quota:") {
 		return cloud.QuotaExceeded
@@ -212,8 +211,8 @@ func refusalOf(message string) cloud.Code {
 	return ""
 }
 
-// startingReason is what a guest waits for that was begun to be started: a node that has room for
-// it, or its image.
+// startingReason returns what a guest that is starting waits for: a node with enough room, or its
+// image.
 func startingReason(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstance) (cloud.Code, string) {
 	for _, c := range vmi.Status.Conditions {
 		switch {
@@ -240,18 +239,18 @@ func isTrue(vmi *kubevirtv1.VirtualMachineInstance, kind kubevirtv1.VirtualMachi
 	return nil
 }
 
-// guestAgent is in an interface's infoSource where the guest has told something of it.
+// guestAgent is part of an interface's infoSource if the guest has reported some of its data.
 const guestAgent = "guest-agent"
 
-// addresses are those of the interfaces that the machine asked for. What the guest agent tells of
-// others, such as the bridges of the guest's own containers, is left out: many machines have the
-// same. guests are those for which nobody but the guest vouches: KubeVirt fills in from the agent
-// whatever family of addresses the pod does not have, and does not say which.
+// addresses returns the addresses of the interfaces that the machine asked for. It leaves out other
+// interfaces that the guest agent reports, such as container bridges, because many machines have
+// the same. guests are the addresses that only the guest reports: KubeVirt takes the address
+// families that the pod lacks from the agent, and does not say which.
 func addresses(vmi *kubevirtv1.VirtualMachineInstance) (all []clusterv1.MachineAddress, guests []string) {
 	if vmi == nil {
 		return nil, nil
 	}
-	vouched := map[netip.Addr]bool{} // by somebody else than the guest
+	vouched := map[netip.Addr]bool{} // by a source other than the guest
 	for _, i := range vmi.Status.Interfaces {
 		if i.Name == "" {
 			continue
@@ -272,6 +271,6 @@ func addresses(vmi *kubevirtv1.VirtualMachineInstance) (all []clusterv1.MachineA
 			guests = append(guests, ip.String())
 		}
 	}
-	slices.Sort(guests) // the same each time
+	slices.Sort(guests) // stable order
 	return all, guests
 }

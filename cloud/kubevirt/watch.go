@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// maxEvent bounds one event, in bytes. An API server takes no object of more than 3 MiB.
+	// maxEvent is the largest event, in bytes. An API server accepts no object larger than 3 MiB.
 	maxEvent = 8 << 20
-	// leastStream is how long a stream that works lives at least. One may be cut off as young as it
-	// is; where two in a row end sooner, streams don't work, and each would cost a call.
+	// leastStream is how long a working stream lasts at least. A single stream may be cut off
+	// earlier. If two in a row end sooner, streams don't work, and each new one would cost a call.
 	leastStream = time.Second
 )
 
-// eventReader makes of an event's object as of which version it is, and the change that it is, if
-// it is one.
+// eventReader decodes an event's object. It returns the resource version and, if the event is a
+// change, the change.
 type eventReader func(kind watch.EventType, object []byte) (version string, change func() []string, err error)
 
 // stream is the watch of one kind.
@@ -39,24 +39,24 @@ type stream struct {
 	path string
 	read eventReader
 
-	// What follows belongs to who hears the news.
+	// The fields below belong to the reader of the news.
 
-	version string    // how far it has told
-	sign    time.Time // when it last told anything
+	version string    // the latest that it has reported
+	sign    time.Time // when it last sent anything
 }
 
-// news is what a stream tells: how far it is and what has changed, or why it can't go on.
+// news is what a stream reports: its version and what has changed, or why it can't continue.
 type news struct {
 	of      *stream
 	at      time.Time
 	version string
-	// change returns the tokens of the machines that it is about; nil: nothing has changed.
+	// change returns the tokens of the machines that changed. nil means that nothing has changed.
 	change func() []string
 	err    error
 }
 
-// watch tells what becomes of a kind's objects after a version, for as long as ctx lasts and
-// streams can be had. One that has ended, as planned or cut off, is begun anew from where it was.
+// watch reports changes of a kind's objects after a version, until ctx ends or streams fail. A
+// stream that has ended, as planned or cut off, is restarted from its last version.
 func (d *driver) watch(ctx context.Context, s *stream, version string, tell func(news)) error {
 	for worked := true; ; {
 		began := time.Now()
@@ -70,7 +70,7 @@ func (d *driver) watch(ctx context.Context, s *stream, version string, tell func
 		case !worked && !lasted:
 			return cloud.Errorf(cloud.Unavailable, "%s: the stream has ended before its time, twice", s.op.name)
 		}
-		if time.Since(began) < cloud.StreamTime-time.Second { // cut off: it may go on elsewhere
+		if time.Since(began) < cloud.StreamTime-time.Second { // cut off: another cluster may answer now
 			if _, err := d.prove(ctx); err != nil {
 				return err
 			}
@@ -79,9 +79,9 @@ func (d *driver) watch(ctx context.Context, s *stream, version string, tell func
 	}
 }
 
-// watchOnce reads one stream to its end, which is no error, and notes in version how far it came.
-// The API server is asked to end it in time, and for bookmarks: signs of how far it is, about once
-// a minute and right before the end ("Watch bookmarks" in Kubernetes' API concepts).
+// watchOnce reads one stream to its end, which is no error, and stores the last version in version.
+// The request asks for an end in time and for bookmarks: the current version, about once a minute
+// and right before the end ("Watch bookmarks" in the Kubernetes API concepts).
 func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell func(news)) error {
 	query := url.Values{
 		"watch": {"true"}, "labelSelector": {ofDrover}, "resourceVersion": {*version}, "allowWatchBookmarks": {"true"},
@@ -104,7 +104,7 @@ func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell
 			return cloud.Errorf(cloud.Unknown, "%s: an event of more than %d bytes", s.op.name, maxEvent)
 		case errors.As(err, &garbled), errors.As(err, &other):
 			return cloud.Errorf(cloud.Unknown, "%s: the answer is no stream of events: does the endpoint belong to a Kubernetes API server?", s.op.name)
-		case err != nil: // it has ended, as planned or cut off; an event that did not come whole comes again
+		case err != nil: // the stream has ended; a partial event is sent again
 			return nil
 		}
 		n, err := s.hear(e, *version, answer.redactor)
@@ -116,7 +116,7 @@ func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell
 	}
 }
 
-// hear makes news of an event, which comes after a version.
+// hear turns an event that follows a version into news.
 func (s *stream) hear(e metav1.WatchEvent, after string, redactor driverkit.Redactor) (news, error) {
 	n := news{of: s, at: time.Now()}
 	kind := watch.EventType(e.Type)
@@ -135,13 +135,13 @@ func (s *stream) hear(e metav1.WatchEvent, after string, redactor driverkit.Reda
 	switch {
 	case err != nil:
 		return n, cloud.Errorf(cloud.Unknown, "%s: versions of the API server's can't be compared", s.op.name)
-	case order < 0: // what was read before has not happened: the API server's store came back old
+	case order < 0: // the API server's store is older now: earlier reads are void
 		return n, outdated(s.op, "the API server has gone back in time")
 	}
 	return n, nil
 }
 
-// outdated is for a stream that can't go on where it was: all must be read anew.
+// outdated returns the error of a stream that can't continue: everything must be read again.
 func outdated(op operation, why string) error {
 	return &cloud.Error{Code: cloud.Unavailable, Message: op.name + ": " + why, Err: statusError{http: http.StatusGone}}
 }
@@ -151,7 +151,7 @@ func isOutdated(err error) bool {
 	return errors.As(err, &answer) && answer.http == http.StatusGone
 }
 
-// kept is what the API server keeps.
+// kept is an object type of the API server.
 type kept[T any] interface {
 	*T
 	metav1.Object
@@ -161,20 +161,20 @@ type kept[T any] interface {
 // shelf holds the objects of one kind that carry Drover's tags.
 type shelf[T any, P kept[T]] struct {
 	kind   string
-	keep   func(*T) T        // what is needed of an object
-	tokens map[string]string // of the objects, by their names
+	keep   func(*T) T        // returns the needed part of an object
+	tokens map[string]string // by object name
 	all    map[string]map[string]P
 }
 
 func newShelf[T any, P kept[T]](kind string, keep func(*T) T, found []T) *shelf[T, P] {
 	s := &shelf[T, P]{kind: kind, keep: keep, tokens: map[string]string{}, all: map[string]map[string]P{}}
-	for _, o := range found { // copies, so that what is gone does not stay for what was found with it
+	for _, o := range found { // copies, so that a deleted object does not stay in memory with its page
 		s.put(&o)
 	}
 	return s
 }
 
-// put takes an object in, and returns the machines that it was and is of.
+// put stores an object, and returns the tokens of the machines that it belonged and belongs to.
 func (s *shelf[T, P]) put(o P) []string {
 	token := o.GetLabels()[cloud.TagToken]
 	was := s.remove(o.GetName())
@@ -192,7 +192,7 @@ func (s *shelf[T, P]) put(o P) []string {
 	return append(was, token)
 }
 
-// remove takes an object out, and returns the machine that it was of.
+// remove deletes an object, and returns the token of the machine that it belonged to.
 func (s *shelf[T, P]) remove(name string) []string {
 	token, ok := s.tokens[name]
 	if !ok {
@@ -205,7 +205,7 @@ func (s *shelf[T, P]) remove(name string) []string {
 	return []string{token}
 }
 
-// of are a machine's.
+// of returns a machine's objects.
 func (s *shelf[T, P]) of(token string) (all []T) {
 	for _, o := range s.all[token] {
 		all = append(all, *o)
@@ -213,7 +213,7 @@ func (s *shelf[T, P]) of(token string) (all []T) {
 	return all
 }
 
-// read makes a change of an event's object.
+// read turns an event's object into a change.
 func (s *shelf[T, P]) read(kind watch.EventType, object []byte) (version string, change func() []string, err error) {
 	o := P(new(T))
 	if json.Unmarshal(object, o) != nil || o.GetObjectKind().GroupVersionKind().Kind != s.kind {

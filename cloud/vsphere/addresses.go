@@ -13,9 +13,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// choice is which of the addresses that a guest has are its machine's.
+// choice selects the machine's addresses among those of its guest.
 type choice struct {
-	network string // whose addresses come first
+	network string // the network whose addresses come first
 	exclude []netip.Prefix
 }
 
@@ -39,9 +39,9 @@ func (c choice) has(a netip.Addr) bool {
 	return !excluded && !a.IsLinkLocalUnicast() && !a.IsLoopback()
 }
 
-// addresses are what VMware Tools tell of the VM's own adapters (a node has many more, of its pods,
-// which have no device), and the name that the machine was given: that the guest tells another one
-// gives it no right to a certificate for it.
+// addresses returns the addresses that VMware Tools report for the VM's own adapters, and the host
+// name that the machine was given. Adapters of pods, of which a node has many, have no device. Any
+// other name that the guest reports is left out, and gives no right to a certificate.
 func (m vm) addresses(chosen choice) []clusterv1.MachineAddress {
 	var first, others []clusterv1.MachineAddress
 	nics, _ := m.properties["guest.net"].(types.ArrayOfGuestNicInfo)

@@ -21,15 +21,15 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// settled are the VMs that have what they are given when they are there: tags, or custom
-// attributes. The listing that finds new ones sees to all of them at once. A new process begins
-// with none: what a VM has already may be given to it again.
+// settled holds the VMs that already have their tags or custom attributes. The listing that finds
+// new VMs handles all of them at once. A new process starts with none, so a VM may be given the
+// same values again.
 type settled struct {
 	mu  sync.Mutex
 	all map[types.ManagedObjectReference]bool
 }
 
-// waiting returns the VMs that run, have the option and are not settled, and forgets VMs that are
+// waiting returns the running VMs that have the option and are not settled. It forgets VMs that are
 // gone.
 func (s *settled) waiting(vms []vm, key string) (waiting []vm) {
 	s.mu.Lock()
@@ -40,7 +40,7 @@ func (s *settled) waiting(vms []vm, key string) (waiting []vm) {
 		case m.text(option(key)) == "" || m.identity() == "":
 		case s.all[m.ref]:
 			there[m.ref] = true
-		case stateOf(m.properties["runtime.powerState"]) == cloud.StateRunning: // it is whole
+		case stateOf(m.properties["runtime.powerState"]) == cloud.StateRunning: // its creation is complete
 			waiting = append(waiting, m)
 		}
 	}
@@ -54,7 +54,7 @@ func (s *settled) settle(ref types.ManagedObjectReference) {
 	s.all[ref] = true
 }
 
-// marks are the options that tell later which tags and custom attributes the VM gets.
+// marks returns the options that record which tags and custom attributes the VM gets.
 func (p *plan) marks() (all []types.BaseOptionValue, err error) {
 	if len(p.tags) > 0 {
 		all = append(all, &types.OptionValue{Key: optionTags, Value: strings.Join(p.tags, " ")})
@@ -69,8 +69,7 @@ func (p *plan) marks() (all []types.BaseOptionValue, err error) {
 	return all, nil
 }
 
-// attributeKeys are the values that a machine's fields have for custom attributes, by vCenter's
-// keys.
+// attributeKeys returns the values of a machine's custom attributes, by vCenter's keys.
 func (s *session) attributeKeys(ctx context.Context, page int32, wanted []infrav1.VSphereAttribute) (map[string]string, error) {
 	if len(wanted) == 0 {
 		return nil, nil
@@ -99,9 +98,9 @@ func (s *session) attributeKeys(ctx context.Context, page int32, wanted []infrav
 	return values, nil
 }
 
-// setAttributes sets what the VMs lack, by one call for each value, and leaves the rest to the next
-// listing when there are many. What stands against it is shown with the machines and tried again;
-// the error is that the session has ended.
+// setAttributes sets missing values with one call for each, for at most maxBatch VMs. The next
+// listing handles the rest. A failure is shown with the machine and retried. setAttributes returns
+// an error only if the session has ended.
 func (d *driver) setAttributes(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) error {
 	waiting := d.noted.waiting(vms, optionAttributes)
 	waiting = waiting[:min(len(waiting), maxBatch)]
@@ -129,7 +128,7 @@ func (d *driver) setAttributes(ctx context.Context, s *session, vms []vm, shown 
 	return nil
 }
 
-// setOf sets what the VM's custom attributes are not yet.
+// setOf sets the VM's custom attributes that differ.
 func (s *session) setOf(ctx context.Context, m vm, text string) error {
 	values := map[int32]string{}
 	if err := json.Unmarshal([]byte(text), &values); err != nil {

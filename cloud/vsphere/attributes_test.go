@@ -14,7 +14,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// attribute makes a custom attribute for objects of the kind, and returns its key.
+// attribute creates a custom attribute for objects of the kind, and returns its key.
 func (v *vcsim) attribute(t testing.TB, d *driver, name, kind string) (key int32) {
 	t.Helper()
 	err := d.vcenter.with(t.Context(), func(s *session) error {
@@ -30,7 +30,7 @@ func (v *vcsim) attribute(t testing.TB, d *driver, name, kind string) (key int32
 	return key
 }
 
-// values are a machine's custom attributes.
+// values returns a machine's custom attributes.
 func (v *vcsim) values(token string) map[int32]string {
 	m, values := v.with(cloud.TagToken, token)[0], map[int32]string{}
 	v.Context.WithLock(m, func() {
@@ -50,8 +50,8 @@ func withAttributes(pairs ...string) func(*infrav1.VSphereMachine) {
 	}
 }
 
-// TestAttributes: machines get their custom attributes, also from a manager that did not make them,
-// and what they have already is not set again.
+// TestAttributes: machines get their custom attributes, also from a manager that did not create
+// them. Attributes that a machine has are not set again.
 func TestAttributes(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -72,7 +72,7 @@ func TestAttributes(t *testing.T) {
 	g.Expect(add("a2", withAttributes("owner", "blue", "cost-center", "4711"))).To(Equal(map[string]int{"FindAllByUuid": 2, "CloneVM_Task": 1}), "what a machine costs to make")
 	add("a3", withAttributes("cost-center", "4712"))
 
-	d = v.driver(t) // the manager that made them is gone
+	d = v.driver(t) // a new manager
 	g.Expect(list()).To(And(HaveKeyWithValue("SetField", 5), HaveKeyWithValue("RetrievePropertiesEx", 3)))
 	for token, want := range map[string]map[int32]string{
 		"none": {}, "a1": {owner: "blue", cost: "4711"}, "a2": {owner: "blue", cost: "4711"}, "a3": {cost: "4712"},
@@ -86,7 +86,7 @@ func TestAttributes(t *testing.T) {
 	g.Expect(list()).To(Equal(idle))
 }
 
-// TestManyAttributes: many machines at once get them in parts, so that no listing takes long.
+// TestManyAttributes: many new machines get theirs in parts, so that no listing takes long.
 func TestManyAttributes(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, maxBatch+20)
@@ -104,8 +104,8 @@ func TestManyAttributes(t *testing.T) {
 	}
 }
 
-// TestAttributesThatFail: what stands against one machine's is shown with it alone, spoils no
-// listing and holds no other machine up.
+// TestAttributesThatFail: a failure is shown with its machine alone. It does not fail the listing
+// and does not delay other machines.
 func TestAttributesThatFail(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)

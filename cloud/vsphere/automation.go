@@ -17,23 +17,23 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// maxRefusal bounds what is read of a refusal, in bytes.
+// maxRefusal is how much of a refusal is read, in bytes.
 const maxRefusal = 64 << 10
 
-// errNoSession is the cause of a refusal by the Automation API, which knows the session no more.
+// errNoSession is the cause of an error if the Automation API does not know the session.
 var errNoSession = errors.New("no session")
 
-// automation is an account's session of vCenter's other API, the vSphere Automation API (REST),
-// which has content libraries and tags. It takes no session of SOAP's. It is made when something
-// first needs it, shared by all callers, and ends as the other one does.
+// automation is an account's session of the vSphere Automation API (REST), which has content
+// libraries and tags and does not accept SOAP sessions. The first caller that needs it creates it,
+// all callers share it, and it ends as the SOAP session does.
 type automation struct {
-	turn    chan struct{} // held while the session is made
+	turn    chan struct{} // held while the session is created
 	mu      sync.Mutex
 	current *rest.Client
 }
 
-// automate runs f, which is one call, in the session of the Automation API. A session that vCenter
-// knows no more is made anew, once.
+// automate runs f, which makes one call, in the session of the Automation API. If vCenter has ended
+// the session, automate creates a new one, once.
 func (v *vcenter) automate(ctx context.Context, operation string, class cloud.Class, f func(context.Context, *rest.Client) error) error {
 	for again := false; ; again = true {
 		if err := ctx.Err(); err != nil {
@@ -53,8 +53,8 @@ func (v *vcenter) automate(ctx context.Context, operation string, class cloud.Cl
 	}
 }
 
-// automated returns the session, made if there is none. Credentials that either API has refused are
-// not tried again at once.
+// automated returns the session, and creates it if there is none. Credentials that either API has
+// refused are not retried at once.
 func (v *vcenter) automated(ctx context.Context) (*rest.Client, error) {
 	select {
 	case v.automation.turn <- struct{}{}:
@@ -87,7 +87,7 @@ func (a *automation) session() *rest.Client {
 	return a.current
 }
 
-// replace puts another session in the place of this one, unless another one has taken it already.
+// replace replaces the session old with by, unless another session has replaced old already.
 func (a *automation) replace(old, by *rest.Client) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -96,7 +96,7 @@ func (a *automation) replace(old, by *rest.Client) {
 	}
 }
 
-// refusal is what the Automation API answers instead of a result; nil for a result.
+// refusal returns the error of an answer of the Automation API, or nil for a result.
 func (v *vcenter) refusal(operation string, resp *http.Response) error {
 	if resp.StatusCode/100 == 2 {
 		return nil
@@ -123,14 +123,14 @@ func (v *vcenter) refusal(operation string, resp *http.Response) error {
 	if resp.StatusCode == http.StatusUnauthorized {
 		e.Err = errNoSession
 	}
-	if len(told.Value.Messages) > 0 { // the others are the causes, in the words of vCenter's insides
+	if len(told.Value.Messages) > 0 { // the others are causes, in vCenter's internal terms
 		e.Message += ": " + v.redactor.Clean(told.Value.Messages[0].DefaultMessage, maxWords)
 	}
 	return e
 }
 
-// codeOfRefusal says what an error means, by the name that the Automation API has for it
-// (com.vmware.vapi.std.errors); "" for another name.
+// codeOfRefusal returns the code of an error by its name in the Automation API
+// (com.vmware.vapi.std.errors), or "" for another name.
 func codeOfRefusal(name string) cloud.Code {
 	switch name {
 	case "unauthenticated", "unauthorized":
@@ -149,7 +149,7 @@ func codeOfRefusal(name string) cloud.Code {
 	return ""
 }
 
-// codeOfStatus says what a status means that comes without such a name; "" where it is the same as
+// codeOfStatus returns the code of a status without such a name, or "" if the code is the same as
 // with SOAP.
 func codeOfStatus(status int) cloud.Code {
 	switch status {

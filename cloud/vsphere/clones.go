@@ -19,34 +19,34 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// clones are the machines between the call that clones them and the inventory. A task tells only
-// its template and not what it makes: whose it is, is known to the process that began it. What an
-// earlier process began, and what was begun by a call whose answer was lost, is suspected of being
-// a machine's that may have been sent, until it ends.
+// clones holds the machines that are being cloned and not in the inventory yet. A task names its
+// template but not the VM, so only the process that started it knows the machine. A clone that an
+// earlier process started, or whose answer was lost, may belong to any machine whose create may
+// have been sent, until the clone ends.
 type clones struct {
-	most int // that may run at once; 0: any number
+	most int // maximum number of running clones; 0: no limit
 
 	mu     sync.Mutex
-	asking map[string]bool // an Ensure is under way; true: it may clone
+	asking map[string]bool // machines with an Ensure under way; true: it may clone
 	tasks  map[string]*clone
-	looked time.Time // when all tasks were last asked for
-	// lost are the machines whose clone call got no answer, with the tasks that may be theirs; nil
-	// before they were looked for.
+	looked time.Time // when all tasks were last read
+	// lost holds the machines whose clone call got no answer, with the tasks that may be theirs.
+	// nil means that the tasks were not read yet.
 	lost map[string]map[types.ManagedObjectReference]bool
 	// settled is true once no clone of an earlier process runs.
 	settled bool
-	// templates are those that this process has met.
+	// templates holds the templates that this process has used.
 	templates map[types.ManagedObjectReference]bool
 }
 
-// clone is a task that makes a machine, by its UUID.
+// clone is the task that creates a machine. Maps key it by the machine's UUID.
 type clone struct {
 	task     types.ManagedObjectReference
 	resource cloud.Resource
 	failed   *cloud.Error
 }
 
-// begin tells whether this is the only Ensure of the machine.
+// begin reports whether this is the only Ensure of the machine.
 func (c *clones) begin(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,8 +60,8 @@ func (c *clones) begin(id string) bool {
 	return true
 }
 
-// admit tells whether the machine may be cloned now. One whose clone may run already is not held
-// up.
+// admit reports whether the machine may be cloned now. A machine whose clone may already run is
+// always admitted.
 func (c *clones) admit(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,8 +84,7 @@ func (c *clones) admit(id string) bool {
 	return c.asking[id]
 }
 
-// due is how long it is until the tasks should be looked at again; 0 makes it the caller's to do
-// so.
+// due returns the time until the tasks should be read again. If it is 0, the caller must read them.
 func (c *clones) due(pace time.Duration) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,7 +101,7 @@ func (c *clones) end(id string) {
 	delete(c.asking, id)
 }
 
-// began notes what came of the clone call.
+// began records the result of the clone call.
 func (c *clones) began(id string, task types.ManagedObjectReference, r cloud.Resource, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,12 +110,12 @@ func (c *clones) began(id string, task types.ManagedObjectReference, r cloud.Res
 	case err == nil:
 		c.tasks[id] = &clone{task: task, resource: r}
 		delete(c.lost, id)
-	case !errors.As(err, &answered): // a fault says that nothing was begun
+	case !errors.As(err, &answered): // a fault means that no clone was started
 		c.lost[id] = nil
 	}
 }
 
-// met notes a template of which machines are made.
+// met records a template that machines are cloned from.
 func (c *clones) met(template types.ManagedObjectReference) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,7 +125,7 @@ func (c *clones) met(template types.ManagedObjectReference) {
 	c.templates[bare(template)] = true
 }
 
-// templatesSeen are the templates that this process has met.
+// templatesSeen returns the templates that this process has used.
 func (c *clones) templatesSeen() map[types.ManagedObjectReference]bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +134,7 @@ func (c *clones) templatesSeen() map[types.ManagedObjectReference]bool {
 	return all
 }
 
-// unsent tells whether no create of the machine can be under way that this process did not begin.
+// unsent reports whether this process has started every create of the machine that may be running.
 func (c *clones) unsent(req cloud.Request, id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,7 +142,7 @@ func (c *clones) unsent(req cloud.Request, id string) bool {
 	return !lost && (!req.MaybeSent || c.settled)
 }
 
-// forget ends the memory of a machine's clone and returns its task; nil if there is none.
+// forget forgets a machine's clone and returns it, or nil if there is none.
 func (c *clones) forget(id string) *clone {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,14 +151,14 @@ func (c *clones) forget(id string) *clone {
 	return k
 }
 
-// task returns the machine's clone; nil if there is none.
+// task returns the machine's clone, or nil if there is none.
 func (c *clones) task(id string) *clone {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.tasks[id]
 }
 
-// failure is why the machine's clone failed; nil if it has not.
+// failure returns why the machine's clone failed, or nil if it has not.
 func (c *clones) failure(id string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +168,7 @@ func (c *clones) failure(id string) error {
 	return nil
 }
 
-// running are the tasks that are known, of the machines with these UUIDs or, for nil, of all.
+// running returns the known tasks of the machines with these UUIDs, or of all if ids is nil.
 func (c *clones) running(ids []string) map[types.ManagedObjectReference]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,8 +181,7 @@ func (c *clones) running(ids []string) map[types.ManagedObjectReference]string {
 	return tasks
 }
 
-// ask reads how far the clones are, and returns the machines that are still being made, or could
-// not be.
+// ask reads the state of the clones, and returns the machines whose clone is running or has failed.
 func (c *clones) ask(ctx context.Context, s *session, page int32, ids []string) (map[string]cloud.Resource, error) {
 	if ids == nil {
 		c.mu.Lock()
@@ -223,21 +221,21 @@ func (c *clones) ask(ctx context.Context, s *session, page int32, ids []string) 
 		pending[id] = k.resource
 	}
 	for ref, id := range tasks {
-		if k := c.tasks[id]; k != nil && k.task == ref && !told[id] { // vCenter forgets a task some minutes after its end
+		if k := c.tasks[id]; k != nil && k.task == ref && !told[id] { // vCenter forgets a task some minutes after it ends
 			delete(c.tasks, id)
 		}
 	}
 	return pending, nil
 }
 
-// taskError is why a task failed.
+// taskError returns why a task failed.
 func (v *vcenter) taskError(attempted string, task vm) *cloud.Error {
 	f, _ := task.properties["info.error"].(types.LocalizedMethodFault)
 	return v.faultError(attempted, f.Fault, f.LocalizedMessage)
 }
 
-// suspect returns an error as long as a clone runs that may be the machine's: of the session's own
-// user, or of one of these templates; nil: of any.
+// suspect returns an error while a clone runs that may be the machine's: one started by the
+// session's own user, or of one of these templates. If templates is nil, any clone counts.
 func (c *clones) suspect(ctx context.Context, s *session, page int32, id string, templates map[types.ManagedObjectReference]bool) error {
 	c.mu.Lock()
 	_, lost := c.lost[id]
@@ -284,14 +282,14 @@ func (c *clones) suspect(ctx context.Context, s *session, page int32, id string,
 	return nil
 }
 
-// cloning is a clone task of anybody's.
+// cloning is a clone task of any user.
 type cloning struct {
 	queued   time.Time
 	template types.ManagedObjectReference
-	user     string // "" for a task that no user began
+	user     string // "" if no user started the task
 }
 
-// cloning are the clone tasks that run or wait.
+// cloning returns the clone tasks that are running or queued.
 func (s *session) cloning(ctx context.Context, page int32) (map[types.ManagedObjectReference]cloning, error) {
 	tasks, err := s.retrieve(ctx, page, "Task", []types.ObjectSpec{{
 		Obj: *s.content.TaskManager, Skip: ptr.To(true),
@@ -326,8 +324,8 @@ func (s *session) cloning(ctx context.Context, page int32) (map[types.ManagedObj
 	return running, nil
 }
 
-// Ensure looks for the machine as a VM, as a clone under way and as one that may be its, and only
-// then clones its template.
+// Ensure looks for the machine as a VM, as a running clone and as a clone that may be the
+// machine's. It clones the template only if there is none.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Resource, err error) {
 	if req.Spec == nil || req.Spec.VSphere == nil {
 		return made, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a VM of vSphere")
@@ -356,8 +354,8 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (made cloud.Reso
 	return made, err
 }
 
-// room returns *cloud.Queued while as many clones run as may. That some have ended is learned from
-// the listings or the stream; where nothing has asked for it lately, it is asked for here.
+// room returns *cloud.Queued while the maximum number of clones runs. Listings and the stream
+// report finished clones. If nothing has read the tasks lately, room reads them.
 func (d *driver) room(ctx context.Context, s *session, id string) error {
 	if d.clones.admit(id) {
 		return nil
@@ -375,7 +373,7 @@ func (d *driver) room(ctx context.Context, s *session, id string) error {
 	return &cloud.Queued{After: after}
 }
 
-// existing returns the machine if there is one, or one is being made.
+// existing returns the machine if its VM exists or is being created.
 func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id string) (*cloud.Resource, error) {
 	pending, err := d.clones.ask(ctx, s, d.page, []string{id})
 	if err != nil {
@@ -384,7 +382,7 @@ func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id
 	failed := d.clones.failure(id)
 	p, cloning := pending[id]
 	if cloning && p.State == cloud.StatePending {
-		return &p, nil // what of it is in the inventory already may lack half
+		return &p, nil // its VM may be incomplete
 	}
 	wanted := map[string]cloud.Reference{id: {Token: req.Token, OwnershipID: req.OwnershipID}}
 	vms, err := d.machines(ctx, s, wanted, stateProperties())
@@ -392,7 +390,7 @@ func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id
 		return nil, err
 	}
 	switch {
-	case len(vms) == 0 && cloning: // nothing is left of the attempt, and the next one is free to succeed
+	case len(vms) == 0 && cloning: // the attempt has failed without a VM; the next one may succeed
 		d.clones.forget(id)
 		return nil, failed
 	case len(vms) == 0:
@@ -410,8 +408,8 @@ func (d *driver) existing(ctx context.Context, s *session, req cloud.Request, id
 	return &d.merge(vms, pending)[0], nil
 }
 
-// mayClone returns an error as long as an earlier create of the machine may have made a VM, or make
-// one.
+// mayClone returns an error while an earlier create of the machine may have created a VM, or may
+// create one.
 func (d *driver) mayClone(ctx context.Context, s *session, req cloud.Request, id string) error {
 	if req.MaybeSent {
 		if err := d.proveAbsent(ctx, s, []string{id}); err != nil {
@@ -437,8 +435,8 @@ func names(vms []vm) string {
 	return strings.Join(all, ", ")
 }
 
-// clone begins to make the machine. It is complete in one call: its UUIDs, whose it is, its user
-// data, and that it is switched on.
+// clone starts the clone of the machine. One call sets its UUIDs, its owner and its user data, and
+// powers it on.
 func (d *driver) clone(ctx context.Context, s *session, req cloud.Request, id string) (*cloud.Resource, error) {
 	p, err := d.plan(ctx, s, req.Spec.VSphere, req.FailureDomain)
 	if err != nil {
@@ -462,9 +460,9 @@ func (d *driver) clone(ctx context.Context, s *session, req cloud.Request, id st
 	answer, err := methods.CloneVM_Task(ctx, s, &types.CloneVM_Task{This: p.template.ref, Folder: p.folder, Name: name, Spec: *spec})
 	if err != nil {
 		d.clones.began(id, types.ManagedObjectReference{}, r, err)
-		d.plans.Reset() // a template may have been replaced by one of the same name
+		d.plans.Reset() // the template may have been replaced by one of the same name
 		if gone(err) {
-			d.zones.Reset() // so may a compute cluster
+			d.zones.Reset() // so may the compute cluster
 			return nil, &cloud.Error{Code: cloud.Unavailable, Message: fmt.Sprintf("%v; it is looked for again", err), Err: err}
 		}
 		return nil, err

@@ -17,8 +17,8 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-// TestCrash: between the clone's call and the inventory, neither a manager that is new nor one that
-// got no answer loses the machine or makes a second one.
+// TestCrash: while a clone is not in the inventory yet, neither a new manager nor one that got no
+// answer loses the machine or creates a second one.
 func TestCrash(t *testing.T) {
 	lost := func(v *vcsim) {
 		v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
@@ -33,7 +33,7 @@ func TestCrash(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(*vcsim)
 		code  cloud.Code // of the first Ensure
-		anew  bool       // the manager is another one afterwards
+		anew  bool       // a new manager takes over
 	}{
 		"a new manager":                 {spoil: func(*vcsim) {}, anew: true},
 		"a lost answer":                 {spoil: lost, code: cloud.Unavailable},
@@ -72,7 +72,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestCloneOfOthers: what others clone since this manager has logged in holds nobody up.
+// TestCloneOfOthers: clones that others start after this manager's login delay no machine.
 func TestCloneOfOthers(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -89,13 +89,13 @@ func TestCloneOfOthers(t *testing.T) {
 	g.Expect(calls).To(Equal(map[string]int{"FindAllByUuid": 2, "CloneVM_Task": 1}), "what a machine costs to make")
 }
 
-// TestCloneBeforeRestart: what was cloned before this manager logged in holds up the machines that
-// it may be, and no others: those whose create was never sent, and where neither user nor template
-// is ours.
+// TestCloneBeforeRestart: a clone from before this manager's login delays the machines that it may
+// belong to, and no others. It can't belong to a machine whose create was never sent, or if both
+// its user and its template are others'.
 func TestCloneBeforeRestart(t *testing.T) {
 	for name, test := range map[string]struct {
 		user      string
-		template  bool // the task is for the machine's template
+		template  bool // the task has the machine's template
 		maybeSent bool
 		code      cloud.Code // of a create
 		read      cloud.Code // of a live read
@@ -126,8 +126,8 @@ func TestCloneBeforeRestart(t *testing.T) {
 	}
 }
 
-// TestCloneForgotten: what a listing learns of a clone while a create looks at it neither fails the
-// create nor hides a newer clone.
+// TestCloneForgotten: if a listing updates a clone while a create reads it, the create does not
+// fail, and a newer clone is not lost.
 func TestCloneForgotten(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -163,7 +163,7 @@ func TestCloneForgotten(t *testing.T) {
 	g.Expect(d.clones.task(id).task).To(Equal(task("newer")))
 }
 
-// TestTogether: of many that ask for one machine at once, one clones.
+// TestTogether: of many concurrent creates of one machine, one clones.
 func TestTogether(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -183,7 +183,7 @@ func TestTogether(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(HaveLen(1))
 }
 
-// TestPending: a clone under way is in every listing, and is switched on where it is a VM already.
+// TestPending: a running clone is in every listing. Once it is a VM, it is powered on.
 func TestPending(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -204,8 +204,8 @@ func TestPending(t *testing.T) {
 	g.Expect(v.with(cloud.TagToken, req.Token)[0].Config.Uuid).To(Equal(identityOf(req.Token)))
 }
 
-// TestDuplicates: vcsim takes one UUID twice. Two VMs of one machine stop it, and a person's copy
-// is none of ours.
+// TestDuplicates: vcsim accepts a UUID twice. Two VMs of one machine are a conflict, and a person's
+// copy is not Drover's.
 func TestDuplicates(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -237,7 +237,7 @@ func TestDuplicates(t *testing.T) {
 	g.Expect(both[0].ID).To(Equal(made.ID))
 	g.Expect(both[1].ID).To(HavePrefix(made.ID + "/"))
 
-	for range 2 { // off, and gone
+	for range 2 { // power off, then destroy
 		g.Expect(d.Delete(t.Context(), both[1:])).To(ConsistOf(BeNil()))
 	}
 	g.Expect(d.List(t.Context())).To(HaveLen(1), "the one that was named is gone")
@@ -251,8 +251,8 @@ func TestDuplicates(t *testing.T) {
 	g.Expect(v.vms()).To(ContainElement(HaveField("Name", "untagged")), "nor deleted")
 }
 
-// TestNameTaken: a foreign VM of the same name stays as it is, and the task's fault is told by
-// every method.
+// TestNameTaken: another user's VM of the same name stays as it is, and every method reports the
+// task's fault.
 func TestNameTaken(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 2)
@@ -278,7 +278,7 @@ func TestNameTaken(t *testing.T) {
 	g.Expect(v.Context.Map.Get(theirs.Self)).To(BeIdenticalTo(theirs))
 }
 
-// TestReplacedTemplate: a template that is replaced by one of the same name is found again.
+// TestReplacedTemplate: a template that was replaced by one of the same name is found again.
 func TestReplacedTemplate(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -298,8 +298,8 @@ func TestReplacedTemplate(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// TestSession: many callers share one login, also a new one after vCenter has ended the session,
-// with all that belonged to it.
+// TestSession: many callers share one login. This includes a new login after vCenter has ended the
+// session with everything that belonged to it.
 func TestSession(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -333,7 +333,7 @@ func TestSession(t *testing.T) {
 	g.Expect(calls["CreateContainerView"]).To(Equal(1))
 }
 
-// endSessions ends all others, as their time-out would.
+// endSessions ends all other sessions, as their timeout would.
 func (v *vcsim) endSessions(t testing.TB) {
 	t.Helper()
 	other, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Connect: conformance.Through(bystander{v})})
@@ -361,8 +361,8 @@ func (v *vcsim) endSessions(t testing.TB) {
 	}
 }
 
-// TestRefusedLogin: wrong credentials are tried once and not by every machine, for vCenter locks
-// its users out.
+// TestRefusedLogin: wrong credentials are tried once, not for every machine, because vCenter locks
+// out users.
 func TestRefusedLogin(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)

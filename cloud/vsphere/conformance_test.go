@@ -17,9 +17,9 @@ func TestConformance(t *testing.T) {
 	v := start(t, 2)
 	const page = 25
 	row := Cloud()
-	row.Traits.ReadLag = 0 // vcsim reads its own writes, and is waited for
+	row.Traits.ReadLag = 0 // vcsim reads its own writes, and the tests wait for its tasks
 	row.New = func(cfg cloud.Config) (cloud.Driver, error) {
-		d, err := v.unpinned(cfg) // trust is in the transport already
+		d, err := v.unpinned(cfg) // the transport verifies the certificate
 		if err == nil {
 			d.(*driver).page = page
 		}
@@ -58,7 +58,7 @@ func TestConformance(t *testing.T) {
 			// A new driver logs in (content, login, datacenter, view) and resolves names before its
 			// first clone.
 			Probe: 5, Create: 16, Again: 3, Offering: 6,
-			// Each listing looks at all VMs and then at ours, and before at the clones under way.
+			// Each listing reads the running clones, then all VMs, and then Drover's VMs.
 			List: 3, Describe: 4, Page: page,
 			Delete: 9,
 		},

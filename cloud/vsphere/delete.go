@@ -16,18 +16,18 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// softPrefix begins the option of a machine whose power is never cut.
+// softPrefix is the prefix of the power-off option of a machine whose power is never cut.
 const softPrefix = "soft "
 
-// removals remember what a deletion has begun, by the resource's ID. After a restart of the manager
-// a guest has its time to shut down again.
+// removals holds the deletions in progress, by resource ID. After a restart of the manager, a guest
+// gets its full shutdown time again.
 type removals struct {
 	mu   sync.Mutex
 	byID map[string]removal
 }
 
 type removal struct {
-	task  types.ManagedObjectReference // the latest
+	task  types.ManagedObjectReference // the latest task
 	asked time.Time                    // when the guest was asked to shut down
 }
 
@@ -52,8 +52,8 @@ func (r *removals) forget(id string) {
 	delete(r.byID, id)
 }
 
-// Delete looks at all the VMs in one read, and moves each one step on: off, without the disks that
-// are not its own, gone. A clone under way is called off.
+// Delete reads all the VMs at once, and moves each one step on: power off, detach the disks that
+// are not its own, destroy. It cancels a running clone.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
 	if len(resources) == 0 {
@@ -77,7 +77,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 		for i, r := range resources {
 			errs[i] = d.deleteOne(ctx, s, r, vms, failed[r.ID])
 			if faulted[*types.NotAuthenticated](errs[i]) {
-				return errs[i] // all steps may be repeated
+				return errs[i] // every step can be repeated
 			}
 		}
 		return nil
@@ -90,8 +90,8 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 	return errs
 }
 
-// failedRemovals reads how the steps ended that were begun before, and returns those that failed,
-// by the resource's ID.
+// failedRemovals reads the tasks of earlier steps, and returns the errors of the failed ones, by
+// resource ID.
 func (d *driver) failedRemovals(ctx context.Context, s *session, resources []cloud.Resource) (map[string]error, error) {
 	of := map[types.ManagedObjectReference]string{}
 	for _, r := range resources {
@@ -112,7 +112,7 @@ func (d *driver) failedRemovals(ctx context.Context, s *session, resources []clo
 	return failed, nil
 }
 
-// deleteOne finds the resource's VM: the first of its UUID, or the one that its ID names besides.
+// deleteOne deletes the resource's VM: the first with its UUID, or the one that its ID also names.
 func (d *driver) deleteOne(ctx context.Context, s *session, r cloud.Resource, vms []vm, failed error) error {
 	id, ref, further := strings.Cut(r.ID, "/")
 	i := slices.IndexFunc(vms, func(m vm) bool { return m.identity() == id && (!further || m.ref.Value == ref) })
@@ -125,7 +125,7 @@ func (d *driver) deleteOne(ctx context.Context, s *session, r cloud.Resource, vm
 	}
 	was := d.removals.of(r.ID)
 	if failed != nil && !isState(failed) && !gone(failed) {
-		d.removals.set(r.ID, removal{asked: was.asked}) // told once, and tried again the next time
+		d.removals.set(r.ID, removal{asked: was.asked}) // reported once, then retried
 		return failed
 	}
 	now, err := d.step(ctx, s, m, was)
@@ -136,8 +136,8 @@ func (d *driver) deleteOne(ctx context.Context, s *session, r cloud.Resource, vm
 	return err
 }
 
-// callOff ends a clone that has made no VM yet. What it has made nevertheless carries the machine's
-// tags and is found.
+// callOff cancels a clone that has no VM yet. If the clone creates one anyway, the VM carries the
+// machine's tags and is found.
 func (d *driver) callOff(ctx context.Context, s *session, id string) error {
 	k := d.clones.task(id)
 	switch {
@@ -149,27 +149,27 @@ func (d *driver) callOff(ctx context.Context, s *session, id string) error {
 	}
 	_, err := methods.CancelTask(ctx, s, &types.CancelTask{This: k.task})
 	if gone(err) || cloud.CodeOf(err) == cloud.InvalidSpec || isState(err) {
-		return nil // it has ended, or can't be called off: then its VM is deleted
+		return nil // it has ended or can't be canceled; its VM is deleted later
 	}
 	return err
 }
 
-// isState tells that an operation came too late or too early: what it was for is in another state
-// already.
+// isState reports whether an operation came too late or too early: its object is already in another
+// state.
 func isState(err error) bool {
 	return faulted[types.BaseInvalidState](err) || faulted[*types.TaskInProgress](err)
 }
 
-// step moves one VM's deletion one step on, and returns what is to be remembered of it.
+// step moves one VM's deletion one step on, and returns the state to remember.
 func (d *driver) step(ctx context.Context, s *session, m vm, was removal) (now removal, err error) {
 	now.asked = was.asked
 	patience, soft := m.patience()
 	waited := time.Since(was.asked)
 	switch {
-	case patience == 0 || (!soft && !was.asked.IsZero() && waited >= patience): // it need not be asked, or was asked in vain
+	case patience == 0 || (!soft && !was.asked.IsZero() && waited >= patience): // no shutdown is due, or its time is up
 		now.task, err = d.remove(ctx, s, m)
 		return now, err
-	case !was.asked.IsZero() && waited < patience: // the guest has its time
+	case !was.asked.IsZero() && waited < patience: // the guest still has time
 		return now, nil
 	}
 	now.asked = time.Now()
@@ -184,7 +184,7 @@ func (d *driver) step(ctx context.Context, s *session, m vm, was removal) (now r
 	return now, err
 }
 
-// remove switches a VM off, takes away the disks that are not its own, or destroys it, whichever is
+// remove powers the VM off, detaches the disks that are not its own, or destroys it, whichever is
 // next.
 func (d *driver) remove(ctx context.Context, s *session, m vm) (task types.ManagedObjectReference, err error) {
 	disks := foreignDisks(m)
@@ -210,8 +210,8 @@ func (d *driver) remove(ctx context.Context, s *session, m vm) (task types.Manag
 	return answer.Returnval, nil
 }
 
-// patience is how long the guest has to shut down by itself, 0 for none; soft says that it is asked
-// again after that, and its power never cut. A guest that does not run can't be asked.
+// patience returns how long the guest has to shut down, 0 for none. soft means that the guest is
+// asked again after that and its power is never cut. A guest that does not run can't be asked.
 func (m vm) patience() (patience time.Duration, soft bool) {
 	text, soft := strings.CutPrefix(m.text(option(optionPowerOff)), softPrefix)
 	patience, err := time.ParseDuration(text)
@@ -221,8 +221,8 @@ func (m vm) patience() (patience time.Duration, soft bool) {
 	return patience, soft
 }
 
-// foreignDisks detaches what a CSI driver attached: first-class disks, which live by themselves,
-// and which vCenter would destroy together with the VM.
+// foreignDisks returns the changes that detach the disks of a CSI driver: first-class disks, which
+// outlive a VM, but which vCenter would destroy together with the VM.
 func foreignDisks(m vm) []types.BaseVirtualDeviceConfigSpec {
 	var all []types.BaseVirtualDeviceConfigSpec
 	devices, _ := m.properties["config.hardware.device"].(types.ArrayOfVirtualDevice)

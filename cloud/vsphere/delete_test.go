@@ -17,7 +17,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// deleting is one machine's deletion.
+// deleting is the deletion of one machine.
 type deleting struct {
 	*WithT
 	t    *testing.T
@@ -35,7 +35,7 @@ func newDeleting(t *testing.T, edit ...func(*infrav1.VSphereMachine)) *deleting 
 	return x
 }
 
-// step moves the deletion one step on, and returns the calls that changed something.
+// step moves the deletion one step on, and returns the calls that change something.
 func (x *deleting) step() map[string]int {
 	x.t.Helper()
 	calls := x.v.counted(func() {
@@ -82,7 +82,7 @@ func TestDeleteSoftInVain(t *testing.T) {
 	x := newDeleting(t, trySoft)
 	x.Expect(x.step()).To(Equal(one("ShutdownGuest")))
 	m := x.vm()
-	x.v.Context.WithLock(m, func() { m.Runtime.PowerState = types.VirtualMachinePowerStatePoweredOn }) // it does not shut down
+	x.v.Context.WithLock(m, func() { m.Runtime.PowerState = types.VirtualMachinePowerStatePoweredOn }) // the guest ignores the shutdown
 	x.Expect(x.step()).To(BeEmpty(), "the guest has its time")
 	x.d.removals.set(x.made.ID, removal{asked: time.Now().Add(-301 * time.Second)})
 	x.Expect(x.step()).To(Equal(one("PowerOffVM_Task")))
@@ -99,8 +99,8 @@ func TestDeleteSoftWithoutTools(t *testing.T) {
 	x.wantGone()
 }
 
-// TestDeleteOnlySoft: a guest that does not shut down is asked again, and its power is never cut;
-// that nobody hears it is told.
+// TestDeleteOnlySoft: a guest that does not shut down is asked again, and its power is never cut.
+// Missing VMware Tools are reported.
 func TestDeleteOnlySoft(t *testing.T) {
 	x := newDeleting(t, trySoft, func(m *infrav1.VSphereMachine) { m.PowerOffMode = infrav1.VSpherePowerOffSoft })
 	undo := x.v.refuse("ShutdownGuest", &types.ToolsUnavailable{})
@@ -124,8 +124,8 @@ func TestDeleteOnlySoft(t *testing.T) {
 	x.wantGone()
 }
 
-// TestDeleteKeepsClaims: a first-class disk, which a CSI driver attached, is detached and outlives
-// the VM.
+// TestDeleteKeepsClaims: a first-class disk that a CSI driver attached is detached and outlives the
+// VM.
 func TestDeleteKeepsClaims(t *testing.T) {
 	x := newDeleting(t)
 	m := x.vm()
@@ -148,7 +148,7 @@ func TestDeleteKeepsClaims(t *testing.T) {
 	x.Expect(file).To(BeARegularFile())
 }
 
-// TestDeleteDuringClone: the clone is called off; what it made nevertheless, as vcsim's does, is
+// TestDeleteDuringClone: the clone is canceled. If it creates a VM anyway, as in vcsim, the VM is
 // found and deleted.
 func TestDeleteDuringClone(t *testing.T) {
 	x := &deleting{WithT: NewWithT(t), t: t, v: start(t)}
@@ -159,7 +159,7 @@ func TestDeleteDuringClone(t *testing.T) {
 	x.Expect(err).NotTo(HaveOccurred())
 	x.Expect(x.step()).To(Equal(one("CancelTask")))
 	release()
-	for range 2 { // off, and gone
+	for range 2 { // power off, then destroy
 		found, err := x.d.List(t.Context())
 		x.Expect(err).NotTo(HaveOccurred())
 		x.Expect(x.d.Delete(t.Context(), found)).To(HaveEach(BeNil()))
@@ -167,7 +167,7 @@ func TestDeleteDuringClone(t *testing.T) {
 	x.wantGone()
 }
 
-// TestDeleteFails: what a task's fault says is told by the next step, and then it is tried again.
+// TestDeleteFails: the next step reports the fault of a task, and the one after it retries.
 func TestDeleteFails(t *testing.T) {
 	x := newDeleting(t)
 	x.step()
@@ -186,7 +186,7 @@ func TestDeleteFails(t *testing.T) {
 	x.wantGone()
 }
 
-// TestDeleteForeign: a VM of another cluster is left alone, whatever the resource says.
+// TestDeleteForeign: another cluster's VM is left alone, whatever the resource says.
 func TestDeleteForeign(t *testing.T) {
 	x := newDeleting(t)
 	theirs := x.made
@@ -196,8 +196,8 @@ func TestDeleteForeign(t *testing.T) {
 	x.Expect(x.vm().Runtime.PowerState).To(Equal(types.VirtualMachinePowerStatePoweredOn))
 }
 
-// TestDeleteMany: a deletion of many reads the VMs that it deletes, and never all those of the
-// datacenter; a live read that finds them gone asks once what the user may see.
+// TestDeleteMany: a deletion of many machines reads only their VMs, and never all VMs of the
+// datacenter. A live read that finds them gone asks once for the user's privileges.
 func TestDeleteMany(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 120)
@@ -206,7 +206,7 @@ func TestDeleteMany(t *testing.T) {
 	d.page = 50
 	found, err := d.List(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(d.Describe(t.Context(), []cloud.Reference{referenceOf("nobody")})).To(BeEmpty()) // no clone of an earlier process runs
+	g.Expect(d.Describe(t.Context(), []cloud.Reference{referenceOf("nobody")})).To(BeEmpty()) // checks that no clone of an earlier process runs
 	batch, left := []cloud.Resource{}, []cloud.Reference{}
 	for _, ref := range refs[:maxBatch] {
 		batch = append(batch, found[slices.IndexFunc(found, func(r cloud.Resource) bool { return r.Token == ref.Token })])

@@ -19,14 +19,14 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// maxWords is how many bytes of vCenter's words for one thing are shown.
+// maxWords is how much of one message of vCenter is shown, in bytes.
 const maxWords = 512
 
-// codeOf says what a fault means, by the vSphere Web Services API reference. Many faults are kinds
-// of others: an interface here stands for a fault and all its kinds, so the narrow ones come first.
+// codeOf returns the code of a fault, by the vSphere Web Services API reference. An interface here
+// stands for a fault and its subtypes, so the narrow cases come first.
 func codeOf(f types.BaseMethodFault) cloud.Code {
 	switch f.(type) {
-	case types.BaseInvalidLogin, types.BaseNoPermission: // NotAuthenticated and PasswordExpired are kinds of these
+	case types.BaseInvalidLogin, types.BaseNoPermission: // NotAuthenticated and PasswordExpired are subtypes of these
 		return cloud.Unauthorized
 	case types.BaseInsufficientResourcesFault, *types.NoDiskSpace, types.BaseNoCompatibleHost, *types.NoActiveHostInCluster:
 		return cloud.NoCapacity
@@ -46,18 +46,18 @@ func codeOf(f types.BaseMethodFault) cloud.Code {
 	return cloud.Unknown
 }
 
-// vimFault carries vCenter's own fault as an Error's cause.
+// vimFault carries vCenter's fault as the cause of an Error.
 type vimFault struct{ types.BaseMethodFault }
 
 func (f vimFault) Error() string { return nameOf(f.BaseMethodFault) }
 
-// nameOf is the fault's name in the API reference.
+// nameOf returns the fault's name in the API reference.
 func nameOf(f types.BaseMethodFault) string {
 	return reflect.Indirect(reflect.ValueOf(f)).Type().Name()
 }
 
-// faulted tells whether vCenter answered with this fault, or for an interface with one of its
-// kinds.
+// faulted reports whether vCenter answered with this fault or, if T is an interface, with one of
+// its subtypes.
 func faulted[T any](err error) bool {
 	var f vimFault
 	if !errors.As(err, &f) {
@@ -67,7 +67,7 @@ func faulted[T any](err error) bool {
 	return ok
 }
 
-// faultError types a fault, of a call or of a task, with vCenter's words for it.
+// faultError returns the typed error of a call's or task's fault, with vCenter's message.
 func (v *vcenter) faultError(attempted string, f types.BaseMethodFault, words string) *cloud.Error {
 	if f == nil {
 		return cloud.Errorf(cloud.Unknown, "%s: failed, and vCenter does not say why", attempted)
@@ -93,8 +93,8 @@ func (v *vcenter) faultError(attempted string, f types.BaseMethodFault, words st
 	return e
 }
 
-// callError types what came of a call that was not answered as asked. Of an answer that is not
-// vCenter's nothing is shown: it may be anybody's, and hold anything.
+// callError returns the typed error of a failed call. It shows nothing of an answer that is not
+// vCenter's, because that may hold anything.
 func (v *vcenter) callError(operation string, err error) error {
 	var own *cloud.Error
 	var queued *cloud.Queued
@@ -112,7 +112,7 @@ func (v *vcenter) callError(operation string, err error) error {
 	return cloud.Errorf(cloud.Unknown, "%s: the answer is none of vCenter's", operation)
 }
 
-// statusError is for an answer that is neither a result nor a fault; nil for one that is.
+// statusError returns an error for an answer that is neither a result nor a fault, else nil.
 func statusError(operation string, resp *http.Response) error {
 	status := resp.StatusCode
 	if status == http.StatusOK || status == http.StatusInternalServerError { // a fault comes with 500
@@ -123,7 +123,7 @@ func statusError(operation string, resp *http.Response) error {
 	return e
 }
 
-// pointed returns the fault that a decoder made as a value.
+// pointed returns a pointer to a fault that a decoder made as a value.
 func pointed(v types.AnyType) types.BaseMethodFault {
 	if f, ok := v.(types.BaseMethodFault); ok || v == nil {
 		return f
@@ -138,5 +138,5 @@ func notSent(operation string, err error) error {
 	return &cloud.Error{Code: cloud.Unavailable, Message: operation + ": not sent: " + err.Error(), Err: err}
 }
 
-// gone tells that what an operation was for exists no more.
+// gone reports whether the object of an operation no longer exists.
 func gone(err error) bool { return faulted[*types.ManagedObjectNotFound](err) }

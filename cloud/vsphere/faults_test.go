@@ -17,7 +17,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// faults are what vCenter may answer to a clone, and what each means.
+// faults maps each code to faults that vCenter may return for a clone.
 var faults = map[cloud.Code][]types.BaseMethodFault{
 	cloud.Unauthorized:  {&types.NoPermission{PrivilegeId: "VirtualMachine.Provisioning.Clone"}},
 	cloud.NoCapacity:    {&types.InsufficientResourcesFault{}, &types.InsufficientMemoryResourcesFault{}, &types.NoDiskSpace{Datastore: "san-a"}, &types.NoCompatibleHost{}},
@@ -28,8 +28,8 @@ var faults = map[cloud.Code][]types.BaseMethodFault{
 	cloud.Unknown:       {&types.SystemErrorFault{Reason: "why"}},
 }
 
-// TestFaultsOfCalls: vcsim answers a clone's call with each fault, over the wire, and nothing is
-// made.
+// TestFaultsOfCalls: vcsim answers a clone call with each fault over the wire, and no VM is
+// created.
 func TestFaultsOfCalls(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -52,8 +52,8 @@ func TestFaultsOfCalls(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// TestFaultsOfTasks: a clone that begins and fails is Failed as long as it is remembered, then told
-// by the next attempt, and the one after that is free to succeed.
+// TestFaultsOfTasks: a clone that starts and fails is Failed while it is remembered. The next
+// attempt returns its fault, and the attempt after that can succeed.
 func TestFaultsOfTasks(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -76,9 +76,9 @@ func TestFaultsOfTasks(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(HaveLen(1))
 }
 
-// TestFleet: 300 machines, 20 at a time, through the end of a session, cost two logins and at most
-// four calls each, all listings and look-ups included. Then they cost nothing by themselves: a
-// listing is two reads, whatever their number.
+// TestFleet: 300 machines, 20 at a time and with one ended session, cost two logins and at most
+// four calls each, including listings and look-ups. After that, a listing costs two reads, whatever
+// the number of machines.
 func TestFleet(t *testing.T) {
 	const machines, atOnce = 300, 20
 	g := NewWithT(t)
@@ -110,7 +110,7 @@ func TestFleet(t *testing.T) {
 		create(0, machines/2)
 		v.endSessions(t)
 		create(machines/2, machines)
-		for range 3 { // until all were seen to run
+		for range 3 { // until all are seen running
 			var err error
 			found, err = d.List(t.Context())
 			g.Expect(err).NotTo(HaveOccurred())
@@ -137,17 +137,17 @@ func TestFleet(t *testing.T) {
 	g.Expect(idle).To(Equal(map[string]int{"RetrievePropertiesEx": 2}))
 }
 
-// life is a machine from its first call to its last, as a manager makes it.
+// life is one machine from its first call to its last, as a manager handles it.
 type life struct {
 	*vcsim
 	t        *testing.T
 	req      cloud.Request
-	deleting bool   // from here on nobody wants it
-	release  func() // lets its clone go on
-	tag      string // that it must have before it is deleted
+	deleting bool   // the machine is to be deleted
+	release  func() // releases its clone
+	tag      string // the tag that it must have before it is deleted
 }
 
-// lead moves the machine on until it is gone, or until its manager gets no answer.
+// lead moves the machine on until it is gone or a call fails.
 func (l *life) lead(d *driver) error {
 	ctx := l.t.Context()
 	ref := []cloud.Reference{{Token: l.req.Token, OwnershipID: l.req.OwnershipID}}
@@ -186,10 +186,10 @@ func (l *life) lead(d *driver) error {
 	return fmt.Errorf("the machine does not go")
 }
 
-// TestCrashAtEveryCall: a manager dies at its first call, before vCenter got it and after, the next
-// one at its second call, and so on through the life of a machine from a content library, with a
-// tag and an attribute. The manager after it finds the machine or makes it, makes no second one,
-// gives it what it lacks, and leaves nothing.
+// TestCrashAtEveryCall: one manager dies at its first call, before or after vCenter receives it,
+// another one at its second call, and so on through the life of a machine from a content library,
+// with a tag and an attribute. The next manager finds or creates the machine, creates no second
+// one, completes it, and leaves nothing behind.
 func TestCrashAtEveryCall(t *testing.T) {
 	v := start(t)
 	v.keep(t, "images", "ubuntu", library.ItemTypeVMTX)

@@ -18,19 +18,19 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// connected is an account as the manager has it, with its limiter, and with its loops until the
-// test ends.
+// connected returns an account as the manager has it, with its limiter, and runs its loops until
+// the test ends.
 func (v *vcsim) connected(t testing.TB) *fleet.Account {
 	t.Helper()
 	row := Cloud()
-	row.New = v.unpinned // trust is in the transport already
+	row.New = v.unpinned // the transport verifies the certificate
 	accounts := fleet.NewAccounts(fleet.Options{Clouds: []cloud.Cloud{row}, Times: fleet.TimesFor(5 * time.Minute), Transport: v})
 	key, config := apitypes.NamespacedName{Namespace: "team", Name: "vcenter"}, fleet.AccountConfig{Spec: *v.account, Credentials: credentials()}
 	a, err := accounts.Set(key, config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := a.Probe(t.Context()) // as the controller does, which pins the place
+	info, err := a.Probe(t.Context()) // as the controller does, to pin the place
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,8 +52,8 @@ func (v *vcsim) connected(t testing.TB) *fleet.Account {
 	return a
 }
 
-// manage makes machines, all at the same time, as the controllers do: each comes back when it was
-// told to.
+// manage creates machines concurrently, as the controllers do. Each one retries when its answer
+// says so.
 func manage(t testing.TB, a *fleet.Account, machines int, made func(cloud.Reference)) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -81,8 +81,8 @@ func manage(t testing.TB, a *fleet.Account, machines int, made func(cloud.Refere
 	}
 }
 
-// work is vCenter's: it ends the clones that run, one after the other, when there are as many as
-// may be, or no more come. It returns the most that ran at once.
+// work plays vCenter: it ends the running clones, one after the other, when the limit is reached or
+// no more arrive. It returns the most that ran at once.
 func (v *vcsim) work(ctx context.Context, template *heldVM, most int) (ran int) {
 	const calm = 3 * time.Second
 	for before, since := 0, time.Now(); ctx.Err() == nil; {
@@ -92,7 +92,7 @@ func (v *vcsim) work(ctx context.Context, template *heldVM, most int) (ran int) 
 			before, since = running, time.Now()
 		}
 		if running >= most || running > 0 && time.Since(since) > calm {
-			v.turn.Lock() // no call comes in between
+			v.turn.Lock() // no call arrives in between
 			ran = max(ran, template.running())
 			for range template.running() {
 				v.release(template)
@@ -107,9 +107,9 @@ func (v *vcsim) work(ctx context.Context, template *heldVM, most int) (ran int) 
 	return ran
 }
 
-// TestClonesAtOnce: of 100 machines that are asked for at once, as many are cloned at a time as the
-// account's limit says, and who waits costs no call. Seen to fail without the bound: of 300, 246
-// ran at once.
+// TestClonesAtOnce: of 100 machines that are created at once, only as many are cloned at a time as
+// the account's limit allows, and a waiting machine costs no call. Verified to fail without the
+// limit: of 300, 246 ran at once.
 func TestClonesAtOnce(t *testing.T) {
 	const machines, atOnce = 100, 20
 	g := NewWithT(t)
@@ -133,10 +133,10 @@ func TestClonesAtOnce(t *testing.T) {
 	t.Logf("calls: %v", calls)
 }
 
-// TestFollowedFleet: machines that come while the account is followed cost three calls each, and
-// six at most for all together each time it is looked at what has changed; so that 300, at the rate
-// and the pace that Drover has by itself, cost at most four calls each. Then they cost the one call
-// that stays open. Seen to fail when the VMs that had changed were read one by one.
+// TestFollowedFleet: machines that are created while the account is followed cost three calls each,
+// plus at most six for all together each time the changes are read. So 300 machines, at Drover's
+// default rate and pace, cost at most four calls each. After that, they cost only the call that
+// stays open. Verified to fail when changed VMs were read one by one.
 func TestFollowedFleet(t *testing.T) {
 	const machines, look, first = 40, 6, 25
 	const pace = 3 * time.Second

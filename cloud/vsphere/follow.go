@@ -18,27 +18,27 @@ import (
 )
 
 const (
-	// idleWait is how long vCenter keeps a call that it has nothing to answer to: well below what
-	// proxies and firewalls between cut off. A clone that fails before it has made a VM changes
-	// none, and may wait so long for being noticed.
+	// idleWait is how long vCenter holds a call without news: well below the timeouts of proxies
+	// and firewalls in between. A clone that fails before it has a VM changes no VM, so its failure
+	// may be noticed this late.
 	idleWait = 30 * time.Second
-	// answerTime is what the answer may take beyond that.
+	// answerTime is how long the answer may take beyond that.
 	answerTime = 30 * time.Second
-	// longestGap is after how long without a word what was told is told anew, all of it: the
-	// account may have been listed meanwhile.
+	// longestGap is the longest time without a report. After a longer gap, the stream reports
+	// everything again, because the account may have been listed meanwhile.
 	longestGap = 2 * time.Minute
-	// tryAgain is how often a rule of DRS that can't be set is tried while no machine changes.
+	// tryAgain is the retry interval of a DRS rule that can't be set, while no machine changes.
 	tryAgain = time.Minute
 )
 
-// watchedProperties tell that a VM may have become, or ceased to be, something else as a machine.
-// The version changes with every change of the configuration, which holds the tags.
+// watchedProperties returns the properties whose change may change a machine's resource. The
+// version changes with every change of the configuration, which holds the tags.
 func watchedProperties() []string {
 	return []string{"config.changeVersion", "config.instanceUuid", "config.uuid", "runtime.powerState", "guest.net"}
 }
 
-// stream tells of the machines' changes. vCenter says only which VMs changed; what they are is
-// read, so that it is judged as a listing would, with the clones under way and the groups.
+// stream reports changes of machines. vCenter names only the changed VMs. The stream reads them and
+// judges them as a listing does, together with the running clones and the groups.
 type stream struct {
 	*driver
 	s         *session
@@ -46,21 +46,21 @@ type stream struct {
 	version   string
 	tell      func(cloud.Change)
 
-	vms     map[types.ManagedObjectReference]vm // the machines', as last read
-	pending map[string]cloud.Resource           // the clones, as last asked for
+	vms     map[types.ManagedObjectReference]vm // the machines' VMs, as last read
+	pending map[string]cloud.Resource           // the clones, as last read
 	told    map[string][]cloud.Resource         // by token
-	served  bool                                // news were waited for once, and an answer came
-	heard   time.Time                           // when something was last told
-	judged  time.Time                           // when what was read was last judged
+	served  bool                                // a wait for news has succeeded
+	heard   time.Time                           // time of the last report
+	judged  time.Time                           // when judge last ran
 }
 
-// news are the VMs that vCenter names: true for those to be looked at, false for those that left
-// the datacenter.
+// news holds the VMs that vCenter names: true for those to read, false for those that left the
+// datacenter.
 type news map[types.ManagedObjectReference]bool
 
-// Follow has vCenter's PropertyCollector tell of the VMs in the session's view. A session or a
-// collector that vCenter knows no more is made anew, once it has served, and then everything is
-// told anew.
+// Follow watches the VMs in the session's view with vCenter's PropertyCollector. If vCenter has
+// ended a session or collector that has served, Follow creates a new one and reports everything
+// again.
 func (d *driver) Follow(ctx context.Context, tell func(cloud.Change)) error {
 	for {
 		served := false
@@ -98,15 +98,15 @@ func (f *stream) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// A clone changes its VM many times in few seconds. The first change is told at once, and
-		// those that follow it together.
+		// A clone changes its VM many times within seconds. The first change is reported at once,
+		// and the following ones together.
 		if err := until(ctx, began.Add(f.pace)); err != nil {
 			return err
 		}
 	}
 }
 
-// until waits for the time, which is no more than a pace away.
+// until waits until a time that is at most one pace away.
 func until(ctx context.Context, at time.Time) error {
 	timer := time.NewTimer(time.Until(at))
 	defer timer.Stop()
@@ -118,10 +118,10 @@ func until(ctx context.Context, at time.Time) error {
 	}
 }
 
-// open makes a collector of the stream's own, for others' waiting would end this one's, and tells
-// everything.
+// open creates a collector for this stream, because another caller's wait would end this one's.
+// Then it reports everything.
 func (f *stream) open(ctx context.Context) error {
-	if f.s.collector.Value != "" { // an earlier stream's in this session, which ended when no call could be made any more
+	if f.s.collector.Value != "" { // left by an earlier stream of this session that could make no more calls
 		_, err := methods.DestroyPropertyCollector(ctx, f.s, &types.DestroyPropertyCollector{This: f.s.collector})
 		if err != nil && !gone(err) {
 			return err
@@ -140,13 +140,13 @@ func (f *stream) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := f.next(ctx, 0); err != nil { // how all are now: what changes from here on will be told
+	if _, err := f.next(ctx, 0); err != nil { // the current state; later changes are reported
 		return err
 	}
 	return f.tellAll(ctx)
 }
 
-// tellAll lists.
+// tellAll lists and reports all machines.
 func (f *stream) tellAll(ctx context.Context) error {
 	at := time.Now()
 	pending, vms, err := f.list(ctx, f.s)
@@ -166,8 +166,8 @@ func (f *stream) tellAll(ctx context.Context) error {
 	return nil
 }
 
-// tellChanges tells what each machine is that is not what was told of it, and then that nothing
-// else has changed.
+// tellChanges reports each machine that differs from its last report, and then that nothing else
+// has changed.
 func (f *stream) tellChanges(ctx context.Context, at time.Time, changed news) error {
 	if err := f.read(ctx, changed); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (f *stream) tellChanges(ctx context.Context, at time.Time, changed news) er
 	if err != nil {
 		return err
 	}
-	if f.ended(pending) { // then its VM is there, and the news may not have been
+	if f.ended(pending) { // its VM exists now, but the news may lack it
 		later, err := f.next(ctx, 0)
 		if err == nil {
 			err = f.read(ctx, later)
@@ -221,7 +221,7 @@ func byToken(all []cloud.Resource) map[string][]cloud.Resource {
 	return found
 }
 
-// ended tells whether a clone that was under way is no more.
+// ended reports whether a clone that was running has ended.
 func (f *stream) ended(pending map[string]cloud.Resource) bool {
 	for id := range f.pending {
 		if _, still := pending[id]; !still {
@@ -231,8 +231,8 @@ func (f *stream) ended(pending map[string]cloud.Resource) bool {
 	return false
 }
 
-// patience is how long vCenter may have nothing to tell: while clones are under way, whose end is
-// asked for, no longer than a pace.
+// patience returns how long a wait for news may take. While clones run, it is at most one pace,
+// because the stream polls for their end.
 func (f *stream) patience() time.Duration {
 	if len(f.clones.running(nil)) > 0 {
 		return min(f.pace, f.idle)
@@ -240,8 +240,8 @@ func (f *stream) patience() time.Duration {
 	return f.idle
 }
 
-// read looks at the VMs that changed. One that is no machine any more, or proven to be gone, is
-// forgotten.
+// read reads the VMs that changed. It forgets a VM that is no longer a machine, or that is proven
+// to be gone.
 func (f *stream) read(ctx context.Context, changed news) error {
 	var refs []types.ManagedObjectReference
 	seen := f.seen.all()
@@ -269,8 +269,8 @@ func (f *stream) read(ctx context.Context, changed news) error {
 	return nil
 }
 
-// next waits for news, and returns what there is of them, all parts; nothing when nothing changed
-// in that time.
+// next waits for news and returns all its parts. It returns no news if nothing changed in that
+// time.
 func (f *stream) next(ctx context.Context, patience time.Duration) (news, error) {
 	all := news{}
 	for {
@@ -290,9 +290,9 @@ func (f *stream) next(ctx context.Context, patience time.Duration) (news, error)
 	}
 }
 
-// note takes one VM's update. Of a VM that is no machine, only what could make it one matters. When
-// one enters that never left, the collector has looked anew at what there is, and may have told of
-// no VM that left: then all are looked at.
+// note records one VM's update. Of a VM that is no machine, only a change that could make it one
+// counts. If a VM enters that never left, the collector has started over and may not have reported
+// VMs that left. Then all VMs are read.
 func (f *stream) note(all news, update types.ObjectUpdate) {
 	_, ours := f.vms[update.Obj]
 	switch {
@@ -309,7 +309,7 @@ func (f *stream) note(all news, update types.ObjectUpdate) {
 	}
 }
 
-// left tells whether the news say that the VM has left.
+// left reports whether the VM has left, according to the news.
 func left(all news, ref types.ManagedObjectReference) bool {
 	there, told := all[ref]
 	return told && !there
@@ -317,7 +317,7 @@ func left(all news, ref types.ManagedObjectReference) bool {
 
 func ofConfig(c types.PropertyChange) bool { return strings.HasPrefix(c.Name, "config") }
 
-// wait is one call; nil: nothing changed in that time.
+// wait makes one call. It returns nil if nothing changed in that time.
 func (f *stream) wait(ctx context.Context, patience time.Duration) (*types.UpdateSet, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience+answerTime)
 	defer cancel()

@@ -24,17 +24,17 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-// listener is what a driver has told so far.
+// listener collects what a driver has reported.
 type listener struct {
 	mu    sync.Mutex
 	known map[string][]cloud.Resource // by token
-	whole int                         // how often everything was told
+	whole int                         // how often everything was reported
 	signs int
-	err   error // why Follow has returned, once it has
+	err   error // the error of Follow, once it has returned
 	ended chan struct{}
 }
 
-// listen follows until the test ends, at a pace that tests have time for.
+// listen follows until the test ends, at a pace that suits tests.
 func listen(t testing.TB, d *driver) *listener {
 	t.Helper()
 	d.pace, d.idle = 10*time.Millisecond, time.Second
@@ -70,7 +70,7 @@ func (l *listener) take(c cloud.Change) {
 	}
 }
 
-// all are what is known, and how often everything was told.
+// all returns what is known, and how often everything was reported.
 func (l *listener) all() (all []cloud.Resource, whole int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,7 +80,7 @@ func (l *listener) all() (all []cloud.Resource, whole int) {
 	return all, l.whole
 }
 
-// of is what is known of a token.
+// of returns a function that returns what is known of a token.
 func (l *listener) of(token string) func() []cloud.Resource {
 	return func() []cloud.Resource {
 		l.mu.Lock()
@@ -100,7 +100,7 @@ func (l *listener) lives() int {
 	return l.signs
 }
 
-// theirs is somebody else's session.
+// theirs runs do in another user's session.
 func (v *vcsim) theirs(t testing.TB, do func(*session) error) {
 	t.Helper()
 	other, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Connect: conformance.Through(bystander{v})})
@@ -129,7 +129,7 @@ func (v *vcsim) destroy(t testing.TB, ref types.ManagedObjectReference) {
 	})
 }
 
-// address gives a VM's guest one.
+// address sets the address of a VM's guest.
 func (v *vcsim) address(m *simulator.VirtualMachine, address string) {
 	v.turn.Lock()
 	defer v.turn.Unlock()
@@ -138,9 +138,9 @@ func (v *vcsim) address(m *simulator.VirtualMachine, address string) {
 	})
 }
 
-// TestFollowFleet: 100 machines that nobody changes cost one call that waits, and no listing; a VM
-// that is switched off, that is destroyed or that has another address is told after one look at it.
-// What others' VMs do is not looked at.
+// TestFollowFleet: 100 machines that nothing changes cost one waiting call and no listing. A VM
+// that is powered off, is destroyed or gets another address is reported after one read. Changes of
+// other VMs cause no read.
 func TestFollowFleet(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 101)
@@ -192,9 +192,9 @@ func TestFollowFleet(t *testing.T) {
 	g.Expect(byToken(listed)).To(Equal(byToken(all)))
 }
 
-// TestFollowClones: a clone under way is told before it has a VM, its end is told, and so is its
-// failure, which changes no VM. Seen to fail without the clones, and without the second look for
-// the VM of a clone that has just ended.
+// TestFollowClones: a running clone is reported before it has a VM. Its end is reported, and so is
+// its failure, which changes no VM. Verified to fail without the clones, and without the second
+// read for the VM of a clone that has just ended.
 func TestFollowClones(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -206,7 +206,7 @@ func TestFollowClones(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(l.of("slow"), "30s").Should(ConsistOf(HaveField("State", cloud.StatePending)))
 	gap := make(chan struct{})
-	go func() { // from here on it is always there
+	go func() { // from here on, the machine is always present
 		defer close(gap)
 		for range 200 {
 			if len(l.of("slow")()) != 1 {
@@ -236,8 +236,8 @@ func TestFollowClones(t *testing.T) {
 	g.Expect(whole).To(Equal(1))
 }
 
-// TestFollowGroups: machines that are followed are kept apart as those that are listed, and what
-// stands against it is told, and that it does no longer. Seen to fail without a look at the groups.
+// TestFollowGroups: followed machines are kept apart as listed ones are. A failure is reported, and
+// so is its end. Verified to fail without the check of groups.
 func TestFollowGroups(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -266,9 +266,9 @@ func TestFollowGroups(t *testing.T) {
 	g.Eventually(l.of("a2"), "30s").Should(ConsistOf(HaveField("Notice", "")))
 }
 
-// TestFollowLost: what a session or a collector has missed that vCenter ended is told, by
-// everything anew, with one login; a vCenter that does not answer is told of by an error, and a new
-// one is followed by the next Follow. Seen to fail when a version that vCenter knows no more was an
+// TestFollowLost: after vCenter ends a session or a collector, Follow reports everything again,
+// with one login, and misses no change. If vCenter does not answer, Follow returns an error, and
+// the next Follow follows a new vCenter. Verified to fail when a version unknown to vCenter was an
 // error at once.
 func TestFollowLost(t *testing.T) {
 	g := NewWithT(t)
@@ -313,7 +313,7 @@ func TestFollowLost(t *testing.T) {
 	v.stop()
 	g.Eventually(l.ended, "60s").Should(BeClosed())
 	g.Expect(cloud.CodeOf(l.err)).To(Equal(cloud.Unavailable))
-	again := startAt(t, v.account.VSphere.Server, 3) // the simulator gives references anew: with fewer VMs, ours would be others'
+	again := startAt(t, v.account.VSphere.Server, 3) // the simulator assigns references anew: with fewer VMs, they would collide
 	again.own()
 	l = listen(t, d)
 	g.Eventually(l.wholes, "30s").Should(Equal(1))
@@ -321,9 +321,9 @@ func TestFollowLost(t *testing.T) {
 	g.Expect(all).To(HaveLen(3))
 }
 
-// TestFollowAsList: after each of many changes of chance, what was told is what a listing says.
-// Seen to fail when the simulator's collector, which looks at all anew whenever a VM is made, was
-// believed about what left.
+// TestFollowAsList: after each of many random changes, the reports match a listing. Verified to
+// fail when the test trusted what the simulator's collector says about VMs that left: it starts
+// over whenever a VM is created.
 func TestFollowAsList(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -363,7 +363,7 @@ func TestFollowAsList(t *testing.T) {
 			v.destroy(t, m.Self)
 		case what == 4:
 			v.address(m, fmt.Sprintf("192.0.2.%d", step))
-		case what == 5: // somebody takes the tags away, or gives them back
+		case what == 5: // another user removes the tags or restores them
 			token := v.options(m)[cloud.TagToken]
 			owner := map[bool]string{true: "", false: "blue"}[v.options(m)[cloud.TagOwnership] == "blue"]
 			v.theirs(t, func(s *session) error {
@@ -376,7 +376,7 @@ func TestFollowAsList(t *testing.T) {
 			t.Logf("step %d: %d of %s, on: %t", step, what, m.Name, on)
 		}
 		if random.IntN(3) > 0 {
-			continue // several at once
+			continue // several changes at once
 		}
 		listed, err := d.List(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())

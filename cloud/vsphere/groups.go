@@ -19,19 +19,19 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// groups are the machines that DRS keeps on different hosts. A rule can name none but VMs that are
-// there, so it is set by the listing that finds them, for all new ones at once. vCenter takes a VM
-// that is destroyed out of its rules.
+// groups holds the machines that DRS keeps on different hosts. A rule can name only existing VMs,
+// so the listing that finds new VMs sets it, for all of them at once. vCenter removes destroyed VMs
+// from their rules.
 type groups struct {
 	mu sync.Mutex
-	// settled are the VMs that need no further look, until their group gets another one.
+	// settled holds the VMs that need no further check until their group gets a new VM.
 	settled map[types.ManagedObjectReference]bool
-	// tasks are the latest changes of compute clusters' rules.
+	// tasks holds the latest rule change of each compute cluster.
 	tasks map[types.ManagedObjectReference]types.ManagedObjectReference
 }
 
-// unsettled returns, by their rules' names, the groups that have a VM which was not looked at yet,
-// and forgets VMs that are gone.
+// unsettled returns the groups with a VM that was not checked yet, by rule name. It forgets VMs
+// that are gone.
 func (g *groups) unsettled(vms []vm) map[string][]vm {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -58,7 +58,7 @@ func (g *groups) unsettled(vms []vm) map[string][]vm {
 	return all
 }
 
-// settle notes that the VMs are in the rule that they belong to, or need none.
+// settle records that the VMs are in their rule, or need none.
 func (g *groups) settle(refs []types.ManagedObjectReference) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -67,14 +67,14 @@ func (g *groups) settle(refs []types.ManagedObjectReference) {
 	}
 }
 
-// ruleName is the group's rule: one cluster's, whatever others call their groups, and within the 80
-// letters of a name.
+// ruleName returns the name of the group's rule. It is unique to the cluster, whatever groups
+// others have, and fits the 80 characters of a name.
 func ruleName(owner, group string) string {
 	return fmt.Sprintf("drover-%s-%x", group, sha256.Sum256([]byte(owner)))[:len("drover--")+len(group)+12]
 }
 
-// keepApart sees that each group's rule names all its VMs. What stands against it is shown with the
-// machines, and spoils no listing.
+// keepApart makes each group's rule name all its VMs. A failure is shown with the machines and does
+// not fail the listing.
 func (d *driver) keepApart(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) error {
 	waiting := d.groups.unsettled(vms)
 	if len(waiting) == 0 {
@@ -96,7 +96,7 @@ func (d *driver) keepApart(ctx context.Context, s *session, vms []vm, shown []cl
 	return nil
 }
 
-// note shows with the machines what is wrong with them.
+// note adds a notice to the machines of the VMs.
 func note(shown []cloud.Resource, troubled []vm, what string) {
 	ours := map[string]bool{}
 	for _, m := range troubled {
@@ -115,7 +115,7 @@ func note(shown []cloud.Resource, troubled []vm, what string) {
 }
 
 // keepRules compares the rules of the compute clusters with the groups that have VMs there, and
-// changes what differs. Whether a change was made is seen the next time.
+// changes what differs. The next run checks whether the change was made.
 func (d *driver) keepRules(ctx context.Context, s *session, waiting map[string][]vm) error {
 	placed, err := d.placed(ctx, s, waiting)
 	if err != nil {
@@ -143,7 +143,7 @@ func (d *driver) keepRules(ctx context.Context, s *session, waiting map[string][
 	return errors.Join(errs...)
 }
 
-// placed returns where the groups' VMs are: for each compute cluster and rule its members.
+// placed returns the members of each rule in each compute cluster.
 func (d *driver) placed(ctx context.Context, s *session, waiting map[string][]vm) (map[types.ManagedObjectReference]map[string][]types.ManagedObjectReference, error) {
 	rules := map[types.ManagedObjectReference]string{}
 	for rule, members := range waiting {
@@ -157,7 +157,7 @@ func (d *driver) placed(ctx context.Context, s *session, waiting map[string][]vm
 	}
 	poolOf, ownerOf := map[types.ManagedObjectReference]types.ManagedObjectReference{}, map[types.ManagedObjectReference]types.ManagedObjectReference{}
 	for _, m := range vms {
-		if pool, ok := m.properties["resourcePool"].(types.ManagedObjectReference); ok { // else it is in none yet
+		if pool, ok := m.properties["resourcePool"].(types.ManagedObjectReference); ok { // otherwise it is in no pool yet
 			poolOf[m.ref], ownerOf[pool] = pool, types.ManagedObjectReference{}
 		}
 	}
@@ -184,14 +184,14 @@ func (d *driver) placed(ctx context.Context, s *session, waiting map[string][]vm
 				all[owner] = map[string][]types.ManagedObjectReference{}
 			}
 			all[owner][rules[ref]] = append(all[owner][rules[ref]], ref)
-		case "ComputeResource": // one host by itself: nothing to be kept apart from
+		case "ComputeResource": // a standalone host: there is no other host to choose
 			d.groups.settle([]types.ManagedObjectReference{ref})
 		}
 	}
 	return all, nil
 }
 
-// changeOf is what the rule lacks; nil if nothing, or if there are no two VMs to keep apart.
+// changeOf returns the change that a rule needs, or nil for none or for fewer than two VMs.
 func changeOf(rules []types.BaseClusterRuleInfo, name string, members []types.ManagedObjectReference) *types.ClusterRuleSpec {
 	if len(members) < 2 {
 		return nil
@@ -199,7 +199,7 @@ func changeOf(rules []types.BaseClusterRuleInfo, name string, members []types.Ma
 	byValue := func(a, b types.ManagedObjectReference) int { return strings.Compare(a.Value, b.Value) }
 	members = slices.SortedFunc(slices.Values(members), byValue)
 	wanted := &types.ClusterAntiAffinityRuleSpec{
-		// Not mandatory: a host that fails is worse than two machines on one host for a while.
+		// Not mandatory: after a host failure, two machines may share a host for a while.
 		ClusterRuleInfo: types.ClusterRuleInfo{Name: name, Enabled: ptr.To(true), Mandatory: ptr.To(false)},
 		Vm:              members,
 	}
@@ -218,8 +218,8 @@ func changeOf(rules []types.BaseClusterRuleInfo, name string, members []types.Ma
 	return &types.ClusterRuleSpec{ArrayUpdateSpec: types.ArrayUpdateSpec{Operation: types.ArrayUpdateOperationAdd}, Info: wanted}
 }
 
-// changeRules begins the change unless the one before still runs, and says why that failed if it
-// did.
+// changeRules starts the change unless the previous one still runs. If the previous one has failed,
+// changeRules also returns its error.
 func (d *driver) changeRules(ctx context.Context, s *session, cluster types.ManagedObjectReference, changes []types.ClusterRuleSpec) error {
 	d.groups.mu.Lock()
 	task, known := d.groups.tasks[cluster]

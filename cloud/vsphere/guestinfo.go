@@ -18,8 +18,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// reserved tells whether a VM's option is Drover's own: options are compared without case, as
-// vSphere does.
+// reserved reports whether a VM's option belongs to Drover. It ignores case, as vSphere does.
 func reserved(key string) bool {
 	key = strings.ToLower(key)
 	for _, ours := range []string{"drover-", "guestinfo.userdata", "guestinfo.metadata", "guestinfo.ignition"} {
@@ -30,13 +29,13 @@ func reserved(key string) bool {
 	return false
 }
 
-// isIgnition tells Ignition's configuration, which is JSON, from cloud-init's user data, which
-// never begins like that.
+// isIgnition reports whether the user data is Ignition's, which is JSON. The user data of
+// cloud-init never begins like that.
 func isIgnition(userData []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(userData), []byte("{")) }
 
-// options are a machine's: whose it is, what its deletion must know, and the variables of
-// cloud-init's VMware data source, or Ignition's (its operator notes, "VMware"). What reads
-// Ignition's images' metadata is Afterburn, by the same name as cloud-init.
+// options returns a machine's options: its tags, what its deletion must know, and the variables of
+// cloud-init's VMware data source or of Ignition (its operator notes, "VMware"). In Ignition's
+// images, Afterburn reads the metadata, under the same name as cloud-init.
 func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	spec := req.Spec.VSphere
 	metadata, err := metadata(req)
@@ -88,7 +87,7 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	return all, nil
 }
 
-// packed is gzip+base64.
+// packed returns the data in gzip+base64.
 func packed(data []byte) (string, error) {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
@@ -102,11 +101,11 @@ func packed(data []byte) (string, error) {
 	return base64.StdEncoding.EncodeToString(b.Bytes()), nil
 }
 
-// metadata is the data source's: who the machine is, and its network. JSON, which is YAML too.
+// metadata returns the data source's metadata, identity and network, as JSON (which is YAML).
 func metadata(req cloud.Request) ([]byte, error) {
 	data := map[string]any{"instance-id": identityOf(req.Token), "local-hostname": label(req.Name)}
 	networks := req.Spec.VSphere.Networks
-	if len(networks) > 1 || slices.ContainsFunc(networks, configured) { // else cloud-init asks for an address by DHCP of its own accord
+	if len(networks) > 1 || slices.ContainsFunc(networks, configured) { // otherwise cloud-init uses DHCP by default
 		ethernets := map[string]any{}
 		for i, n := range networks {
 			ethernets[fmt.Sprintf("nic%d", i)] = ethernet(n, i, macOf(networks, req.Token, i))
@@ -120,9 +119,9 @@ func metadata(req cloud.Request) ([]byte, error) {
 	return text, nil
 }
 
-// ethernet is one adapter in cloud-init's network configuration, version 2. It is matched by its
-// address and gets a name, because of cloud-init's renderers only netplan's takes anything else:
-// the others make files for an adapter that is called as its entry is.
+// ethernet returns one adapter in cloud-init's network configuration, version 2. It matches the MAC
+// address and sets a name, because only cloud-init's netplan renderer supports anything else. The
+// other renderers write files for an adapter that is named like its entry.
 func ethernet(n infrav1.VSphereNetwork, adapter int, mac string) map[string]any {
 	dhcp4 := len(n.Addresses) == 0
 	if n.DHCP4 != nil {
@@ -148,8 +147,8 @@ func ethernet(n infrav1.VSphereNetwork, adapter int, mac string) map[string]any 
 	if len(nameservers) > 0 {
 		e["nameservers"] = nameservers
 	}
-	// Not as routes: a route to "::/0" becomes one to "::/64" in cloud-init's renderer for
-	// systemd-networkd.
+	// Not as routes: cloud-init's renderer for systemd-networkd turns a route to "::/0" into one to
+	// "::/64".
 	for key, gateway := range map[string]string{"gateway4": n.Gateway4, "gateway6": n.Gateway6} {
 		if gateway != "" {
 			e[key] = gateway
@@ -169,8 +168,7 @@ func ethernet(n infrav1.VSphereNetwork, adapter int, mac string) map[string]any 
 	return e
 }
 
-// configured tells whether the adapter asks the guest for more than its default, which is DHCP for
-// IPv4.
+// configured reports whether the adapter needs more than the guest's default, DHCP for IPv4.
 func configured(n infrav1.VSphereNetwork) bool {
 	dhcp4 := n.DHCP4 == nil || *n.DHCP4
 	dhcp6 := n.DHCP6 != nil && *n.DHCP6
@@ -178,19 +176,19 @@ func configured(n infrav1.VSphereNetwork) bool {
 		len(n.Addresses)+len(n.Nameservers)+len(n.SearchDomains)+len(n.Routes) > 0
 }
 
-// macOf is an adapter's address where it must be known before the VM is; "" leaves it to vCenter.
+// macOf returns a MAC address that must be known before the VM exists, "" for vCenter's choice.
 func macOf(networks []infrav1.VSphereNetwork, token string, adapter int) string {
 	switch own := networks[adapter].MACAddress; {
 	case own != "":
 		return own
-	case len(networks) > 1 || configured(networks[adapter]): // the guest finds it by this
+	case len(networks) > 1 || configured(networks[adapter]): // the guest matches the adapter by it
 		return mac(token, adapter)
 	}
 	return ""
 }
 
-// mac is an adapter's address, derived from the token so that user data and VM agree: of those that
-// nobody assigns.
+// mac returns a locally administered MAC address. It is derived from the token, so that user data
+// and VM agree.
 func mac(token string, adapter int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d", token, adapter))
 	return fmt.Sprintf("02:%02x:%02x:%02x:%02x:%02x", sum[0], sum[1], sum[2], sum[3], sum[4])

@@ -11,12 +11,12 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// upgradeOf has vCenter upgrade the VM's hardware when it is switched on, which is in the clone's
-// own call; nil where the template's is new enough. A clone takes its template's version
-// (VirtualMachineConfigSpec.version is for new VMs alone, and UpgradeVM_Task a call of its own),
-// but a schedule of its own: with the policy "always" the upgrade runs "when the virtual machine is
-// powered on" (vcenter/vm/hardware, UpgradePolicy). It must name a version newer than the VM's
-// (UpdateSpec, upgrade_version).
+// upgradeOf makes vCenter upgrade the VM's hardware at power-on, which is part of the clone call.
+// It returns nil if the template's version is new enough. A clone has its template's version
+// (VirtualMachineConfigSpec.version is for new VMs alone, and UpgradeVM_Task is a separate call),
+// but its own schedule: with the policy "always", the upgrade runs "when the virtual machine is
+// powered on" (vcenter/vm/hardware, UpgradePolicy). The schedule must name a version newer than the
+// VM's (UpdateSpec, upgrade_version).
 func (t template) upgradeOf(wanted string) (*types.ScheduledHardwareUpgradeInfo, error) {
 	if wanted == "" {
 		return nil, nil
@@ -33,7 +33,7 @@ func (t template) upgradeOf(wanted string) (*types.ScheduledHardwareUpgradeInfo,
 	}, nil
 }
 
-// outdated says of a VM that runs why its hardware is older than it was to be; "" where it is not.
+// outdated returns why a running VM's hardware is older than requested, or "" if it is not.
 func (v *vcenter) outdated(m vm) string {
 	wanted, is := m.text(option(optionHardware)), m.text("config.version")
 	to, err := types.ParseHardwareVersion(wanted)
@@ -50,7 +50,7 @@ func (v *vcenter) outdated(m vm) string {
 	return fmt.Sprintf("its hardware version is %s, and %s was asked for%s; upgrade the template, and replace the machine", cloud.Clip(is, 16), cloud.Clip(wanted, 16), why)
 }
 
-// bootOptions are those that the machine's fields set; nil for none.
+// bootOptions returns the boot options that the machine's fields set, or nil for none.
 func bootOptions(spec *infrav1.VSphereMachine) *types.VirtualMachineBootOptions {
 	if spec.SecureBoot == nil && spec.BootOptions == nil {
 		return nil
@@ -66,7 +66,7 @@ func bootOptions(spec *infrav1.VSphereMachine) *types.VirtualMachineBootOptions 
 	return o
 }
 
-// firmwareOf is the firmware in vSphere's words; "" for the template's.
+// firmwareOf returns vSphere's name of the firmware, or "" for the template's.
 func firmwareOf(spec *infrav1.VSphereMachine) string {
 	if spec.BootOptions == nil {
 		return ""

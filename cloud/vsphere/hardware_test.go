@@ -12,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestHardware: what a machine is to have that its template has not is in the clone's own call, in
-// vSphere's words; what the template has already is not asked for.
+// TestHardware: hardware that the template lacks is part of the clone call, in vSphere's terms.
+// Hardware that the template has is not requested.
 func TestHardware(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -41,9 +41,9 @@ func TestHardware(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.InvalidSpec))
 }
 
-// TestHardwareOutdated: a VM that runs with older hardware than was asked for says so, with
-// vCenter's reason, until it is new enough. vcsim upgrades none. Seen to fail when a VM that was
-// upgraded further than that was told of, too.
+// TestHardwareOutdated: a running VM with older hardware than requested shows a notice with
+// vCenter's reason until it is new enough. vcsim upgrades no VM. Verified to fail when a VM with
+// newer hardware got a notice, too.
 func TestHardwareOutdated(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)

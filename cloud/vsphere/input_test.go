@@ -15,8 +15,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestTwoTemplatesOfOneName: names are paths, so that each is found in its own folder; one that
-// only others' folders have is not found. Seen to fail when a name was looked for without its path.
+// TestTwoTemplatesOfOneName: names are paths, so each template is found in its own folder. A name
+// that exists only in other folders is not found. Verified to fail when the path was ignored.
 func TestTwoTemplatesOfOneName(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -47,8 +47,8 @@ func TestTwoTemplatesOfOneName(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
 }
 
-// TestOtherDatacenter: what lies in another datacenter is not found, though the account's user may
-// see it. Seen to fail when dots in a path were followed.
+// TestOtherDatacenter: objects in another datacenter are not found, even if the account's user may
+// see them. Verified to fail when dots in a path were followed.
 func TestOtherDatacenter(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -73,9 +73,9 @@ func TestOtherDatacenter(t *testing.T) {
 	}
 }
 
-// TestRefusedPlaces: what vCenter says of a full datastore, of a folder that the user may not use
-// and of a host in maintenance has its code, names what is wrong, and leaves nothing behind. Seen
-// to fail without the code of a full datastore, and without the privilege's name.
+// TestRefusedPlaces: vCenter's faults for a full datastore, a folder that the user may not use and
+// a host in maintenance have their codes, name what is wrong, and leave nothing behind. Verified to
+// fail without the code of a full datastore, and without the privilege's name.
 func TestRefusedPlaces(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)

@@ -19,12 +19,12 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// fewLookups is up to how many machines are looked up one by one, in vCenter's index of UUIDs. For
-// more, one look at all VMs of the datacenter is cheaper.
+// fewLookups is the largest number of machines that are looked up one by one in vCenter's index of
+// UUIDs. For more, one read of all VMs in the datacenter is cheaper.
 const fewLookups = 4
 
-// The options of a VM that hold what its machine's spec is not there to tell. A guest can't change
-// them: it may set those that begin with "guestinfo." alone.
+// These VM options hold data for when the machine's spec is not available. A guest can't change
+// them, because it can set only options that begin with "guestinfo.".
 const (
 	optionDomain     = "drover-failure-domain"
 	optionHost       = "drover-host-name"
@@ -35,12 +35,12 @@ const (
 	optionAttributes = "drover-vsphere-attributes"
 )
 
-// option is the property path of one option of a VM. All options would bring the user data of every
-// VM along.
+// option returns the property path of one VM option. All options would include every VM's user
+// data.
 func option(key string) string { return fmt.Sprintf("config.extraConfig[%q]", key) }
 
-// identity is what tells of a VM whose it is; addresses and state come for those that are ours
-// alone.
+// identityProperties returns the properties that tell whose a VM is. Addresses and state are read
+// only for Drover's VMs.
 func identityProperties() []string {
 	return []string{"config.instanceUuid", "config.uuid", option(cloud.TagToken), option(cloud.TagOwnership)}
 }
@@ -50,12 +50,12 @@ func stateProperties() []string {
 		option(optionHardware), option(optionHost), option(optionDomain), option(optionGroup), option(optionTags), option(optionAttributes))
 }
 
-// vm is a VM as far as it was asked for.
+// vm is a VM with the properties that were requested.
 type vm struct {
 	ref        types.ManagedObjectReference
 	properties map[string]types.AnyType
-	// indexed is the machine by whose UUID vCenter's index named the VM, where the VM itself can't
-	// be read.
+	// indexed is the machine whose UUID led to the VM in vCenter's index, if the VM itself can't be
+	// read.
 	indexed cloud.Reference
 }
 
@@ -70,7 +70,7 @@ func (m vm) text(path string) string {
 	return ""
 }
 
-// tags are the token and the ownership ID.
+// tags returns the token and the ownership ID.
 func (m vm) tags() (token, owner string) {
 	if m.unreadable() {
 		return m.indexed.Token, m.indexed.OwnershipID
@@ -78,8 +78,8 @@ func (m vm) tags() (token, owner string) {
 	return m.text(option(cloud.TagToken)), m.text(option(cloud.TagOwnership))
 }
 
-// identity is the UUID of the machine that the VM is, or "": a VM without our options is not ours,
-// and one with them and with UUIDs of its own is somebody's copy.
+// identity returns the UUID of the VM's machine, or "". A VM without Drover's options is not
+// Drover's. A VM with these options and other UUIDs is a copy.
 func (m vm) identity() string {
 	token, owner := m.tags()
 	switch id := identityOf(token); {
@@ -94,14 +94,14 @@ func (m vm) identity() string {
 	}
 }
 
-// unreadable tells that vCenter has the VM and can't read what it is: its host or datastore does
-// not answer, or it is just being made.
+// unreadable reports whether vCenter has the VM but can't read its configuration: its host or
+// datastore does not answer, or the VM is just being created.
 func (m vm) unreadable() bool {
 	return m.text("config.instanceUuid") == "" && m.text("config.uuid") == ""
 }
 
-// retrieve reads properties of the objects, all pages of them. What vanished meanwhile is left out;
-// what can't be read for any other reason is an error.
+// retrieve reads properties of the objects, all pages of them. It leaves out objects that vanished
+// meanwhile. Any other object that can't be read is an error.
 func (s *session) retrieve(ctx context.Context, page int32, kind string, objects []types.ObjectSpec, paths []string) ([]vm, error) {
 	answer, err := methods.RetrievePropertiesEx(ctx, s, &types.RetrievePropertiesEx{
 		This: s.content.PropertyCollector,
@@ -139,7 +139,7 @@ func (s *session) retrieve(ctx context.Context, page int32, kind string, objects
 	return all, nil
 }
 
-// read takes one object's properties; nil for one that is gone.
+// read returns one object's properties, or nil if the object is gone.
 func (s *session) read(content types.ObjectContent) (*vm, error) {
 	m := &vm{ref: content.Obj, properties: map[string]types.AnyType{}}
 	for _, p := range content.MissingSet {
@@ -157,7 +157,7 @@ func (s *session) read(content types.ObjectContent) (*vm, error) {
 	return m, nil
 }
 
-// scan reads properties of all VMs of the datacenter that the account's user may see.
+// scan reads properties of all VMs in the datacenter that the account's user may see.
 func (s *session) scan(ctx context.Context, page int32, paths []string) ([]vm, error) {
 	return s.retrieve(ctx, page, "VirtualMachine", []types.ObjectSpec{s.allVMs()}, paths)
 }
@@ -170,7 +170,7 @@ func (s *session) allVMs() types.ObjectSpec {
 	}
 }
 
-// these reads properties of the objects, which are of one kind.
+// these reads properties of objects of one kind.
 func (s *session) these(ctx context.Context, page int32, refs []types.ManagedObjectReference, paths []string) ([]vm, error) {
 	if len(refs) == 0 {
 		return nil, nil
@@ -182,7 +182,7 @@ func (s *session) these(ctx context.Context, page int32, refs []types.ManagedObj
 	return s.retrieve(ctx, page, refs[0].Type, objects, paths)
 }
 
-// located is a VM that was found for a machine's UUID.
+// located is a VM that was found by a machine's UUID.
 type located struct {
 	id  string
 	ref types.ManagedObjectReference
@@ -206,7 +206,7 @@ func (d *driver) locate(ctx context.Context, s *session, ids []string) ([]locate
 			found = append(found, located{id, m.ref})
 		}
 	}
-	if unreadable { // the index knows what the configuration does not tell now
+	if unreadable { // the index knows VMs whose configuration can't be read now
 		unseen := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return seen[id] })
 		more, err := s.lookUp(ctx, unseen)
 		return append(found, more...), err
@@ -214,7 +214,7 @@ func (d *driver) locate(ctx context.Context, s *session, ids []string) ([]locate
 	return found, nil
 }
 
-// lookUp asks the index: for the instance UUID, and where vCenter had to replace that, for the BIOS
+// lookUp searches the index for the instance UUID and, if vCenter had to replace that, for the BIOS
 // UUID.
 func (s *session) lookUp(ctx context.Context, ids []string) ([]located, error) {
 	var found []located
@@ -237,9 +237,8 @@ func (s *session) lookUp(ctx context.Context, ids []string) ([]located, error) {
 	return found, nil
 }
 
-// machines reads the VMs of the machines that are wanted, by UUID. Few are looked up in vCenter's
-// index, many read where they were last seen; what is not found in the one way is looked for in the
-// other.
+// machines reads the VMs of the wanted machines, by UUID. It looks up few machines in vCenter's
+// index, and reads many where they were last seen. It looks for the rest in the other way.
 func (d *driver) machines(ctx context.Context, s *session, wanted map[string]cloud.Reference, paths []string) (vms []vm, err error) {
 	ids := slices.Sorted(maps.Keys(wanted))
 	if len(ids) <= fewLookups {
@@ -254,7 +253,7 @@ func (d *driver) machines(ctx context.Context, s *session, wanted map[string]clo
 	}
 	found := identities(vms)
 	for _, at := range d.seen.of(ids) {
-		found[at.id] = found[at.id] || at.destroyed // by ourselves: it is nowhere else
+		found[at.id] = found[at.id] || at.destroyed // by Drover, so it has no other VM
 	}
 	more, err := d.search(ctx, s, wanted, slices.DeleteFunc(ids, func(id string) bool { return found[id] }), paths)
 	vms = append(vms, more...)
@@ -262,7 +261,7 @@ func (d *driver) machines(ctx context.Context, s *session, wanted map[string]clo
 	return vms, err
 }
 
-// search finds the VMs of machines of which no reference is known, and reads them.
+// search finds and reads the VMs of machines whose references are unknown.
 func (d *driver) search(ctx context.Context, s *session, wanted map[string]cloud.Reference, ids, paths []string) ([]vm, error) {
 	found, err := d.locate(ctx, s, ids)
 	if err != nil {
@@ -279,8 +278,8 @@ func (d *driver) search(ctx context.Context, s *session, wanted map[string]cloud
 	return vms, err
 }
 
-// remembered adds to vms the VMs of those machines that have none among them, where they were last
-// seen; with destroyed, also those that Drover has had destroyed.
+// remembered reads the VMs of machines that have none in vms, where they were last seen, and adds
+// them to vms. If destroyed is true, it includes VMs that Drover has destroyed.
 func (d *driver) remembered(ctx context.Context, s *session, wanted map[string]cloud.Reference, vms []vm, paths []string, destroyed bool) ([]vm, error) {
 	found := identities(vms)
 	at := d.seen.of(slices.Collect(maps.Keys(wanted)))
@@ -297,7 +296,7 @@ func (d *driver) remembered(ctx context.Context, s *session, wanted map[string]c
 	return vms, err
 }
 
-// identities are the machines that the VMs are, or whose UUID they were found by.
+// identities returns the machines that the VMs belong to, or whose UUID led to them.
 func identities(vms []vm) map[string]bool {
 	all := map[string]bool{}
 	for _, m := range vms {
@@ -309,7 +308,7 @@ func identities(vms []vm) map[string]bool {
 	return all
 }
 
-// Probe reads what only a session may.
+// Probe reads vCenter's time, which needs a session, and the failure domains.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	var info cloud.Info
 	err := d.vcenter.with(ctx, func(s *session) error {
@@ -323,7 +322,7 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, err
 }
 
-// List looks at all VMs of the datacenter, and then closer at its own.
+// List reads all VMs of the datacenter, and then more properties of its own.
 func (d *driver) List(ctx context.Context) (all []cloud.Resource, err error) {
 	err = d.vcenter.with(ctx, func(s *session) error {
 		pending, vms, err := d.list(ctx, s)
@@ -335,8 +334,8 @@ func (d *driver) List(ctx context.Context) (all []cloud.Resource, err error) {
 	return all, err
 }
 
-// list reads the clones under way and the machines' VMs; the clones first, so that none falls in
-// between.
+// list reads the running clones and the machines' VMs. It reads the clones first, so that it misses
+// none.
 func (d *driver) list(ctx context.Context, s *session) (pending map[string]cloud.Resource, vms []vm, err error) {
 	if pending, err = d.clones.ask(ctx, s, d.page, nil); err != nil {
 		return nil, nil, err
@@ -359,7 +358,7 @@ func (d *driver) list(ctx context.Context, s *session) (pending map[string]cloud
 	return pending, vms, err
 }
 
-// look reads VMs, and proves of those that were seen before and are not found that they are gone.
+// look reads VMs, and proves that VMs that were seen before and are not found are gone.
 func (d *driver) look(ctx context.Context, s *session, refs []types.ManagedObjectReference, seen map[types.ManagedObjectReference]sighting) ([]vm, error) {
 	vms, err := s.these(ctx, d.page, refs, stateProperties())
 	if err != nil {
@@ -374,7 +373,7 @@ func (d *driver) look(ctx context.Context, s *session, refs []types.ManagedObjec
 	return vms, d.proveGone(ctx, s, vanished)
 }
 
-// judge says what all machines are, and sees to their groups, tags and attributes.
+// judge returns the resources of all machines, and updates their groups, tags and attributes.
 func (d *driver) judge(ctx context.Context, s *session, vms []vm, pending map[string]cloud.Resource) ([]cloud.Resource, error) {
 	all := d.merge(vms, pending)
 	d.attachTags(ctx, s, vms, all)
@@ -384,8 +383,7 @@ func (d *driver) judge(ctx context.Context, s *session, vms []vm, pending map[st
 	return all, d.keepApart(ctx, s, vms, all)
 }
 
-// Describe returns an error where a machine has no VM yet and a clone runs of which nobody knows
-// whose it is.
+// Describe returns an error if a machine has no VM yet and a clone runs whose machine is unknown.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cloud.Resource, err error) {
 	wanted := map[string]cloud.Reference{}
 	for _, ref := range refs {
@@ -415,8 +413,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (all []cl
 	return all, err
 }
 
-// concludeAbsent returns an error as long as a machine that is not among what was found may have a
-// VM, or get one.
+// concludeAbsent returns an error while a machine that was not found may have a VM, or get one.
 func (d *driver) concludeAbsent(ctx context.Context, s *session, wanted map[string]cloud.Reference, found []cloud.Resource) error {
 	there := map[string]bool{}
 	for _, r := range found {
@@ -447,8 +444,7 @@ func (d *driver) concludeAbsent(ctx context.Context, s *session, wanted map[stri
 	return nil
 }
 
-// merge returns the VMs, and of the clones those that are none yet. Two VMs of one machine get two
-// IDs.
+// merge returns the VMs, and the clones that have no VM yet. Two VMs of one machine get two IDs.
 func (d *driver) merge(vms []vm, pending map[string]cloud.Resource) []cloud.Resource {
 	vms = slices.SortedFunc(slices.Values(vms), func(a, b vm) int { return strings.Compare(a.ref.Value, b.ref.Value) })
 	var all []cloud.Resource
@@ -460,7 +456,7 @@ func (d *driver) merge(vms []vm, pending map[string]cloud.Resource) []cloud.Reso
 		}
 		r := m.resource(id, d.choice)
 		if p, ok := pending[id]; ok && (p.State == cloud.StateFailed || r.State == cloud.StateStopped) {
-			r.State, r.Reason = p.State, p.Reason // a clone is switched on in the end, or could not be
+			r.State, r.Reason = p.State, p.Reason // a clone powers on its VM last, or has failed to
 		}
 		if r.State == cloud.StateRunning {
 			r.Notice = d.vcenter.outdated(m)
@@ -479,7 +475,7 @@ func (d *driver) merge(vms []vm, pending map[string]cloud.Resource) []cloud.Reso
 	return all
 }
 
-// resource is the VM as Drover sees it.
+// resource returns the VM as a resource.
 func (m vm) resource(id string, addresses choice) cloud.Resource {
 	r := cloud.Resource{
 		Kind: cloud.KindInstance, ID: id, ProviderID: providerID(id),
@@ -490,14 +486,14 @@ func (m vm) resource(id string, addresses choice) cloud.Resource {
 	r.Token, r.OwnershipID = m.tags()
 	r.CreatedAt, _ = m.properties["config.createDate"].(time.Time)
 	for _, a := range r.Addresses {
-		if a.Type == clusterv1.MachineInternalIP { // the name is Drover's own
+		if a.Type == clusterv1.MachineInternalIP { // the host name is set by Drover
 			r.GuestReported = append(r.GuestReported, a.Address)
 		}
 	}
 	return r
 }
 
-// stateOf maps a power state. One that is not known is Pending: nothing is concluded from it.
+// stateOf maps a power state. An unknown one is Pending, so that nothing is concluded from it.
 func stateOf(v types.AnyType) cloud.State {
 	switch v {
 	case types.VirtualMachinePowerStatePoweredOn:

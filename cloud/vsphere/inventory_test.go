@@ -24,7 +24,7 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// own makes all VMs of the simulator machines, and returns their references.
+// own turns all VMs of the simulator into machines, and returns their references.
 func (v *vcsim) own() []cloud.Reference {
 	var refs []cloud.Reference
 	for i, m := range v.vms() {
@@ -39,7 +39,7 @@ func (v *vcsim) own() []cloud.Reference {
 	return refs
 }
 
-// TestPages reads more machines than one answer holds, all or none.
+// TestPages: more machines than one answer holds are read completely or not at all.
 func TestPages(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 210)
@@ -68,7 +68,7 @@ func TestPages(t *testing.T) {
 	g.Expect(found).To(HaveLen(2))
 	g.Expect(calls).To(Equal(map[string]int{"FindAllByUuid": 2, "RetrievePropertiesEx": 1}), "few by the index")
 
-	for _, spoilt := range []int{0, 4, 5, 9} { // the first and the last page of either read
+	for _, spoilt := range []int{0, 4, 5, 9} { // the first and the last page of each read
 		n := 0
 		v.spoil(func(operation string, send func() (*http.Response, error)) (*http.Response, error) {
 			if n++; n == spoilt+1 {
@@ -82,8 +82,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestUnreadable: a VM that vCenter has and can't read is there, by the index of UUIDs; it is not
-// taken for absent.
+// TestUnreadable: a VM that vCenter can't read is found by the index of UUIDs, and is not taken for
+// absent.
 func TestUnreadable(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 6)
@@ -91,8 +91,7 @@ func TestUnreadable(t *testing.T) {
 	d := v.driver(t)
 	g.Expect(vm{indexed: refs[0]}.identity()).To(Equal(identityOf("m-0")), "what the index named is the machine")
 	g.Expect(vm{}.identity()).To(BeEmpty())
-	// vcsim's index goes by what the configuration says, and names nothing then; vCenter's is apart
-	// from it.
+	// vcsim's index depends on the configuration and finds nothing then. vCenter's index does not.
 	m := v.with(cloud.TagToken, "m-3")[0]
 	v.Context.WithLock(m, func() { m.Config.InstanceUuid, m.Config.Uuid = "", "" })
 	calls := v.counted(func() {
@@ -103,7 +102,7 @@ func TestUnreadable(t *testing.T) {
 	g.Expect(calls["FindAllByUuid"]).To(Equal(2), "the index is asked for the one that could not be read, by both of its UUIDs")
 }
 
-// TestAddresses: the VM's own adapters count, those of its pods and of the link alone do not.
+// TestAddresses: the VM's own adapters count. Addresses of pods and link-local ones do not.
 func TestAddresses(t *testing.T) {
 	g := NewWithT(t)
 	m := vm{properties: map[string]types.AnyType{
@@ -159,8 +158,8 @@ func TestFaults(t *testing.T) {
 	g.Expect(v.faultError("CloneVM_Task", nil, "").Code).To(Equal(cloud.Unknown))
 }
 
-// TestBounded: an answer that does not end is given up, and what is not vCenter's answer is not
-// read at all.
+// TestBounded: an endless answer is cut off, and the body of an answer that is not vCenter's is not
+// read.
 func TestBounded(t *testing.T) {
 	g := NewWithT(t)
 	n, err := io.Copy(io.Discard, &boundedBody{ReadCloser: io.NopCloser(endless{}), left: maxAnswer})
@@ -193,7 +192,7 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// endless is spaces, for ever.
+// endless is an endless stream of spaces.
 type endless struct{}
 
 func (endless) Read(p []byte) (int, error) {
@@ -203,9 +202,9 @@ func (endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestTrust: a server whose certificate the bundle does not vouch for is not spoken to, nor one of
-// another thumbprint; the right thumbprint suffices, whatever the bundle says. Seen to fail without
-// the comparison, and with the bundle asked as well.
+// TestTrust: the driver refuses a server whose certificate the bundle does not verify, or whose
+// thumbprint differs. The right thumbprint suffices, whatever the bundle says. Verified to fail
+// without the comparison, and when the bundle was checked as well.
 func TestTrust(t *testing.T) {
 	g := NewWithT(t)
 	v, other := start(t), start(t)
@@ -246,7 +245,7 @@ func TestTrust(t *testing.T) {
 	g.Expect(cloud.CodeOf(ask())).To(Equal(cloud.InvalidSpec), "SHA-1")
 }
 
-// strangersCA is an authority that vouched for nobody here.
+// strangersCA is an authority that signed no certificate in these tests.
 const strangersCA = `-----BEGIN CERTIFICATE-----
 MIIBgDCCASWgAwIBAgIUOOMkl26rdMKT1bhIT6zb2oq1B1IwCgYIKoZIzj0EAwIw
 FDESMBAGA1UEAwwJc3RyYW5nZXJzMCAXDTI2MTEyMTE5NTgwN1oYDzIxMjYxMDI4

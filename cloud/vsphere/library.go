@@ -14,10 +14,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// libraryTemplate finds the VM template that an item of a content library holds. It lies in the
-// inventory, too (VmTemplate LibraryItems Info, vm_template: its identifier in the SOAP API), and
-// is cloned like any other. The library's own call to deploy it could carry neither the machine's
-// UUID nor its tags.
+// libraryTemplate finds the VM template in a content library item. It is also in the inventory
+// (VmTemplate LibraryItems Info, vm_template: its identifier in the SOAP API), and is cloned like
+// any other template. The library's own deploy call could set neither the machine's UUID nor its
+// tags.
 func (s *session) libraryTemplate(ctx context.Context, from *infrav1.VSphereLibraryItem) (ref types.ManagedObjectReference, err error) {
 	libraries, err := query(ctx, s, "FindLibrary", func(ctx context.Context, c *rest.Client) ([]string, error) {
 		return library.NewManager(c).FindLibrary(ctx, library.Find{Name: from.Library})
@@ -49,7 +49,7 @@ func (s *session) libraryTemplate(ctx context.Context, from *infrav1.VSphereLibr
 	return types.ManagedObjectReference{Type: "VirtualMachine", Value: found.VmTemplate}, nil
 }
 
-// onlyOne returns an error unless a name has led to one thing.
+// onlyOne returns an error unless the name leads to exactly one ID.
 func onlyOne(ids []string, field, name string) error {
 	switch len(ids) {
 	case 0:
@@ -60,7 +60,7 @@ func onlyOne(ids []string, field, name string) error {
 	return cloud.Errorf(cloud.Conflict, "%s: %d are called %q; rename one, or name the template by its path", field, len(ids), cloud.Clip(name, 255))
 }
 
-// query is a read by the Automation API.
+// query makes one read call to the Automation API.
 func query[T any](ctx context.Context, s *session, operation string, f func(context.Context, *rest.Client) (T, error)) (found T, err error) {
 	err = s.automate(ctx, operation, cloud.ClassRead, func(ctx context.Context, c *rest.Client) error {
 		found, err = f(ctx, c)

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// automation is somebody else's session of the Automation API.
+// automation returns another user's session of the Automation API.
 func (v *vcsim) automation(t testing.TB) *rest.Client {
 	t.Helper()
 	other := v.driver(t).vcenter
@@ -44,7 +44,7 @@ func (v *vcsim) endAutomation(t testing.TB, d *driver) {
 	}
 }
 
-// keep puts an item into a content library of this name, which is made.
+// keep creates a content library with this name, and puts an item into it.
 func (v *vcsim) keep(t testing.TB, name, item, kind string) {
 	t.Helper()
 	m := library.NewManager(v.automation(t))
@@ -59,14 +59,14 @@ func (v *vcsim) keep(t testing.TB, name, item, kind string) {
 	}
 }
 
-// holds has vcsim say which VM template items of libraries hold; it says nothing of it by itself.
+// holds sets the template that vcsim reports for library items. vcsim itself reports none.
 func (v *vcsim) holds(ref types.ManagedObjectReference) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.template = ref
 }
 
-// amend puts the template into vcsim's answer about an item.
+// amend adds the template to vcsim's answer about an item.
 func (v *vcsim) amend(operation string, resp *http.Response, err error) (*http.Response, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -83,9 +83,9 @@ func fromLibrary(library, item string) func(*infrav1.VSphereMachine) {
 	}
 }
 
-// TestContentLibrary: a machine of a library's item is cloned by the very request by which one of
-// the same template is, so that all that is true of a crash between clone and inventory is true of
-// it. Where the item leads is asked for once for all machines.
+// TestContentLibrary: a machine from a library item is cloned by the same request as one from the
+// same template, so it behaves the same in a crash between clone and inventory. The item is
+// resolved once for all machines.
 func TestContentLibrary(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -120,8 +120,8 @@ func TestContentLibrary(t *testing.T) {
 	g.Expect(offering.Capacity.Cpu().Value()).To(BeEquivalentTo(4))
 }
 
-// TestContentLibraryRefused: what does not lead to one template makes no VM, and what is said names
-// the field.
+// TestContentLibraryRefused: a name that does not lead to one template creates no VM, and the error
+// names the field.
 func TestContentLibraryRefused(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -129,7 +129,7 @@ func TestContentLibraryRefused(t *testing.T) {
 		v.keep(t, name, "", "")
 	}
 	v.keep(t, "images", "appliance", library.ItemTypeOVF)
-	v.keep(t, "empty", "ubuntu", library.ItemTypeVMTX) // vcsim does not say which template it holds
+	v.keep(t, "empty", "ubuntu", library.ItemTypeVMTX) // vcsim does not report its template
 	d := v.driver(t)
 	for _, test := range []struct {
 		library, item string
@@ -149,8 +149,8 @@ func TestContentLibraryRefused(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(BeEmpty())
 }
 
-// TestAutomationSession: many callers share one session of the Automation API; when vCenter has
-// ended it, one more is made; refused credentials are not tried again.
+// TestAutomationSession: many callers share one session of the Automation API. If vCenter has ended
+// it, one new session is created. Refused credentials are not retried.
 func TestAutomationSession(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -175,7 +175,7 @@ func TestAutomationSession(t *testing.T) {
 	v.endAutomation(t, d)
 	g.Expect(v.counted(ask)["CreateSession"]).To(Equal(1))
 
-	// From here on nobody may log in: SOAP's session is there already.
+	// From here on, every login is refused. The SOAP session exists already.
 	_, err := d.Probe(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	v.endAutomation(t, d)
@@ -190,8 +190,8 @@ func TestAutomationSession(t *testing.T) {
 	g.Expect(calls["CreateSession"]).To(Equal(1), "a user who fails often is locked out")
 }
 
-// TestRefusals: an error of the Automation API means what one of SOAP's does, and is shown in
-// vCenter's words, without secrets; of what is none of its answers nothing is shown.
+// TestRefusals: an error of the Automation API has the same code as SOAP's, and is shown in
+// vCenter's words, without secrets. Nothing is shown of an answer that is not the API's.
 func TestRefusals(t *testing.T) {
 	g := NewWithT(t)
 	v := &vcenter{redactor: driverkit.NewRedactor(password, username)}

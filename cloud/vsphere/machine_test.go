@@ -26,7 +26,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// unpacked is what cloud-init makes of gzip+base64.
+// unpacked decodes gzip+base64, as cloud-init does.
 func unpacked(t testing.TB, text string) []byte {
 	t.Helper()
 	packed, err := base64.StdEncoding.DecodeString(text)
@@ -44,7 +44,7 @@ func unpacked(t testing.TB, text string) []byte {
 	return data
 }
 
-// TestMachine makes one with all that it can have, and looks at the VM that came of it.
+// TestMachine: a machine with disks, networks and a failure domain becomes a VM that has them.
 func TestMachine(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -100,8 +100,8 @@ func TestMachine(t *testing.T) {
 	g.Expect(found[0].FailureDomain).To(Equal("rack-b"))
 }
 
-// TestMetadataIsTheSame: a create that is repeated must ask for what the first one asked for, to
-// the byte. Seen to fail when the default routes came from a map.
+// TestMetadataIsTheSame: a repeated create sends the same bytes as the first one. Verified to fail
+// when the default routes came from a map.
 func TestMetadataIsTheSame(t *testing.T) {
 	g := NewWithT(t)
 	req := request("same", func(m *infrav1.VSphereMachine) {
@@ -116,9 +116,9 @@ func TestMetadataIsTheSame(t *testing.T) {
 	}
 }
 
-// TestLinkedClone needs a snapshot: the current one, or the one that is named; it shares that one's
-// disks and begins with that one's devices. Seen to fail with the current snapshot, and with the
-// template's own devices, in the named one's place.
+// TestLinkedClone: a linked clone needs a snapshot, the current or the named one. It shares that
+// snapshot's disks and starts with its devices. Verified to fail with the current snapshot, and
+// with the template's own devices, instead of the named one's.
 func TestLinkedClone(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -126,7 +126,7 @@ func TestLinkedClone(t *testing.T) {
 	original := v.named("DC0_C0_RP1_VM0")
 	snapshots := map[int]types.ManagedObjectReference{}
 	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
-		for i, name := range []string{"base", "patched", "base"} { // each is the one before's child
+		for i, name := range []string{"base", "patched", "base"} { // each is a child of the previous one
 			if _, err := methods.CreateSnapshot_Task(t.Context(), s, &types.CreateSnapshot_Task{This: original.Self, Name: name}); err != nil {
 				return err
 			}
@@ -168,9 +168,9 @@ func TestLinkedClone(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("2 snapshots")), "the first is not as good as the other")
 }
 
-// TestHost: the host that is named is where the machine goes, unless its failure domain has a pool
-// of its own. Seen to fail without the host in the request, and with a failure domain's machine
-// kept on it.
+// TestHost: the machine goes to the named host, unless its failure domain has its own pool.
+// Verified to fail without the host in the request, and when a failure domain's machine kept the
+// host.
 func TestHost(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t, 1)
@@ -202,7 +202,7 @@ func TestOffering(t *testing.T) {
 	g.Expect(own.offering(&infrav1.VSphereMachine{}).OperatingSystem).To(Equal("windows"))
 }
 
-// TestFullController: disks are put where there is room, and refused where there is none.
+// TestFullController: disks use free units, and are refused if there are none.
 func TestFullController(t *testing.T) {
 	g := NewWithT(t)
 	own := template{devices: []types.BaseVirtualDevice{&types.VirtualDisk{VirtualDevice: types.VirtualDevice{ControllerKey: 1000, UnitNumber: ptr.To[int32](6)}}}}
@@ -251,8 +251,8 @@ func TestValidate(t *testing.T) {
 
 var vmNames = regexp.MustCompile(`^[a-z0-9][-a-z0-9]{0,62}$`)
 
-// FuzzNames: whatever a machine is called, its host name is one, and its VM's name has nothing that
-// an inventory path would read otherwise.
+// FuzzNames: any machine name gives a valid host name, and a VM name that is safe in an inventory
+// path.
 func FuzzNames(f *testing.F) {
 	for _, name := range []string{"m", "", "../../etc", "a/b", "a%2fb", "x' or 'x", "<b>", "ü", strings.Repeat("a", 300), "-", "A.b.C", "\x00"} {
 		f.Add(name, "token")
@@ -270,7 +270,7 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// FuzzMetadata: whatever the fields hold, the metadata is JSON that says the same.
+// FuzzMetadata: whatever the fields hold, the metadata is JSON with the same values.
 func FuzzMetadata(f *testing.F) {
 	f.Add("token", "name", "192.0.2.1/24", "a\": 1}\n")
 	f.Fuzz(func(t *testing.T, token, name, address, search string) {

@@ -21,14 +21,14 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// rights are those that the driver's user has lost, on objects and on all that is below them.
+// rights holds the objects on which, and below which, the driver's user has lost its privileges.
 type rights struct {
 	*vcsim
 	mu   sync.Mutex
 	lost map[types.ManagedObjectReference]bool
 }
 
-// guard makes the simulator one with privileges, all of which the driver's user has.
+// guard makes the simulator check privileges. The driver's user has all of them at first.
 func (v *vcsim) guard() *rights {
 	r := &rights{vcsim: v, lost: map[types.ManagedObjectReference]bool{}}
 	v.permissions.Hidden = r.hidden
@@ -59,7 +59,7 @@ func (r *rights) hidden(ref types.ManagedObjectReference) bool {
 	}
 }
 
-// folder makes a folder for VMs.
+// folder creates a folder for VMs.
 func (v *vcsim) folder(t testing.TB, name string) (made types.ManagedObjectReference) {
 	t.Helper()
 	above := v.Context.Map.Any("Datacenter").(*simulator.Datacenter).VmFolder
@@ -85,13 +85,13 @@ func within(folder string) func(*infrav1.VSphereMachine) {
 	return func(m *infrav1.VSphereMachine) { m.Folder = folder }
 }
 
-// referenceOf is a machine that was recorded.
+// referenceOf returns the reference of a recorded machine.
 func referenceOf(token string) cloud.Reference {
 	return cloud.Reference{Token: token, OwnershipID: "blue", ProviderID: providerID(identityOf(token))}
 }
 
-// TestPermissionsLost: a folder that the user may not see any more makes no machine absent: neither
-// for a listing nor for a live read of few or of many. What is visible is read as before.
+// TestPermissionsLost: machines in a folder that the user may no longer see are not absent, neither
+// in a listing nor in a live read of few or many. Visible machines are read as before.
 func TestPermissionsLost(t *testing.T) {
 	for name, listed := range map[string]bool{"listed before": true, "made and never seen": false} {
 		t.Run(name, func(t *testing.T) {
@@ -136,8 +136,8 @@ func TestPermissionsLost(t *testing.T) {
 	}
 }
 
-// TestPermissionsMoved: a VM that was moved to a folder that the user may not see is not absent;
-// one that was moved to where the user may see it is what it was.
+// TestPermissionsMoved: a VM that was moved to a folder that the user may not see is not absent. A
+// VM that was moved to a visible folder stays the same machine.
 func TestPermissionsMoved(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -161,8 +161,8 @@ func TestPermissionsMoved(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(HaveLen(1))
 }
 
-// TestPermissionsFollow: a stream that loses sight of machines ends with an error, and tells of
-// none that it is gone.
+// TestPermissionsFollow: a stream that can no longer see machines ends with an error, and reports
+// none of them as gone.
 func TestPermissionsFollow(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -189,8 +189,8 @@ func TestPermissionsFollow(t *testing.T) {
 	g.Expect(all).To(HaveLen(2))
 }
 
-// TestVanished: a VM that somebody destroyed is absent, also together with its folder; and what
-// proves it is asked once.
+// TestVanished: a VM that another user destroyed is absent, even if its folder is gone too. The
+// proof is requested once.
 func TestVanished(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -221,8 +221,8 @@ func TestVanished(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(BeEmpty())
 }
 
-// TestPlace: where an account's credentials lead is what vCenter says, and another vCenter at the
-// same address gets none.
+// TestPlace: vCenter itself identifies an account's place. Another vCenter at the same address does
+// not get the credentials.
 func TestPlace(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)

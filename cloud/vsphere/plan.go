@@ -21,38 +21,38 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// planMemory is how long it is believed where names lead and what a template is: long enough for a
-// pool's machines to share the look-ups, short enough for a template that was changed. What is
-// wrong with it shows when a clone fails, and ends it.
+// planMemory is how long resolved names and templates are cached: long enough for a pool's machines
+// to share the look-ups, short enough for a changed template. If the cache is wrong, a clone fails
+// and resets it.
 const planMemory = 5 * time.Minute
 
-// plan is what the names in a machine's fields lead to.
+// plan holds what the names in a machine's fields resolve to.
 type plan struct {
 	template   template
 	folder     types.ManagedObjectReference
 	pool       types.ManagedObjectReference
 	host       *types.ManagedObjectReference
 	store      *types.ManagedObjectReference
-	pod        *types.ManagedObjectReference // the datastore cluster, of which one is chosen for each machine
+	pod        *types.ManagedObjectReference // the datastore cluster; each machine gets one of its datastores
 	policy     []types.BaseVirtualMachineProfileSpec
 	networks   []types.BaseVirtualDeviceBackingInfo
-	tags       []string          // the IDs of those to attach
-	attributes map[string]string // of the custom attributes, by key
+	tags       []string          // IDs of the tags to attach
+	attributes map[string]string // values of the custom attributes, by key
 }
 
-// template is what a clone begins as.
+// template is what a clone starts from.
 type template struct {
-	name      string // for people
+	name      string // for messages
 	ref       types.ManagedObjectReference
 	cpus      int32
 	memoryMiB int32
 	guest     string
-	version   string // of its hardware
+	version   string // its hardware version
 	devices   []types.BaseVirtualDevice
-	snapshot  *types.ManagedObjectReference // that a linked clone is made from
+	snapshot  *types.ManagedObjectReference // the snapshot that a linked clone is made from
 }
 
-// plan resolves the names, or remembers what they led to.
+// plan resolves the names, or returns the cached result.
 func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMachine, domain string) (*plan, error) {
 	where, err := d.place(ctx, s, domain)
 	if err != nil {
@@ -70,7 +70,7 @@ func (d *driver) plan(ctx context.Context, s *session, spec *infrav1.VSphereMach
 	return p, err
 }
 
-// resolve is for a machine whose fields say already what its failure domain has names for.
+// resolve resolves fields in which the failure domain's names have already been set.
 func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereMachine, where place) (p *plan, err error) {
 	p = &plan{}
 	if p.template, err = d.template(ctx, s, spec); err != nil {
@@ -116,7 +116,7 @@ func (d *driver) resolve(ctx context.Context, s *session, spec *infrav1.VSphereM
 	return p, err
 }
 
-// child finds what a machine's field names, below the datacenter's folder for such things.
+// child finds what a machine's field names, below the datacenter's folder for its kind.
 func (s *session) child(ctx context.Context, what, folder, name string, kinds ...string) (types.ManagedObjectReference, error) {
 	ref, err := s.find(ctx, what, path.Join(s.vcenter.datacenter, folder)+strings.TrimSuffix("/"+name, "/"))
 	if err == nil && !slices.Contains(kinds, ref.Type) {
@@ -125,8 +125,8 @@ func (s *session) child(ctx context.Context, what, folder, name string, kinds ..
 	return ref, err
 }
 
-// template reads what a clone begins as: the template's configuration or, for a linked clone, that
-// of its snapshot.
+// template reads what a clone starts from: the configuration of the template or, for a linked
+// clone, of its snapshot.
 func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphereMachine) (t template, err error) {
 	if lib := spec.ContentLibrary; lib != nil {
 		t.name = fmt.Sprintf("template %q of content library %q", cloud.Clip(lib.Item, 255), cloud.Clip(lib.Library, 255))
@@ -167,8 +167,8 @@ func (d *driver) template(ctx context.Context, s *session, spec *infrav1.VSphere
 	return t, nil
 }
 
-// snapshotOf is the current snapshot for no name, else the one of this path or, if there is none,
-// the only one whose path ends so.
+// snapshotOf returns the current snapshot for no name. Otherwise it returns the snapshot with this
+// path or, if there is none, the only one whose path ends with the name.
 func snapshotOf(all types.VirtualMachineSnapshotInfo, name string) (*types.ManagedObjectReference, error) {
 	if name == "" && all.CurrentSnapshot == nil {
 		return nil, errors.New("no snapshot")
@@ -245,7 +245,7 @@ func (d *driver) network(ctx context.Context, s *session, name string) (types.Ba
 	}, nil
 }
 
-// cloneSpec is the whole machine.
+// cloneSpec returns the specification of the complete machine.
 func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineCloneSpec, error) {
 	spec := req.Spec.VSphere
 	options, err := options(req)
@@ -288,7 +288,7 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 	if spec.CoresPerSocket > 0 {
 		clone.Config.NumCoresPerSocket = &spec.CoresPerSocket
 	}
-	if len(spec.PCIDevices) > 0 { // a device writes to memory by itself, so that none of it may be elsewhere
+	if len(spec.PCIDevices) > 0 { // a device accesses memory directly, so all of it must be resident
 		clone.Config.MemoryReservationLockedToMax = ptr.To(true)
 	}
 	if spec.TPM == infrav1.VSphereTPMVirtual && p.template.hasTPM() {
@@ -301,14 +301,14 @@ func (p *plan) cloneSpec(req cloud.Request, id string) (*types.VirtualMachineClo
 	return clone, nil
 }
 
-// changes are what the machine's devices have in other ways than its template's.
+// changes returns how the machine's devices differ from its template's.
 func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVirtualDeviceBackingInfo, token string) ([]types.BaseVirtualDeviceConfigSpec, error) {
 	var all []types.BaseVirtualDeviceConfigSpec
 	change := func(how types.VirtualDeviceConfigSpecOperation, device types.BaseVirtualDevice, file types.VirtualDeviceConfigSpecFileOperation) {
 		all = append(all, &types.VirtualDeviceConfigSpec{Operation: how, Device: device, FileOperation: file})
 	}
 	key := int32(0)
-	newKey := func() int32 { key--; return key } // what is new has a negative key of the client's choice
+	newKey := func() int32 { key--; return key } // new devices have negative keys that the client chooses
 	root, units := t.disks()
 	if root == nil && (spec.DiskGiB > 0 || len(spec.DataDisksGiB) > 0) {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "%s has no disk", t.name)
@@ -366,8 +366,8 @@ func (t template) changes(spec *infrav1.VSphereMachine, networks []types.BaseVir
 	return all, nil
 }
 
-// pciBacking is any device of the kind, on whatever host has one free, or a share of a graphics
-// card.
+// pciBacking returns the backing for any device of the kind, on any host that has one free, or for
+// a share of a graphics card.
 func pciBacking(d infrav1.VSpherePCIDevice) types.BaseVirtualDeviceBackingInfo {
 	if d.VGPUProfile != "" {
 		return &types.VirtualPCIPassthroughVmiopBackingInfo{Vgpu: d.VGPUProfile}
@@ -381,7 +381,7 @@ func (t template) hasTPM() bool {
 	return slices.ContainsFunc(t.devices, func(d types.BaseVirtualDevice) bool { _, ok := d.(*types.VirtualTPM); return ok })
 }
 
-// disks returns the first disk and the unit numbers that are taken on its controller.
+// disks returns the first disk and the unit numbers in use on its controller.
 func (t template) disks() (root *types.VirtualDisk, units map[int32]bool) {
 	units = map[int32]bool{}
 	for _, device := range t.devices {
@@ -397,7 +397,7 @@ func (t template) disks() (root *types.VirtualDisk, units map[int32]bool) {
 	return root, units
 }
 
-// Offering is by the template, and what the machine's own fields change of it.
+// Offering returns the template's capacity, with the changes that the machine's own fields make.
 func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (o cloud.Offering, err error) {
 	if fields == nil || fields.VSphere == nil {
 		return o, cloud.Errorf(cloud.InvalidSpec, "the machine does not describe a VM of vSphere")

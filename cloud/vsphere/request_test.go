@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	_ "github.com/vmware/govmomi/pbm/simulator" // the service of storage policies
+	_ "github.com/vmware/govmomi/pbm/simulator" // the storage policy service
 	"github.com/vmware/govmomi/simulator"
 	"github.com/vmware/govmomi/vim25/methods"
 	"github.com/vmware/govmomi/vim25/soap"
@@ -18,7 +18,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// sent makes a machine, and returns what vCenter was asked for: vcsim makes little of it.
+// sent creates a machine, and returns vCenter's clone request, because vcsim ignores most of it.
 func sent(t *testing.T, v *vcsim, edit ...func(*infrav1.VSphereMachine)) types.VirtualMachineCloneSpec {
 	t.Helper()
 	template := v.replace(func(*heldVM) {})
@@ -31,7 +31,7 @@ func sent(t *testing.T, v *vcsim, edit ...func(*infrav1.VSphereMachine)) types.V
 	return template.sent[0]
 }
 
-// added are the devices of one type that a request adds.
+// added returns the devices of one type that a request adds.
 func added[T any](spec types.VirtualMachineCloneSpec) (all []T) {
 	for _, c := range spec.Config.DeviceChange {
 		c := c.GetVirtualDeviceConfigSpec()
@@ -42,7 +42,7 @@ func added[T any](spec types.VirtualMachineCloneSpec) (all []T) {
 	return all
 }
 
-// TestRequestDevices: a clone asks for devices, a TPM and secure boot in vSphere's own words.
+// TestRequestDevices: a clone requests devices, a TPM and secure boot in vSphere's terms.
 func TestRequestDevices(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -81,11 +81,11 @@ func TestRequestDevices(t *testing.T) {
 	g.Expect(replaced.Config.DeviceChange).To(BeEmpty())
 }
 
-// TestStoragePolicy: its name becomes its ID, for the VM and for each of its new disks.
+// TestStoragePolicy: the policy's name becomes its ID, for the VM and each of its new disks.
 func TestStoragePolicy(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
-	const id = "aa6d5a82-1c88-45da-85d3-3d74b91a5bad" // "vSAN Default Storage Policy", in vcsim as in each vCenter
+	const id = "aa6d5a82-1c88-45da-85d3-3d74b91a5bad" // "vSAN Default Storage Policy", in vcsim and in every vCenter
 	wanted := ConsistOf(HaveField("ProfileId", id))
 	spec := sent(t, v, func(m *infrav1.VSphereMachine) {
 		m.StoragePolicy, m.DataDisksGiB = "vSAN Default Storage Policy", []int32{10}
@@ -97,11 +97,11 @@ func TestStoragePolicy(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
 }
 
-// placer gives vcsim what it needs to recommend a datastore for a clone: for that it looks at disks
-// alone.
+// placer gives vcsim what it needs to recommend a datastore for a clone. vcsim itself considers
+// only disks.
 type placer struct {
 	*simulator.StorageResourceManager
-	full  bool // it has nothing to recommend
+	full  bool // recommends nothing
 	asked []types.StoragePlacementSpec
 }
 
@@ -115,8 +115,7 @@ func (p *placer) RecommendDatastores(ctx *simulator.Context, req *types.Recommen
 	return p.StorageResourceManager.RecommendDatastores(ctx, req)
 }
 
-// TestDatastoreCluster: Storage DRS is asked for each machine, and what it says is where the
-// machine goes.
+// TestDatastoreCluster: Storage DRS is asked for each machine, and its recommendation is used.
 func TestDatastoreCluster(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -153,7 +152,7 @@ func TestDatastoreCluster(t *testing.T) {
 	g.Expect(calls).NotTo(HaveKey("RecommendDatastores"), "the failure domain's datastore goes before")
 }
 
-// TestAntiAffinity: machines of a group are in one rule of their compute cluster, and an idle group
+// TestAntiAffinity: a group's machines are in one rule of their compute cluster, and an idle group
 // costs nothing.
 func TestAntiAffinity(t *testing.T) {
 	g := NewWithT(t)
@@ -199,7 +198,7 @@ func TestAntiAffinity(t *testing.T) {
 	g.Expect(list()).NotTo(HaveKey("ReconfigureComputeResource_Task"))
 	g.Expect(list()).To(Equal(idle))
 
-	d = v.driver(t) // a new process looks once, and changes nothing
+	d = v.driver(t) // a new process checks once, and changes nothing
 	g.Expect(list()).NotTo(HaveKey("ReconfigureComputeResource_Task"))
 	g.Expect(list()).To(Equal(idle))
 	add("a3", "blue", "workers")
@@ -215,7 +214,7 @@ func TestAntiAffinity(t *testing.T) {
 	g.Expect(members()).To(Equal(map[string]int{blue: 3, red: 2}))
 }
 
-// TestRuleThatFails: what the task says that changes a rule is shown with the machines.
+// TestRuleThatFails: the fault of a rule's task is shown with the machines.
 func TestRuleThatFails(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -232,7 +231,7 @@ func TestRuleThatFails(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(HaveEach(HaveField("Notice", ContainSubstring("InvalidArgument"))))
 }
 
-// stubbornCluster is one whose changes begin, and fail.
+// stubbornCluster is a cluster whose changes start and fail.
 type stubbornCluster struct {
 	*simulator.ClusterComputeResource
 }
@@ -245,7 +244,7 @@ func (c *stubbornCluster) ReconfigureComputeResourceTask(ctx *simulator.Context,
 	return &methods.ReconfigureComputeResource_TaskBody{Res: &types.ReconfigureComputeResource_TaskResponse{Returnval: task.Run(ctx)}}
 }
 
-// TestIgnition: Ignition finds its configuration where it looks for it, and cloud-init nothing.
+// TestIgnition: the configuration is in Ignition's variable, and cloud-init's variable is missing.
 func TestIgnition(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)

@@ -18,8 +18,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// rules are those that the API server has for the fields of a kind that vSphere has in its spec,
-// from the CRD.
+// rules returns a function that checks vSphere's fields in a kind's spec by the CRD's validation
+// rules, as the API server does. It returns the messages of broken rules.
 func rules(t testing.TB, crd string) func(fields any) []string {
 	t.Helper()
 	var v1 apiextensionsv1.CustomResourceDefinition
@@ -39,7 +39,7 @@ func rules(t testing.TB, crd string) func(fields any) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const budget = 10_000_000 // an API server's for one object
+	const budget = 10_000_000 // an API server's budget for one object
 	validator := cel.NewValidator(structural, false, budget)
 	return func(fields any) (broken []string) {
 		var object map[string]any
@@ -58,7 +58,7 @@ func rules(t testing.TB, crd string) func(fields any) []string {
 	}
 }
 
-// TestRules: what the API server refuses by itself, it refuses with the remedy, and nothing else.
+// TestRules: the CRD's rules refuse invalid fields, with the remedy, and accept valid ones.
 func TestRules(t *testing.T) {
 	g := NewWithT(t)
 	check := rules(t, "cloudmachines")

@@ -23,13 +23,13 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// maxAnswer bounds what is read of an answer, in bytes. A page of VMs is far below it.
+// maxAnswer is the largest response body, in bytes. A page of VMs is far below it.
 const maxAnswer = 64 << 20
 
-// vcenter is an account's connection. It has one session, which all callers share: made by the
-// first of them while the others wait, kept alive by its listings or its stream, and made anew when
-// vCenter knows it no more. It is never logged out: an account that is left alone ends by vCenter's
-// own idle time-out (30 minutes by default).
+// vcenter is an account's connection. All callers share one session. The first caller creates it
+// while the others wait. Listings or the stream keep it alive. If vCenter has ended it, it is
+// created again. The driver never logs out: an unused session ends by vCenter's idle timeout (30
+// minutes by default).
 type vcenter struct {
 	url                            *url.URL
 	username, password, datacenter string
@@ -38,25 +38,25 @@ type vcenter struct {
 	automation                     automation
 	logins                         driverkit.LoginGuard
 
-	turn    chan struct{} // held while the session is made
+	turn    chan struct{} // held while the session is created
 	mu      sync.Mutex
 	current *session
-	first   time.Time // of the first login, by vCenter's clock
-	// instance and place are the vCenter's UUID and the datacenter, as the first session had them.
+	first   time.Time // time of the first login, by vCenter's clock
+	// instance and place are the vCenter's UUID and the datacenter of the first session.
 	instance string
 	place    types.ManagedObjectReference
 }
 
-// session is one login, and what belongs to it alone.
+// session is one login and the state that depends on it.
 type session struct {
 	*vcenter
 	soap       *soap.Client
 	content    types.ServiceContent
 	user       types.UserSession
 	datacenter types.ManagedObjectReference
-	// view holds all VMs of the datacenter.
+	// view contains all VMs of the datacenter.
 	view types.ManagedObjectReference
-	// collector is the one that serves Follow, or served it last.
+	// collector is the property collector that serves Follow, or served it last.
 	collector types.ManagedObjectReference
 }
 
@@ -72,8 +72,8 @@ func newVCenter(a *infrav1.VSphereAccount, username, password string, transport 
 	}, nil
 }
 
-// with runs f in the session. A session that vCenter knows no more is made anew, once, and f is run
-// again: nothing of the call that was refused was done. f must be fit to be run twice.
+// with runs f in the session. If vCenter has ended the session, with creates a new one, once, and
+// runs f again, because the refused call had no effect. f must be safe to run twice.
 func (v *vcenter) with(ctx context.Context, f func(*session) error) error {
 	for again := false; ; again = true {
 		s, err := v.connect(ctx)
@@ -87,7 +87,7 @@ func (v *vcenter) with(ctx context.Context, f func(*session) error) error {
 	}
 }
 
-// connect returns the session, made if there is none. With an error it returns what there is of it.
+// connect returns the session, and creates it if there is none. An error may come with a session.
 func (v *vcenter) connect(ctx context.Context) (*session, error) {
 	select {
 	case v.turn <- struct{}{}:
@@ -117,14 +117,14 @@ func (v *vcenter) session() *session {
 	return v.current
 }
 
-// firstLogin is when this process first had a session, by vCenter's clock.
+// firstLogin returns when this process first had a session, by vCenter's clock.
 func (v *vcenter) firstLogin() time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.first
 }
 
-// drop forgets a session, unless another one has taken its place already.
+// drop forgets a session unless another one has replaced it.
 func (v *vcenter) drop(s *session) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -133,8 +133,8 @@ func (v *vcenter) drop(s *session) {
 	}
 }
 
-// client makes one with a cookie jar of its own: vCenter refuses a login under the cookie of
-// another session. judge returns an error for what is no answer of vCenter's, or a refusal.
+// client returns a client with its own cookie jar, because vCenter refuses a login with another
+// session's cookie. judge returns an error for a refusal or an answer that is not vCenter's.
 func (v *vcenter) client(judge func(operation string, resp *http.Response) error) *soap.Client {
 	client := soap.NewClient(v.url, false)
 	plain := driverkit.Client(answers{v.transport, judge})
@@ -142,7 +142,7 @@ func (v *vcenter) client(judge func(operation string, resp *http.Response) error
 	return client
 }
 
-// login begins a session.
+// login creates a session.
 func (v *vcenter) login(ctx context.Context) (*session, error) {
 	client := v.client(statusError)
 	client.Namespace, client.Version = "urn:"+vim25.Namespace, vim25.Version
@@ -174,8 +174,8 @@ func (v *vcenter) login(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// sameInstance returns Conflict where another vCenter answers than the one that the account has a
-// session with, or had: it does not get the credentials, and its machines are not the account's.
+// sameInstance returns Conflict if the server is not the vCenter that the account had its first
+// session with. Another vCenter gets no credentials, and its machines are not the account's.
 func (v *vcenter) sameInstance(id string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -186,8 +186,7 @@ func (v *vcenter) sameInstance(id string) error {
 		v.redactor.Clean(id, 64), v.redactor.Clean(v.instance, 64))
 }
 
-// sameDatacenter is sameInstance for the datacenter, which another one of its name may have
-// replaced.
+// sameDatacenter is sameInstance for the datacenter, which may be replaced by one of the same name.
 func (v *vcenter) sameDatacenter(ref types.ManagedObjectReference) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -201,7 +200,7 @@ func (v *vcenter) sameDatacenter(ref types.ManagedObjectReference) error {
 		cloud.Clip(v.datacenter, 512), v.redactor.Clean(ref.Value, 64), v.place.Value)
 }
 
-// open finds the datacenter and makes the view of its VMs, which lives as long as the session.
+// open finds the datacenter and creates the view of its VMs, which lives as long as the session.
 func (s *session) open(ctx context.Context) error {
 	datacenter, err := s.find(ctx, "datacenter", s.vcenter.datacenter)
 	if err != nil {
@@ -220,8 +219,8 @@ func (s *session) open(ctx context.Context) error {
 	return nil
 }
 
-// find looks an inventory path up. What is not there, or hidden from the account's user, is
-// NotFound.
+// find looks up an inventory path. It returns NotFound if the path does not exist or the account's
+// user may not see it.
 func (s *session) find(ctx context.Context, what, path string) (types.ManagedObjectReference, error) {
 	answer, err := methods.FindByInventoryPath(ctx, s, &types.FindByInventoryPath{This: *s.content.SearchIndex, InventoryPath: path})
 	if err != nil {
@@ -233,8 +232,8 @@ func (s *session) find(ctx context.Context, what, path string) (types.ManagedObj
 	return *answer.Returnval, nil
 }
 
-// RoundTrip implements govmomi's soap.RoundTripper: one attempt of one call, named, and its error
-// typed.
+// RoundTrip implements govmomi's soap.RoundTripper. It makes one attempt of one call, names the
+// operation, and returns a typed error.
 func (s *session) RoundTrip(ctx context.Context, req, res soap.HasFault) error {
 	operation := strings.TrimSuffix(reflect.TypeOf(req).Elem().Name(), "Body")
 	if err := ctx.Err(); err != nil {
@@ -264,8 +263,8 @@ func classOf(operation string) cloud.Class {
 	return cloud.ClassRead
 }
 
-// answers is a transport that lets only vCenter's answers through, and bounds them. A redirect is
-// none: it would carry the session to elsewhere.
+// answers is a transport that passes on only vCenter's answers, and bounds their size. A redirect
+// is no such answer, because it would send the session elsewhere.
 type answers struct {
 	http.RoundTripper
 	judge func(operation string, resp *http.Response) error

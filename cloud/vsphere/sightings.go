@@ -18,17 +18,17 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// maxProofs is how many VMs that vanished by themselves are asked for in one step: each that is
+// maxProofs is how many VMs that vanished unexpectedly are checked in one step. Each one that is
 // gone costs a call.
 const maxProofs = 20
 
-// sightings remember where the machines' VMs are. A reference leads to a VM without a search, and
-// tells one that is gone from one that the account's user may not see any more: vCenter leaves
-// either out of what it answers.
+// sightings holds where the machines' VMs are. A reference leads to a VM without a search. It also
+// tells a VM that is gone from one that the account's user may no longer see, because vCenter
+// leaves both out of its answers.
 type sightings struct {
 	mu    sync.Mutex
 	byRef map[types.ManagedObjectReference]sighting
-	// made are the folders of clones that were not seen yet, by the machine's UUID.
+	// made holds the folders of clones that were not seen yet, by the machine's UUID.
 	made map[string]types.ManagedObjectReference
 }
 
@@ -37,11 +37,11 @@ type sighting struct {
 	id     string                       // the machine's UUID
 	tags   cloud.Reference              // the machine's token and ownership ID
 	folder types.ManagedObjectReference // zero for a VM in a vApp
-	// destroyed is true once vCenter has accepted to destroy the VM for us.
+	// destroyed is true once vCenter has accepted Drover's call to destroy the VM.
 	destroyed bool
 }
 
-// clone notes that a machine is being made in a folder.
+// clone records that a machine is being created in a folder.
 func (s *sightings) clone(id string, folder types.ManagedObjectReference) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +51,7 @@ func (s *sightings) clone(id string, folder types.ManagedObjectReference) {
 	s.made[id] = folder
 }
 
-// note takes what was read. A VM that is no machine any more is forgotten.
+// note records the VMs that were read. It forgets a VM that is no longer a machine.
 func (s *sightings) note(vms []vm) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *sightings) note(vms []vm) {
 	}
 }
 
-// destroy notes that vCenter has accepted to destroy the VM.
+// destroy records that vCenter has accepted the call to destroy the VM.
 func (s *sightings) destroy(ref types.ManagedObjectReference) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *sightings) destroy(ref types.ManagedObjectReference) {
 	}
 }
 
-// forget ends the memory of VMs that are proven to be gone.
+// forget forgets VMs that are proven to be gone.
 func (s *sightings) forget(gone map[types.ManagedObjectReference]sighting) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *sightings) forget(gone map[types.ManagedObjectReference]sighting) {
 	}
 }
 
-// absent ends the memory of machines that are proven to have no VM.
+// absent forgets machines that are proven to have no VM.
 func (s *sightings) absent(ids []string) {
 	s.forget(s.of(ids))
 	s.mu.Lock()
@@ -102,14 +102,14 @@ func (s *sightings) absent(ids []string) {
 	}
 }
 
-// all are the VMs that are remembered.
+// all returns the remembered VMs.
 func (s *sightings) all() map[types.ManagedObjectReference]sighting {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.byRef)
 }
 
-// of are the VMs of these machines.
+// of returns the remembered VMs of these machines.
 func (s *sightings) of(ids []string) map[types.ManagedObjectReference]sighting {
 	wanted := setOf(ids)
 	s.mu.Lock()
@@ -131,7 +131,7 @@ func setOf(ids []string) map[string]bool {
 	return set
 }
 
-// known are those of the machines that this process has seen, or made.
+// known returns which of the machines this process has seen or cloned.
 func (s *sightings) known(ids []string) map[string]bool {
 	known := map[string]bool{}
 	for _, at := range s.of(ids) {
@@ -147,8 +147,8 @@ func (s *sightings) known(ids []string) map[string]bool {
 	return known
 }
 
-// folders are where these machines were last seen, or made. Where that is not known of one, all
-// folders with machines count.
+// folders returns where these machines were last seen or cloned. If that is unknown for one of
+// them, it returns all folders with machines.
 func (s *sightings) folders(ids []string) []types.ManagedObjectReference {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,13 +173,13 @@ func (s *sightings) folders(ids []string) []types.ManagedObjectReference {
 
 func byValue(a, b types.ManagedObjectReference) int { return strings.Compare(a.Value, b.Value) }
 
-// bare is a reference without the vCenter's own ID, which some answers add: it compares as others
-// do.
+// bare returns a reference without the vCenter's own ID, which some answers add, so that references
+// are comparable.
 func bare(ref types.ManagedObjectReference) types.ManagedObjectReference {
 	return types.ManagedObjectReference{Type: ref.Type, Value: ref.Value}
 }
 
-// proveAbsent returns nil if the machines, of which a read has found no VM, have none.
+// proveAbsent returns nil if these machines, for which a read has found no VM, have none.
 func (d *driver) proveAbsent(ctx context.Context, s *session, ids []string) error {
 	if len(ids) == 0 {
 		return nil
@@ -207,11 +207,11 @@ func (d *driver) proveGone(ctx context.Context, s *session, vanished map[types.M
 	return err
 }
 
-// prove returns nil if nothing is hidden that may be one of the VMs. vCenter answers success
-// without what the account's user may not see: so it is asked whether the user may see the
-// datacenter, the folders where they were last, and the VMs themselves, which may have been moved.
-// One that is gone is a fault that names it; those that Drover destroyed are not asked for. What
-// can't be told is that a VM was where this process has never seen it.
+// prove returns nil if no hidden object may be one of the VMs. vCenter silently leaves out what the
+// account's user may not see. So prove asks whether the user may see the datacenter, the folders
+// where the VMs were last, and the VMs themselves, which may have been moved. A VM that is gone
+// causes a fault that names it. prove does not ask for VMs that Drover destroyed. It can't detect a
+// VM in a place where this process has never seen it.
 func (d *driver) prove(ctx context.Context, s *session, vanished map[types.ManagedObjectReference]sighting, folders []types.ManagedObjectReference) error {
 	var suspects []types.ManagedObjectReference
 	for ref, at := range vanished {
@@ -251,7 +251,7 @@ func (d *driver) prove(ctx context.Context, s *session, vanished map[types.Manag
 	return nil
 }
 
-// missingOf is the object that a fault says is not there.
+// missingOf returns the object that is missing according to a fault.
 func missingOf(err error) (ref types.ManagedObjectReference, ok bool) {
 	var f vimFault
 	if !errors.As(err, &f) {
@@ -264,7 +264,7 @@ func missingOf(err error) (ref types.ManagedObjectReference, ok bool) {
 	return bare(missing.Obj), true
 }
 
-// hidden are those of the objects that the session's user may not see.
+// hidden returns the objects that the session's user may not see.
 func (s *session) hidden(ctx context.Context, refs []types.ManagedObjectReference) (hidden []string, err error) {
 	needed := []string{"System.View", "System.Read"}
 	answer, err := methods.HasPrivilegeOnEntities(ctx, s, &types.HasPrivilegeOnEntities{

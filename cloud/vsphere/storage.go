@@ -15,7 +15,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// storage resolves where the disks go.
+// storage resolves where the disks go: datastore, datastore cluster and storage policy.
 func (s *session) storage(ctx context.Context, p *plan, spec *infrav1.VSphereMachine) error {
 	find := func(what, name, kind string) (*types.ManagedObjectReference, error) {
 		if name == "" {
@@ -36,7 +36,7 @@ func (s *session) storage(ctx context.Context, p *plan, spec *infrav1.VSphereMac
 	return err
 }
 
-// recommended asks Storage DRS for a datastore of the plan's cluster, for this one machine.
+// recommended asks Storage DRS for a datastore in the plan's datastore cluster, for this machine.
 func (s *session) recommended(ctx context.Context, p *plan, name string, clone *types.VirtualMachineCloneSpec) (*types.ManagedObjectReference, error) {
 	answer, err := methods.RecommendDatastores(ctx, s, &types.RecommendDatastores{
 		This: *s.content.StorageResourceManager,
@@ -58,7 +58,7 @@ func (s *session) recommended(ctx context.Context, p *plan, name string, clone *
 	return nil, cloud.Errorf(cloud.NoCapacity, "RecommendDatastores: Storage DRS finds no datastore for the machine in the datastore cluster; it may be full, or Storage DRS off")
 }
 
-// policy returns the ID of a storage policy, from vCenter's service of policies, which takes the
+// policy returns the ID of a storage policy. It asks vCenter's policy service, which takes the
 // session's cookie in a header.
 func (s *session) policy(ctx context.Context, name string) (string, error) {
 	client := s.soap.NewServiceClient(pbm.Path, pbm.Namespace)

@@ -21,10 +21,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// tagBatch is how many VMs get a tag by one call. A prudent guess: vCenter documents no limit.
+// tagBatch is how many VMs one call tags. A conservative guess: vCenter documents no limit.
 const tagBatch = 100
 
-// tagIDs are those of the tags that a machine names, in order.
+// tagIDs returns the IDs of the tags that a machine names, sorted.
 func (d *driver) tagIDs(ctx context.Context, s *session, wanted []infrav1.VSphereTag) (ids []string, err error) {
 	for i, tag := range wanted {
 		known, err := d.tagsOf(ctx, s, tag.Category)
@@ -41,8 +41,8 @@ func (d *driver) tagIDs(ctx context.Context, s *session, wanted []infrav1.VSpher
 	return slices.Compact(ids), nil
 }
 
-// tagsOf are the IDs of a category's tags, by name. vCenter can't be asked for one by its name, so
-// that they are read one by one.
+// tagsOf returns the IDs of a category's tags, by name. vCenter can't look up a tag by its name, so
+// tagsOf reads them one by one.
 func (d *driver) tagsOf(ctx context.Context, s *session, category string) (map[string]string, error) {
 	return d.tags.Get(ctx, category, func(ctx context.Context) (map[string]string, error) {
 		id, err := s.category(ctx, category)
@@ -95,8 +95,8 @@ func (s *session) category(ctx context.Context, name string) (string, error) {
 	return "", cloud.Errorf(cloud.NotFound, "there is no category of tags %q, or the account's user may not see it", cloud.Clip(name, 256))
 }
 
-// attachTags attaches what is missing, by one call for each tag. What stands against it is shown
-// with the machines, spoils no listing, and is tried again by the next one.
+// attachTags attaches missing tags, with one call for each tag and batch. A failure is shown with
+// the machines, does not fail the listing, and is retried by the next one.
 func (d *driver) attachTags(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) {
 	waiting := map[string][]vm{}
 	for _, m := range d.tagged.waiting(vms, optionTags) {
@@ -128,7 +128,7 @@ func (d *driver) attachTags(ctx context.Context, s *session, vms []vm, shown []c
 	}
 }
 
-// attach attaches a tag to the VMs. One that has it already is no error.
+// attach attaches a tag to the VMs. It is no error if a VM already has the tag.
 func (s *session) attach(ctx context.Context, tag string, vms []vm) error {
 	type object struct {
 		Type string `json:"type"`
@@ -140,7 +140,7 @@ func (s *session) attach(ctx context.Context, tag string, vms []vm) error {
 	for _, m := range vms {
 		wanted.Objects = append(wanted.Objects, object{m.ref.Type, m.ref.Value})
 	}
-	var told struct { // tags.Manager does not read it: BatchResult
+	var told struct { // BatchResult, which tags.Manager does not read
 		Value struct {
 			Errors []rest.LocalizableMessage `json:"error_messages"`
 		} `json:"value"`

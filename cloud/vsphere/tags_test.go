@@ -20,7 +20,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// tags makes tags of a category that is made, and returns their IDs, in this order.
+// tags creates a category with these tags, and returns the tags' IDs, in this order.
 func (v *vcsim) tags(t testing.TB, category string, names ...string) (ids []string) {
 	t.Helper()
 	m := tags.NewManager(v.automation(t))
@@ -39,7 +39,7 @@ func (v *vcsim) tags(t testing.TB, category string, names ...string) (ids []stri
 	return ids
 }
 
-// bearers are the tokens of the machines that have the tag.
+// bearers returns the tokens of the machines that have the tag.
 func (v *vcsim) bearers(t testing.TB, id string) (tokens []string) {
 	t.Helper()
 	all, err := tags.NewManager(v.automation(t)).ListAttachedObjects(t.Context(), id)
@@ -47,7 +47,7 @@ func (v *vcsim) bearers(t testing.TB, id string) (tokens []string) {
 		t.Fatal(err)
 	}
 	for _, object := range all {
-		if m, ok := v.Context.Map.Get(object.Reference()).(*simulator.VirtualMachine); ok { // vcsim keeps those of VMs that are gone
+		if m, ok := v.Context.Map.Get(object.Reference()).(*simulator.VirtualMachine); ok { // vcsim keeps tags of VMs that are gone
 			tokens = append(tokens, v.options(m)[cloud.TagToken])
 		}
 	}
@@ -63,8 +63,8 @@ func withTags(pairs ...string) func(*infrav1.VSphereMachine) {
 	}
 }
 
-// TestTags: machines get their tags by one call for each tag, also from a manager that did not make
-// them; those that name none cost nothing.
+// TestTags: machines get their tags with one call for each tag, also from a manager that did not
+// create them. Machines without tags cost nothing.
 func TestTags(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -91,7 +91,7 @@ func TestTags(t *testing.T) {
 	g.Expect(add("a2", withTags("team", "blue", "team", "green"))).To(Equal(map[string]int{"FindAllByUuid": 2, "CloneVM_Task": 1}), "what a machine costs to make")
 	add("a3", withTags("team", "blue"))
 
-	d = v.driver(t) // the manager that made them is gone
+	d = v.driver(t) // a new manager
 	g.Expect(list()).To(And(HaveKeyWithValue("AttachTag", 2), HaveKeyWithValue("CreateSession", 1)), "one call for each tag")
 	g.Expect(v.bearers(t, ids[0])).To(Equal([]string{"a1", "a2", "a3"}))
 	g.Expect(v.bearers(t, ids[1])).To(Equal([]string{"a1", "a2"}))
@@ -112,8 +112,8 @@ func TestTags(t *testing.T) {
 	g.Expect(v.bearers(t, ids[1])).To(Equal([]string{"a1", "a2", "none"}))
 }
 
-// TestTagsThatFail: what stands against a tag is shown with its machines alone, spoils no listing
-// and holds no other tag up; it is tried again.
+// TestTagsThatFail: a failure is shown with the tag's machines alone. It does not fail the listing,
+// does not delay other tags, and is retried.
 func TestTagsThatFail(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -155,7 +155,7 @@ func TestTagsThatFail(t *testing.T) {
 	}
 }
 
-// TestUnknownTags: a tag or category that is not there makes no VM.
+// TestUnknownTags: a machine with an unknown tag or category gets no VM.
 func TestUnknownTags(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)
@@ -172,9 +172,9 @@ func TestUnknownTags(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(BeEmpty())
 }
 
-// TestZonesByTag: the account's failure domains are the tags of its category that are on compute
-// clusters of its datacenter; a machine goes to the cluster and to the datastore that have the tag,
-// whatever it says itself.
+// TestZonesByTag: the failure domains are the tags of the account's category on compute clusters of
+// its datacenter. A machine goes to the cluster and datastore with the tag, whatever its own fields
+// say.
 func TestZonesByTag(t *testing.T) {
 	g := NewWithT(t)
 	v := start(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// trust says how vCenter proves who it is: by the account's thumbprint, else by its authorities;
-// nil: by the system's.
+// trust returns how vCenter's certificate is verified: by the account's thumbprint, otherwise by
+// its authorities. nil means the system's authorities.
 func trust(account *infrav1.VSphereAccount) (*tls.Config, error) {
 	wanted, err := thumbprintOf(account.Thumbprint)
 	if err != nil {
@@ -32,10 +32,10 @@ func trust(account *infrav1.VSphereAccount) (*tls.Config, error) {
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil
 }
 
-// pinned trusts the one certificate with this thumbprint. crypto/tls asks for both fields together:
-// the first leaves the chain of authorities out, the second is called in every handshake, resumed
-// ones included, and its error ends it. That the server has the certificate's key is proven by the
-// handshake itself.
+// pinned trusts only the certificate with this thumbprint. crypto/tls needs both fields: the first
+// skips the verification of the chain. The second is called in every handshake, including resumed
+// ones, and its error ends the handshake. The handshake itself proves that the server has the
+// certificate's key.
 func pinned(wanted [sha256.Size]byte) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -52,8 +52,8 @@ func pinned(wanted [sha256.Size]byte) *tls.Config {
 	}
 }
 
-// thumbprintOf reads a SHA-256 thumbprint, with colons or without; nil for none. Errors are
-// InvalidSpec.
+// thumbprintOf parses a SHA-256 thumbprint, with or without colons. It returns nil for none. Errors
+// are InvalidSpec.
 func thumbprintOf(text string) (*[sha256.Size]byte, error) {
 	if text == "" {
 		return nil, nil

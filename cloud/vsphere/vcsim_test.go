@@ -31,9 +31,9 @@ const (
 	password = "marked-password"
 )
 
-// vcsim is govmomi's simulator of a vCenter: SOAP over TLS, with a certificate of its own. Its
-// tasks race with each other and with reads (the race detector says so), so that it is asked one
-// call at a time, and waited for until its tasks have ended, unless a test holds them.
+// vcsim is govmomi's simulator of a vCenter: SOAP over TLS, with its own certificate. Its tasks
+// race with each other and with reads, as the race detector shows. So it gets one call at a time,
+// and each call waits for its tasks, unless a test holds them.
 type vcsim struct {
 	*simulator.Service
 	model   *simulator.Model
@@ -42,25 +42,25 @@ type vcsim struct {
 	stop    func()
 
 	turn    sync.Mutex                   // held during a call
-	held    bool                         // clones are
-	settled types.ManagedObjectReference // the last task that was waited for
+	held    bool                         // clones are held
+	settled types.ManagedObjectReference // the last task that has been awaited
 	mu      sync.Mutex
 	calls   map[string]int
-	// template is what items of content libraries hold.
+	// template is the VM template that content library items hold.
 	template types.ManagedObjectReference
-	// permissions are what the driver's user may see.
+	// permissions holds what the driver's user may see.
 	permissions standin.Permissions
-	// fault spoils a call; nil: none.
+	// fault handles a call instead of send. nil means no fault.
 	fault func(operation string, send func() (*http.Response, error)) (*http.Response, error)
 }
 
-// start runs one with some VMs that are nobody's; 1 if none are asked for.
+// start runs a simulator with this many VMs, 1 by default. They belong to no machine.
 func start(t testing.TB, vms ...int) *vcsim {
 	t.Helper()
 	return startAt(t, "127.0.0.1:0", append(vms, 1)[0])
 }
 
-// startAt runs one at this address.
+// startAt runs a simulator at this address.
 func startAt(t testing.TB, address string, vms int) *vcsim {
 	t.Helper()
 	model := simulator.VPX()
@@ -69,7 +69,7 @@ func startAt(t testing.TB, address string, vms int) *vcsim {
 		t.Fatal(err)
 	}
 	model.Service.TLS = &tls.Config{}
-	model.Service.RegisterEndpoints = true // those that tests import
+	model.Service.RegisterEndpoints = true // the endpoints that tests import
 	model.Service.Listen = &url.URL{Host: address, User: url.UserPassword(username, password)}
 	server := model.Service.NewServer()
 	stop := sync.OnceFunc(func() {
@@ -81,7 +81,7 @@ func startAt(t testing.TB, address string, vms int) *vcsim {
 	v := &vcsim{Service: model.Service, model: model, stop: stop, calls: map[string]int{}}
 	v.account = &infrav1.CloudAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "vcenter"},
-		// As many clones at once as a test likes.
+		// Tests may run any number of clones at once.
 		RateLimits: &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}},
 		VSphere: &infrav1.VSphereAccount{
 			Server: strings.Replace(server.URL.Host, "localhost", "127.0.0.1", 1), Datacenter: "DC0", CABundle: string(ca),
@@ -107,15 +107,15 @@ func startAt(t testing.TB, address string, vms int) *vcsim {
 	return v
 }
 
-// unpinned makes a driver that leaves trust to the transport, which counts calls and has it
-// already.
+// unpinned returns a driver that leaves the certificate check to the transport, which counts calls
+// and checks already.
 func (v *vcsim) unpinned(cfg cloud.Config) (cloud.Driver, error) {
 	connect := cfg.Connect
 	cfg.Connect = func(*tls.Config) (http.RoundTripper, error) { return connect(nil) }
 	return newDriver(cfg)
 }
 
-// RoundTrip counts the driver's calls and plays faults.
+// RoundTrip counts the driver's calls and injects faults.
 func (v *vcsim) RoundTrip(req *http.Request) (*http.Response, error) {
 	op := cloud.OperationOf(req.Context())
 	operation, class := op.Name, op.Class
@@ -145,7 +145,7 @@ func (v *vcsim) send(req *http.Request, class cloud.Class) (*http.Response, erro
 	return resp, err
 }
 
-// bystander is somebody else's client: its calls are neither counted nor spoilt.
+// bystander is another user's client. Its calls are neither counted nor changed.
 type bystander struct{ *vcsim }
 
 func (b bystander) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -159,7 +159,7 @@ func (v *vcsim) settle() {
 	v.wait()
 }
 
-// wait waits for all tasks, also those that tasks begin.
+// wait waits for all tasks, including those that tasks start.
 func (v *vcsim) wait() {
 	manager := v.Context.Map.Get(*v.model.ServiceContent.TaskManager)
 	for {
@@ -176,8 +176,8 @@ func (v *vcsim) wait() {
 	}
 }
 
-// release lets one of the template's clones that are held go on, and waits for all that it begins.
-// Nobody calls meanwhile.
+// release lets one held clone of the template continue, and waits for everything that it starts. No
+// other call may run meanwhile.
 func (v *vcsim) release(template *heldVM) {
 	running := template.running()
 	template.released <- struct{}{}
@@ -208,10 +208,10 @@ func (v *vcsim) counted(f func()) map[string]int {
 	f()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return maps.Clone(v.calls) // more may come
+	return maps.Clone(v.calls) // more calls may follow
 }
 
-// driver makes one, as a new process would.
+// driver returns a new driver, as in a new process.
 func (v *vcsim) driver(t testing.TB) *driver {
 	t.Helper()
 	d, err := newDriver(cloud.Config{Account: v.account, Credentials: credentials(), Connect: conformance.Through(v)})
@@ -228,7 +228,7 @@ func credentials() map[string][]byte {
 func machine(edit ...func(*infrav1.VSphereMachine)) *infrav1.CloudMachineFields {
 	m := &infrav1.VSphereMachine{
 		Template: "DC0_C0_RP1_VM0", ResourcePool: "DC0_C0/Resources", Datastore: "LocalDS_0", CPUs: 4, MemoryMiB: 8192,
-		// vcsim's guests have no address by themselves.
+		// vcsim's guests have no address by default.
 		ExtraConfig: []infrav1.VSphereOption{{Key: "SET.guest.ipAddress", Value: "10.0.0.7"}},
 	}
 	for _, e := range edit {
@@ -243,7 +243,7 @@ func request(token string, edit ...func(*infrav1.VSphereMachine)) cloud.Request 
 	}
 }
 
-// vms are the VMs behind the driver's back.
+// vms returns the VMs without a call of the driver.
 func (v *vcsim) vms() []*simulator.VirtualMachine {
 	var all []*simulator.VirtualMachine
 	for _, e := range v.Context.Map.All("VirtualMachine") {
@@ -257,7 +257,7 @@ func (v *vcsim) vms() []*simulator.VirtualMachine {
 	return all
 }
 
-// options are a VM's, read under its lock.
+// options returns a VM's options, read under its lock.
 func (v *vcsim) options(m *simulator.VirtualMachine) map[string]string {
 	options := map[string]string{}
 	v.Context.WithLock(m, func() {
@@ -268,7 +268,7 @@ func (v *vcsim) options(m *simulator.VirtualMachine) map[string]string {
 	return options
 }
 
-// with are the VMs that have the option.
+// with returns the VMs that have the option.
 func (v *vcsim) with(key, value string) []*simulator.VirtualMachine {
 	var found []*simulator.VirtualMachine
 	for _, m := range v.vms() {
@@ -287,21 +287,20 @@ func (v *vcsim) refuse(method string, fault types.BaseMethodFault) (undo func())
 	return v.ClearFaultRules
 }
 
-// heldVM is a template whose clones begin, and go on when they are released; or whose tasks end
-// with a fault.
+// heldVM is a template whose clones start and wait until they are released, or end with a fault.
 type heldVM struct {
 	*simulator.VirtualMachine
-	released chan struct{} // nil: at once
+	released chan struct{} // nil: clones don't wait
 	fault    types.BaseMethodFault
-	user     string                        // whose the tasks are; "": the driver's
-	entity   *types.ManagedObjectReference // what the tasks say that they are for; nil: nothing that there is
+	user     string                        // user of the tasks; "": the driver's
+	entity   *types.ManagedObjectReference // the entity of the tasks; nil: one that does not exist
 
 	mu           sync.Mutex
-	sent         []types.VirtualMachineCloneSpec // what vCenter was asked for, as it arrived
+	sent         []types.VirtualMachineCloneSpec // the requests, as they arrived
 	begun, ended int
 }
 
-// running are the clones that have begun and not ended.
+// running returns the number of clones that have started and not ended.
 func (m *heldVM) running() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -319,7 +318,7 @@ func (m *heldVM) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) so
 		defer m.mu.Unlock()
 		m.ended++
 	}
-	// A task locks what it is for: this one something of its own, so that all else can be read.
+	// A task locks its entity. This one has its own, so that everything else can be read.
 	task := simulator.CreateTask(types.ManagedObjectReference{Type: "Clone", Value: req.Name}, "cloneVm",
 		func(*simulator.Task) (types.AnyType, types.BaseMethodFault) {
 			defer ended()
@@ -346,7 +345,7 @@ func (m *heldVM) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) so
 	return &methods.CloneVM_TaskBody{Res: &types.CloneVM_TaskResponse{Returnval: ref}}
 }
 
-// hold keeps clones between their call and the inventory until release is called.
+// hold keeps new clones out of the inventory until release is called.
 func (v *vcsim) hold(t testing.TB, edit ...func(*heldVM)) (release func()) {
 	held := v.replace(func(held *heldVM) {
 		held.released = make(chan struct{})
@@ -369,7 +368,7 @@ func (v *vcsim) hold(t testing.TB, edit ...func(*heldVM)) (release func()) {
 	return release
 }
 
-// replace puts another template in the place of vcsim's.
+// replace replaces vcsim's template.
 func (v *vcsim) replace(edit func(*heldVM)) *heldVM {
 	m := &heldVM{VirtualMachine: v.named("DC0_C0_RP1_VM0")}
 	edit(m)
@@ -379,7 +378,7 @@ func (v *vcsim) replace(edit func(*heldVM)) *heldVM {
 	return m
 }
 
-// named returns a VM behind the driver's back.
+// named returns the VM with this name, without a call of the driver.
 func (v *vcsim) named(name string) *simulator.VirtualMachine {
 	all := v.vms()
 	return all[slices.IndexFunc(all, func(m *simulator.VirtualMachine) bool { return m.Name == name })]

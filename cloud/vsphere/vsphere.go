@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vsphere is the driver of VMware vSphere: it turns requests into SOAP calls of a vCenter
-// Server and answers into resources, by govmomi's types. What SOAP has not, content libraries and
-// tags, it asks vCenter's Automation API for. It waits for no task. It knows no Kubernetes client
-// and no other driver.
+// Package vsphere is the driver for VMware vSphere. It turns requests into SOAP calls to a vCenter
+// Server and answers into resources, with govmomi's types. For content libraries and tags, which
+// SOAP lacks, it calls vCenter's Automation API. It never waits for a task. It imports no
+// Kubernetes client and no other driver.
 package vsphere
 
 import (
@@ -24,22 +24,22 @@ import (
 )
 
 const (
-	// usernameKey and passwordKey are the credentials Secret's keys.
+	// usernameKey and passwordKey are the keys in the credentials Secret.
 	usernameKey = "username"
 	passwordKey = "password"
-	// maxUserData keeps a guestinfo variable below 64 KiB, which is what VMware Tools carry in one
-	// message, also when gzip can't make the data smaller and base64 adds its third.
+	// maxUserData keeps a guestinfo variable below 64 KiB, the size of one VMware Tools message,
+	// even if gzip can't shrink the data and base64 adds a third.
 	maxUserData = 47 << 10
-	// maxBatch keeps one step's calls within the time of one call, at the rate below.
+	// maxBatch keeps the calls of one step within the time of one call, at the rate below.
 	maxBatch = 50
-	// pageSize is how many objects vCenter is asked for in one answer: at about 1 KiB each, well
-	// below a MiB.
+	// pageSize is the number of objects in one answer of vCenter. At about 1 KiB each, an answer
+	// stays well below a MiB.
 	pageSize = 500
-	// defaultPace is that of listings, where the account says nothing else.
+	// defaultPace is the pace of listings if the account does not set one.
 	defaultPace = 5 * time.Second
 )
 
-// union is the cloud's member in those of CloudAccount and CloudMachine.
+// union accesses vSphere's member of the unions in CloudAccount and CloudMachine.
 var union = driverkit.Fields[infrav1.VSphereAccount, infrav1.VSphereMachine]{
 	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.VSphereAccount { return a.VSphere },
 	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.VSphereMachine { return m.VSphere },
@@ -47,37 +47,37 @@ var union = driverkit.Fields[infrav1.VSphereAccount, infrav1.VSphereMachine]{
 	CheckMachine: validateMachine,
 }
 
-// Cloud is vSphere's row in the registry.
+// Cloud returns vSphere's entry in the registry.
 func Cloud() cloud.Cloud {
 	return cloud.Cloud{
 		Name:  "vsphere",
 		Union: union,
 		New:   newDriver,
-		// Prudent guesses: vCenter documents no limits of rate. It queues what goes beyond 8 clones
-		// on one host and 128 on one datastore ("Limits on Simultaneous Migrations", vCenter Server
-		// and Host Management). As many clones as may be begun at once may also run at once.
+		// Conservative guesses: vCenter documents no rate limits. It queues clones beyond 8 on one
+		// host and 128 on one datastore ("Limits on Simultaneous Migrations", vCenter Server and
+		// Host Management). The create burst also limits how many clones run at once.
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 2, Burst: 20},
 			Delete: cloud.Limit{PerSecond: 10, Burst: 50},
 			Read:   cloud.Limit{PerSecond: 10, Burst: 50},
 		},
-		// A prudent guess: vCenter reads its own writes, but a clone's task and its VM are two
-		// things to ask for.
+		// A conservative guess: vCenter reads its own writes, but a clone's task and its VM are
+		// read by separate calls.
 		Traits:        cloud.Traits{ReadLag: 10 * time.Second},
 		CheckUserData: driverkit.MaxUserData(maxUserData),
 		Batch:         cloud.Batch{Read: maxBatch, Delete: maxBatch},
-		ProviderID:    func(*infrav1.CloudAccountSpec) string { return providerID("{{ v1.instance_id }}") }, // as guestinfo tells it
+		ProviderID:    func(*infrav1.CloudAccountSpec) string { return providerID("{{ v1.instance_id }}") }, // as guestinfo gives it
 	}
 }
 
-// identityOf derives a machine's UUID from its token. It becomes the VM's instance UUID, by which
-// it is found, and its BIOS UUID, which is its name for Kubernetes.
+// identityOf returns a machine's UUID, derived from its token. It is the VM's instance UUID, by
+// which the driver finds it, and its BIOS UUID, which Kubernetes knows it by.
 func identityOf(token string) string {
 	namespace := uuid.NewSHA1(uuid.NameSpaceDNS, []byte("vsphere.drover.infrastructure.cluster.x-k8s.io"))
 	return uuid.NewSHA1(namespace, []byte(token)).String()
 }
 
-// providerID is as vSphere's cloud controller manager writes it.
+// providerID returns the provider ID in the format of vSphere's cloud controller manager.
 func providerID(biosUUID string) string { return "vsphere://" + strings.ToLower(biosUUID) }
 
 func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) field.ErrorList {
@@ -145,25 +145,25 @@ func validateNetwork(n infrav1.VSphereNetwork, path *field.Path) field.ErrorList
 	return all
 }
 
-// driver is one account's.
+// driver is the driver of one account.
 type driver struct {
 	vcenter  *vcenter
 	domains  []infrav1.VSphereFailureDomain
-	category string // whose tags are the failure domains instead; "" for none
+	category string // the category whose tags are the failure domains instead; "" for none
 	choice   choice
 	page     int32
-	pace     time.Duration // between two looks at machines that change
-	idle     time.Duration // how long vCenter is waited for while none does
+	pace     time.Duration // between two reads of machines that change
+	idle     time.Duration // how long one call waits if no machine changes
 	clones   clones
 	seen     sightings
 	removals removals
 	groups   groups
-	tagged   settled // with the tags of their own
-	noted    settled // with the custom attributes of their own
+	tagged   settled // VMs that have their tags
+	noted    settled // VMs that have their custom attributes
 
-	plans driverkit.Memo[*plan]             // by what they depend on of a machine's fields
-	tags  driverkit.Memo[map[string]string] // the IDs of a category's tags, by name
-	zones driverkit.Memo[map[string]zone]   // the one answer for all, by name
+	plans driverkit.Memo[*plan]             // by the machine's fields that they depend on
+	tags  driverkit.Memo[map[string]string] // tag IDs by name, for each category
+	zones driverkit.Memo[map[string]zone]   // one entry with all zones, by name
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -211,11 +211,11 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	}, nil
 }
 
-// label makes a host name of a name, with room for a suffix.
+// label returns a host name for a name, with room for a suffix.
 func label(name string) string { return driverkit.HostName(name, 54) }
 
-// vmName is what people see, and vCenter's own guard against doubles: names are unique in a folder,
-// also among the clones under way, and this one belongs to the token.
+// vmName returns the name that people see. It also makes vCenter refuse duplicates: names are
+// unique in a folder, even among running clones, and this one is derived from the token.
 func vmName(name, token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return fmt.Sprintf("%s-%x", label(name), sum[:4])

@@ -16,19 +16,19 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// place is where a failure domain's machines go: by the names that the account has for it, or by
-// what bears its tag. Empty: where the machine's own fields say.
+// place is where a failure domain's machines go: the names that the account has for it, or the
+// objects with its tag. If it is empty, the machine's own fields decide.
 type place struct {
 	infrav1.VSphereFailureDomain
 	Pool, Store *types.ManagedObjectReference
 }
 
-// zone is what bears a tag of the account's category of zones.
+// zone holds the objects with one tag of the account's zone category.
 type zone struct {
 	pools, stores []types.ManagedObjectReference
 }
 
-// of puts the failure domain's names in the place of the machine's own.
+// of returns the machine's fields with the failure domain's names in place of its own.
 func (p place) of(spec *infrav1.VSphereMachine) *infrav1.VSphereMachine {
 	if p.Name == "" {
 		return spec
@@ -41,7 +41,7 @@ func (p place) of(spec *infrav1.VSphereMachine) *infrav1.VSphereMachine {
 	return spec
 }
 
-// place returns where the failure domain of that name is.
+// place returns the place of the failure domain with that name.
 func (d *driver) place(ctx context.Context, s *session, name string) (place, error) {
 	switch i := slices.IndexFunc(d.domains, func(f infrav1.VSphereFailureDomain) bool { return f.Name == name }); {
 	case name == "":
@@ -55,7 +55,7 @@ func (d *driver) place(ctx context.Context, s *session, name string) (place, err
 	}
 }
 
-// placeNames are the failure domains' names, in order.
+// placeNames returns the names of the failure domains, sorted.
 func (d *driver) placeNames(ctx context.Context, s *session) (names []string, err error) {
 	for _, f := range d.domains {
 		names = append(names, f.Name)
@@ -69,7 +69,7 @@ func (d *driver) placeNames(ctx context.Context, s *session) (names []string, er
 	return names, err
 }
 
-// placeByTag returns where the tag of that name is.
+// placeByTag returns the place of the tag with that name.
 func (d *driver) placeByTag(ctx context.Context, s *session, name string) (p place, err error) {
 	all, err := d.zonesByTag(ctx, s)
 	if err != nil {
@@ -92,7 +92,7 @@ func (d *driver) placeByTag(ctx context.Context, s *session, name string) (p pla
 	return p, nil
 }
 
-// zonesByTag are the failure domains: the tags of the account's category that are on compute
+// zonesByTag returns the failure domains: the tags of the account's category that are on compute
 // clusters of its datacenter.
 func (d *driver) zonesByTag(ctx context.Context, s *session) (map[string]zone, error) {
 	return d.zones.Get(ctx, "", func(ctx context.Context) (map[string]zone, error) {
@@ -132,8 +132,8 @@ func (d *driver) zonesByTag(ctx context.Context, s *session) (map[string]zone, e
 	})
 }
 
-// places are the datacenter's compute clusters, and hosts that are in none, with the resource pool
-// of each; and its datastores.
+// places returns the datacenter's compute clusters and standalone hosts, with the resource pool of
+// each, and the datacenter's datastores.
 func (s *session) places(ctx context.Context, page int32) (pools map[types.ManagedObjectReference]types.ManagedObjectReference, stores []types.ManagedObjectReference, err error) {
 	below := &types.SelectionSpec{Name: "below"}
 	clusters, err := s.retrieve(ctx, page, "ComputeResource", []types.ObjectSpec{{
