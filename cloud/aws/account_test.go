@@ -14,8 +14,8 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// TestAccountFindsTheZone has an account choose among the zones: those without capacity, and those
-// without a subnet of the machine's, for which EC2 need not be asked.
+// TestAccountFindsTheZone: an account skips zones without capacity, and zones in which the machine
+// has no subnet, for which it makes no call to EC2.
 func TestAccountFindsTheZone(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -37,13 +37,13 @@ func TestAccountFindsTheZone(t *testing.T) {
 			key, config := types.NamespacedName{Name: "a"}, fleet.AccountConfig{Spec: *testAccount(stub.URL), Credentials: testCredentials()}
 			account, err := accounts.Set(key, config)
 			g.Expect(err).NotTo(HaveOccurred())
-			info, err := account.Probe(t.Context()) // as the controller does, which pins the place
+			info, err := account.Probe(t.Context()) // pins the place, as the controller does
 			g.Expect(err).NotTo(HaveOccurred())
 			config.Place = info.Place
 			account, err = accounts.Set(key, config)
 			g.Expect(err).NotTo(HaveOccurred())
 			var made cloud.Resource
-			for range 2 { // as the controller does: it asks in one zone, and in the next where there was no capacity
+			for range 2 { // as the controller does: one zone, then the next if there was no capacity
 				req := request("token", func(m *infrav1.AWSMachine) { m.Subnets = test.subnets })
 				zone, err := account.Domain(req.Spec, []string{"us-east-1a", "us-east-1b"})
 				g.Expect(err).NotTo(HaveOccurred())

@@ -18,15 +18,14 @@ import (
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 )
 
-// TestAmbientChain logs in by each of the ways in which a manager's own credentials come to it on
-// AWS, as the SDK finds them: with what EKS, or EC2, puts into its environment, and from what
-// answers there.
+// TestAmbientChain logs in with each kind of the manager's own credentials on AWS, as the SDK finds
+// them: from the environment that EKS or EC2 sets, and from the endpoints there.
 func TestAmbientChain(t *testing.T) {
 	const session = "marked-session"
 	for name, test := range map[string]struct {
-		set     func(t *testing.T) // what the environment is
+		set     func(t *testing.T) // sets the environment
 		session string
-		asks    string // of those calls that are not EC2's; of the account's transport, as all are
+		asks    string // operation that must use the account's transport, as all calls do
 	}{
 		"role of the service account": {set: func(t *testing.T) {
 			t.Setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/drover")
@@ -62,7 +61,7 @@ func TestAmbientChain(t *testing.T) {
 			nowhere := filepath.Join(t.TempDir(), "none")
 			for _, variable := range os.Environ() {
 				if name, _, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "AWS_") {
-					t.Setenv(name, "") // which ends with the test
+					t.Setenv(name, "") // restored at the end of the test
 				}
 			}
 			t.Setenv("AWS_CONFIG_FILE", nowhere)
@@ -74,7 +73,7 @@ func TestAmbientChain(t *testing.T) {
 			d, err := newDriver(cloud.Config{Account: account, Connect: through(func(r *http.Request) (*http.Response, error) {
 				op := cloud.OperationOf(r.Context()).Name
 				asked[op]++
-				if strings.HasSuffix(r.URL.Host, ".amazonaws.com") { // as if the stand-in were there
+				if strings.HasSuffix(r.URL.Host, ".amazonaws.com") { // redirects the call to the stub
 					r = r.Clone(r.Context())
 					r.Host, r.URL.Host, r.URL.Scheme = r.URL.Host, strings.TrimPrefix(stub.URL, "http://"), "http"
 				}
@@ -92,14 +91,13 @@ func TestAmbientChain(t *testing.T) {
 	}
 }
 
-// keysFor are temporary keys, as both endpoints write them.
+// keysFor returns temporary keys in the format of both endpoints.
 func keysFor(session string) any {
 	return map[string]string{"Code": "Success", "AccessKeyId": testKey, "SecretAccessKey": testSecret, "Token": session,
 		"Expiration": time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}
 }
 
-// serve answers on a loopback address: words as they are, anything else as JSON, and nil as a
-// refusal.
+// serve answers on a loopback address: a string as it is, nil as a refusal, anything else as JSON.
 func serve(t *testing.T, answer func(*http.Request) any) (url string) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

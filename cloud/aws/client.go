@@ -16,16 +16,16 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// maxAnswer bounds what is read of an answer, in bytes. A page of 1,000 instances has some 10 MiB;
-// each private IP address takes some 365 bytes more, so that a page of nodes with full network
+// maxAnswer limits how many bytes of an answer are read. A page of 1,000 instances has about 10
+// MiB. Each private IP address adds about 365 bytes, so a page of nodes with full network
 // interfaces may be larger: see driver.instances.
 const maxAnswer = 64 << 20
 
-// errTooLarge is the cause where an answer is larger than that.
+// errTooLarge is the cause if an answer is larger than maxAnswer.
 var errTooLarge = errors.New("the answer is too large")
 
-// client is the SDK's HTTP client: it names each call for the rate limit, and looks whether an
-// answer is whole.
+// client is the SDK's HTTP client. It names each call for the rate limit and checks that an answer
+// is complete.
 type client struct{ http *http.Client }
 
 // Do implements the SDK's HTTPClient.
@@ -50,7 +50,7 @@ func (c client) Do(req *http.Request) (*http.Response, error) {
 	case err != nil:
 		return nil, err
 	case resp.StatusCode == http.StatusOK && speaksXML(awsmiddleware.GetServiceID(ctx)) && !whole(body, op):
-		// The SDK would take a foreign or empty document for an answer without content.
+		// The SDK would accept a foreign or empty document as an answer without content.
 		return nil, cloud.Errorf(cloud.Unknown, "%s: the answer is not a whole %sResponse (%d bytes): does the endpoint belong to AWS?", op, op, len(body))
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
@@ -63,7 +63,7 @@ func tooLarge(op string) error {
 
 func speaksXML(service string) bool { return service == "EC2" || service == "STS" }
 
-// whole tells whether an XML document is the operation's answer from its first to its last tag.
+// whole reports whether an XML document is the operation's complete answer, first to last tag.
 func whole(body []byte, op string) bool {
 	body = bytes.TrimSpace(body)
 	if declaration, rest, ok := bytes.Cut(body, []byte("?>")); ok && bytes.HasPrefix(declaration, []byte("<?xml")) {
@@ -73,12 +73,12 @@ func whole(body []byte, op string) bool {
 	return bytes.HasPrefix(body, []byte("<"+root)) && bytes.HasSuffix(body, []byte("</"+root+">"))
 }
 
-// classOf is an operation's class for the rate limit, by the verb that its name begins with.
+// classOf returns an operation's class for the rate limit, by the verb at the start of its name.
 func classOf(op string) cloud.Class {
 	switch {
 	case strings.HasPrefix(op, "Run"):
 		return cloud.ClassCreate
-	case op == deleteMessages: // SQS's, which has nothing to do with how often EC2 deletes
+	case op == deleteMessages: // SQS's: it does not count against EC2's limit for deletes
 		return cloud.ClassRead
 	case strings.HasPrefix(op, "Terminate"), strings.HasPrefix(op, "Delete"), strings.HasPrefix(op, "Release"):
 		return cloud.ClassDelete

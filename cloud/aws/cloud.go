@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package aws is the driver of Amazon EC2: it turns requests into calls of AWS's SDK and answers
-// into resources. It knows no Kubernetes client and no other driver, and all its traffic goes
-// through the account's transport.
+// Package aws is the driver for Amazon EC2: it turns requests into calls of AWS's SDK, and answers
+// into resources. It imports no Kubernetes client and no other driver. All its traffic goes through
+// the account's transport.
 package aws
 
 import (
@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// maxUserData is what the driver takes; it is packed when it exceeds what EC2 takes.
+	// maxUserData is the driver's limit in bytes; above EC2's limit the driver compresses the data.
 	maxUserData = 64 << 10
-	// maxBatch is how many values one filter of EC2 may have.
+	// maxBatch is the maximum number of values in one EC2 filter.
 	maxBatch = 200
 
 	maxTagKey, maxTagValue = 128, 256
 )
 
-// union is the cloud's member in those of CloudAccount and CloudMachine.
+// union selects AWS's members of CloudAccount and CloudMachine.
 var union = driverkit.Fields[infrav1.AWSAccount, infrav1.AWSMachine]{
 	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.AWSAccount { return a.AWS },
 	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.AWSMachine { return m.AWS },
@@ -35,14 +35,14 @@ var union = driverkit.Fields[infrav1.AWSAccount, infrav1.AWSMachine]{
 	CheckMachine: validateMachine,
 }
 
-// Cloud is AWS's row in the registry.
+// Cloud returns AWS's entry in the registry.
 func Cloud() cloud.Cloud {
 	return cloud.Cloud{
 		Name:  "aws",
 		Union: union,
 		New:   newDriver,
-		// EC2's user guide, "Request throttling for the Amazon EC2 API". An account has these for
-		// each region, and others may use it too: deletes are held to half of it.
+		// EC2's user guide, "Request throttling for the Amazon EC2 API". The limits apply to each
+		// region of an AWS account, and others may share it, so deletes use half of the limit.
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 2, Burst: 5},
 			Delete: cloud.Limit{PerSecond: 2.5, Burst: 50},
@@ -51,7 +51,7 @@ func Cloud() cloud.Cloud {
 		Traits: cloud.Traits{
 			ReadLag:          consistency,
 			TerminationTime:  shutdown,
-			CascadesDelete:   true, // blockDevices and networkInterfaces see to it
+			CascadesDelete:   true, // set in blockDevices and networkInterfaces
 			ZonalIdempotency: true,
 		},
 		CheckUserData: func(data []byte) error {
@@ -65,7 +65,7 @@ func Cloud() cloud.Cloud {
 	}
 }
 
-// providerID is the instance's as AWS's cloud controller writes it, in every partition.
+// providerID returns the provider ID as AWS's cloud controller writes it, in every partition.
 func providerID(zone, id string) string { return "aws:///" + zone + "/" + id }
 
 func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all field.ErrorList) {
@@ -81,7 +81,7 @@ func validateAccount(spec *infrav1.CloudAccountSpec, path *field.Path) (all fiel
 	return all
 }
 
-// inRegion tells whether a queue's URL is of a region, in any of the forms that AWS gives them.
+// inRegion reports whether a queue's URL, in any of AWS's forms, is in the region.
 func inRegion(queue, region string) bool {
 	u, err := url.Parse(queue)
 	return err == nil && u.Scheme == "https" && slices.Contains(strings.Split(u.Hostname(), "."), region)

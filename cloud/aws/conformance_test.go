@@ -31,7 +31,7 @@ func testAccount(endpoint string) *infrav1.CloudAccountSpec {
 	}
 }
 
-// testMachine is one that the stand-in makes, in any of its zones.
+// testMachine returns a machine that the stub can create in any of its zones.
 func testMachine(edit func(*infrav1.AWSMachine)) *infrav1.CloudMachineFields {
 	m := &infrav1.AWSMachine{
 		InstanceType:   "t3.small",
@@ -45,8 +45,8 @@ func testMachine(edit func(*infrav1.AWSMachine)) *infrav1.CloudMachineFields {
 	return &infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "a"}, AWS: m}
 }
 
-// TestConformance runs the suite over HTTP: against an EC2 that reads its own writes and whose
-// machines leave a volume behind, and against one that lags.
+// TestConformance runs the suite over HTTP: against a consistent EC2 whose machines leave a volume
+// behind, and against one that lags.
 func TestConformance(t *testing.T) {
 	t.Run("consistent", func(t *testing.T) {
 		conform(t, ec2stub.Options{Keep: true}, 120)
@@ -60,7 +60,7 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 	stub := ec2stub.New(t, options)
 	stub.Beside(ec2stub.New(t, ec2stub.Options{Keys: map[string]string{otherKey: otherSecret}}))
 	row := Cloud()
-	row.Traits.ReadLag, row.Traits.TerminationTime = options.Lag, options.Stop // the row's own are for EC2's bad days, and for guests that shut down
+	row.Traits.ReadLag, row.Traits.TerminationTime = options.Lag, options.Stop // the row's own values are for EC2's bad days and slow guests
 	refused := func(code cloud.Code, offeringToo bool, edit func(*infrav1.AWSMachine)) conformance.Refused {
 		return conformance.Refused{Machine: testMachine(edit), Code: code, OfferingToo: offeringToo}
 	}
@@ -84,9 +84,9 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 		},
 		Machines: machines,
 		Patience: 20 * time.Second,
-		// A driver that is new asks which account it is for, once, and looks up image, subnets and
-		// security groups, once for all its machines. A listing looks for volumes and network
-		// interfaces, too, and for three kinds of announcements.
+		// A new driver reads its account once, and image, subnets and security groups once for all
+		// its machines. A listing also reads volumes, network interfaces and addresses, and three
+		// kinds of notices.
 		Calls:  conformance.Calls{Probe: 2, Create: 4, Offering: 2, List: 7, Describe: 4, Page: 50},
 		Inject: injections(stub),
 		Foreign: func(testing.TB) func() bool {
@@ -101,7 +101,7 @@ func conform(t *testing.T, options ec2stub.Options, machines int) {
 	})
 }
 
-// injections are the errors that the stand-in can produce.
+// injections are the errors that the stub can produce.
 func injections(stub *ec2stub.Cloud) map[cloud.Code]func(testing.TB) func() {
 	inject := map[cloud.Code]func(testing.TB) func(){
 		cloud.QuotaExceeded: func(testing.TB) func() {

@@ -12,9 +12,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Console implements cloud.Console. Instances on the Nitro hypervisor show what they have written
-// so far; for others EC2 keeps what they wrote until some minutes after their start (EC2 API
-// Reference, GetConsoleOutput).
+// Console implements cloud.Console. For instances on the Nitro hypervisor it returns the output so
+// far. For others EC2 keeps the output until some minutes after the start (EC2 API Reference,
+// GetConsoleOutput).
 func (d *driver) Console(ctx context.Context, instance cloud.Resource) ([]byte, error) {
 	text, err := d.consoleOutput(ctx, instance.ID, true)
 	if refused(err).code == unsupportedOperation {

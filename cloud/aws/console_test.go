@@ -13,8 +13,8 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-// TestConsole: what an instance has written so far is asked for, and what EC2 kept of its start
-// where it can't show that.
+// TestConsole: Console reads the latest output, or where that is not supported, the output that EC2
+// kept from the start.
 func TestConsole(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -28,9 +28,9 @@ import (
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 )
 
-// TestContract asks the stand-in and moto, which others made from AWS's documentation, the same
-// questions, and wants the same answers: the stand-in shall not be our own imagination. Where moto
-// is known to answer otherwise, the table says why.
+// TestContract makes the same calls to the stub and to moto, an independent implementation of AWS's
+// documentation, and expects the same answers. This verifies that the stub behaves like AWS. The
+// table explains each known difference of moto.
 func TestContract(t *testing.T) {
 	t.Parallel()
 	t.Run("stand-in", func(t *testing.T) {
@@ -64,12 +64,12 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// question is a call, with its answer in few words: an error's code, or what matters of an answer.
+// question is a call with a short answer: an error's code, or what matters of an answer.
 type question struct {
 	name string
 	ask  func(ctx context.Context, w *world) (string, error)
 	want string
-	// moto is how moto answers, where that is another.
+	// moto is moto's answer, if that is different.
 	moto *difference
 }
 
@@ -308,7 +308,7 @@ func contract() []question {
 	}
 }
 
-// world is an endpoint, with what questions need of it and leave for those after them.
+// world is an endpoint, with the state that questions need and leave for later ones.
 type world struct {
 	endpoint      string
 	ec2           *ec2.Client
@@ -350,7 +350,7 @@ func (w *world) config(key, secret string) aws.Config {
 	}
 }
 
-// receive tells what is in the queue, and hides it for a second.
+// receive returns the messages in the queue and hides them for a second.
 func (w *world) receive(ctx context.Context) (string, error) { return w.receiveWithin(ctx, 0) }
 
 func (w *world) receiveWithin(ctx context.Context, seconds int32) (string, error) {
@@ -374,13 +374,13 @@ func (w *world) client(key, secret string) *ec2.Client {
 	return ec2.NewFromConfig(w.config(key, secret))
 }
 
-// launch is a small request of the driver's.
+// launch returns a small request of the driver.
 func (w *world) launch(token string) *ec2.RunInstancesInput {
 	req := request(token, func(m *infrav1.AWSMachine) { m.RootVolume = &infrav1.AWSVolume{SizeGiB: 30} }) // moto does not know the image's size
 	return runInput(req, plan{spec: req.Spec.AWS, image: image{id: w.image, root: "/dev/sda1"}, subnet: subnet{id: w.subnet, zone: "us-east-1a"}})
 }
 
-// again tells whether a create made the first instance, or another.
+// again returns whether a create returned the first instance or another.
 func (w *world) again(ctx context.Context, in *ec2.RunInstancesInput) (string, error) {
 	answer, err := w.ec2.RunInstances(ctx, in)
 	if err != nil {
@@ -403,7 +403,7 @@ func (w *world) state(ctx context.Context) (string, error) {
 	return inShort(answer.Reservations[0].Instances[0].State.Name), nil
 }
 
-// inShort leaves out what takes time, which is no matter of the contract.
+// inShort merges the states that depend on time, which is not part of the contract.
 func inShort(state types.InstanceStateName) string {
 	if state == types.InstanceStateNamePending || state == types.InstanceStateNameRunning {
 		return "living"
@@ -423,7 +423,7 @@ func startMoto(t *testing.T) (endpoint string) {
 		t.Fatal(err)
 	}
 	address := listener.Addr().String()
-	if err := listener.Close(); err != nil { // moto takes it over
+	if err := listener.Close(); err != nil { // moto listens on it
 		t.Fatal(err)
 	}
 	_, port, _ := strings.Cut(address, ":")

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// The credentials Secret's keys.
+// Keys of the credentials Secret.
 const (
 	keyAccessKeyID  = "aws_access_key_id"
 	keySecretKey    = "aws_secret_access_key"
@@ -28,20 +28,20 @@ const (
 	keyIdentity     = "aws_web_identity_token"
 )
 
-// getCredentials is what a question for credentials is called that has no name of its own.
+// getCredentials is the operation name for credential calls without a name of their own.
 const getCredentials = "GetCredentials"
 
-// sessionName is what CloudTrail shows as the name of whoever assumed a role.
+// sessionName is the name that CloudTrail shows for the session of an assumed role.
 const sessionName = "drover"
 
-// login is how an account proves who it is.
+// login holds an account's credentials provider and its secrets.
 type login struct {
 	provider aws.CredentialsProvider
 	secrets  redactor
 }
 
-// newLogin makes the account's: from its Secret, or for nil the manager's own, and then the role to
-// act as. It makes no call.
+// newLogin returns the account's login: from its Secret, or the manager's own if secret is nil, and
+// then the role to assume. It makes no call.
 func newLogin(account *infrav1.AWSAccount, secret map[string][]byte, base aws.Config) (login, error) {
 	l, err := secretLogin(secret, base, account)
 	if secret == nil {
@@ -97,16 +97,16 @@ func secretLogin(secret map[string][]byte, base aws.Config, account *infrav1.AWS
 	return l, nil
 }
 
-// ambientLogin is the SDK's own chain: environment, web identity (IRSA), Pod Identity, instance
-// profile.
+// ambientLogin uses the SDK's default chain: environment, web identity (IRSA), Pod Identity,
+// instance profile.
 func ambientLogin(base aws.Config) (login, error) {
-	if os.Getenv("AWS_CA_BUNDLE") != "" { // the SDK would trust it with a transport of its own, past the account's
+	if os.Getenv("AWS_CA_BUNDLE") != "" { // the SDK would load it into its own transport, not the account's
 		return login{}, cloud.Errorf(cloud.Unauthorized, "the manager's variable AWS_CA_BUNDLE is not supported: set SSL_CERT_FILE, which counts for all clouds")
 	}
 	chain, err := config.LoadDefaultConfig(context.Background(), config.WithRegion(base.Region),
 		config.WithHTTPClient(base.HTTPClient), config.WithRetryer(base.Retryer),
-		// Else Pod Identity's agent would be asked by a client of the SDK's own, past the account's
-		// transport.
+		// Without this option, the SDK calls Pod Identity's agent with its own client, not through
+		// the account's transport.
 		config.WithEndpointCredentialOptions(func(o *endpointcreds.Options) { o.HTTPClient = base.HTTPClient }))
 	if err != nil {
 		return login{}, cloud.Errorf(cloud.Unauthorized, "the manager's own AWS configuration can't be read")
@@ -121,7 +121,7 @@ func newSTS(base aws.Config, account *infrav1.AWSAccount) *sts.Client {
 	})
 }
 
-// endpointKinds says which of AWS's endpoints to use.
+// endpointKinds returns whether to use AWS's FIPS and dual-stack endpoints.
 func endpointKinds(account *infrav1.AWSAccount) (aws.FIPSEndpointState, aws.DualStackEndpointState) {
 	fips, dual := aws.FIPSEndpointStateUnset, aws.DualStackEndpointStateUnset
 	if account.FIPS {
@@ -133,28 +133,28 @@ func endpointKinds(account *infrav1.AWSAccount) (aws.FIPSEndpointState, aws.Dual
 	return fips, dual
 }
 
-// cached keeps what the provider says until shortly before its end.
+// cached caches the credentials until shortly before they expire.
 func (l login) cached() aws.CredentialsProvider {
 	return aws.NewCredentialsCache(explained{l.provider, l.secrets}, func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = credentialsEarly })
 }
 
-// explained gives a provider's errors their code and says what they are about: the SDK wraps them
-// in those of the call for which the credentials were wanted.
+// explained gives a provider's errors a code and a clear message: the SDK wraps them in the errors
+// of the call that needed the credentials.
 type explained struct {
 	aws.CredentialsProvider
 	secrets redactor
 }
 
 func (e explained) Retrieve(ctx context.Context) (aws.Credentials, error) {
-	// The SDK's clients of the instance's metadata and of Pod Identity's agent name no call of
-	// their own. Theirs would go by the name of the call for which the credentials are wanted, and
-	// be held to its answer.
+	// The SDK's clients for instance metadata and Pod Identity's agent set no operation name.
+	// Without this line their calls would use the name of the call that needs the credentials, and
+	// their answers would be checked against it.
 	ctx = awsmiddleware.SetServiceID(awsmiddleware.SetOperationName(ctx, getCredentials), "")
 	got, err := e.CredentialsProvider.Retrieve(ctx)
 	return got, e.secrets.typed("get credentials", err)
 }
 
-// identityToken is a web identity token that comes from the Secret. A new one makes a new driver.
+// identityToken is a web identity token from the Secret. A new token makes a new driver.
 type identityToken string
 
 // GetIdentityToken implements stscreds.IdentityTokenRetriever.

@@ -18,8 +18,8 @@ import (
 	"github.com/drover-io/drover/cloud/fleet"
 )
 
-// TestDeletionOfAFleet counts what it costs to delete 300 machines, however young, that are asked
-// to go one after the other within half a minute, as Cluster API does.
+// TestDeletionOfAFleet counts the calls to delete 300 machines of any age, if the deletions are
+// requested one by one within half a minute, as Cluster API does.
 func TestDeletionOfAFleet(t *testing.T) {
 	t.Parallel()
 	const machines, span = 300, 30 * time.Second
@@ -42,7 +42,7 @@ func TestDeletionOfAFleet(t *testing.T) {
 	key, config := types.NamespacedName{Name: "a"}, fleet.AccountConfig{Spec: *spec, Credentials: testCredentials()}
 	account, err := accounts.Set(key, config)
 	g.Expect(err).NotTo(HaveOccurred())
-	info, err := account.Probe(t.Context()) // as the controller does, which pins the place
+	info, err := account.Probe(t.Context()) // pins the place, as the controller does
 	g.Expect(err).NotTo(HaveOccurred())
 	config.Place = info.Place
 	account, err = accounts.Set(key, config)
@@ -83,14 +83,14 @@ func TestDeletionOfAFleet(t *testing.T) {
 	g.Expect(stub.Left(cloud.TagOwnership, "owner")).To(BeEmpty())
 }
 
-// TestDependants: what an instance leaves behind is found once it is terminated, whatever its kind;
-// what is tagged and gone is nothing; and a kind of which nothing is tagged costs no call.
+// TestDependants: the driver finds all kinds of leftovers of a terminated instance. It ignores tags
+// of deleted resources, and makes no call for kinds without tags.
 func TestDependants(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		keep, nic, address bool // it leaves a volume, a network interface; it has an address of its own
+		keep, nic, address bool // leaves a volume, leaves a network interface, has an elastic IP address
 		want               []cloud.Kind
-		calls              map[string]int // until it is known
+		calls              map[string]int // to find them
 	}{
 		"nothing":  {calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1}},
 		"a volume": {keep: true, want: []cloud.Kind{cloud.KindDisk}, calls: map[string]int{"DescribeInstances": 1, "DescribeTags": 1, "DescribeVolumes": 1}},

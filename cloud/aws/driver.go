@@ -22,7 +22,7 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// What EC2 takes as MaxResults at most, and of instances at least.
+// Page sizes: the largest MaxResults that EC2 accepts, and the smallest for DescribeInstances.
 const (
 	instancesPage  = 1000
 	smallestPage   = 5
@@ -46,10 +46,10 @@ type driver struct {
 	groups     driverkit.Memo[[]string]
 	types      driverkit.Memo[types.InstanceTypeInfo]
 	leftovers  driverkit.Memo[[]cloud.Resource]
-	troubled   driverkit.Memo[map[string]string] // notices, by instance
-	known      atomic.Pointer[map[string]string] // those last read
-	page       atomic.Int32                      // how many instances are asked for at once
-	deleted    atomic.Int64                      // when something was deleted last, in Unix nanoseconds
+	troubled   driverkit.Memo[map[string]string] // notices by instance ID
+	known      atomic.Pointer[map[string]string] // the notices last read
+	page       atomic.Int32                      // MaxResults of DescribeInstances
+	deleted    atomic.Int64                      // time of the last delete, in Unix nanoseconds
 }
 
 func newDriver(cfg cloud.Config) (cloud.Driver, error) {
@@ -107,8 +107,8 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	return d, nil
 }
 
-// Probe asks for the region's zones and the account; local and wavelength zones are no failure
-// domains of their own.
+// Probe reads the region's zones and the account's place. It leaves out local and wavelength zones,
+// which are not failure domains.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	const op = "DescribeAvailabilityZones"
 	answer, err := d.ec2.DescribeAvailabilityZones(ctx, &ec2.DescribeAvailabilityZonesInput{Filters: []types.Filter{
@@ -131,10 +131,10 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, nil
 }
 
-// identityARN is that of a user or role: arn:<partition>:<iam or sts>::<account ID>:…
+// identityARN matches the ARN of a user or role: arn:<partition>:<iam or sts>::<account ID>:…
 var identityARN = regexp.MustCompile(`^arn:(aws[a-z0-9-]{0,20}):(?:iam|sts)::([0-9]{12}):`)
 
-// findPlace asks whose the credentials are. STS answers all of them, whatever they may do.
+// findPlace asks STS for the owner of the credentials. STS answers without any permission.
 func (d *driver) findPlace(ctx context.Context) (string, error) {
 	const op = "GetCallerIdentity"
 	answer, err := d.sts.GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{})
@@ -148,8 +148,8 @@ func (d *driver) findPlace(ctx context.Context) (string, error) {
 	return arn[1] + ":" + arn[2] + ":" + d.region, nil
 }
 
-// List reads the instances each time. What was left behind it reads each few minutes, and each time
-// while instances go: that is when something is left.
+// List reads the instances on every call. It reads leftovers every few minutes, and on every call
+// for some minutes after a delete, because a delete may leave something behind.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	ours := filter("tag-key", cloud.TagOwnership)
 	all, err := d.instances(ctx, ours)
@@ -160,7 +160,7 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 		d.leftovers.Forget("")
 	}
 	left, err := d.leftovers.Get(ctx, "", func(ctx context.Context) ([]cloud.Resource, error) {
-		// What is attached goes with its instance, which is listed.
+		// Attached resources belong to their instance, which is listed.
 		volumes, err := d.volumes(ctx, ours, filter("status", "available", "error"))
 		if err != nil {
 			return nil, err
@@ -179,9 +179,9 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	return append(all, left...), nil
 }
 
-// Describe asks by token alone: an instance that a ProviderID names and that carries the
-// Reference's tags carries its token. Volumes, network interfaces and addresses are looked for once
-// their instance lives no more: until then they belong to it.
+// Describe filters by token only: an instance that has the Reference's ProviderID and tags also has
+// its token. Describe looks for volumes, network interfaces and addresses only if no live instance
+// has the token. Until then they belong to the instance.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
 	wanted := map[string]bool{}
 	for _, ref := range refs {
@@ -207,9 +207,9 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return append(found, only(left, wanted)...), nil
 }
 
-// dependants looks for volumes, network interfaces and addresses. One call says of which kinds
-// there are any: nearly always of none. EC2 shows the tags of what was deleted for a while yet, so
-// the kind's own call has the last word.
+// dependants returns volumes, network interfaces and addresses with the tokens. DescribeTags tells
+// which kinds exist, which is nearly always none. EC2 shows the tags of deleted resources for a
+// while, so each kind's own call confirms them.
 func (d *driver) dependants(ctx context.Context, wanted map[string]bool) (left []cloud.Resource, err error) {
 	if len(wanted) == 0 {
 		return nil, nil
@@ -238,8 +238,8 @@ func (d *driver) dependants(ctx context.Context, wanted map[string]bool) (left [
 	return left, nil
 }
 
-// tagged returns of which kinds there is something that carries one of the tokens; instances apart,
-// which are shown for an hour.
+// tagged returns the kinds of the resources that carry one of the tokens. It leaves out instances,
+// which EC2 shows for an hour.
 func (d *driver) tagged(ctx context.Context, wanted map[string]bool) ([]types.ResourceType, error) {
 	filters := []types.Filter{
 		filter("key", cloud.TagToken), filter("value", literals(wanted)...),
@@ -258,7 +258,7 @@ func (d *driver) tagged(ctx context.Context, wanted map[string]bool) ([]types.Re
 	})
 }
 
-// tokens is the filter for what carries one of the tokens; none where there is none.
+// tokens returns the filter for resources that carry one of the tokens, or nil without tokens.
 func tokens(wanted map[string]bool) []types.Filter {
 	if len(wanted) == 0 {
 		return nil
@@ -266,7 +266,7 @@ func tokens(wanted map[string]bool) []types.Filter {
 	return []types.Filter{filter("tag:"+cloud.TagToken, literals(wanted)...)}
 }
 
-// literals are the tokens as a filter's values.
+// literals returns the tokens as values of a filter.
 func literals(wanted map[string]bool) (values []string) {
 	for token := range wanted {
 		values = append(values, literal(token))
@@ -275,23 +275,23 @@ func literals(wanted map[string]bool) (values []string) {
 	return values
 }
 
-// only keeps what carries one of the tokens exactly.
+// only returns the resources whose token is exactly one of those wanted.
 func only(found []cloud.Resource, wanted map[string]bool) []cloud.Resource {
 	return slices.DeleteFunc(found, func(r cloud.Resource) bool { return !wanted[r.Token] })
 }
 
-// filter is one of EC2's.
+// filter returns an EC2 filter.
 func filter(name string, values ...string) types.Filter {
 	return types.Filter{Name: &name, Values: values}
 }
 
-// literal keeps a filter's value from being read as a pattern.
+// literal escapes a filter value, so that EC2 does not read it as a pattern.
 func literal(value string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`).Replace(value)
 }
 
-// instances reads all pages of those that the filters leave, and nothing without a filter. Where a
-// page is too large to be read, it asks for half as many, from then on.
+// instances returns all pages of the instances that match the filters, or nil without filters. If a
+// page is too large to read, it halves the page size for this and all later calls.
 func (d *driver) instances(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
 	if len(filters) == 0 {
 		return nil, nil
@@ -306,7 +306,7 @@ func (d *driver) instances(ctx context.Context, filters ...types.Filter) ([]clou
 	}
 }
 
-// instancesBy reads them by pages of a size.
+// instancesBy reads the instances in pages of the given size.
 func (d *driver) instancesBy(ctx context.Context, size int32, filters []types.Filter) ([]cloud.Resource, error) {
 	return ours(ctx, "DescribeInstances", func(ctx context.Context, next string) ([]cloud.Resource, string, error) {
 		answer, err := d.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{
@@ -362,8 +362,8 @@ func (d *driver) interfaces(ctx context.Context, filters ...types.Filter) ([]clo
 	})
 }
 
-// addresses reads the elastic IP addresses that nothing uses. Drover allocates none: these are what
-// others have tagged as a machine's. EC2 has no pages of them.
+// addresses returns the elastic IP addresses that nothing uses. Drover allocates none: others have
+// tagged these as a machine's. DescribeAddresses has no pages.
 func (d *driver) addresses(ctx context.Context, filters ...types.Filter) ([]cloud.Resource, error) {
 	return ours(ctx, "DescribeAddresses", func(ctx context.Context, _ string) ([]cloud.Resource, string, error) {
 		answer, err := d.ec2.DescribeAddresses(ctx, &ec2.DescribeAddressesInput{Filters: filters})
@@ -380,7 +380,7 @@ func (d *driver) addresses(ctx context.Context, filters ...types.Filter) ([]clou
 	})
 }
 
-// ours reads all pages, and keeps what is ours, each once.
+// ours reads all pages and returns each resource that has an ownership ID once.
 func ours(ctx context.Context, op string, page func(ctx context.Context, next string) (found []cloud.Resource, after string, err error)) ([]cloud.Resource, error) {
 	all, err := driverkit.Pages(ctx, op, page)
 	seen := map[string]bool{}
@@ -413,7 +413,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 		default:
 			err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing on AWS", r.Kind, r.ID)
 		}
-		if cloud.CodeOf(err) != cloud.NotFound { // gone already is what was wanted
+		if cloud.CodeOf(err) != cloud.NotFound { // already gone is success
 			errs[i] = err
 		}
 	}
@@ -421,9 +421,9 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 	return errs
 }
 
-// terminate removes the instances that which names by one call. EC2 does all of it or nothing: what
-// it names as the culprits is set apart, and the rest is asked for again; where it names none, the
-// batch is halved.
+// terminate deletes the instances at the indices in which with one call. The call is all or
+// nothing: terminate retries without the instances that the error names. If the error names none,
+// it splits the batch in half.
 func (d *driver) terminate(ctx context.Context, resources []cloud.Resource, which []int, errs []error) {
 	if len(which) == 0 {
 		return
@@ -457,7 +457,7 @@ func (d *driver) terminate(ctx context.Context, resources []cloud.Resource, whic
 	d.terminate(ctx, resources, rest, errs)
 }
 
-// tagsOf returns the tags that tell whose a resource is.
+// tagsOf returns the ownership ID and the creation token from the tags.
 func tagsOf(tags []types.Tag) (ownership, token string) {
 	for _, tag := range tags {
 		switch aws.ToString(tag.Key) {

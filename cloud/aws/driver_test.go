@@ -23,7 +23,7 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-// connect makes a driver for the stand-in. edit may change how.
+// connect returns a driver for the stub. edit may change its configuration.
 func connect(t *testing.T, stub *ec2stub.Cloud, edit func(*cloud.Config)) *driver {
 	t.Helper()
 	cfg := cloud.Config{Account: testAccount(stub.URL), Credentials: testCredentials(), Connect: conformance.Through(http.DefaultTransport)}
@@ -44,16 +44,16 @@ func request(token string, edit func(*infrav1.AWSMachine)) cloud.Request {
 
 func code(err error) cloud.Code { return cloud.CodeOf(err) }
 
-// transport is an http.RoundTripper as a function.
+// transport is a function as an http.RoundTripper.
 type transport func(*http.Request) (*http.Response, error)
 
 func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// through makes a Config's Connect.
+// through returns a Connect for a Config.
 func through(f transport) func(*tls.Config) (http.RoundTripper, error) { return conformance.Through(f) }
 
-// TestCallsOfAFleet counts what 300 machines cost: to make, to list while nothing happens for ten
-// minutes, to delete.
+// TestCallsOfAFleet counts the calls for 300 machines: to create them, to list them for ten idle
+// minutes, and to delete them.
 func TestCallsOfAFleet(t *testing.T) {
 	t.Parallel()
 	g, ctx, n := NewWithT(t), t.Context(), 300
@@ -76,13 +76,13 @@ func TestCallsOfAFleet(t *testing.T) {
 	g.Expect(create).To(BeNumerically("<=", n*11/10), "%v", stub.Calls())
 	g.Expect(stub.Calls()["RunInstances"]).To(Equal(n))
 
-	for range 10 { // a listing a minute
+	for range 10 { // one listing per minute
 		all, err := d.List(ctx)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(all).To(HaveLen(n))
 	}
-	// The leftovers and notices would be listed a second time within ten minutes; the clock stands
-	// still here.
+	// The clock stands still here. In ten minutes, leftovers and notices would be listed a second
+	// time.
 	idle := calls() - create + 5
 	g.Expect(idle).To(BeNumerically("<=", n/10), "%v", stub.Calls())
 
@@ -99,8 +99,8 @@ func TestCallsOfAFleet(t *testing.T) {
 	g.Expect(calls()-before).To(BeNumerically("<=", n*5/100), "%v", stub.Calls())
 }
 
-// TestImageThatKeeps makes a machine of an image whose data volume would stay: it goes with the
-// machine, without a further call. It stays in the machine's own words where it is named there.
+// TestImageThatKeeps: a data volume that the image keeps is deleted with the machine, without
+// another call. If the machine itself names the device, its own settings apply.
 func TestImageThatKeeps(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -124,7 +124,7 @@ func TestImageThatKeeps(t *testing.T) {
 	g.Expect(stub.Calls()).NotTo(HaveKey("DeleteVolume"))
 }
 
-// TestManyAskOnce has fifty machines of one template made at once.
+// TestManyAskOnce creates fifty machines of one template in parallel.
 func TestManyAskOnce(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -147,7 +147,7 @@ func TestManyAskOnce(t *testing.T) {
 	}
 }
 
-// TestResolution tells what an image, a subnet, a group that is named in some way becomes.
+// TestResolution checks how images, subnets and groups are resolved.
 func TestResolution(t *testing.T) {
 	t.Parallel()
 	lookup := func(owner, name, arch string) func(*infrav1.AWSMachine) {
@@ -198,9 +198,9 @@ func TestResolution(t *testing.T) {
 	}
 }
 
-// TestOpenZone loses the answer of a create. The zone is asked again and repeats what it did, also
-// when it has no capacity any more; where it can't be asked, the instance is looked for by its
-// token.
+// TestOpenZone loses the answer of a create. A retry in the zone returns the same instance, even if
+// the zone has no capacity any more. If a retry is not possible, the driver finds the instance by
+// its token.
 func TestOpenZone(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -226,7 +226,7 @@ func TestOpenZone(t *testing.T) {
 	g.Expect(made.ImageID).To(Equal("ami-0a"))
 }
 
-// TestNextZone takes the capacity of one zone away: the same token makes the machine in the next.
+// TestNextZone: if one zone has no capacity, the same token creates the machine in the next zone.
 func TestNextZone(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -243,8 +243,8 @@ func TestNextZone(t *testing.T) {
 	g.Expect(made.ProviderID).To(Equal("aws:///us-east-1b/" + made.ID))
 }
 
-// TestMismatch repeats a token with other user data after a create that failed: nothing was made,
-// and the error says what to do.
+// TestMismatch repeats the token of a failed create with other user data: nothing is created, and
+// the error says what to do.
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -259,12 +259,12 @@ func TestMismatch(t *testing.T) {
 	_, err = d.Ensure(t.Context(), req)
 	g.Expect(code(err)).To(Equal(cloud.Unavailable))
 	g.Expect(err).To(MatchError(ContainSubstring("delete the Machine")))
-	req.Attempt = 1 // the refusal is on record: the next attempt has a token of its own
+	req.Attempt = 1 // after a recorded refusal, the next attempt has its own token
 	_, err = d.Ensure(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// TestSpot has a spot instance taken back: the next listing says so, and why.
+// TestSpot: after a spot instance is taken back, the next listing shows this and the reason.
 func TestSpot(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -279,9 +279,8 @@ func TestSpot(t *testing.T) {
 	g.Expect(all).To(HaveExactElements(And(HaveField("State", cloud.StateTerminated), HaveField("Reason", ContainSubstring("SpotInstanceTermination")))))
 }
 
-// TestNotices: what EC2 announces of an instance, or finds wrong with it, comes with the listing
-// and with live reads, and costs a few calls each five minutes. That it may not be read spoils
-// nothing.
+// TestNotices: EC2's notices and failed status checks of an instance appear in listings and live
+// reads, for a few calls every five minutes. A missing permission for them causes no error.
 func TestNotices(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -318,7 +317,7 @@ func TestNotices(t *testing.T) {
 	g.Expect(all).To(HaveLen(4))
 }
 
-// TestTerminateBatch has instances in a batch that can't be deleted: the others are, at few calls.
+// TestTerminateBatch: instances that can't be deleted do not block the rest of their batch.
 func TestTerminateBatch(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -331,7 +330,7 @@ func TestTerminateBatch(t *testing.T) {
 		batch = append(batch, made)
 	}
 	stub.Protect(batch[3].ID)
-	batch[7].ID, batch[11].ID = "i-0dead", "i-0beef" // never there
+	batch[7].ID, batch[11].ID = "i-0dead", "i-0beef" // do not exist
 	batch[19].ID = "malformed"
 	errs := d.Delete(ctx, batch)
 	g.Expect(errs[3]).To(MatchError(ContainSubstring("disableApiTermination")))
@@ -342,14 +341,14 @@ func TestTerminateBatch(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred(), "%d", i)
 		}
 	}
-	g.Expect(stub.Calls()["TerminateInstances"]).To(Equal(4)) // each time without the culprits
+	g.Expect(stub.Calls()["TerminateInstances"]).To(Equal(4)) // a retry without each group of culprits
 	found, err := d.Describe(ctx, []cloud.Reference{{Token: batch[0].Token}, {Token: batch[3].Token}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(found).To(ConsistOf(HaveField("State", cloud.StateTerminated), HaveField("State", cloud.StateRunning)))
 }
 
-// TestCredentials connects in every way that a Secret can say, and is refused in EC2's words where
-// it must be.
+// TestCredentials logs in with each kind of credentials in a Secret. Refusals are in EC2's own
+// words.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	role := func(arn, externalID string) func(*cloud.Config) {
@@ -368,7 +367,7 @@ func TestCredentials(t *testing.T) {
 	const ours, foreign = "arn:aws:iam::123456789012:role/drover", "arn:aws:iam::210987654321:role/foreign"
 	for name, test := range map[string]struct {
 		edit  func(*cloud.Config)
-		token string // session token that the stand-in wants
+		token string // session token that the stub requires
 		code  cloud.Code
 		words string
 	}{
@@ -406,7 +405,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestAmbient: the manager's own credentials never go to an endpoint of a tenant's.
+// TestAmbient: the manager's own credentials never go to a tenant's endpoint.
 func TestAmbient(t *testing.T) {
 	g := NewWithT(t)
 	t.Setenv("AWS_CA_BUNDLE", "")
@@ -427,7 +426,7 @@ func TestAmbient(t *testing.T) {
 	g.Expect(asked).To(Equal([]string{"ec2-fips.us-east-1.api.aws AWS4-HMAC-SHA256 Credential=AKIA"}))
 }
 
-// TestPartitions: each region's endpoint is in its own part of AWS.
+// TestPartitions: each region's endpoint is in its AWS partition.
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -450,7 +449,7 @@ func TestPartitions(t *testing.T) {
 	}
 }
 
-// TestThrottled has EC2's own buckets run dry: one call, one answer, no retry of the SDK's.
+// TestThrottled: with EC2's buckets empty, one call gets one answer, and the SDK does not retry.
 func TestThrottled(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -466,8 +465,8 @@ func TestThrottled(t *testing.T) {
 	g.Expect(stub.Calls()["RunInstances"]).To(Equal(20))
 }
 
-// TestThrottledByResources: EC2 has a bucket for the instances that calls name, beside the one for
-// calls.
+// TestThrottledByResources: besides the bucket for calls, EC2 has one for the instances that they
+// name.
 func TestThrottledByResources(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -487,7 +486,7 @@ func TestThrottledByResources(t *testing.T) {
 	g.Expect(throttled).To(BeElementOf(1, 2), "1,000 instances may go at once, and 20 more in each second")
 }
 
-// TestOffering looks at what a machine will be.
+// TestOffering checks the offering of a machine.
 func TestOffering(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -525,7 +524,7 @@ func TestOffering(t *testing.T) {
 	}
 }
 
-// TestForeignAnswers: what is no answer of AWS's is never taken for an empty one, nor repeated.
+// TestForeignAnswers: an answer that is not AWS's never counts as empty, and is never repeated.
 func TestForeignAnswers(t *testing.T) {
 	t.Parallel()
 	page := "<html><body>" + testSecret + "</body></html>"
@@ -564,9 +563,9 @@ type body struct{ *strings.Reader }
 func newBody(s string) body { return body{strings.NewReader(s)} }
 func (body) Close() error   { return nil }
 
-// TestAddresses: an elastic IP address that carries a machine's tags, whoever put them there, is
-// released when the machine's instance is gone; one that is in use, or carries no tags of Drover's,
-// is left alone.
+// TestAddresses: an elastic IP address with a machine's tags, whoever set them, is released after
+// the machine's instance is gone. Addresses in use, and those without Drover's tags, are left
+// alone.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()

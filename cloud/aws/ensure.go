@@ -17,15 +17,15 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Ensure makes the machine by one RunInstances, whose client token is the machine's.
+// Ensure creates the machine with one RunInstances call, with the machine's token as client token.
 //
-// A client token is good for one zone: EC2 would make a second instance in another ("Ensuring
-// idempotency in Amazon EC2 API requests", zonal idempotency). The zone is the caller's, who has it
-// on record (cloud.Traits.ZonalIdempotency).
+// A client token is valid in one zone: in another zone EC2 would create a second instance
+// ("Ensuring idempotency in Amazon EC2 API requests", zonal idempotency). The caller chooses the
+// zone and records it (cloud.Traits.ZonalIdempotency).
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	p, err := d.plan(ctx, req)
 	if err != nil {
-		if req.MaybeSent && cloud.CodeOf(err) == cloud.NoCapacity { // without a word of EC2's
+		if req.MaybeSent && cloud.CodeOf(err) == cloud.NoCapacity { // the driver's own, not EC2's
 			return d.settle(ctx, req, err)
 		}
 		return cloud.Resource{}, err
@@ -33,15 +33,15 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	made, err := d.runInstances(ctx, req, p)
 	switch cloud.CodeOf(err) {
 	case cloud.NoCapacity:
-		d.subnets.Forget(keyOf(p.spec.Subnets)) // its count of free addresses may be what was wrong
+		d.subnets.Forget(keyOf(p.spec.Subnets)) // its count of free addresses may be outdated
 	case cloud.NotFound, cloud.InvalidSpec:
 		err = d.doubt(p, err)
 	}
 	return made, err
 }
 
-// clientToken is EC2's for one attempt. EC2 may hold a token to the request that it was first sent
-// with, also one that failed: after a refusal it is another.
+// clientToken returns the client token of one attempt. EC2 may tie a token to the first request
+// with it, even one that failed, so each attempt after a refusal has another token.
 func clientToken(req cloud.Request) *string {
 	token := req.Token
 	if req.Attempt > 0 {
@@ -50,8 +50,8 @@ func clientToken(req cloud.Request) *string {
 	return &token
 }
 
-// plan resolves what the machine names. What does not depend on another answer is asked for at the
-// same time: an account's first machines wait for it.
+// plan resolves what the machine names. It makes independent calls in parallel, because an
+// account's first machines wait for them.
 func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error) {
 	if p.spec, err = union.MachineOf(req.Spec); err != nil {
 		return plan{}, err
@@ -69,8 +69,8 @@ func (d *driver) plan(ctx context.Context, req cloud.Request) (p plan, err error
 	return p, cmp.Or(noImage, noSubnet, noGroups)
 }
 
-// doubt forgets what was resolved, for something of it may be gone. An image that was found, and
-// not named, is looked for again: its absence does not condemn the machine.
+// doubt forgets what was resolved, because parts of it may be gone. If the image came from a lookup
+// or a parameter, its absence becomes NotFound: a retry looks again, and the machine does not fail.
 func (d *driver) doubt(p plan, err error) error {
 	d.subnets.Forget(keyOf(p.spec.Subnets))
 	d.groups.Forget(p.subnet.vpc + keyOf(p.spec.SecurityGroups))
@@ -102,10 +102,9 @@ func (d *driver) runInstances(ctx context.Context, req cloud.Request, p plan) (c
 	return made, nil
 }
 
-// settle looks for what an earlier attempt made in a zone where the machine has no subnet any more,
-// and which can't be repeated there. Where nothing is shown it answers why this create was not
-// sent: that it was refused is certain, and whether the earlier attempt still takes effect is the
-// engine's to find out.
+// settle looks for the instance of an earlier attempt in a zone where the machine no longer has a
+// subnet, so that the request can't be repeated. If EC2 shows none, settle returns why: this create
+// was certainly not sent. The engine finds out whether the earlier attempt takes effect.
 func (d *driver) settle(ctx context.Context, req cloud.Request, why error) (cloud.Resource, error) {
 	found, err := d.find(ctx, req.Token)
 	switch {
@@ -117,8 +116,8 @@ func (d *driver) settle(ctx context.Context, req cloud.Request, why error) (clou
 	return cloud.Resource{}, why
 }
 
-// find returns the instance with the token, terminated or not; nil where EC2 shows none. Two are
-// Conflict.
+// find returns the instance with the token, terminated or not, or nil if EC2 shows none. It returns
+// Conflict if there are several.
 func (d *driver) find(ctx context.Context, token string) (*cloud.Resource, error) {
 	wanted := map[string]bool{token: true}
 	found, err := d.instances(ctx, tokens(wanted)...)
@@ -138,8 +137,8 @@ func (d *driver) find(ctx context.Context, token string) (*cloud.Resource, error
 	return nil, cloud.Errorf(cloud.Conflict, "%d instances carry the token %s: %s", len(found), token, strings.Join(ids, ", "))
 }
 
-// adopt finds the instance that an earlier request with the same token made, which had other
-// parameters (its user data or image was another) or whose instance is gone.
+// adopt returns the instance of an earlier request with the same token. That request had other
+// parameters, such as user data or image, or its instance is gone.
 func (d *driver) adopt(ctx context.Context, req cloud.Request, why refusal) (cloud.Resource, error) {
 	found, err := d.find(ctx, req.Token)
 	switch {
@@ -154,7 +153,7 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request, why refusal) (clo
 		"and EC2 shows no instance of it. If this stays for minutes, nothing was made: delete the Machine, its successor has a token of its own", why)
 }
 
-// runInput is the whole machine in one request.
+// runInput returns the request that creates the whole machine.
 func runInput(req cloud.Request, p plan) *ec2.RunInstancesInput {
 	spec := p.spec
 	in := &ec2.RunInstancesInput{

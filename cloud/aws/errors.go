@@ -13,21 +13,21 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// The codes of AWS's that the driver acts on by itself.
+// Error codes of AWS that the driver handles itself.
 const (
 	parameterMismatch  = "IdempotentParameterMismatch"
 	instanceTerminated = "IdempotentInstanceTerminated"
 	notPermitted       = "OperationNotPermitted"
 	invalidInstance    = "InvalidInstanceID"
 	imageNotFound      = "InvalidAMIID.NotFound"
-	// unsupportedOperation is what instances without the Nitro hypervisor answer to what only those
-	// with it can do.
+	// unsupportedOperation is the answer of instances without the Nitro hypervisor to calls that
+	// need it.
 	unsupportedOperation = "UnsupportedOperation"
 )
 
-// codes maps AWS's codes, from "Error codes for the Amazon EC2 API" in the EC2 API Reference and
-// the common errors of STS, Systems Manager and SQS. What is not in it goes by the code's form, see
-// codeOf.
+// codes maps AWS's error codes, from "Error codes for the Amazon EC2 API" in the EC2 API Reference
+// and the common errors of STS, Systems Manager and SQS. codeOf maps codes that are not in the
+// table by their form.
 var codes = map[string]cloud.Code{
 	"RequestLimitExceeded":      cloud.Throttled,
 	"Throttling":                cloud.Throttled,
@@ -54,7 +54,7 @@ var codes = map[string]cloud.Code{
 	"InsufficientCapacity":                  cloud.NoCapacity,
 	"InsufficientHostCapacity":              cloud.NoCapacity,
 	"InsufficientCapacityOnHost":            cloud.NoCapacity,
-	"InsufficientReservedInstanceCapacity":  cloud.NoCapacity, // by both of its names
+	"InsufficientReservedInstanceCapacity":  cloud.NoCapacity, // EC2 uses both names
 	"InsufficientReservedInstancesCapacity": cloud.NoCapacity,
 	"IncompatibleHostRequirements":          cloud.NoCapacity,
 	"InsufficientVolumeCapacity":            cloud.NoCapacity,
@@ -64,13 +64,13 @@ var codes = map[string]cloud.Code{
 	"UnavailableHostRequirements":           cloud.NoCapacity,
 	"UnfulfillableCapacity":                 cloud.NoCapacity,
 	"SpotMaxPriceTooLow":                    cloud.NoCapacity,
-	// The zone does not have this kind of machine or disk, or it is not the zone of the dedicated
-	// host or of the placement group. Another one may be it.
+	// The zone does not have this type of machine or disk, or is not the zone of the dedicated host
+	// or the placement group. Another zone may work.
 	"Unsupported":                  cloud.NoCapacity,
 	"VolumeTypeNotAvailableInZone": cloud.NoCapacity,
 	"ZonesMismatched":              cloud.NoCapacity,
 	"InvalidPlacementGroup.InUse":  cloud.NoCapacity,
-	// A Capacity Block whose time has not come.
+	// A Capacity Block that has not started.
 	"InvalidCapacityReservationState.PendingActivation": cloud.NoCapacity,
 
 	"AuthFailure":                       cloud.Unauthorized,
@@ -122,13 +122,13 @@ var codes = map[string]cloud.Code{
 	"VPCIdNotSpecified":                       cloud.InvalidSpec,
 	imageNotFound:                             cloud.InvalidSpec,
 
-	// An image that is still being made, a key that may be given back, and the like.
+	// An image that is still being created, a key that may be restored, and the like.
 	"InvalidAMIID.Unavailable":  cloud.NotFound,
 	"ParameterNotFound":         cloud.NotFound,
 	"CustomerKeyHasBeenRevoked": cloud.NotFound,
 	"DefaultVpcDoesNotExist":    cloud.NotFound,
 
-	// SQS's, by both of its names.
+	// SQS's code, by both names.
 	"QueueDoesNotExist":                       cloud.NotFound,
 	"AWS.SimpleQueueService.NonExistentQueue": cloud.NotFound,
 	"OverLimit":       cloud.Throttled,
@@ -159,13 +159,13 @@ var codes = map[string]cloud.Code{
 	"RequestTimeout":      cloud.Unavailable,
 	"ConcurrentTagAccess": cloud.Unavailable,
 	"RetryableError":      cloud.Unavailable,
-	// A listing that was cut off for too long begins anew.
+	// The token of an interrupted listing expired. The listing starts again.
 	"InvalidNextToken":       cloud.Unavailable,
 	"InvalidPaginationToken": cloud.Unavailable,
 }
 
-// codeOf maps a code of AWS's: by the table, else by its form, which EC2 keeps to, else by the
-// status.
+// codeOf maps an error code of AWS: by the table, else by its form, which EC2 keeps consistent,
+// else by the HTTP status.
 func codeOf(code string, status int) cloud.Code {
 	if c, ok := codes[code]; ok {
 		return c
@@ -181,28 +181,28 @@ func codeOf(code string, status int) cloud.Code {
 	return cloud.Unknown
 }
 
-// refusal is the cause of an Error in AWS's own words: the driver goes by code and words as AWS
-// sent them, and only what is clean is shown.
+// refusal is the cause of an Error in AWS's own words. The driver acts on the code and words as AWS
+// sent them. Only the redacted text is shown.
 type refusal struct{ code, words, shown string }
 
 func (r refusal) Error() string { return r.shown }
 
-// refused returns AWS's own code and words, or none.
+// refused returns AWS's own code and words, or the zero refusal.
 func refused(err error) (r refusal) {
 	errors.As(err, &r)
 	return r
 }
 
-// unnamed is what the SDK calls an error in which AWS names no code: something else has answered.
+// unnamed is the SDK's code for an error without an AWS code: the answer is not AWS's.
 const unnamed = "UnknownError"
 
-// redactor takes an account's credentials out of what is shown.
+// redactor removes an account's credentials from shown text.
 type redactor struct{ driverkit.Redactor }
 
 func newRedactor(secrets ...string) redactor { return redactor{driverkit.NewRedactor(secrets...)} }
 
-// typed makes every error of the SDK's one of package cloud. What is not AWS's own words is not
-// repeated: it may be anybody's, and hold anything.
+// typed converts every SDK error to an error of package cloud. It does not repeat text that is not
+// AWS's, because such text may contain anything.
 func (r redactor) typed(op string, err error) error {
 	var queued *cloud.Queued
 	var own *cloud.Error
@@ -223,7 +223,7 @@ func (r redactor) typed(op string, err error) error {
 	return r.NoAnswer(op, err)
 }
 
-// refusal classifies AWS's words as they came: a short secret may be a part of them.
+// refusal classifies AWS's words before redaction, because a short secret may be part of them.
 func (r redactor) refusal(op, code, words string, status int) error {
 	message := op + ": " + r.Clean(code, 64) + ": " + r.Clean(words, 512)
 	if remedy := remedyFor(code, words); remedy != "" {

@@ -12,8 +12,8 @@ import (
 )
 
 // documented are the codes of "Error codes for the Amazon EC2 API" (EC2 Developer Guide,
-// errors-overview) that the driver's calls can be answered with, by what follows from each. Those
-// of actions that the driver does not take, such as of VPN connections, are left out.
+// errors-overview) that the driver's calls can return, by their meaning. Codes of other actions,
+// such as VPN connections, are left out.
 var documented = map[cloud.Code]string{
 	cloud.Throttled: `RequestLimitExceeded`,
 	cloud.QuotaExceeded: `AddressLimitExceeded HostLimitExceeded InstanceLimitExceeded MaxIOPSLimitExceeded MaxSpotInstanceCountExceeded
@@ -48,8 +48,8 @@ var documented = map[cloud.Code]string{
 		ServerInternal ServiceUnavailable Unavailable`,
 }
 
-// TestDocumentedCodes: what AWS documents means what its words say, and nothing else. Above all, a
-// trouble that passes is not InvalidSpec, for which nobody tries again.
+// TestDocumentedCodes: each documented code maps to its documented meaning. In particular, a
+// temporary failure is never InvalidSpec, which is not retried.
 func TestDocumentedCodes(t *testing.T) {
 	t.Parallel()
 	for want, codes := range documented {
@@ -65,7 +65,7 @@ func TestDocumentedCodes(t *testing.T) {
 	}
 }
 
-// TestOtherCodes: those of the other services, and those that nobody has heard of.
+// TestOtherCodes: codes of the other services, and unknown codes.
 func TestOtherCodes(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -86,8 +86,8 @@ func TestOtherCodes(t *testing.T) {
 	g.Expect(codeOf("InsufficientInstanceCapacity", 500)).To(Equal(cloud.NoCapacity))
 }
 
-// TestRemedies: what is told of a refusal names the field that it is about, in AWS's words where
-// AWS has been heard to say them.
+// TestRemedies: a refusal's remedy names the field at fault. The messages are AWS's where they are
+// known.
 func TestRemedies(t *testing.T) {
 	t.Parallel()
 	for _, r := range []struct{ code, words, field string }{

@@ -13,16 +13,15 @@ import (
 	"github.com/drover-io/drover/cloud/aws/ec2stub"
 )
 
-// TestTroubledCreates lets a create meet each trouble that the stand-in can make: the error leaves
-// open what happened, and asking again finds the instance, where it was made, and makes no second
-// one.
+// TestTroubledCreates injects each of the stub's faults into a create: the error leaves the result
+// open, and a retry finds the instance if it was created, and never creates a second one.
 func TestTroubledCreates(t *testing.T) {
 	t.Parallel()
 	const soon = 50 * time.Millisecond
 	for name, test := range map[string]struct {
 		fault ec2stub.Fault
-		made  bool // at the error
-		late  bool // some time after it
+		made  bool // when the error occurs
+		late  bool // some time after the error
 	}{
 		"cut before":   {fault: ec2stub.Fault{Instead: ec2stub.Cut}},
 		"cut after":    {fault: ec2stub.Fault{Instead: ec2stub.Cut, After: true}, made: true},
@@ -55,7 +54,7 @@ func TestTroubledCreates(t *testing.T) {
 	}
 }
 
-// TestShortPages: a page that is not full, or empty, does not end a listing.
+// TestShortPages: a short or empty page does not end a listing.
 func TestShortPages(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -72,8 +71,8 @@ func TestShortPages(t *testing.T) {
 	g.Expect(stub.Calls()["DescribeInstances"]).To(BeNumerically(">", 3))
 }
 
-// TestBadBirths: an instance that ends instead of running is shown as terminated; one that somebody
-// made vanish is not shown at all.
+// TestBadBirths: an instance that ends instead of running is shown as terminated. An instance that
+// vanished is not shown.
 func TestBadBirths(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()

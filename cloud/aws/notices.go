@@ -15,9 +15,9 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// trouble is what is asked of DescribeInstanceStatus, which knows no tags: not the status of all,
-// but those of whom there is something to say. Its filters are all to be fulfilled, so that these
-// are questions of their own.
+// trouble returns the filters for DescribeInstanceStatus, which can't filter by tag. They select
+// only instances with a problem. EC2 requires all filters of a call to match, so each is a separate
+// call.
 func trouble() [][]types.Filter {
 	return [][]types.Filter{
 		{filter("event.code", "instance-reboot", "system-reboot", "system-maintenance", "instance-retirement", "instance-stop")},
@@ -26,9 +26,9 @@ func trouble() [][]types.Filter {
 	}
 }
 
-// notices puts to instances what EC2 says of them beside their state. It is a help to people: that
-// it can't be had, for want of a permission or otherwise, spoils no listing, and what was known
-// stays.
+// notices adds to instances what EC2 reports besides their state. Notices only inform users. If
+// they can't be read, for example without permission, the listing succeeds and the last known
+// notices stay.
 func (d *driver) notices(ctx context.Context, instances []cloud.Resource) {
 	known, _ := d.troubled.Get(ctx, "", func(ctx context.Context) (map[string]string, error) {
 		now := map[string]string{}
@@ -43,7 +43,7 @@ func (d *driver) notices(ctx context.Context, instances []cloud.Resource) {
 	d.attach(known, instances)
 }
 
-// noticed is what was last known.
+// noticed returns the last known notices by instance ID, or nil.
 func (d *driver) noticed() map[string]string {
 	if known := d.known.Load(); known != nil {
 		return *known
@@ -59,7 +59,7 @@ func (d *driver) attach(known map[string]string, instances []cloud.Resource) {
 	}
 }
 
-// statuses reads all pages of what the filters leave.
+// statuses reads all pages of the statuses that match the filters.
 func (d *driver) statuses(ctx context.Context, into map[string]string, filters []types.Filter) error {
 	_, err := driverkit.Pages(ctx, "DescribeInstanceStatus", func(ctx context.Context, next string) ([]struct{}, string, error) {
 		answer, err := d.ec2.DescribeInstanceStatus(ctx, &ec2.DescribeInstanceStatusInput{
@@ -77,12 +77,12 @@ func (d *driver) statuses(ctx context.Context, into map[string]string, filters [
 	return err
 }
 
-// notice says what is wrong with an instance, or will happen to it.
+// notice returns what is wrong with an instance, or will happen to it.
 func notice(s *types.InstanceStatus) string {
 	var all []string
 	for _, e := range s.Events {
 		words := aws.ToString(e.Description)
-		if strings.HasPrefix(words, "[Completed]") || strings.HasPrefix(words, "[Canceled]") { // shown for a week
+		if strings.HasPrefix(words, "[Completed]") || strings.HasPrefix(words, "[Canceled]") { // EC2 shows these for a week
 			continue
 		}
 		all = append(all, "AWS announces "+string(e.Code)+" from "+aws.ToTime(e.NotBefore).UTC().Format(time.RFC3339)+": "+words)

@@ -16,16 +16,16 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// kubeletPods is how many pods a kubelet takes when it is told nothing.
+// kubeletPods is the kubelet's default maximum number of pods.
 const kubeletPods = 110
 
-// gpus are the resources under which device plugins advertise GPUs, by the maker as EC2 writes it.
+// gpus maps EC2's name of a GPU maker to the resource that its device plugin advertises.
 var gpus = map[string]corev1.ResourceName{
 	"NVIDIA": "nvidia.com/gpu",
 	"AMD":    "amd.com/gpu",
 }
 
-// neuronDevice is AWS's own accelerator, as its device plugin advertises it.
+// neuronDevice is the resource that AWS's device plugin advertises for AWS's own accelerators.
 const neuronDevice corev1.ResourceName = "aws.amazon.com/neuron"
 
 func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineFields) (cloud.Offering, error) {
@@ -83,7 +83,7 @@ func offering(spec *infrav1.AWSMachine, size types.InstanceTypeInfo, image image
 	return out, nil
 }
 
-// capacity is the instance type's.
+// capacity returns the capacity of an instance type.
 func capacity(size types.InstanceTypeInfo) corev1.ResourceList {
 	list := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(aws.ToInt32(size.VCpuInfo.DefaultVCpus)), resource.DecimalSI),
@@ -110,9 +110,9 @@ func capacity(size types.InstanceTypeInfo) corev1.ResourceList {
 	return list
 }
 
-// maxPods is what both the kubelet and AWS's network plugin can hold: each pod takes an address of
-// a network interface, whose first is the interface's own, but for two pods that share the host's
-// (the plugin's "eni-max-pods").
+// maxPods returns the number of pods that both the kubelet and AWS's network plugin support. Each
+// pod uses an address of a network interface, except the interface's first, which is its own. Two
+// pods that use the host network are added (the plugin's "eni-max-pods").
 func maxPods(n *types.NetworkInfo) int64 {
 	if n == nil || aws.ToInt32(n.MaximumNetworkInterfaces) == 0 {
 		return kubeletPods
@@ -121,13 +121,13 @@ func maxPods(n *types.NetworkInfo) int64 {
 	return min(kubeletPods, max(addresses, 0)+2)
 }
 
-// architectures are Go's words for EC2's.
+// architectures maps EC2's architecture names to Go's.
 var architectures = map[types.ArchitectureValues]string{
 	types.ArchitectureValuesX8664: "amd64",
 	types.ArchitectureValuesArm64: "arm64",
 }
 
-// ec2Architecture is EC2's word for Go's.
+// ec2Architecture returns EC2's name for an architecture in Go's.
 func ec2Architecture(name string) string {
 	for theirs, ours := range architectures {
 		if ours == name {

@@ -28,8 +28,8 @@ func otherCredentials() map[string][]byte {
 	return map[string][]byte{keyAccessKeyID: []byte(otherKey), keySecretKey: []byte(otherSecret)}
 }
 
-// TestPlace: the account, the partition and the region are where credentials lead, whatever kind
-// they are of. It is asked for once.
+// TestPlace: the place is the account, partition and region of the credentials, for each kind of
+// credentials. It is read once.
 func TestPlace(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -67,8 +67,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestOtherPlace: an access key of another account, at the same endpoint, leads elsewhere, where no
-// machine of the first is seen.
+// TestOtherPlace: another account's access key at the same endpoint leads to another place, which
+// does not show the first account's machines.
 func TestOtherPlace(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -86,7 +86,7 @@ func TestOtherPlace(t *testing.T) {
 	g.Expect(here.Place).NotTo(Or(BeEmpty(), Equal(there.Place)))
 }
 
-// TestNoPlace: who does not say which account it is proves none.
+// TestNoPlace: an answer that does not name an account proves no place.
 func TestNoPlace(t *testing.T) {
 	t.Parallel()
 	for name, result := range map[string]string{
@@ -116,8 +116,8 @@ func TestNoPlace(t *testing.T) {
 	}
 }
 
-// TestFailureDomains: a machine can be made in the zones of its subnets alone. Who asks costs no
-// call beyond Ensure's own.
+// TestFailureDomains: a machine's failure domains are the zones of its subnets. Reading them costs
+// no call beyond those of Ensure.
 func TestFailureDomains(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -143,8 +143,8 @@ func TestFailureDomains(t *testing.T) {
 	g.Expect(code(err)).To(Equal(cloud.InvalidSpec), "%v", err)
 }
 
-// TestOpenAttemptIsLookedFor: whether a create in a zone that the machine's subnets have left made
-// something is told by its token.
+// TestOpenAttemptIsLookedFor: if a machine has no subnet any more in the zone of an earlier create,
+// the driver finds that create's instance by its token.
 func TestOpenAttemptIsLookedFor(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -163,8 +163,8 @@ func TestOpenAttemptIsLookedFor(t *testing.T) {
 	g.Expect(code(err)).To(Equal(cloud.NoCapacity), "%v", err)
 }
 
-// TestPageTooLarge: where a page of instances is larger than what is read of an answer, smaller
-// ones are asked for, also by the next listing.
+// TestPageTooLarge: if a page of instances exceeds the maximum size of an answer, the driver
+// requests smaller pages, also in the next listing.
 func TestPageTooLarge(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -195,7 +195,7 @@ func TestPageTooLarge(t *testing.T) {
 	g.Expect(refused).To(Equal(2))
 }
 
-// TestPageAlwaysTooLarge: an endless answer ends the listing with an error.
+// TestPageAlwaysTooLarge: if every page is too large, the listing returns an error.
 func TestPageAlwaysTooLarge(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -211,8 +211,8 @@ func TestPageAlwaysTooLarge(t *testing.T) {
 	g.Expect(calls).To(BeNumerically("<", 12))
 }
 
-// TestShortSecret: a secret that is a part of AWS's own words changes neither what follows from an
-// answer, nor is it shown.
+// TestShortSecret: a secret that is part of AWS's own message does not change how the answer is
+// classified, and is not shown.
 func TestShortSecret(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -224,7 +224,7 @@ func TestShortSecret(t *testing.T) {
 	} {
 		want := codeOf(fault.Code, fault.Status)
 		if fault.Code == parameterMismatch {
-			want = cloud.Unavailable // the instance with the token is not there
+			want = cloud.Unavailable // there is no instance with the token
 		}
 		stub := ec2stub.New(t, ec2stub.Options{Keys: map[string]string{testKey: secret}})
 		d := connect(t, stub, func(c *cloud.Config) {
@@ -241,8 +241,8 @@ func TestShortSecret(t *testing.T) {
 	}
 }
 
-// TestEndedForWantOfCapacity: an instance that EC2 accepted, and then found no room for, says so by
-// its code.
+// TestEndedForWantOfCapacity: an instance that EC2 accepts, and that then ends for lack of
+// capacity, has the code for that.
 func TestEndedForWantOfCapacity(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -283,8 +283,8 @@ func TestEndedForWantOfCapacity(t *testing.T) {
 	}
 }
 
-// TestNextAttempt: EC2 holds a token to the request that failed. The next attempt, whose subnet is
-// another, has a token of its own.
+// TestNextAttempt: EC2 ties a token to the failed request. The next attempt, in another subnet, has
+// its own token.
 func TestNextAttempt(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()

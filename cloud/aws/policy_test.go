@@ -26,8 +26,8 @@ var update = flag.Bool("update", false, "write the policy into docs/clouds/aws.m
 
 const policyPage = "../../docs/clouds/aws.md"
 
-// TestPolicy has the driver make every call that it can make, and holds the policy in the book to
-// them.
+// TestPolicy makes the driver call each of its operations, and compares them with the policy in the
+// documentation.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -64,7 +64,7 @@ func TestPolicy(t *testing.T) {
 	}
 	_, err = d.Describe(ctx, []cloud.Reference{{Token: "none"}})
 	g.Expect(err).NotTo(HaveOccurred())
-	// The driver makes neither a network interface that stays behind nor an elastic IP address.
+	// The driver creates no network interface that stays behind, and no elastic IP address.
 	g.Expect(d.Delete(ctx, []cloud.Resource{{Kind: cloud.KindNIC, ID: "eni-0"}, {Kind: cloud.KindAddress, ID: "eipalloc-0"}})).To(Equal([]error{nil, nil}))
 	g.Eventually(func() []string {
 		all, err := d.List(ctx)
@@ -95,8 +95,8 @@ type statement struct {
 	Condition map[string]map[string]string `json:",omitempty"`
 }
 
-// policy allows the operations: to tag, only what is made in the same call; to delete, only what is
-// tagged as Drover's.
+// policy returns a policy that allows the operations. It limits tagging to what the same call
+// creates, and deletion to what has Drover's tags.
 func policy(operations []string) any {
 	read := statement{Sid: "Read", Effect: "Allow", Resource: "*"}
 	create := statement{Sid: "Create", Effect: "Allow", Resource: "*"}

@@ -19,15 +19,15 @@ import (
 const (
 	receiveMessage = "ReceiveMessage"
 	deleteMessages = "DeleteMessageBatch"
-	// messagesAtOnce is what SQS hands out, and takes back, by one call at most.
+	// messagesAtOnce is the maximum number of messages in one SQS call, for both calls.
 	messagesAtOnce = 10
 )
 
-// listener is the driver of an account that names a queue: EventBridge puts there what EC2 and AWS
-// Health announce.
+// listener is the driver of an account that names a queue. EventBridge sends the events of EC2 and
+// AWS Health to the queue.
 //
-// The queue's URL is a parameter of the calls. They go to the region's endpoint of SQS, or the
-// account's own, wherever that URL leads.
+// The queue's URL is only a parameter of the calls. They go to the region's SQS endpoint, or to the
+// account's own endpoint, whatever host the URL names.
 type listener struct {
 	*driver
 	queue *infrav1.AWSInterruptionQueue
@@ -36,7 +36,7 @@ type listener struct {
 
 var _ cloud.Herald = (*listener)(nil)
 
-// Hear is one long poll.
+// Hear makes one long poll.
 func (l *listener) Hear(ctx context.Context) ([]cloud.News, error) {
 	answer, err := l.sqs.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 		QueueUrl:                    &l.queue.URL,
@@ -55,8 +55,8 @@ func (l *listener) Hear(ctx context.Context) ([]cloud.News, error) {
 	return news, nil
 }
 
-// pollSeconds is how long a poll may last: SQS's longest, or what leaves the answer a third of the
-// call's time.
+// pollSeconds returns how long a poll may last, in seconds: SQS's longest, or two thirds of the
+// time until ctx's deadline, which leaves a third for the answer.
 func pollSeconds(ctx context.Context) int32 {
 	poll := longPoll
 	if deadline, ok := ctx.Deadline(); ok {
@@ -65,7 +65,7 @@ func pollSeconds(ctx context.Context) int32 {
 	return int32(poll / time.Second)
 }
 
-// Dismiss removes messages. Those that can't be removed come again, and are dismissed again.
+// Dismiss deletes messages. If it can't delete one, the message comes again and is dismissed again.
 func (l *listener) Dismiss(ctx context.Context, news []cloud.News) error {
 	in := &sqs.DeleteMessageBatchInput{QueueUrl: &l.queue.URL}
 	for i := range news {
@@ -75,9 +75,9 @@ func (l *listener) Dismiss(ctx context.Context, news []cloud.News) error {
 	return l.secrets.typed(deleteMessages, err)
 }
 
-// announcement is an event of EventBridge's, as far as it is read: EC2's user guide, "Spot Instance
-// interruption notices", "EC2 instance rebalance recommendations", "EventBridge events for EC2
-// state changes"; AWS Health's user guide, "EventBridge event schema".
+// announcement holds the fields of an EventBridge event that the driver reads: EC2's user guide,
+// "Spot Instance interruption notices", "EC2 instance rebalance recommendations", "EventBridge
+// events for EC2 state changes"; AWS Health's user guide, "EventBridge event schema".
 type announcement struct {
 	Source string    `json:"source"`
 	Kind   string    `json:"detail-type"`
@@ -89,8 +89,8 @@ type announcement struct {
 	} `json:"detail"`
 }
 
-// read says what a message means. What means nothing, because it is no event or is about no
-// instance, is news of nothing.
+// read interprets a message. A message that is not an event, or not about an instance, returns News
+// with no instance.
 func (l *listener) read(m *types.Message) cloud.News {
 	news := cloud.News{Receipt: aws.ToString(m.ReceiptHandle)}
 	if ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64); err == nil {
@@ -109,11 +109,11 @@ func (l *listener) read(m *types.Message) cloud.News {
 		news.InstanceID, news.Ending = a.Detail.InstanceID, l.queue.Rebalance == "Replace"
 		news.Notice = "AWS recommends since " + at + " to leave the spot instance: it is likely to be taken back"
 	case "aws.ec2/EC2 Instance State-change Notification":
-		if s := a.Detail.State; s != "pending" && s != "running" { // those are awaited, and looked for
+		if s := a.Detail.State; s != "pending" && s != "running" { // the engine already polls for those
 			news.InstanceID, news.Changed = a.Detail.InstanceID, true
 		}
 	case "aws.health/AWS Health Event":
-		l.troubled.Forget("") // EC2 has the details, and the next listing asks for them
+		l.troubled.Forget("") // the next listing asks EC2 for the details
 	}
 	return news
 }

@@ -20,11 +20,11 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-// listen makes the driver of an account that names the stand-in's queue.
+// listen returns the driver of an account that names the stub's queue.
 func listen(t *testing.T, stub *ec2stub.Cloud, edit func(*infrav1.AWSInterruptionQueue)) *listener {
 	t.Helper()
 	account := testAccount(stub.URL)
-	// The calls go to the account's endpoint, wherever this leads.
+	// The calls go to the account's endpoint, whatever host this URL names.
 	account.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: strings.Replace(stub.QueueURL(), "127.0.0.1", "sqs.example", 1), Rebalance: "Report"}
 	if edit != nil {
 		edit(account.AWS.InterruptionQueue)
@@ -36,7 +36,7 @@ func listen(t *testing.T, stub *ec2stub.Cloud, edit func(*infrav1.AWSInterruptio
 	return d.(*listener)
 }
 
-// TestMessages: what each message means, and that those which mean nothing harm nobody.
+// TestMessages checks the meaning of each message, and that meaningless ones do no harm.
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	detail := func(more map[string]any) map[string]any {
@@ -89,8 +89,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestHealthEvent: an event of AWS Health has the next listing ask EC2 for the details, which is
-// otherwise done each few minutes.
+// TestHealthEvent: after an AWS Health event, the next listing reads the details from EC2, which it
+// otherwise does every few minutes.
 func TestHealthEvent(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
@@ -115,8 +115,8 @@ func TestHealthEvent(t *testing.T) {
 	g.Expect(noticed()).To(ContainSubstring("instance-retirement"))
 }
 
-// TestLongPoll: a question waits for a message, not longer than its call may last, and ends with
-// the context; ten messages come at once, and what was not dismissed comes again.
+// TestLongPoll: a poll waits for a message, but not beyond its call's deadline, and ends with the
+// context. It returns up to ten messages. Messages that are not dismissed come again.
 func TestLongPoll(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -158,7 +158,7 @@ func TestLongPoll(t *testing.T) {
 	g.Expect(code(err)).To(Equal(cloud.Unavailable), "%v", err)
 }
 
-// TestQueueInTrouble: each thing that can be wrong with a queue has its code, and says what to do.
+// TestQueueInTrouble: each failure of a queue has its code and a remedy.
 func TestQueueInTrouble(t *testing.T) {
 	t.Parallel()
 	foreign := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>hello</html>")) }))
@@ -202,7 +202,7 @@ func TestQueueInTrouble(t *testing.T) {
 	NewWithT(t).Expect(err).NotTo(MatchError(ContainSubstring("hello")))
 }
 
-// TestQueueOfTheRegion: a queue of elsewhere is told before a call.
+// TestQueueOfTheRegion: a queue of another region is refused without a call.
 func TestQueueOfTheRegion(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

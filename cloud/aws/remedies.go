@@ -4,12 +4,12 @@ package aws
 
 import "strings"
 
-// remedies say which field a refusal is about, and what to do. The first whose code is the
-// beginning of AWS's, and whose words are among AWS's, is told. AWS's codes are those of errors.go;
-// the reasons of a launch that failed later ("Client.…") are from EC2's user guide, "Troubleshoot
-// Amazon EC2 instance launch issues".
+// remedies say which field a refusal is about and what to do. The first entry whose code is a
+// prefix of AWS's code, and whose words are part of AWS's message, is used. AWS's codes are those
+// in errors.go. The reasons of a launch that failed later ("Client.…") are from EC2's user guide,
+// "Troubleshoot Amazon EC2 instance launch issues".
 var remedies = []struct{ code, words, remedy string }{
-	// Of these AWS documents no code; the words are those of the request.
+	// AWS documents no code for these. The words are those of the request.
 	{"", "EFA", "efa, networkInterfaces: choose an instanceType that has Elastic Fabric Adapters"},
 	{"", "lastic Fabric", "efa, networkInterfaces: choose an instanceType that has Elastic Fabric Adapters"},
 	{"", "SEV-SNP", "cpuOptions.amdSEVSNP: choose an instanceType and an image that have it"},
@@ -82,7 +82,7 @@ var remedies = []struct{ code, words, remedy string }{
 	{"Client.InvalidSnapshot", "", "image, volumes: the snapshot is gone, or not shared with the account"},
 }
 
-// remedyFor is what to do about a refusal, or "".
+// remedyFor returns what to do about a refusal, or "".
 func remedyFor(code, words string) string {
 	for _, r := range remedies {
 		if strings.HasPrefix(code, r.code) && strings.Contains(words, r.words) {

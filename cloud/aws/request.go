@@ -17,11 +17,11 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// ec2UserData is what EC2 takes, in bytes before base64 (EC2's user guide, "Run commands when you
-// launch an EC2 instance").
+// ec2UserData is EC2's limit for user data, in bytes before base64 (EC2's user guide, "Run commands
+// when you launch an EC2 instance").
 const ec2UserData = 16 << 10
 
-// plan is a machine of which all that it names is resolved.
+// plan is a machine with all its references resolved.
 type plan struct {
 	spec     *infrav1.AWSMachine
 	image    image
@@ -30,8 +30,8 @@ type plan struct {
 	userData *string
 }
 
-// userData encodes the bootstrap data, and packs it first where it is too long. cloud-init unpacks
-// it; Ignition, whose data is JSON, would not.
+// userData returns the bootstrap data in base64, compressed first if it is too long. cloud-init
+// decompresses it. Ignition does not, so JSON data stays as it is.
 func userData(data []byte) (*string, error) {
 	if len(data) == 0 {
 		return nil, nil
@@ -52,8 +52,8 @@ func userData(data []byte) (*string, error) {
 
 func pack(data []byte) []byte {
 	var out bytes.Buffer
-	w, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // fails for other levels alone
-	_, _ = w.Write(data)                                    // a Buffer takes everything
+	w, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // fails for invalid levels only
+	_, _ = w.Write(data)                                    // a Buffer accepts any write
 	_ = w.Close()
 	return out.Bytes()
 }
@@ -82,8 +82,8 @@ func instanceProfile(nameOrARN string) *types.IamInstanceProfileSpecification {
 	return &types.IamInstanceProfileSpecification{Name: &nameOrARN}
 }
 
-// placement names the zone although the subnet implies it, so that it is beyond doubt for how far
-// the client token is good.
+// placement sets the zone, although the subnet implies it, to make the scope of the client token
+// explicit.
 func placement(p plan) *types.Placement {
 	out := &types.Placement{AvailabilityZone: &p.subnet.zone, Tenancy: types.Tenancy(p.spec.Tenancy), HostId: optional(p.spec.HostID)}
 	if group := p.spec.PlacementGroup; group != nil {
@@ -92,8 +92,8 @@ func placement(p plan) *types.Placement {
 	return out
 }
 
-// networkInterfaces are the first, which has the addresses, and those that the machine asks for
-// beside it.
+// networkInterfaces returns the first interface, which has the addresses, and the machine's
+// additional ones.
 func networkInterfaces(p plan) []types.InstanceNetworkInterfaceSpecification {
 	one := func(device, card int32, kind string) types.InstanceNetworkInterfaceSpecification {
 		nic := types.InstanceNetworkInterfaceSpecification{
@@ -120,10 +120,10 @@ func networkInterfaces(p plan) []types.InstanceNetworkInterfaceSpecification {
 	return all
 }
 
-// blockDevices are the root volume, encrypted where nothing else is said, and further ones. All go
-// with the instance, also those of the image that would stay: what a request names overwrites the
-// AMI's mapping or is merged with it (EC2's user guide, "Add block device mappings to an Amazon EC2
-// instance"), so all that the image says of them is said again.
+// blockDevices returns the root volume, encrypted by default, and the other volumes. All of them
+// are deleted with the instance, including volumes that the image would keep. A request overwrites
+// the AMI's mapping or is merged with it (EC2's user guide, "Add block device mappings to an Amazon
+// EC2 instance"), so the request repeats all settings of the image.
 func blockDevices(p plan) (all []types.BlockDeviceMapping) {
 	if p.image.root != "" {
 		root := infrav1.AWSVolume{}
@@ -148,8 +148,8 @@ func blockDevices(p plan) (all []types.BlockDeviceMapping) {
 	return all
 }
 
-// going is an image's volume with one thing changed: it goes with the instance. Its encryption need
-// not be named, for it is its snapshot's.
+// going returns an image's volume, changed to be deleted with the instance. It leaves out the
+// encryption, which the snapshot defines.
 func going(v types.EbsBlockDevice) *types.EbsBlockDevice {
 	v.DeleteOnTermination, v.Encrypted, v.KmsKeyId = aws.Bool(true), nil, nil
 	return &v
@@ -158,7 +158,7 @@ func going(v types.EbsBlockDevice) *types.EbsBlockDevice {
 func blockDevice(v infrav1.AWSVolume) *types.EbsBlockDevice {
 	encrypted := aws.Bool(true)
 	if v.Encrypted != nil && !*v.Encrypted {
-		encrypted = nil // EC2 refuses to take the encryption of a snapshot away
+		encrypted = nil // EC2 refuses to remove a snapshot's encryption
 	}
 	return &types.EbsBlockDevice{
 		DeleteOnTermination: aws.Bool(true),
@@ -215,8 +215,7 @@ func cpuOptions(c *infrav1.AWSCPUOptions) *types.CpuOptionsRequest {
 	return out
 }
 
-// marketOptions ask for a spot instance that is terminated when it is taken back, and not asked for
-// again.
+// marketOptions requests a one-time spot instance, which EC2 terminates when it takes it back.
 func marketOptions(m *infrav1.AWSMarket) *types.InstanceMarketOptionsRequest {
 	if m == nil {
 		return nil
@@ -232,8 +231,8 @@ func marketOptions(m *infrav1.AWSMarket) *types.InstanceMarketOptionsRequest {
 	return out
 }
 
-// tagSpecifications put the same tags on all that the request makes, in the order of their keys:
-// the same request must be the same bytes.
+// tagSpecifications puts the same tags on everything that the request creates, sorted by key: a
+// repeated request must be identical byte by byte.
 func tagSpecifications(req cloud.Request, spec *infrav1.AWSMachine) []types.TagSpecification {
 	all := map[string]string{"Name": cloud.Clip(req.Name, maxTagValue)}
 	maps.Copy(all, spec.Tags)

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// input is the request for a machine.
+// input returns the request for a machine.
 func input(edit func(*infrav1.AWSMachine)) *ec2.RunInstancesInput {
 	req := request("token", edit)
 	return runInput(req, plan{
@@ -31,7 +31,7 @@ func input(edit func(*infrav1.AWSMachine)) *ec2.RunInstancesInput {
 	})
 }
 
-// TestDefaults: the first instance that a user makes is as safe as it can be.
+// TestDefaults: a machine with default settings is as secure as possible.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -59,7 +59,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestFields sets each field once and looks where it goes.
+// TestFields sets each field once and checks its place in the request.
 func TestFields(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -147,7 +147,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestUserData packs what is too long, and only then, and never Ignition's.
+// TestUserData: only data that is too long is compressed, and never Ignition's.
 func TestUserData(t *testing.T) {
 	t.Parallel()
 	noise := make([]byte, ec2UserData+1)
@@ -223,7 +223,7 @@ func FuzzUserData(f *testing.F) {
 	})
 }
 
-// FuzzWhole: nothing but a whole answer is taken for one.
+// FuzzWhole: only a complete answer is accepted.
 func FuzzWhole(f *testing.F) {
 	f.Add([]byte("<?xml version=\"1.0\"?><RunInstancesResponse/></RunInstancesResponse>"))
 	f.Add([]byte("<RunInstancesResponse><instancesSet>"))
@@ -235,7 +235,7 @@ func FuzzWhole(f *testing.F) {
 	})
 }
 
-// TestInstance: state, addresses and reason are as the cloud controller and people know them.
+// TestInstance: state, addresses and reason match those of the cloud controller.
 func TestInstance(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -266,7 +266,7 @@ func TestInstance(t *testing.T) {
 	}))
 }
 
-// TestStaysBehind: a volume is the deleter's only if nothing else takes it away.
+// TestStaysBehind: a volume is a leftover only if nothing else deletes it.
 func TestStaysBehind(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -279,7 +279,7 @@ func TestStaysBehind(t *testing.T) {
 	g.Expect(staysBehind(&types.Volume{State: types.VolumeStateDeleting})).To(BeFalse())
 }
 
-// TestValidate: what needs no call is said at once, with the field.
+// TestValidate: errors that need no call are reported at once, with the field.
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -19,25 +19,25 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// image is what a create needs to know of an AMI.
+// image is what a create uses of an AMI.
 type image struct {
 	id           string
-	root         string // name of the root device; "" where it is not of EBS
+	root         string // name of the root device; "" unless on EBS
 	rootGiB      int32
-	kept         []types.BlockDeviceMapping // further volumes that would outlive their instance
+	kept         []types.BlockDeviceMapping // other volumes that would outlive the instance
 	architecture types.ArchitectureValues
 	windows      bool
 }
 
-// subnet is what a create needs to know of a subnet.
+// subnet is what a create uses of a subnet.
 type subnet struct {
 	id, zone, vpc string
-	free          int32 // addresses
+	free          int32 // free addresses
 }
 
-// keyOf makes the key of an answer from what was asked.
+// keyOf returns the key under which the answer to a question is cached.
 func keyOf(question any) string {
-	key, _ := json.Marshal(question) // fields of the API, which came as JSON
+	key, _ := json.Marshal(question) // never fails: these are API fields, which came as JSON
 	return string(key)
 }
 
@@ -62,7 +62,7 @@ func (d *driver) image(ctx context.Context, wanted infrav1.AWSImage) (image, err
 	})
 }
 
-// parameter reads the ID that a Systems Manager parameter holds.
+// parameter returns the image ID that a Systems Manager parameter holds.
 func (d *driver) parameter(ctx context.Context, name string) (string, error) {
 	return d.parameters.Get(ctx, name, func(ctx context.Context) (string, error) {
 		answer, err := d.ssm.GetParameter(ctx, &ssm.GetParameterInput{Name: &name})
@@ -80,7 +80,7 @@ func (d *driver) parameter(ctx context.Context, name string) (string, error) {
 	})
 }
 
-// findImages returns at least one.
+// findImages returns at least one image, or an error.
 func (d *driver) findImages(ctx context.Context, wanted infrav1.AWSImage) ([]types.Image, error) {
 	in := &ec2.DescribeImagesInput{}
 	missing := cloud.Errorf(cloud.InvalidSpec, "this region shows the account no AMI %s", wanted.ID)
@@ -123,7 +123,7 @@ func toImage(i types.Image) image {
 	return out
 }
 
-// tagFilters are EC2's for all of the tags; an empty value takes any.
+// tagFilters returns filters that require all tags. An empty value matches any value.
 func tagFilters(tags map[string]string) (filters []types.Filter) {
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
 		if tags[key] == "" {
@@ -135,7 +135,7 @@ func tagFilters(tags map[string]string) (filters []types.Filter) {
 	return filters
 }
 
-// FailureDomains implements cloud.Placer: the zones of the machine's subnets.
+// FailureDomains implements cloud.Placer. It returns the zones of the machine's subnets.
 func (d *driver) FailureDomains(ctx context.Context, fields *infrav1.CloudMachineFields) ([]string, error) {
 	machine, err := union.MachineOf(fields)
 	if err != nil {
@@ -154,7 +154,7 @@ func (d *driver) subnetsOf(ctx context.Context, wanted infrav1.AWSSelector) ([]s
 	return d.subnets.Get(ctx, keyOf(wanted), func(ctx context.Context) ([]subnet, error) { return d.findSubnets(ctx, wanted) })
 }
 
-// subnet chooses the one with the most free addresses in the zone, or in any zone for "".
+// subnet returns the subnet with the most free addresses in the zone, or in any zone if zone is "".
 func (d *driver) subnet(ctx context.Context, wanted infrav1.AWSSelector, zone string) (subnet, error) {
 	all, err := d.subnetsOf(ctx, wanted)
 	if err != nil {
@@ -162,13 +162,13 @@ func (d *driver) subnet(ctx context.Context, wanted infrav1.AWSSelector, zone st
 	}
 	i := slices.IndexFunc(all, func(s subnet) bool { return zone == "" || s.zone == zone })
 	if i < 0 {
-		// Not InvalidSpec: where the machine may be in any zone, the account goes on to the next.
+		// Not InvalidSpec: if the machine may be in any zone, the account tries the next.
 		return subnet{}, cloud.Errorf(cloud.NoCapacity, "none of the machine's subnets is in zone %q (subnets: name one there, too)", zone)
 	}
 	return all[i], nil
 }
 
-// findSubnets returns at least one, those with the most free addresses first.
+// findSubnets returns at least one subnet, or an error. It sorts by free addresses, most first.
 func (d *driver) findSubnets(ctx context.Context, wanted infrav1.AWSSelector) ([]subnet, error) {
 	answer, err := d.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{SubnetIds: wanted.IDs, Filters: tagFilters(wanted.Tags)})
 	if err != nil {
@@ -190,7 +190,7 @@ func (d *driver) findSubnets(ctx context.Context, wanted infrav1.AWSSelector) ([
 	return all, nil
 }
 
-// securityGroups are those that the machine names, or nil for the VPC's default.
+// securityGroups returns the IDs of the machine's groups, or nil for the VPC's default group.
 func (d *driver) securityGroups(ctx context.Context, wanted *infrav1.AWSSelector, vpc string) ([]string, error) {
 	if wanted == nil {
 		return nil, nil

@@ -42,8 +42,8 @@ func toInstance(i *types.Instance) cloud.Resource {
 	return r
 }
 
-// endings are the codes of an instance's end that tell a kind of failure: EC2's API Reference,
-// "StateReason". They befall an instance that EC2 accepted and then could not make, as well as one
+// endings maps the state reason codes that name a kind of failure (EC2's API Reference,
+// "StateReason"). EC2 sets them on an instance that it accepted but could not create, and on one
 // that it took back.
 var endings = map[string]cloud.Code{
 	"Server.InsufficientInstanceCapacity": cloud.NoCapacity,
@@ -53,7 +53,7 @@ var endings = map[string]cloud.Code{
 	"Client.InvalidSnapshot.NotFound":     cloud.NotFound,
 }
 
-// toState maps a state. One that we do not know is Pending: nothing is concluded from it.
+// toState maps a state. An unknown state is Pending, so that nothing is concluded from it.
 func toState(s *types.InstanceState) cloud.State {
 	if s == nil {
 		return cloud.StatePending
@@ -71,8 +71,8 @@ func toState(s *types.InstanceState) cloud.State {
 	return cloud.StatePending
 }
 
-// addresses are the instance's in the order, and of the types, in which AWS's cloud controller
-// reports them on the Node.
+// addresses returns the instance's addresses with the types and in the order that AWS's cloud
+// controller reports on the Node.
 func addresses(i *types.Instance) (all []clusterv1.MachineAddress) {
 	add := func(kind clusterv1.MachineAddressType, address *string) {
 		a := clusterv1.MachineAddress{Type: kind, Address: aws.ToString(address)}
@@ -102,8 +102,8 @@ func toVolume(v *types.Volume) cloud.Resource {
 	return r
 }
 
-// staysBehind tells whether a volume outlives its instance: it is not on its way out, and no
-// attachment takes it along.
+// staysBehind reports whether a volume outlives its instance: it is not being deleted, and no
+// attachment deletes it with the instance.
 func staysBehind(v *types.Volume) bool {
 	return v.State != types.VolumeStateDeleting && v.State != types.VolumeStateDeleted &&
 		!slices.ContainsFunc(v.Attachments, func(a types.VolumeAttachment) bool { return aws.ToBool(a.DeleteOnTermination) })

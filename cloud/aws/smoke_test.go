@@ -26,12 +26,12 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-// realOwner is the ownership ID of all that TestRealAccount makes.
+// realOwner is the ownership ID of everything that TestRealAccount creates.
 const realOwner = "drover-real-account-test"
 
-// TestRealAccount lets one machine live and die in a real account. It is left out unless
-// DROVER_AWS_REAL describes where; the credentials are those of the SDK's variables.
-// docs/clouds/aws.md says how, and what it costs.
+// TestRealAccount creates and deletes one machine in a real account. It is skipped unless
+// DROVER_AWS_REAL describes the place. The credentials come from the SDK's variables.
+// docs/clouds/aws.md describes the setup and the cost.
 func TestRealAccount(t *testing.T) {
 	where := os.Getenv("DROVER_AWS_REAL")
 	if where == "" {
@@ -40,7 +40,7 @@ func TestRealAccount(t *testing.T) {
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	l := life{often: 5 * time.Second, hidden: consistency, patience: 5 * time.Minute, stale: time.Hour, log: t.Logf, transport: http.DefaultTransport}
-	if deadline, ok := t.Deadline(); ok { // of "go test", which does not wait for anybody
+	if deadline, ok := t.Deadline(); ok { // the deadline of "go test", which does not wait for cleanup
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-l.patience-l.hidden))
 		defer cancel()
@@ -53,15 +53,15 @@ func TestRealAccount(t *testing.T) {
 	}
 }
 
-// TestLife is TestRealAccount on the stand-in: that it works, and that it leaves nothing behind
-// when it is cut off or hears no answer.
+// TestLife runs TestRealAccount against the stub: it succeeds, and leaves nothing behind if it is
+// interrupted or gets no answer.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		fault ec2stub.Fault
-		cut   bool // as soon as the instance is made
+		cut   bool // interrupted once the instance exists
 		words string
-		none  bool // is made
+		none  bool // no instance is created
 	}{
 		"whole":           {},
 		"cut off":         {cut: true, words: "Unavailable"},
@@ -108,20 +108,20 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// life is that of one machine.
+// life is the life cycle of one machine.
 type life struct {
 	driver    cloud.Driver
 	machine   *infrav1.AWSMachine
 	transport http.RoundTripper
 
-	often    time.Duration // it is looked at
-	hidden   time.Duration // is what EC2 may not show yet
-	patience time.Duration // with whatever must come true
-	stale    time.Duration // and older is what an earlier run has left
+	often    time.Duration // poll interval
+	hidden   time.Duration // how long EC2 may not show a new instance
+	patience time.Duration // timeout of each step
+	stale    time.Duration // minimum age of resources that an earlier run left behind
 	log      func(format string, args ...any)
 }
 
-// connect makes the driver for a place in words of JSON, and with the SDK's variables.
+// connect creates the driver for a place described in JSON, with the SDK's variables.
 func (l *life) connect(where string, variable func(string) string) error {
 	var in struct{ Region, Type, Image, Subnet, Endpoint string }
 	if err := json.Unmarshal([]byte(where), &in); err != nil {
@@ -144,8 +144,8 @@ func (l *life) connect(where string, variable func(string) string) error {
 	return err
 }
 
-// run makes the machine, asks for it again, sees it run, and deletes it. Whatever happens, it
-// leaves nothing.
+// run creates the machine, repeats the create, waits until it runs, and deletes it. It always
+// cleans up.
 func (l *life) run(ctx context.Context) (err error) {
 	if err := l.sweep(ctx); err != nil {
 		return err
@@ -156,8 +156,7 @@ func (l *life) run(ctx context.Context) (err error) {
 	}
 	req := cloud.Request{
 		Token: strings.ToLower(rand.Text()), OwnershipID: realOwner, Namespace: "test", Name: "real-account",
-		// Were this process killed, the machine would switch itself off, and the next run would
-		// delete it.
+		// If this process is killed, the machine shuts itself down, and the next run deletes it.
 		UserData: []byte("#cloud-config\nruncmd:\n- [shutdown, -h, \"+30\"]\n"),
 		Spec:     &infrav1.CloudMachineFields{AWS: l.machine},
 	}
@@ -208,7 +207,7 @@ func (l *life) run(ctx context.Context) (err error) {
 	})
 }
 
-// sweep deletes what an earlier run was killed too early to delete.
+// sweep deletes what a killed earlier run left behind.
 func (l *life) sweep(ctx context.Context) error {
 	all, err := l.driver.List(ctx)
 	if err != nil {
@@ -224,7 +223,7 @@ func (l *life) sweep(ctx context.Context) error {
 	return errors.Join(l.driver.Delete(ctx, all)...)
 }
 
-// clean deletes what has the token until nothing of it lives. An instance that was never seen may
+// clean deletes resources with the token until none is alive. An instance that was never seen may
 // be hidden.
 func (l *life) clean(ctx context.Context, token string) error {
 	ctx, begin, seen := context.WithoutCancel(ctx), time.Now(), false
@@ -247,7 +246,7 @@ func (l *life) clean(ctx context.Context, token string) error {
 	return nil
 }
 
-// living is what has the token and is not terminated.
+// living returns the resources with the token that are not terminated.
 func (l *life) living(ctx context.Context, token string) ([]cloud.Resource, error) {
 	all, err := l.driver.Describe(ctx, []cloud.Reference{{Token: token}})
 	return alive(all), err
@@ -257,7 +256,7 @@ func alive(all []cloud.Resource) []cloud.Resource {
 	return slices.DeleteFunc(all, func(r cloud.Resource) bool { return r.State == cloud.StateTerminated })
 }
 
-// until looks until something is true. An error of a look is told if it stays the last.
+// until polls until look returns true. It returns look's last error if it times out.
 func (l *life) until(ctx context.Context, what string, look func() (bool, error)) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, l.often, l.patience, true, func(context.Context) (bool, error) {

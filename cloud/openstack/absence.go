@@ -14,16 +14,16 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Nova leaves servers whose cell does not answer out of its listings, and answers 200: always where
-// a listing has a filter or a limit ("Handling Down Cells" in its API guide). So a listing by tags
-// proves no absence. A server that is asked for by its ID is not found only where it is gone.
+// Nova's listings omit servers of a cell that is down, with status 200: always if a listing has a
+// filter or a limit ("Handling Down Cells" in its API guide). So a listing by tags does not prove
+// absence. A read by ID returns 404 only if the server is gone.
 
-// unknownStatus is the status of a server whose cell does not answer.
+// unknownStatus is the status of a server whose cell is down.
 const unknownStatus = "UNKNOWN"
 
-// unseen decides about the machines of which the listings show no server, before they are called
-// absent: it returns servers that exist all the same, and an error where it is open whether
-// something is there or will be.
+// unseen checks machines without a server in the listings before they are reported as absent. It
+// returns servers that exist nevertheless, and an error if a server may exist or may still be
+// created.
 func (d *driver) unseen(ctx context.Context, refs []cloud.Reference, found []cloud.Resource) ([]cloud.Resource, error) {
 	hasServer, hasAny := map[string]bool{}, map[string]bool{}
 	for _, r := range found {
@@ -48,8 +48,8 @@ func (d *driver) unseen(ctx context.Context, refs []cloud.Reference, found []clo
 	return d.byID(ctx, recorded)
 }
 
-// settled returns an error as long as a create may take effect that was sent for one of the tokens,
-// or may have been by an earlier process.
+// settled returns an error while a create for one of the tokens may still take effect, including
+// one that an earlier process may have sent.
 func (d *driver) settled(ctx context.Context, tokens []string) error {
 	left, inherited := time.Duration(0), false
 	for _, token := range tokens {
@@ -68,15 +68,15 @@ func (d *driver) settled(ctx context.Context, tokens []string) error {
 	return nil
 }
 
-// stillOpen is for a create of which nobody knows yet whether it takes effect.
+// stillOpen returns the error for a create that may still take effect.
 func stillOpen(left time.Duration) error {
 	return &cloud.Error{Code: cloud.Unavailable, RetryAfter: left,
 		Message: "whether an earlier create makes a server is open: its answer was lost, or went to an earlier manager"}
 }
 
-// cellsAnswer returns an error while the project has a server in a cell that does not answer: the
-// one that is looked for may be in it. The listing has no filter and no limit, which shows such
-// servers as far as Nova's first page has room for them.
+// cellsAnswer returns an error while the project has a server in a cell that is down, because the
+// wanted server may be there, too. The listing has no filter and no limit, so it shows such
+// servers, if they fit on Nova's first page.
 func (d *driver) cellsAnswer(ctx context.Context) error {
 	down, err := d.cells.Get(ctx, "", func(ctx context.Context) (bool, error) {
 		op := operation{"ListServerStates", cloud.ClassRead, computeStein, http.MethodGet}
@@ -104,7 +104,7 @@ func (d *driver) cellsAnswer(ctx context.Context) error {
 	return err
 }
 
-// byID asks for each server, and some at the same time. It returns those that exist.
+// byID reads each server by ID, callsAtOnce in parallel, and returns those that exist.
 func (d *driver) byID(ctx context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
 	var mu sync.Mutex
 	var asking sync.WaitGroup
@@ -128,7 +128,7 @@ func (d *driver) byID(ctx context.Context, refs []cloud.Reference) (found []clou
 	return found, err
 }
 
-// recorded asks for the server that a ProviderID names; none where that is gone, or another's.
+// recorded reads the server of a ProviderID. It returns none if that is gone or has other tags.
 func (d *driver) recorded(ctx context.Context, ref cloud.Reference) (cloud.Resource, error) {
 	id := serverID(ref.ProviderID)
 	s, err := d.getServer(ctx, computeStein, id)
@@ -166,20 +166,20 @@ func (d *driver) getServer(ctx context.Context, service, id string) (server, err
 	return answer.Server, err
 }
 
-// tooOld reports whether Nova does not know the microversion that it was asked in.
+// tooOld reports whether Nova does not support the microversion of the call.
 func tooOld(err error) bool {
 	var said refusal
 	return errors.As(err, &said) && said.status == http.StatusNotAcceptable
 }
 
-// broke reports whether Nova failed to answer for what it was asked, as it does in older
-// microversions where the cell does not answer.
+// broke reports whether Nova failed with status 500, as it does in older microversions if the cell
+// is down.
 func broke(err error) bool {
 	var said refusal
 	return errors.As(err, &said) && said.status == http.StatusInternalServerError
 }
 
-// serverID is the ID in a ProviderID of OpenStack's; "" for another.
+// serverID returns the ID in an OpenStack ProviderID, or "" for another ProviderID.
 func serverID(providerID string) string {
 	rest, ok := strings.CutPrefix(providerID, "openstack://")
 	if !ok {
@@ -188,12 +188,12 @@ func serverID(providerID string) string {
 	return rest[strings.LastIndex(rest, "/")+1:]
 }
 
-// goneKept bounds the servers that are remembered as gone. To forget one costs a call, no more.
+// goneKept is the maximum number of remembered IDs and tokens. Forgetting one only costs a call.
 const goneKept = 10_000
 
-// gone are servers that Nova does not find by their IDs, or whose deletion it has accepted: it does
-// neither for one whose cell does not answer. They are held by ID, and by token where that is
-// known: the create that was sent for it has taken effect.
+// gone holds servers that Nova did not find by ID, or whose deletion it accepted: neither happens
+// while the cell is down. They are stored by ID, and by token if known, because the create with
+// that token has taken effect.
 type gone struct {
 	mu  sync.Mutex
 	ids map[string]bool

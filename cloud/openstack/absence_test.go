@@ -16,7 +16,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// waits is for how long an error says that it is open what comes of a create.
+// waits returns how long a create may still take effect, according to an error.
 func waits(g Gomega, err error) time.Duration {
 	var open *cloud.Error
 	g.ExpectWithOffset(1, errors.As(err, &open)).To(BeTrue(), "%v", err)
@@ -30,7 +30,7 @@ func TestOpenCreateIsNotAbsent(t *testing.T) {
 		g := NewWithT(t)
 		p := ordinary(t)
 		d := connected(t, p)
-		time.Sleep(inheritedTTL) // no earlier process has anything open
+		time.Sleep(inheritedTTL) // no create of an earlier process is open
 		p.play("CreateServer", func() (*http.Response, error) { time.Sleep(30 * time.Second); return lost() })
 		req := requested(nil)
 		_, err := d.Ensure(t.Context(), req)
@@ -53,7 +53,7 @@ func TestOpenCreateIsNotAbsent(t *testing.T) {
 	})
 }
 
-// TestCreateUnderWayIsNotAbsent: neither is one whose answer has not come yet.
+// TestCreateUnderWayIsNotAbsent: nor a create that has not been answered yet.
 func TestCreateUnderWayIsNotAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -70,8 +70,8 @@ func TestCreateUnderWayIsNotAbsent(t *testing.T) {
 	})
 }
 
-// TestInheritedCreateIsNotAbsent: neither is one that an earlier process may have sent; a machine
-// that is recorded does not wait.
+// TestInheritedCreateIsNotAbsent: nor one that an earlier process may have sent. A recorded machine
+// does not wait.
 func TestInheritedCreateIsNotAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -87,7 +87,7 @@ func TestInheritedCreateIsNotAbsent(t *testing.T) {
 	})
 }
 
-// foreignPorts are pages of 1,000 ports of others.
+// foreignPorts returns n pages of 1,000 ports of others.
 func foreignPorts(g Gomega, n int) (pages []func() (*http.Response, error)) {
 	for page := range n {
 		ports := make([]port, pageSize)
@@ -99,7 +99,7 @@ func foreignPorts(g Gomega, n int) (pages []func() (*http.Response, error)) {
 	return pages
 }
 
-// many are references to n machines that are recorded.
+// many returns references to n machines.
 func many(n int) []cloud.Reference {
 	refs := make([]cloud.Reference, n)
 	for i := range refs {
@@ -108,8 +108,8 @@ func many(n int) []cloud.Reference {
 	return refs
 }
 
-// TestForeignPorts: in a project with thousands of others' ports, a live read of many machines asks
-// for theirs alone.
+// TestForeignPorts: in a project with thousands of other ports, a live read of many machines
+// requests only their own.
 func TestForeignPorts(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -125,7 +125,7 @@ func TestForeignPorts(t *testing.T) {
 	g.Expect(p.count("ListPorts") - 20).To(Equal(2))
 }
 
-// slowly has one operation take that long, as far as its context lets it.
+// slowly makes one operation take that long, or until its context ends.
 type slowly struct {
 	http.RoundTripper
 	op    string
@@ -143,7 +143,7 @@ func (s slowly) RoundTrip(req *http.Request) (*http.Response, error) {
 	return s.RoundTripper.RoundTrip(req)
 }
 
-// slowWhole has a listing of everything take too long, and none by tokens.
+// slowWhole makes the full listing take too long, but no listing by tokens.
 type slowWhole struct{ http.RoundTripper }
 
 func (s slowWhole) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -153,8 +153,8 @@ func (s slowWhole) RoundTrip(req *http.Request) (*http.Response, error) {
 	return s.RoundTripper.RoundTrip(req)
 }
 
-// TestSlowListing: where a listing of everything does not end within the time of a call, the
-// machines are looked for by their tokens.
+// TestSlowListing: if a full listing does not end within a call's time, the driver reads the
+// machines by their tokens.
 func TestSlowListing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -177,12 +177,12 @@ func TestSlowListing(t *testing.T) {
 	})
 }
 
-// downCell is what Nova tells in microversion 2.69 of a server whose cell does not answer:
-// "Handling Down Cells" in its API guide.
+// downCell is Nova's answer in microversion 2.69 for a server whose cell is down: "Handling Down
+// Cells" in its API guide.
 const downCell = `{"id": "one", "status": "UNKNOWN", "tenant_id": "t", "created": "2018-06-29T15:07:29Z", "OS-EXT-AZ:availability_zone": "UNKNOWN", "links": []}`
 
-// TestDownCell: Nova leaves servers of a cell that does not answer out of its listings. None of
-// them is absent.
+// TestDownCell: Nova's listings omit servers of a cell that is down. None of these servers is
+// reported as absent.
 func TestDownCell(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -198,14 +198,14 @@ func TestDownCell(t *testing.T) {
 	)))
 	g.Expect(p.calls[len(p.calls)-1].req.Header.Get("X-Openstack-Nova-Api-Version")).To(Equal("2.69"))
 
-	// A Nova that does not know the microversion fails instead.
+	// A Nova that does not support the microversion fails instead.
 	p.play("GetServer", madeUp(http.StatusNotAcceptable, nil, `{"computeFault": {"code": 406, "message": "Version 2.69 is not supported by the API."}}`),
 		madeUp(http.StatusInternalServerError, nil, `{"computeFault": {"code": 500, "message": "Unexpected API Error."}}`))
 	g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(ConsistOf(HaveField("Notice", ContainSubstring("cell"))), "and holds up no other")
 	g.Expect(p.calls[len(p.calls)-1].req.Header.Get("X-Openstack-Nova-Api-Version")).To(Equal(microversion))
 
-	// What is there is told; what carries other tags is not the machine; what is gone is asked for
-	// once.
+	// An existing server is returned. A server with other tags is not the machine's. A server that
+	// is gone is requested once.
 	full := `{"server": {"id": "one", "status": "ACTIVE", "metadata": {"drover-creation-token": "recorded-token-0001", "drover-ownership-id": %q}}}`
 	p.play("GetServer", madeUp(http.StatusOK, nil, fmt.Sprintf(full, "owner-1")))
 	g.Expect(d.Describe(t.Context(), []cloud.Reference{ref})).To(ConsistOf(HaveField("ID", "one")))
@@ -219,8 +219,8 @@ func TestDownCell(t *testing.T) {
 	g.Expect(p.count("GetServer") - asked).To(Equal(1))
 }
 
-// TestDeletedIsNotAskedFor: a server whose deletion Nova has accepted costs no call more to be
-// known as gone.
+// TestDeletedIsNotAskedFor: once Nova has accepted a server's deletion, the driver knows without
+// another call that it is gone.
 func TestDeletedIsNotAskedFor(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -231,8 +231,8 @@ func TestDeletedIsNotAskedFor(t *testing.T) {
 	g.Expect(p.count("GetServer")).To(BeZero())
 }
 
-// TestDeletedIsSettled: what an earlier process may have sent has taken effect once its server is
-// there to be deleted.
+// TestDeletedIsSettled: a create that an earlier process may have sent has taken effect once its
+// server is deleted.
 func TestDeletedIsSettled(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -244,8 +244,8 @@ func TestDeletedIsSettled(t *testing.T) {
 	g.Expect(waits(g, err)).To(BeNumerically(">", 0))
 }
 
-// TestDownCellHidesCreate: while some cell does not answer, a server that no listing shows may be
-// in it: none is made a second time, and none that may have been made is absent.
+// TestDownCellHidesCreate: while a cell is down, a server that no listing shows may be in it. No
+// second server is created, and none that may exist is reported as absent.
 func TestDownCellHidesCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)

@@ -10,16 +10,14 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// The credentials Secret's keys of a client certificate, as a Secret of the type kubernetes.io/tls
-// has them.
+// Keys of a client certificate in the credentials Secret, as in a Secret of type kubernetes.io/tls.
 const (
 	certificateKey = "tls.crt"
 	privateKey     = "tls.key"
 )
 
-// connection is how the account's endpoints prove themselves, and how it proves itself to them; nil
-// where that is as usual. Errors are InvalidSpec or Unauthorized. The parser's words are not
-// repeated: they are about a secret.
+// connection returns the account's TLS configuration for both sides, or nil for the defaults.
+// Errors are InvalidSpec or Unauthorized. It hides the parser's error, which is about a secret.
 func connection(account *infrav1.OpenStackAccount, credentials map[string][]byte) (*tls.Config, error) {
 	roots, err := driverkit.CertPool(account.CABundle)
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// clientCertificate is one that signed itself, and its key.
+// clientCertificate returns a self-signed certificate and its key.
 func clientCertificate(g Gomega) (certificate, key []byte) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -37,8 +37,8 @@ func clientCertificate(g Gomega) (certificate, key []byte) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
 }
 
-// TestClientCertificate: a service that wants a client certificate is shown the Secret's; half of
-// one is refused.
+// TestClientCertificate: the driver presents the Secret's client certificate to a service that
+// requires one. A certificate without key, or a key alone, is refused.
 func TestClientCertificate(t *testing.T) {
 	g := NewWithT(t)
 	certificate, key := clientCertificate(g)

@@ -11,12 +11,12 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// consoleLines is how many of a console's last lines are asked for.
+// consoleLines is how many of a console's last lines the driver requests.
 const consoleLines = 400
 
-// Console implements cloud.Console by Nova's action os-getConsoleOutput. It refuses with 409 while
-// the server has no console yet, and with 501 where the hypervisor keeps none (Compute API, "Show
-// Console Output").
+// Console implements cloud.Console with Nova's action os-getConsoleOutput. Nova answers 409 while
+// the server has no console, and 501 if the hypervisor has none (Compute API, "Show Console
+// Output").
 func (d *driver) Console(ctx context.Context, instance cloud.Resource) ([]byte, error) {
 	op := operation{"GetConsoleOutput", cloud.ClassRead, compute, http.MethodPost}
 	body := map[string]any{"os-getConsoleOutput": map[string]any{"length": consoleLines}}

@@ -11,8 +11,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestConsole: what a real Nova answered is told; a server that has no console yet, or a hypervisor
-// that keeps none, is no error; and what is not Nova's answer is not told.
+// TestConsole: a real Nova's output is returned. A server without console yet, or a hypervisor
+// without consoles, is no error. An answer that is not Nova's is not returned.
 func TestConsole(t *testing.T) {
 	type answers = func() (*http.Response, error)
 	for name, test := range map[string]struct {

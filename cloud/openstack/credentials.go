@@ -14,11 +14,11 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// cloudsKey is the credentials Secret's key.
+// cloudsKey is the key in the credentials Secret.
 const cloudsKey = "clouds.yaml"
 
 // cloudEntry is one cloud of a clouds.yaml ("Configuration" in the OpenStack SDK's documentation),
-// as far as it is read. What would name a file is refused: a Secret is data.
+// as far as the driver reads it. Fields that name a file are refused: a Secret is data.
 type cloudEntry struct {
 	Auth       authEntry `json:"auth"`
 	AuthType   string    `json:"auth_type"`
@@ -49,13 +49,13 @@ type authEntry struct {
 	Token string `json:"token"`
 }
 
-// login is how the account logs in: Keystone's options, and the secrets that no text may hold.
+// login holds Keystone's login options, and the secrets that must not appear in text.
 type login struct {
 	options tokens.AuthOptions
 	secrets []string
 }
 
-// redactor takes the login's secrets, and more, out of texts.
+// redactor returns a redactor for the login's secrets and more.
 func (l *login) redactor(more ...string) driverkit.Redactor {
 	return driverkit.NewRedactor(append(more, l.secrets...)...)
 }
@@ -79,8 +79,8 @@ func newLogin(account *infrav1.OpenStackAccount, credentials map[string][]byte) 
 	return login{options: options, secrets: []string{options.Password, options.ApplicationCredentialSecret, options.TokenID}}, nil
 }
 
-// entryOf finds the entry of that name, or the only one. The parser's words are not repeated: they
-// may quote the file.
+// entryOf returns the entry with the name, or the only entry if the name is "". It hides the
+// parser's error, which may quote the file.
 func entryOf(file []byte, name string) (cloudEntry, error) {
 	var content struct {
 		Clouds map[string]cloudEntry `json:"clouds"`
@@ -100,7 +100,7 @@ func entryOf(file []byte, name string) (cloudEntry, error) {
 		cloudsKey, len(content.Clouds), name)
 }
 
-// check refuses what would lead elsewhere than the account says, or weaken what is verified.
+// check refuses entries that contradict the account or weaken TLS verification.
 func (e *cloudEntry) check(account *infrav1.OpenStackAccount) error {
 	refuse := func(format string, args ...any) error {
 		return cloud.Errorf(cloud.InvalidSpec, "%s: %s", cloudsKey, fmt.Sprintf(format, args...))
@@ -124,7 +124,7 @@ func (e *cloudEntry) check(account *infrav1.OpenStackAccount) error {
 	return nil
 }
 
-// options are Keystone's, by what the entry has.
+// options returns Keystone's login options for the entry.
 func (e *cloudEntry) options(project string) (tokens.AuthOptions, error) {
 	a, kind := e.Auth, strings.TrimPrefix(e.AuthType, "v3")
 	options := tokens.AuthOptions{Username: a.Username, UserID: a.UserID}
@@ -145,7 +145,7 @@ func (e *cloudEntry) options(project string) (tokens.AuthOptions, error) {
 	switch {
 	case kind == "applicationcredential" || kind == "" && a.ApplicationCredentialSecret != "":
 		options.ApplicationCredentialID, options.ApplicationCredentialSecret = a.ApplicationCredentialID, a.ApplicationCredentialSecret
-		if a.ApplicationCredentialID != "" { // which says whose it is
+		if a.ApplicationCredentialID != "" { // the ID implies the user
 			options.Username, options.UserID, options.DomainID, options.DomainName = "", "", "", ""
 		} else {
 			options.ApplicationCredentialName = a.ApplicationCredentialName
@@ -153,7 +153,7 @@ func (e *cloudEntry) options(project string) (tokens.AuthOptions, error) {
 		if a.ApplicationCredentialSecret == "" || a.ApplicationCredentialID == "" && a.ApplicationCredentialName == "" {
 			return options, missing("the application credential's ID and secret")
 		}
-		return options, nil // it has a project of its own
+		return options, nil // it has its own project
 	case kind == "token" || kind == "" && a.Token != "":
 		if a.Token == "" {
 			return options, missing("the token")
@@ -171,7 +171,7 @@ func (e *cloudEntry) options(project string) (tokens.AuthOptions, error) {
 	return options, nil
 }
 
-// identityURL is Keystone's address in version 3, as people write it or not.
+// identityURL returns Keystone's version 3 address, whether or not the URL includes the version.
 func identityURL(url string) string {
 	return strings.TrimSuffix(strings.TrimRight(url, "/"), "/v3") + "/v3/"
 }

@@ -21,11 +21,10 @@ import (
 )
 
 const (
-	// pageSize is how many servers or ports are asked for in one answer: what Nova gives at most
-	// where its operator did not say otherwise.
+	// pageSize is the number of servers or ports requested per page: Nova's default maximum.
 	pageSize = 1000
-	// callsAtOnce has a full batch of deletes, each of which a busy Nova works at for a second, end
-	// within one call's time.
+	// callsAtOnce is the number of parallel calls. With it a full batch of deletes, each of which
+	// takes a busy Nova a second, ends within one call's time.
 	callsAtOnce = 10
 )
 
@@ -39,11 +38,11 @@ type driver struct {
 	ids     driverkit.Memo[string]
 	faults  driverkit.Memo[string] // of servers in ERROR
 
-	cells       driverkit.Memo[bool] // whether one does not answer
+	cells       driverkit.Memo[bool] // whether a cell is down
 	gone        gone
-	onePage     atomic.Bool // whether no part of the last listing of everything took more than a page
+	onePage     atomic.Bool // whether each part of the last full listing fit on one page
 	creating    creations
-	inherited   time.Time // until then something may come of a create that another driver sent
+	inherited   time.Time // until then a create of another driver may still take effect
 	serverLooks *shared[cloud.Resource]
 	portLooks   *shared[port]
 }
@@ -79,16 +78,16 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	return d, nil
 }
 
-// forget drops all that was resolved.
+// forget clears all resolved names.
 func (d *driver) forget() {
 	d.flavors.Reset()
 	d.images.Reset()
 	d.ids.Reset()
 }
 
-// Probe asks for Nova's availability zones. The place is the token's project and the region of
-// Nova's endpoint, both as Keystone says. Project IDs are unique within a Keystone, whose address
-// can't be changed; addresses of endpoints may change.
+// Probe lists Nova's availability zones. The place is the token's project and the region of Nova's
+// endpoint, both from Keystone. Project IDs are unique within a Keystone, whose address is
+// immutable; addresses of endpoints may change.
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	op := operation{"ListAvailabilityZones", cloud.ClassRead, compute, http.MethodGet}
 	var answer struct {
@@ -119,8 +118,8 @@ func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
 	return info, nil
 }
 
-// List reads the servers with Drover's tag, and of all the project's ports those whose description
-// says that they are Drover's, with what hangs on them.
+// List reads the servers with Drover's tag, the project's ports whose description has an ownership
+// ID, and their dependants.
 func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	var most int
 	servers, err := d.servers(ctx, url.Values{"tags": {markerTag}}, &most)
@@ -139,8 +138,8 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	return append(servers, rest...), nil
 }
 
-// Describe asks by token: a server that a ProviderID names and that carries the Reference's tags
-// carries its token. What no listing shows is not absent yet, see unseen.
+// Describe reads by token: a server that has the Reference's ProviderID and tags also has its
+// token. A server that no listing shows may still exist, see unseen.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []cloud.Resource, err error) {
 	wanted := map[string]bool{}
 	for _, ref := range refs {
@@ -160,10 +159,10 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []
 	return append(found, more...), nil
 }
 
-// look finds what carries the tokens, and maybe more: for many by a listing of everything where the
-// last one had one page of each kind, others' included. One of more pages may not end within a
-// call's time, where those by tokens do. Neither may one page of a slow cloud, so it has half the
-// time, and if it does not end in that, the others are made until everything is listed again.
+// look returns what carries the tokens, and maybe more. For many tokens it lists everything, if
+// each part of the last full listing fit on one page. A longer listing may exceed a call's time,
+// and listings by tokens do not. A slow cloud may exceed it with one page, so the full listing has
+// half of the time. If that is not enough, look lists by tokens until the next full listing.
 func (d *driver) look(ctx context.Context, tokens []string) ([]cloud.Resource, error) {
 	if len(tokens) <= maxTokens || !d.onePage.Load() {
 		return d.byTokens(ctx, tokens)
@@ -181,7 +180,7 @@ func (d *driver) look(ctx context.Context, tokens []string) ([]cloud.Resource, e
 	return found, err
 }
 
-// byTokens reads what carries the tokens, as List does.
+// byTokens reads what carries the tokens, in the same way as List.
 func (d *driver) byTokens(ctx context.Context, tokens []string) (all []cloud.Resource, err error) {
 	for some := range slices.Chunk(tokens, maxTokens) {
 		servers, err := d.servers(ctx, serversOf(some), nil)
@@ -201,12 +200,12 @@ func (d *driver) byTokens(ctx context.Context, tokens []string) (all []cloud.Res
 	return all, nil
 }
 
-// dependants are the ports, and what their descriptions lead to: floating IPs and volumes. A port
-// is not told of before all that is gone, so that it goes last: whoever finds the port knows of the
-// rest, whatever crashed, and accounts that have none are spared the listings. Where tokens are
-// given, only theirs are asked for.
+// dependants returns the ports and what their descriptions announce: floating IPs and volumes. It
+// omits a port while these exist, so that the port is deleted last: after any crash, the port still
+// leads to the rest. If no port announces any, it makes no call. If tokens are given, it reads only
+// the floating IPs of these.
 func (d *driver) dependants(ctx context.Context, ports []port, tokens []string, most *int) (all []cloud.Resource, err error) {
-	owners := map[string]string{} // by the ports' name, which is that of the rest, too
+	owners := map[string]string{} // by the name of the ports, which their dependants share
 	for i := range ports {
 		owners[ports[i].Name] = ports[i].ownership()
 	}
@@ -231,13 +230,13 @@ func (d *driver) dependants(ctx context.Context, ports []port, tokens []string, 
 	return all, nil
 }
 
-// only keeps what carries a token that is wanted.
+// only returns the resources whose token is wanted.
 func only(found []cloud.Resource, wanted func(token string) bool) []cloud.Resource {
 	return slices.DeleteFunc(slices.Clone(found), func(r cloud.Resource) bool { return !wanted(r.Token) })
 }
 
-// Delete removes each by a call of its own, and some at the same time: Nova and Neutron have no
-// batch.
+// Delete deletes each resource with its own call, callsAtOnce in parallel: Nova and Neutron have no
+// batch calls.
 func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error {
 	errs := make([]error, len(resources))
 	var deletes sync.WaitGroup
@@ -272,7 +271,7 @@ func (d *driver) delete(ctx context.Context, r cloud.Resource) (err error) {
 	default:
 		err = cloud.Errorf(cloud.InvalidSpec, "delete %s %s: Drover makes no such thing on OpenStack", r.Kind, r.ID)
 	}
-	if cloud.CodeOf(err) == cloud.NotFound { // gone already is what was wanted
+	if cloud.CodeOf(err) == cloud.NotFound { // already gone is success
 		err = nil
 	}
 	if err == nil && r.Kind == cloud.KindInstance {
@@ -299,7 +298,7 @@ func portNames(tokens []string) []string {
 	return names
 }
 
-// servers reads all pages of those that the query leaves, and keeps what is Drover's.
+// servers reads all pages of the servers that match the query, and returns Drover's.
 func (d *driver) servers(ctx context.Context, query url.Values, most *int) ([]cloud.Resource, error) {
 	op := operation{"ListServers", cloud.ClassRead, compute, http.MethodGet}
 	found, err := pages(ctx, op, most, func(ctx context.Context, marker string) ([]server, bool, error) {
@@ -326,9 +325,8 @@ func (d *driver) servers(ctx context.Context, query url.Values, most *int) ([]cl
 	return all, err
 }
 
-// fault asks for what is wrong with one server: Nova's listings leave out the faults of those that
-// no host was found for. It is for people, so that it can't be learnt now is no error: the next
-// listing asks again.
+// fault reads a server's fault message: Nova's listings omit it for servers without a host. The
+// message is only informative, so a failed read is not an error. The next listing tries again.
 func (d *driver) fault(ctx context.Context, id string) string {
 	words, _ := d.faults.Get(ctx, id, func(ctx context.Context) (string, error) {
 		s, err := d.getServer(ctx, compute, id)
@@ -340,7 +338,7 @@ func (d *driver) fault(ctx context.Context, id string) string {
 	return words
 }
 
-// ports reads all pages of the project's ports that the query leaves, and keeps what is Drover's.
+// ports reads all pages of the project's ports that match the query, and returns Drover's.
 func (d *driver) ports(ctx context.Context, query url.Values, most *int) ([]port, error) {
 	op := operation{"ListPorts", cloud.ClassRead, network, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
@@ -358,13 +356,13 @@ func (d *driver) ports(ctx context.Context, query url.Values, most *int) ([]port
 	return slices.DeleteFunc(found, func(p port) bool { return p.ownership() == "" }), err
 }
 
-// link is one of an answer's.
+// link is a link in an answer.
 type link struct {
 	Rel string `json:"rel"`
 }
 
-// whole tells whether an answer is a page, and whether more come after it. The link itself is not
-// followed: it may lead elsewhere than the catalogue does.
+// whole returns a page's items and whether more pages follow, or an error if the answer is no page.
+// It does not follow the link, which may lead elsewhere than the catalogue.
 func whole[T any](op operation, items *[]T, links []link) ([]T, bool, error) {
 	if items == nil {
 		return nil, false, foreign(op)
@@ -373,8 +371,8 @@ func whole[T any](op operation, items *[]T, links []link) ([]T, bool, error) {
 	return *items, more && len(*items) > 0, nil
 }
 
-// pages reads to the end. What is moved between two pages comes once. most becomes the number of
-// pages where that is larger; it may be nil.
+// pages reads all pages. It removes duplicates, which occur when items move between pages. It
+// raises most to the number of pages; most may be nil.
 func pages[T any](ctx context.Context, op operation, most *int, page func(ctx context.Context, marker string) (items []T, more bool, err error), id func(T) string) ([]T, error) {
 	n, seen := 0, map[string]bool{}
 	all, err := driverkit.Pages(ctx, op.name, func(ctx context.Context, marker string) ([]T, string, error) {
@@ -395,7 +393,7 @@ func pages[T any](ctx context.Context, op operation, most *int, page func(ctx co
 	}), err
 }
 
-// page are the parameters of one page of a listing.
+// page returns the query parameters of one page of a listing.
 func (d *driver) page(marker string, query url.Values) url.Values {
 	all := url.Values{"limit": {strconv.Itoa(d.pageSize)}}
 	for key, values := range query {

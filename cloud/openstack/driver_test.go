@@ -22,7 +22,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestCreate: the whole machine goes in one request, and what was resolved is asked for once.
+// TestCreate: one request creates the whole machine, and names are resolved once.
 func TestCreate(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -67,8 +67,8 @@ func TestCreate(t *testing.T) {
 	g.Expect(p.ops()[before:]).To(Equal([]string{"ListServers", "CreateServer"}), "two calls for each further machine")
 }
 
-// TestRegionalProviderIDs: where the account wants it, what a create, a listing and the user data
-// say of a server names the region.
+// TestRegionalProviderIDs: if the account enables it, the provider IDs of a create, a listing and
+// the user data include the region.
 func TestRegionalProviderIDs(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -84,7 +84,7 @@ func TestRegionalProviderIDs(t *testing.T) {
 	g.Expect(Cloud().ProviderID(&infrav1.CloudAccountSpec{OpenStack: d.account})).To(Equal("openstack://RegionOne/{{ v1.instance_id }}"))
 }
 
-// TestAdopt: what carries the token is the machine, whatever it was made as; of two, none.
+// TestAdopt: a server with the token is the machine, whatever its spec. Two servers are a conflict.
 func TestAdopt(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -114,7 +114,7 @@ func TestAdopt(t *testing.T) {
 	g.Expect(p.count("CreateServer")).To(BeZero())
 }
 
-// listing is a page as Nova and Neutron write it.
+// listing returns a page in the format of Nova and Neutron.
 func listing(g Gomega, kind string, items any, more bool) func() (*http.Response, error) {
 	page := map[string]any{kind: items}
 	if more {
@@ -125,8 +125,8 @@ func listing(g Gomega, kind string, items any, more bool) func() (*http.Response
 	return madeUp(http.StatusOK, nil, string(body))
 }
 
-// TestLostCreate: after a create whose answer was lost no other is sent, as long as the first may
-// take effect.
+// TestLostCreate: after a create with a lost answer, no other is sent while the first may take
+// effect.
 func TestLostCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -158,8 +158,8 @@ func TestLostCreate(t *testing.T) {
 	})
 }
 
-// TestSlowCreate: a Nova that was slow to answer may be as slow to act: the next create waits the
-// longer, and so it does where an earlier process may have sent one. Meanwhile it is looked for.
+// TestSlowCreate: after a slow Nova, which may also act slowly, the next create waits longer. It
+// also waits if an earlier process may have sent one. Meanwhile the driver looks for the server.
 func TestSlowCreate(t *testing.T) {
 	for name, c := range map[string]struct {
 		open  bool
@@ -200,7 +200,7 @@ func TestSlowCreate(t *testing.T) {
 	}
 }
 
-// TestRefusedCreate: what a create with ports is refused for is told, and its ports go.
+// TestRefusedCreate: a refused create with ports returns the reason, and its ports are deleted.
 func TestRefusedCreate(t *testing.T) {
 	for name, want := range map[string]struct {
 		code cloud.Code
@@ -231,8 +231,8 @@ func ownPorts(m *infrav1.OpenStackMachine) {
 	}
 }
 
-// TestPorts: all ports carry the machine's token and cluster from their first moment; those that
-// are there are taken, and only what is missing is made.
+// TestPorts: all ports have the machine's token and ownership ID from the start. Existing ports are
+// adopted, and only missing ones are created.
 func TestPorts(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -285,8 +285,8 @@ func TestPorts(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.QuotaExceeded))
 }
 
-// TestReplacedImage: that an image which was looked up is gone does not condemn the machine: it is
-// looked up again.
+// TestReplacedImage: if an image from a lookup is gone, the machine does not fail, and the lookup
+// is repeated.
 func TestReplacedImage(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -301,8 +301,8 @@ func TestReplacedImage(t *testing.T) {
 	g.Expect(p.count("ListImages")).To(Equal(2))
 }
 
-// TestPages: a listing has all pages in their order, asks for no other address than the
-// catalogue's, and is an error where a page is not one or no end comes.
+// TestPages: a listing has all pages in order and uses only the catalogue's address. An invalid
+// page or an endless listing is an error.
 func TestPages(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -341,7 +341,7 @@ func TestPages(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("does not end")))
 }
 
-// TestListing: servers and ports are told with their tokens; what is not Drover's is not told.
+// TestListing: servers and ports are returned with their tokens, and only those that are Drover's.
 func TestListing(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -368,8 +368,8 @@ func TestListing(t *testing.T) {
 	g.Expect(d.List(t.Context())).To(BeEmpty())
 }
 
-// TestDescribeMany: many machines are looked for by tokens, 50 at a time, or by one listing of
-// everything where that is known to be less.
+// TestDescribeMany: many machines are read by tokens, 50 at a time, or with one full listing if
+// that is known to be cheaper.
 func TestDescribeMany(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -397,8 +397,8 @@ func TestDescribeMany(t *testing.T) {
 	g.Expect(p.count("ListServers")).To(Equal(3+1+1+1+3), "now that a listing of everything takes more than one page")
 }
 
-// TestDelete: what is gone is deleted; what can't be, is told; and a box that answers for Nova is
-// not believed.
+// TestDelete: a missing resource counts as deleted, a failed deletion is an error, and a
+// middlebox's answer is not accepted.
 func TestDelete(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -418,7 +418,7 @@ func TestDelete(t *testing.T) {
 	g.Expect(cloud.CodeOf(connected(t, p).Delete(t.Context(), one)[0])).To(Equal(cloud.Conflict))
 }
 
-// slow has each delete take a second.
+// slow makes each delete take a second.
 type slow struct{ http.RoundTripper }
 
 func (s slow) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -428,8 +428,8 @@ func (s slow) RoundTrip(req *http.Request) (*http.Response, error) {
 	return s.RoundTripper.RoundTrip(req)
 }
 
-// TestDeletesTogether: a full batch ends within one call's time also where each of it takes a
-// second; and not all of it comes at once.
+// TestDeletesTogether: a full batch ends within one call's time even if each delete takes a second,
+// and the deletes do not all run at once.
 func TestDeletesTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -444,7 +444,7 @@ func TestDeletesTogether(t *testing.T) {
 	})
 }
 
-// TestState: every status of Nova's, and the two ways into ERROR.
+// TestState: all of Nova's statuses, and the two ways into ERROR.
 func TestState(t *testing.T) {
 	for _, test := range []struct {
 		status, task, launched string
@@ -511,7 +511,7 @@ func TestOffering(t *testing.T) {
 	g.Expect(p.count("ListFlavors")).To(Equal(2), "a flavor that was not there is looked for again")
 }
 
-// TestExtraSpecs: what a flavor's extra specs say of its machines.
+// TestExtraSpecs: what a flavor's extra specs say about its machines.
 func TestExtraSpecs(t *testing.T) {
 	for _, test := range []struct {
 		extra map[string]string
@@ -537,7 +537,7 @@ func TestExtraSpecs(t *testing.T) {
 	}
 }
 
-// TestUserData: the most that Nova takes, and a byte more, of which Nova hears nothing.
+// TestUserData: Nova's maximum is accepted, and one more byte is refused without a call to Nova.
 func TestUserData(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)

@@ -18,11 +18,11 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// markerTag is on every server of Drover's: Nova lists servers by tags, and never by metadata.
+// markerTag is on every server of Drover: Nova lists servers by tags, but not by metadata.
 const markerTag = "drover"
 
-// tokenTag is the tag by which a machine's server is found. What proves whose it is, is in its
-// metadata.
+// tokenTag returns the tag that finds a machine's server. The server's metadata proves its
+// ownership.
 func tokenTag(token string) string {
 	tag := cloud.TagToken + "=" + token
 	if len(tag) > maxTag {
@@ -32,20 +32,20 @@ func tokenTag(token string) string {
 	return tag
 }
 
-// portName is the name of all ports of a machine. Not every Neutron takes tags in a create; each
-// finds ports by their names.
+// portName returns the name of all ports of a machine. Not every Neutron accepts tags in a create,
+// but every Neutron finds ports by name.
 func portName(token string) string { return cloud.TagToken + "=" + token }
 
 const (
-	// floatingWord is in the description of a port that has a floating IP, or will have.
+	// floatingWord marks the description of a port that has or will have a floating IP.
 	floatingWord = "drover-floating-ip"
-	// volumesWord is in the description of the first port of a machine that has volumes of Drover's
-	// own, or will have.
+	// volumesWord marks the description of the first port of a machine that has or will have
+	// volumes that Drover creates.
 	volumesWord = "drover-volumes"
 )
 
-// portDescription says whose port it is, which one of its machine's, what hangs on it, and for
-// people which machine.
+// portDescription returns a description with the port's ownership ID, its index, its dependants,
+// and the machine's name for users.
 func portDescription(req cloud.Request, index int) string {
 	machine := req.Spec.OpenStack
 	words := cloud.TagOwnership + "=" + req.OwnershipID + " drover-port=" + strconv.Itoa(index)
@@ -58,10 +58,10 @@ func portDescription(req cloud.Request, index int) string {
 	return cloud.Clip(words+" "+cloud.TagMachine+"="+req.Namespace+"/"+req.Name, maxText)
 }
 
-// Ensure looks for the machine's server by its tag, and makes it where there is none. Nova has no
-// client token, so a look that finds nothing decides; one create of a token goes on at a time, and
-// after one whose answer was lost, or which an earlier process may have sent, a look that finds
-// nothing is not believed until it can't take effect any more.
+// Ensure finds the machine's server by its tag, or creates it. Nova has no client token, so the
+// driver depends on a read that finds nothing. It runs one create per token at a time. If a create
+// lost its answer, or an earlier process may have sent one, Ensure waits until it can't take effect
+// any more.
 func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	machine, err := union.MachineOf(req.Spec)
 	if err != nil {
@@ -81,7 +81,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 		open = d.inherited
 	}
 	if left := time.Until(open); left > 0 {
-		return cloud.Resource{}, stillOpen(min(left, openTTL)) // what comes is seen soon
+		return cloud.Resource{}, stillOpen(min(left, openTTL)) // a server that appears is found soon
 	}
 	if !open.IsZero() {
 		if err := d.cellsAnswer(ctx); err != nil {
@@ -90,12 +90,12 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	}
 	made, err = d.create(ctx, req, machine, mine)
 	if code := cloud.CodeOf(err); code == cloud.InvalidSpec || code == cloud.NotFound {
-		d.forget() // something that was resolved may be gone
+		d.forget() // a resolved name may be outdated
 	}
 	return made, err
 }
 
-// adopt finds the server that carries the token. None is no error.
+// adopt returns the server with the token, or the zero Resource if there is none.
 func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	found, err := d.serverLooks.get(ctx, req.Token)
 	if err != nil {
@@ -117,8 +117,8 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, 
 	return found[0], nil
 }
 
-// create resolves what the machine names, makes its ports where it asks for any, and then the
-// server. What it made is removed again where the server was surely refused.
+// create resolves the machine's references, creates its ports if it asks for any, and then the
+// server. If the server was definitely refused, create deletes what it made.
 func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, mine *creation) (cloud.Resource, error) {
 	if len(req.UserData) > maxUserData {
 		return cloud.Resource{}, cloud.Errorf(cloud.InvalidSpec, "the user data has %d bytes, and Nova takes at most %d", len(req.UserData), maxUserData)
@@ -145,13 +145,13 @@ func (d *driver) create(ctx context.Context, req cloud.Request, machine *infrav1
 	case cloud.Unavailable, cloud.Unknown:
 		return made, err
 	case cloud.InvalidSpec:
-		if machine.Image.ID == "" && strings.Contains(err.Error(), from.ID) { // looked up again, it will be another
+		if machine.Image.ID == "" && strings.Contains(err.Error(), from.ID) { // the next lookup finds another
 			err = cloud.Errorf(cloud.NotFound, "the image %s was found, and is refused: %v", from.ID, err)
 		}
 	}
 	for _, r := range with.own {
 		if d.delete(ctx, r) != nil {
-			break // the ports lead to it, and the deletion of the machine finds those by the token
+			break // the ports lead to the rest, and deleting the machine finds the ports by the token
 		}
 	}
 	return made, err
@@ -179,12 +179,12 @@ func (d *driver) createServer(ctx context.Context, req cloud.Request, body newSe
 	}, nil
 }
 
-// zoneOf is the availability zone to ask for, or "".
+// zoneOf returns the requested availability zone, or "".
 func zoneOf(req cloud.Request) string {
 	return cmp.Or(req.FailureDomain, req.Spec.OpenStack.AvailabilityZone)
 }
 
-// networkRef is one interface of a server: a network in which Nova makes a port, or a port.
+// networkRef is an interface of a server: a network in which Nova creates a port, or a port.
 type networkRef struct {
 	UUID string `json:"uuid,omitempty"`
 	Port string `json:"port,omitempty"`
@@ -214,7 +214,7 @@ type newServerRequest struct {
 	Hints  map[string]string `json:"OS-SCH-HNT:scheduler_hints,omitempty"`
 }
 
-// serverBody is the whole machine in one request: "Create Server" in Nova's API reference.
+// serverBody returns the request for the whole machine: "Create Server" in Nova's API reference.
 func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, image string, with parts) newServerRequest {
 	server := newServer{
 		Name:             cloud.Clip(req.Name, maxText),
@@ -254,17 +254,17 @@ func serverBody(req cloud.Request, machine *infrav1.OpenStackMachine, flavor, im
 	return newServerRequest{server, hints}
 }
 
-// parts are what a server is made with.
+// parts are the dependants and interfaces for a new server.
 type parts struct {
 	interfaces []networkRef
-	volumes    map[int]string // the IDs of the machine's own, by their index
-	zone       string         // that the volumes are in, where they must be in the machine's
+	volumes    map[int]string // IDs of the volumes that Drover creates, by index
+	zone       string         // the volumes' zone, if they must be in the machine's
 	own        []cloud.Resource
 }
 
-// ensureParts finds the networks, and makes what the machine has of its own, the ports first, for
-// they lead to the rest. After an error, too, own holds what there is, in the order in which it may
-// be deleted.
+// ensureParts resolves the networks and creates the machine's own parts, the ports first, because
+// they lead to the rest. Even after an error, own lists the existing parts, in an order in which
+// they can be deleted.
 func (d *driver) ensureParts(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, image string, mine *creation) (made parts, err error) {
 	for _, name := range machine.Networks {
 		id, err := d.networkID(ctx, name)
@@ -315,8 +315,8 @@ func (d *driver) ensureParts(ctx context.Context, req cloud.Request, machine *in
 	return made, err
 }
 
-// ensurePorts adopts the machine's ports, and makes those that are missing by one call, which makes
-// all of them or none. fresh are those that it made, by their index.
+// ensurePorts adopts the machine's ports and creates the missing ones with one call, which creates
+// all or none. fresh holds the indices of those that it created.
 func (d *driver) ensurePorts(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, mine *creation) (ports []port, fresh map[int]bool, err error) {
 	if ports, err = d.adoptPorts(ctx, req, len(wanted)); err != nil {
 		return nil, nil, err
@@ -339,7 +339,7 @@ func (d *driver) ensurePorts(ctx context.Context, req cloud.Request, wanted []in
 	return ports, fresh, err
 }
 
-// adoptPorts returns n ports, each in its place; those that are missing have no ID.
+// adoptPorts returns n ports by index. Missing ones have no ID.
 func (d *driver) adoptPorts(ctx context.Context, req cloud.Request, n int) ([]port, error) {
 	found, err := d.portLooks.get(ctx, req.Token)
 	if err != nil {
@@ -359,7 +359,7 @@ func (d *driver) adoptPorts(ctx context.Context, req cloud.Request, n int) ([]po
 	return ports, nil
 }
 
-// createPorts puts what it makes into its places in ports.
+// createPorts creates ports and stores them in ports by index.
 func (d *driver) createPorts(ctx context.Context, bodies []newPort, ports []port) error {
 	op := operation{"CreatePorts", cloud.ClassCreate, network, http.MethodPost}
 	var answer struct {
@@ -394,7 +394,7 @@ type newPort struct {
 	Tags                []string          `json:"tags,omitempty"`
 }
 
-// fixedIP is an address, or any one of a subnet.
+// fixedIP is an address, or any address of a subnet.
 type fixedIP struct {
 	SubnetID string `json:"subnet_id,omitempty"`
 	Address  string `json:"ip_address,omitempty"`
@@ -404,7 +404,7 @@ type pair struct {
 	Address string `json:"ip_address"`
 }
 
-// portBody is one of "Bulk create ports" in Neutron's API reference.
+// portBody returns a port of "Bulk create ports" in Neutron's API reference.
 func (d *driver) portBody(ctx context.Context, req cloud.Request, index int, wanted *infrav1.OpenStackPort) (newPort, error) {
 	in, err := d.networkID(ctx, wanted.Network)
 	if err != nil {
@@ -420,7 +420,7 @@ func (d *driver) portBody(ctx context.Context, req cloud.Request, index int, wan
 	for _, address := range wanted.FixedIPs {
 		body.FixedIPs = append(body.FixedIPs, fixedIP{Address: address})
 	}
-	if wanted.FloatingNetwork != "" { // a name that nobody has is found before anything is made
+	if wanted.FloatingNetwork != "" { // fails on an unknown name before anything is created
 		if _, err := d.networkID(ctx, wanted.FloatingNetwork); err != nil {
 			return newPort{}, err
 		}

@@ -16,9 +16,9 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// refusal is a service's own answer that it did not do what was asked. kind is Nova's name of the
-// fault ("forbidden") or Neutron's type ("OverQuota"), "" where the answer has none. The words are
-// clean, see typed.
+// refusal is a service's answer that it did not do what was asked. kind is Nova's name of the fault
+// ("forbidden") or Neutron's type ("OverQuota"), or "" if the answer has none. The words are
+// redacted, see typed.
 type refusal struct {
 	status      int
 	kind, words string
@@ -26,9 +26,9 @@ type refusal struct {
 
 func (r refusal) Error() string { return strconv.Itoa(r.status) + " " + r.kind }
 
-// refusalOf reads an answer. ok is false for one that no service of OpenStack's has written: a
-// proxy's page. They answer in JSON with one member, which holds a message, and mark every answer
-// with a request ID: Glance's form, which is another, is known by that.
+// refusalOf parses an answer. ok is false if it is not from an OpenStack service, but a proxy's
+// page. The services answer in JSON with one member that holds a message, and mark every answer
+// with a request ID. Glance has another format, and is recognized by the request ID.
 func refusalOf(status int, header http.Header, body []byte) (r refusal, ok bool) {
 	r.status = status
 	type fault struct {
@@ -44,14 +44,14 @@ func refusalOf(status int, header http.Header, body []byte) (r refusal, ok bool)
 	return r, r.words != "" || marked(header)
 }
 
-// marked tells whether an answer has the request ID that all services give it, or what Keystone's
-// middleware writes into a 401: before Glance it answers in HTML, and without a request ID.
+// marked reports whether an answer has the request ID that all services set, or the header of
+// Keystone's middleware in a 401: in front of Glance it answers in HTML without a request ID.
 func marked(header http.Header) bool {
 	return header.Get("X-Openstack-Request-Id") != "" || strings.HasPrefix(header.Get("Www-Authenticate"), "Keystone ")
 }
 
-// code is what a refusal means. The statuses are those of the API references: "Faults" in Nova's
-// API guide, "General API information" of Neutron's.
+// code returns the code of a refusal. The statuses are those of the API references: "Faults" in
+// Nova's API guide, "General API information" of Neutron's.
 func (r refusal) code(class cloud.Class) cloud.Code {
 	switch r.status {
 	case http.StatusBadRequest:
@@ -61,13 +61,13 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		switch class {
 		case cloud.ClassCreate:
 			return cloud.InvalidSpec
-		case cloud.ClassDelete: // Cinder's, of a volume that is in use yet
+		case cloud.ClassDelete: // Cinder's, for a volume that is still in use
 			return cloud.Conflict
 		}
 	case http.StatusUnauthorized:
 		return cloud.Unauthorized
 	case http.StatusForbidden:
-		// Nova refuses what exceeds a quota as it refuses what is forbidden; only its words differ.
+		// Nova uses 403 for quotas and for forbidden actions. Only the message differs.
 		if strings.HasPrefix(r.words, "Quota exceeded") || strings.HasPrefix(r.words, "Maximum number of ") {
 			return cloud.QuotaExceeded
 		}
@@ -75,7 +75,7 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 	case http.StatusNotFound:
 		return cloud.NotFound
 	case http.StatusNotAcceptable:
-		return cloud.InvalidSpec // Nova does not know the microversion
+		return cloud.InvalidSpec // Nova does not support the microversion
 	case http.StatusConflict:
 		switch r.kind {
 		case "OverQuota":
@@ -86,7 +86,7 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 		return cloud.Conflict
 	case http.StatusRequestEntityTooLarge:
 		switch {
-		case r.kind == "overLimit" && strings.Contains(r.words, "quota"): // Cinder's; only its words differ from a limit of rate
+		case r.kind == "overLimit" && strings.Contains(r.words, "quota"): // Cinder's; only the message differs from a rate limit
 			return cloud.QuotaExceeded
 		case r.kind == "overLimit":
 			return cloud.Throttled
@@ -99,11 +99,11 @@ func (r refusal) code(class cloud.Class) cloud.Code {
 	return cloud.Unknown
 }
 
-// maxWords is how many bytes of a service's own words are shown.
+// maxWords is how many bytes of a service's message are shown.
 const maxWords = 512
 
-// typed makes every error of gophercloud's one of package cloud. Only a service's own words are
-// repeated: an answer of anybody else may hold anything.
+// typed converts every gophercloud error to an error of package cloud. It repeats only a service's
+// own message, because other answers may contain anything.
 func typed(secrets driverkit.Redactor, op string, class cloud.Class, err error) error {
 	var answer gophercloud.ErrUnexpectedResponseCode
 	var broken *json.SyntaxError
@@ -116,7 +116,7 @@ func typed(secrets driverkit.Redactor, op string, class cloud.Class, err error) 
 	return secrets.NoAnswer(op, err)
 }
 
-// answered classifies an answer by its own words, and redacts only what is shown.
+// answered classifies an answer by the original message, and redacts only what is shown.
 func answered(secrets driverkit.Redactor, op string, class cloud.Class, answer gophercloud.ErrUnexpectedResponseCode) error {
 	said, ok := refusalOf(answer.Actual, answer.ResponseHeader, answer.Body)
 	if !ok {

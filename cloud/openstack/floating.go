@@ -13,10 +13,10 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// A floating IP is made for a port that is there already and whose description says that it has
-// one, and that port goes last: see dependants.
+// The driver creates a floating IP for an existing port whose description announces it. That port
+// is deleted last: see dependants.
 
-// floatingIP is Neutron's, as far as it is read. Its description is its machine's portName.
+// floatingIP holds the fields of Neutron's that the driver reads. Its description is the portName.
 type floatingIP struct {
 	ID          string    `json:"id"`
 	PortID      string    `json:"port_id"`
@@ -24,7 +24,7 @@ type floatingIP struct {
 	CreatedAt   time.Time `json:"created_at"`
 }
 
-// adoptFloatingIPs finds the machine's. Ports that are fresh, by their index, have none.
+// adoptFloatingIPs returns the machine's floating IPs. Fresh ports, given by index, have none.
 func (d *driver) adoptFloatingIPs(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, fresh map[int]bool) ([]floatingIP, error) {
 	for i := range wanted {
 		if wanted[i].FloatingNetwork != "" && !fresh[i] {
@@ -34,7 +34,7 @@ func (d *driver) adoptFloatingIPs(ctx context.Context, req cloud.Request, wanted
 	return nil, nil
 }
 
-// ensureFloatingIPs makes what the ports lack, and returns all that are there, also after an error.
+// ensureFloatingIPs creates missing floating IPs and returns all that exist, even after an error.
 func (d *driver) ensureFloatingIPs(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, ports []port, there []floatingIP, mine *creation) ([]floatingIP, error) {
 	for i := range wanted {
 		if wanted[i].FloatingNetwork == "" || slices.ContainsFunc(there, func(f floatingIP) bool { return f.PortID == ports[i].ID }) {
@@ -54,8 +54,8 @@ func (d *driver) ensureFloatingIPs(ctx context.Context, req cloud.Request, wante
 	return there, nil
 }
 
-// createFloatingIP is "Create floating IP" of Neutron's API reference. It refuses a second one for
-// an address of a port that has one.
+// createFloatingIP is "Create floating IP" in Neutron's API reference, which refuses a second
+// floating IP for the same address of a port.
 func (d *driver) createFloatingIP(ctx context.Context, req cloud.Request, pool, port string) (floatingIP, error) {
 	op := operation{"CreateFloatingIP", cloud.ClassCreate, network, http.MethodPost}
 	var answer struct {
@@ -70,7 +70,7 @@ func (d *driver) createFloatingIP(ctx context.Context, req cloud.Request, pool, 
 	return answer.Made, err
 }
 
-// floatingIPs reads all pages of the project's that the query leaves.
+// floatingIPs reads all pages of the project's floating IPs that match the query.
 func (d *driver) floatingIPs(ctx context.Context, query url.Values, most *int) ([]floatingIP, error) {
 	op := operation{"ListFloatingIPs", cloud.ClassRead, network, http.MethodGet}
 	query.Set("project_id", d.account.ProjectID)
@@ -87,7 +87,7 @@ func (d *driver) floatingIPs(ctx context.Context, query url.Values, most *int) (
 	}, func(f floatingIP) string { return f.ID })
 }
 
-// addresses are the floating IPs that the ports are said to have.
+// addresses returns the floating IPs that the ports announce.
 func (d *driver) addresses(ctx context.Context, ports []port, tokens []string, owners map[string]string, most *int) (all []cloud.Resource, err error) {
 	if !slices.ContainsFunc(ports, func(p port) bool { return p.floating() }) {
 		return nil, nil

@@ -20,7 +20,7 @@ func withFloatingIP(m *infrav1.OpenStackMachine) {
 	m.Ports[0].FloatingNetwork = poolID
 }
 
-// portsThere are the machine's two.
+// portsThere returns the machine's two ports.
 func portsThere() []port {
 	req := requested(withFloatingIP)
 	return []port{
@@ -33,8 +33,8 @@ func floatingIPsThere(g Gomega, all ...floatingIP) func() (*http.Response, error
 	return listing(g, "floatingips", append([]floatingIP{}, all...), false)
 }
 
-// TestFloatingIP: a floating IP is made for a port that says that it has one; where ports are
-// found, those of theirs are found, too.
+// TestFloatingIP: a floating IP is created for a port whose description announces it. For existing
+// ports, their existing floating IPs are found.
 func TestFloatingIP(t *testing.T) {
 	g := NewWithT(t)
 	req := requested(withFloatingIP)
@@ -74,16 +74,15 @@ func TestFloatingIP(t *testing.T) {
 	}
 }
 
-// TestFloatingIPRefused: what a machine is refused for leaves neither ports nor floating IPs; but
-// the ports stay where it is not known which floating IPs they have, and where one can't be
-// deleted.
+// TestFloatingIPRefused: a refused machine leaves neither ports nor floating IPs. But the ports
+// stay if their floating IPs are unknown, or if one can't be deleted.
 func TestFloatingIPRefused(t *testing.T) {
 	unavailable := madeUp(http.StatusServiceUnavailable, nil, "")
 	throttled := madeUp(http.StatusTooManyRequests, nil, "")
 	for name, test := range map[string]struct {
 		prepare        func(g Gomega, p *playback)
 		code           cloud.Code
-		ports, address int // deletions
+		ports, address int // number of deletions
 	}{
 		"server":            {func(_ Gomega, p *playback) { p.play("CreateServer", recorded(p.t, "server-over-quota")) }, cloud.QuotaExceeded, 2, 1},
 		"floating IP":       {func(_ Gomega, p *playback) { p.play("CreateFloatingIP", recorded(p.t, "ports-over-quota")) }, cloud.QuotaExceeded, 2, 0},
@@ -109,8 +108,8 @@ func TestFloatingIPRefused(t *testing.T) {
 	}
 }
 
-// TestFloatingIPGoes: a port that has a floating IP is told of once that is gone, so that it is
-// deleted after it. Who has none pays nothing.
+// TestFloatingIPGoes: a port with a floating IP is reported only after that is gone, so that it is
+// deleted later. Without floating IPs there is no extra call.
 func TestFloatingIPGoes(t *testing.T) {
 	g := NewWithT(t)
 	req := requested(nil)

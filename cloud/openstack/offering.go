@@ -15,7 +15,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Offering goes by the flavor, and for the architecture by the image, or else by the flavor's extra
+// Offering reads the flavor. The architecture comes from the image, or else from the flavor's extra
 // specs.
 func (d *driver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields) (cloud.Offering, error) {
 	machine, err := union.MachineOf(spec)
@@ -51,11 +51,11 @@ func (d *driver) Offering(ctx context.Context, spec *infrav1.CloudMachineFields)
 	}, nil
 }
 
-// defaultPods is the kubelet's.
+// defaultPods is the kubelet's default.
 const defaultPods = 110
 
-// architecture says Glance's names in Go's words. An image that names none is taken for the most
-// common.
+// architecture converts Glance's architecture names to Go's. An image without one counts as amd64,
+// the most common.
 func architecture(glance string) string {
 	switch glance {
 	case "", "x86_64":
@@ -66,8 +66,8 @@ func architecture(glance string) string {
 	return glance
 }
 
-// flavorArchitecture is what the extra specs demand of a host: a trait of Placement's ("HW_ARCH" in
-// os-traits), or a capability, as for Ironic's; "" where they demand nothing.
+// flavorArchitecture returns the architecture that the extra specs require of a host, or "". They
+// use a Placement trait ("HW_ARCH" in os-traits) or a capability, as for Ironic.
 func flavorArchitecture(extra map[string]string) string {
 	for key, value := range extra {
 		if arch, ok := strings.CutPrefix(key, "trait:HW_ARCH_"); ok && value == "required" {
@@ -83,8 +83,8 @@ const (
 	amdGPU    corev1.ResourceName = "amd.com/gpu"
 )
 
-// gpus counts the flavor's by its extra specs: virtual ones, which Nova knows of NVIDIA alone, and
-// whole devices. What a device is, only the name says that the cloud's operator has given it.
+// gpus counts the flavor's GPUs by its extra specs: virtual GPUs, in Nova only NVIDIA's, and whole
+// devices. Only the name given by the cloud's operator says what a device is.
 func gpus(extra map[string]string) map[corev1.ResourceName]int64 {
 	found := map[corev1.ResourceName]int64{}
 	add := func(name corev1.ResourceName, count string) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package openstack is the driver of OpenStack: it turns requests into calls of Keystone, Nova,
-// Neutron and Glance and answers into resources, over gophercloud's clients. It knows no Kubernetes
-// client and no other driver, and all its traffic goes through the account's transport.
+// Package openstack is the driver for OpenStack: it turns requests into calls of Keystone, Nova,
+// Neutron and Glance and answers into resources, with gophercloud's clients. It imports no
+// Kubernetes client and no other driver. All its traffic goes through the account's transport.
 package openstack
 
 import (
@@ -17,28 +17,28 @@ import (
 )
 
 const (
-	// microversion is Nova's that calls are made in: 2.61, of the release Rocky. It has tags in the
-	// create (2.52), the flavor's extra specs (2.61), and is the last that this driver would gain
-	// from.
+	// microversion is Nova's microversion for calls: 2.61, of the release Rocky. It has tags in the
+	// create (2.52) and the flavor's extra specs (2.61). Later ones add nothing that most calls
+	// use.
 	microversion = "2.61"
-	// steinMicroversion is of the release Stein. It has the types of volumes in the create (2.67),
-	// and shows servers of a cell that does not answer (2.69). It is used for these alone.
+	// steinMicroversion is of the release Stein. It has volume types in the create (2.67) and shows
+	// servers of a cell that is down (2.69). The driver uses it for these only.
 	steinMicroversion = "2.69"
-	// maxUserData is what fits into the 65,535 bytes that Nova takes, as base64.
+	// maxUserData is what fits as base64 into the 65,535 bytes that Nova accepts.
 	maxUserData = 65535 / 4 * 3
-	// maxTokens keeps a listing by tokens in one line of 4 KiB.
+	// maxTokens keeps the request line of a listing by tokens within 4 KiB.
 	maxTokens = 50
-	// maxBatch is for one listing of everything, or as many by tokens as end within a call's time.
+	// maxBatch fits one full listing, or the listings by tokens that end within a call's time.
 	maxBatch = 300
-	// maxDelete has one step's deletes end within a call's time, at the rate below.
+	// maxDelete lets one step's deletes end within a call's time, at the rate below.
 	maxDelete = 50
-	// maxText is how long a name, a value of metadata and a description may be.
+	// maxText is the maximum length of names, metadata values and descriptions.
 	maxText = 255
-	// maxTag is how long a server's tag may be.
+	// maxTag is the maximum length of a server tag.
 	maxTag = 60
 )
 
-// union is the cloud's member in those of CloudAccount and CloudMachine.
+// union selects OpenStack's members of CloudAccount and CloudMachine.
 var union = driverkit.Fields[infrav1.OpenStackAccount, infrav1.OpenStackMachine]{
 	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.OpenStackAccount { return a.OpenStack },
 	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.OpenStackMachine { return m.OpenStack },
@@ -46,14 +46,13 @@ var union = driverkit.Fields[infrav1.OpenStackAccount, infrav1.OpenStackMachine]
 	CheckMachine: validateMachine,
 }
 
-// Cloud is OpenStack's row in the registry.
+// Cloud returns OpenStack's entry in the registry.
 func Cloud() cloud.Cloud {
 	return cloud.Cloud{
 		Name:  "openstack",
 		Union: union,
 		New:   newDriver,
-		// Prudent guesses: Nova and Neutron have no limits of rate themselves; what stands before
-		// them may.
+		// Cautious guesses: Nova and Neutron have no rate limits, but a proxy in front of them may.
 		Limits: cloud.Limits{
 			Create: cloud.Limit{PerSecond: 5, Burst: 20},
 			Delete: cloud.Limit{PerSecond: 5, Burst: 20},
@@ -68,8 +67,8 @@ func Cloud() cloud.Cloud {
 	}
 }
 
-// providerID is the server's as OpenStack's cloud controller writes it; that names the region where
-// it runs with OS_CCM_REGIONAL.
+// providerID returns the provider ID as OpenStack's cloud controller writes it. With
+// OS_CCM_REGIONAL it includes the region.
 func providerID(account *infrav1.OpenStackAccount, id string) string {
 	region := ""
 	if account.RegionalProviderIDs {

@@ -22,8 +22,8 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// TestRefusals: answers that the real services can't be brought to give here, and what is no
-// service's.
+// TestRefusals: answers that the real services do not produce in tests, and answers that are not
+// from a service.
 func TestRefusals(t *testing.T) {
 	const page = "<html><body>Welcome to the hotel</body></html>"
 	header := func(pairs ...string) http.Header {
@@ -75,7 +75,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestQueued: that a turn comes too late stays in the chain, and is not a create whose end is open.
+// TestQueued: a Queued error stays in the chain, and does not count as a create that may be open.
 func TestQueued(t *testing.T) {
 	g := NewWithT(t)
 	err := typed(driverkit.Redactor{}, "Op", cloud.ClassCreate, &cloud.Queued{After: time.Second})
@@ -90,8 +90,7 @@ func TestQueued(t *testing.T) {
 	g.Expect(mine.until().IsZero()).To(BeFalse())
 }
 
-// TestRedactor: an endpoint that repeats a secret gives nothing away, also at the place where a
-// text is cut.
+// TestRedactor: a secret that an endpoint repeats is removed, even where the text is cut.
 func TestRedactor(t *testing.T) {
 	g := NewWithT(t)
 	err := typed(driverkit.NewRedactor("very-secret"), "Op", cloud.ClassRead, gophercloud.ErrUnexpectedResponseCode{
@@ -100,7 +99,7 @@ func TestRedactor(t *testing.T) {
 	g.Expect(err.Error()).NotTo(ContainSubstring("very"))
 }
 
-// TestClouds: what a clouds.yaml may say, and what it is refused for.
+// TestClouds: valid and refused contents of a clouds.yaml.
 func TestClouds(t *testing.T) {
 	account := &infrav1.OpenStackAccount{AuthURL: "https://keystone.example.com/v3", ProjectID: "p1", Region: "r1"}
 	two := "clouds: {a: {auth: {auth_url: 'https://keystone.example.com/v3', username: u, password: p}}, b: {auth: {auth_url: 'https://keystone.example.com/v3', token: t}}}"
@@ -152,8 +151,8 @@ func TestClouds(t *testing.T) {
 	}
 }
 
-// TestShared: who comes while a question is under way shares the next; one who gives up takes
-// nobody along.
+// TestShared: callers that arrive during a read share the next one. A caller that gives up does not
+// affect the others.
 func TestShared(t *testing.T) {
 	g := NewWithT(t)
 	began, goOn := make(chan []string), make(chan error)
@@ -196,8 +195,8 @@ func TestShared(t *testing.T) {
 	g.Expect(third).To(Equal(second))
 }
 
-// TestSharedRests: a hundred who come one by one share few questions, each of which began after
-// they came; one alone does not wait.
+// TestSharedRests: a hundred callers that come one by one share few reads, each of which began
+// after the call. A single caller does not wait.
 func TestSharedRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const every, takes = 100 * time.Millisecond, 200 * time.Millisecond
@@ -231,8 +230,8 @@ func TestSharedRests(t *testing.T) {
 	})
 }
 
-// TestSharedLeader: of two who share a question, the one who asks it gives up; the other asks
-// again. Which one asks is chance.
+// TestSharedLeader: if the caller that makes a shared read gives up, the other one repeats it.
+// Which of them reads is random.
 func TestSharedLeader(t *testing.T) {
 	g := NewWithT(t)
 	for range 20 {
@@ -268,7 +267,7 @@ func TestSharedLeader(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { wg.Wait(); close(ended) }()
 		select {
-		case keys := <-began: // whoever left had asked
+		case keys := <-began: // the caller that left was the reader
 			g.Expect(keys).To(Equal([]string{"stays"}))
 			goOn <- struct{}{}
 		case goOn <- struct{}{}:
@@ -280,7 +279,7 @@ func TestSharedLeader(t *testing.T) {
 	}
 }
 
-// TestCreations: one create of a token goes on at a time.
+// TestCreations: only one create per token runs at a time.
 func TestCreations(t *testing.T) {
 	g := NewWithT(t)
 	var c creations
@@ -323,8 +322,8 @@ func TestValidate(t *testing.T) {
 		HaveField("Field", "spec.credentialsRef"), HaveField("Field", "spec.openstack.caBundle")))
 }
 
-// FuzzRefusal: no answer, whatever its body, is both a service's own and unreadable, and no text
-// grows without bound.
+// FuzzRefusal: every answer becomes a typed error without secrets, and with a message of limited
+// length.
 func FuzzRefusal(f *testing.F) {
 	f.Add(403, `{"forbidden": {"code": 403, "message": "Quota exceeded for cores"}}`)
 	f.Add(409, `{"NeutronError": {"type": "OverQuota", "message": "m", "detail": ""}}`)
@@ -339,7 +338,7 @@ func FuzzRefusal(f *testing.F) {
 	})
 }
 
-// FuzzPort: what a port is written with is read back, whatever else is in its description.
+// FuzzPort: a port's description returns what was written, whatever else it contains.
 func FuzzPort(f *testing.F) {
 	f.Add("owner-1", 3, "team-a", "blue-1")
 	f.Fuzz(func(t *testing.T, owner string, index int, namespace, name string) {
@@ -358,7 +357,7 @@ func FuzzPort(f *testing.F) {
 	})
 }
 
-// FuzzClouds: any Secret is read or refused, and its text is not repeated.
+// FuzzClouds: any Secret is accepted or refused, and errors do not repeat its text.
 func FuzzClouds(f *testing.F) {
 	f.Add("clouds: {a: {auth: {username: u, password: hidden-word}}}")
 	f.Add("hidden-word: [")

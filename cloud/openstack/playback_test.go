@@ -23,13 +23,13 @@ import (
 	"github.com/drover-io/drover/cloud/conformance"
 )
 
-// playback answers with what a real OpenStack has answered: the files in testdata, which
-// test/openstack's TestRecord writes.
+// playback replays the answers of a real OpenStack: the files in testdata, which test/openstack's
+// TestRecord writes.
 type playback struct {
 	t *testing.T
 
 	mu sync.Mutex
-	// answers are made in turn for each operation, the last one again and again.
+	// answers are given in order for each operation. The last one repeats.
 	answers map[string][]func() (*http.Response, error)
 	calls   []call
 }
@@ -40,7 +40,7 @@ type call struct {
 	body []byte
 }
 
-// ordinary is a cloud in which nothing goes wrong and nothing was made yet.
+// ordinary returns a cloud without failures in which nothing exists yet.
 func ordinary(t *testing.T) *playback {
 	p := &playback{t: t, answers: map[string][]func() (*http.Response, error){}}
 	for op, name := range map[string]string{
@@ -55,7 +55,7 @@ func ordinary(t *testing.T) *playback {
 	return p
 }
 
-// play sets the answers to an operation.
+// play sets the answers for an operation.
 func (p *playback) play(op string, answers ...func() (*http.Response, error)) {
 	p.answers[op] = answers
 }
@@ -94,7 +94,7 @@ func (p *playback) count(op string) int {
 	return len(slices.DeleteFunc(p.ops(), func(name string) bool { return name != op }))
 }
 
-// sent decodes the body of the last call of that name.
+// sent decodes the body of the last call of an operation.
 func (p *playback) sent(op string, into any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,7 +116,7 @@ func recorded(t *testing.T, name string) func() (*http.Response, error) {
 	if !ok {
 		t.Fatalf("%s is not an answer", name)
 	}
-	if name == "token" { // which has run out since
+	if name == "token" { // the recorded token has expired
 		body = regexp.MustCompile(`"expires_at": "[^"]*"`).ReplaceAllString(body, `"expires_at": "2999-01-01T00:00:00.000000Z"`)
 	}
 	return func() (*http.Response, error) {
@@ -129,7 +129,7 @@ func recorded(t *testing.T, name string) func() (*http.Response, error) {
 	}
 }
 
-// made up is for what the real services can't be brought to answer.
+// madeUp returns an answer that the real services do not produce in tests.
 func madeUp(status int, header http.Header, body string) func() (*http.Response, error) {
 	return func() (*http.Response, error) {
 		return &http.Response{StatusCode: status, Header: header, Body: io.NopCloser(strings.NewReader(body))}, nil

@@ -16,14 +16,14 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// uuidForm is an ID's. Nova's flavors may have others.
+// uuidForm matches an ID. IDs of Nova's flavors may have other forms.
 var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 type flavor struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`
 	VCPUs int64  `json:"vcpus"`
-	// RAM in MiB, Disk in GiB; 0 where the disk is as large as the image asks for.
+	// RAM in MiB, Disk in GiB. Disk 0 means as large as the image requires.
 	RAM  int64 `json:"ram"`
 	Disk int64 `json:"disk"`
 	// Extra are the flavor's extra specs.
@@ -38,12 +38,12 @@ type glanceImage struct {
 	OSType       string    `json:"os_type"`
 }
 
-// named is anything of Neutron's that has a name.
+// named is a Neutron resource that has a name.
 type named struct {
 	ID string `json:"id"`
 }
 
-// flavor finds a flavor by its ID, or else by its name. One listing serves all.
+// flavor returns the flavor with the ID, else the one with the name. All calls share one listing.
 func (d *driver) flavor(ctx context.Context, wanted string) (flavor, error) {
 	all, err := d.flavors.Get(ctx, "", d.listFlavors)
 	if err != nil {
@@ -57,7 +57,7 @@ func (d *driver) flavor(ctx context.Context, wanted string) (flavor, error) {
 			return all[i], nil
 		}
 	}
-	d.flavors.Reset() // it may be made meanwhile
+	d.flavors.Reset() // it may be created meanwhile
 	return flavor{}, cloud.Errorf(cloud.InvalidSpec, "the project has no flavor %q", wanted)
 }
 
@@ -75,7 +75,7 @@ func (d *driver) listFlavors(ctx context.Context) ([]flavor, error) {
 	}, func(f flavor) string { return f.ID })
 }
 
-// image finds the image that the machine names.
+// image returns the machine's image.
 func (d *driver) image(ctx context.Context, wanted infrav1.OpenStackImage) (glanceImage, error) {
 	if wanted.ID != "" {
 		return d.images.Get(ctx, wanted.ID, func(ctx context.Context) (glanceImage, error) { return d.getImage(ctx, wanted.ID) })
@@ -124,8 +124,8 @@ func (d *driver) findImage(ctx context.Context, query url.Values) (glanceImage, 
 	return (*page.Images)[0], nil
 }
 
-// networkID, groupID and policyID find one of Neutron's by its name, in this project or shared with
-// it.
+// networkID, groupID and policyID return the ID of a Neutron resource by its name, in this project
+// or shared with it.
 func (d *driver) networkID(ctx context.Context, wanted string) (string, error) {
 	return d.neutronID(ctx, "networks", wanted, url.Values{"name": {wanted}})
 }
@@ -163,7 +163,7 @@ func (d *driver) neutronID(ctx context.Context, kind, wanted string, query url.V
 	})
 }
 
-// foreign is for an answer without what was asked for.
+// foreign returns the error for an answer that lacks the requested content.
 func foreign(op operation) error {
 	return cloud.Errorf(cloud.Unknown, "%s: the answer does not hold what was asked for: does the endpoint belong to OpenStack?", op.name)
 }

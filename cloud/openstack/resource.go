@@ -16,7 +16,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// server is Nova's, as far as it is read: "List Servers Detailed" in its API reference.
+// server holds the fields read from "List Servers Detailed" in Nova's API reference.
 type server struct {
 	ID         string               `json:"id"`
 	Name       string               `json:"name"`
@@ -48,9 +48,9 @@ func (d *driver) resource(s *server) cloud.Resource {
 	}
 }
 
-// state follows "Server status" in Nova's API reference. A server is in ERROR that never came to
-// be, and also one that an action failed on, a migration for one: the latter may be brought back by
-// its operator.
+// state follows "Server status" in Nova's API reference. ERROR is the status of a server that was
+// never created, and also of one with a failed action, such as a migration. The cloud's operator
+// may repair the latter.
 func (s *server) state() (state cloud.State, code cloud.Code, reason string) {
 	switch s.Status {
 	case "DELETED", "SOFT_DELETED":
@@ -74,9 +74,9 @@ func (s *server) state() (state cloud.State, code cloud.Code, reason string) {
 	return cloud.StateRunning, "", ""
 }
 
-// faultCode is what Nova's words for a fault mean. That its scheduler found no host is a lack of
-// capacity, or a request that no host can serve. A fault has a text and no kind; where a volume
-// exceeds a quota of Cinder's, the text names the quota.
+// faultCode classifies Nova's fault message. If the scheduler found no host, the cloud lacks
+// capacity, or no host can serve the request. A fault has a message but no type; if a volume
+// exceeds a quota of Cinder, the message names the quota.
 func faultCode(fault string) cloud.Code {
 	switch {
 	case strings.HasPrefix(fault, "No valid host was found"):
@@ -87,9 +87,9 @@ func faultCode(fault string) cloud.Code {
 	return ""
 }
 
-// addresses are those that OpenStack's cloud controller gives the Node: fixed ones are internal,
-// floating and access ones external. IPv4 comes before IPv6 where the server has both in one
-// network.
+// addresses returns the addresses that OpenStack's cloud controller sets on the Node: fixed ones
+// are internal, floating and access ones external. IPv4 comes before IPv6 if the server has both in
+// one network.
 func (s *server) addresses() []clusterv1.MachineAddress {
 	var all []clusterv1.MachineAddress
 	add := func(kind clusterv1.MachineAddressType, value string) {
@@ -122,8 +122,8 @@ func family(text string) int {
 	return 6
 }
 
-// port is Neutron's, as far as it is read. Its name carries the token, its description the rest:
-// see portDescription.
+// port holds the fields of a Neutron port that the driver reads. Its name has the token, its
+// description the rest: see portDescription.
 type port struct {
 	ID          string    `json:"id"`
 	Name        string    `json:"name"`
@@ -134,7 +134,7 @@ type port struct {
 
 func (p *port) token() string { return tokenOf(p.Name) }
 
-// tokenOf reads what portName has written, or returns "".
+// tokenOf returns the token in a name that portName returned, or "".
 func tokenOf(name string) string {
 	token, ok := strings.CutPrefix(name, portName(""))
 	if !ok {
@@ -145,7 +145,7 @@ func tokenOf(name string) string {
 
 func (p *port) ownership() string { return p.word(cloud.TagOwnership) }
 
-// index is the port's place among its machine's, or -1.
+// index returns the port's index in its machine, or -1.
 func (p *port) index() int {
 	index, err := strconv.Atoi(p.word("drover-port"))
 	if err != nil {
@@ -154,10 +154,10 @@ func (p *port) index() int {
 	return index
 }
 
-// floating tells whether a floating IP is made for the port.
+// floating reports whether the port has or will have a floating IP.
 func (p *port) floating() bool { return p.word(floatingWord) != "" }
 
-// volumes tells whether volumes are made for the port's machine.
+// volumes reports whether the port's machine has or will have volumes that Drover creates.
 func (p *port) volumes() bool { return p.word(volumesWord) != "" }
 
 func (p *port) word(key string) string {
@@ -169,7 +169,7 @@ func (p *port) word(key string) string {
 	return ""
 }
 
-// resource is the port, or its trunk, which goes before it.
+// resource returns the port, or its trunk if it has one: the trunk is deleted first.
 func (p *port) resource() cloud.Resource {
 	id := p.ID
 	if p.Trunk.ID != "" {

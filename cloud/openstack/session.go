@@ -30,22 +30,22 @@ const (
 	computeStein = "compute, of the release Stein"
 )
 
-// session is a token with what came with it. It never changes: a new token is a new session.
+// session is a token with its catalogue. It is immutable: a new token makes a new session.
 type session struct {
 	services map[string]*gophercloud.ServiceClient
 	token    string
 	until    time.Time
-	project  string // that the token is for
-	region   string // of Nova's endpoint in the catalogue
+	project  string // the token's project
+	region   string // region of Nova's endpoint in the catalogue
 }
 
-// sessions keeps the account's one token.
+// sessions caches the account's token.
 type sessions struct {
 	account *infrav1.OpenStackAccount
 	login   login
 	client  *http.Client
 
-	turn    chan struct{} // has room for whoever may look at what follows, or log in
+	turn    chan struct{} // lock for the fields below and for logging in
 	current *session
 	project string // of the first token
 	guard   driverkit.LoginGuard
@@ -55,8 +55,8 @@ func newSessions(account *infrav1.OpenStackAccount, login login, transport http.
 	return &sessions{account: account, login: login, turn: make(chan struct{}, 1), client: driverkit.Client(bounded{transport})}
 }
 
-// get returns the session, or logs in where there is none, it nears its end, or it is the one that
-// was refused. Of many who find it refused, the first logs in.
+// get returns the session. It logs in if there is none, if it expires soon, or if it is the refused
+// one. If many callers find it refused, only the first logs in.
 func (s *sessions) get(ctx context.Context, refused *session) (*session, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -133,8 +133,8 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 	return made, nil
 }
 
-// endpoint finds the service in the catalogue, in the account's region. Endpoints are not asked for
-// their versions.
+// endpoint returns the service's endpoint from the catalogue, in the account's region. It does not
+// query endpoints for their versions.
 func (s *sessions) endpoint(catalogue *tokens.ServiceCatalog, service string) (address, region string, err error) {
 	kind := cmp.Or(s.account.Interface, "public")
 	found := map[string]string{} // by region
@@ -158,8 +158,8 @@ func (s *sessions) endpoint(catalogue *tokens.ServiceCatalog, service string) (a
 	return gophercloud.NormalizeURL(address), region, nil
 }
 
-// leadsTo reports whether the catalogue may send calls to an address: paths are appended to it, and
-// the token goes there.
+// leadsTo reports whether the driver accepts an address from the catalogue: it appends paths to the
+// address and sends the token there.
 func (s *sessions) leadsTo(address string) bool {
 	to, err := url.Parse(address)
 	if err != nil || to.Host == "" || to.User != nil || strings.ContainsAny(address, "?#") {
@@ -169,7 +169,7 @@ func (s *sessions) leadsTo(address string) bool {
 	return err == nil && (to.Scheme == "https" || to.Scheme == "http" && identity.Scheme != "https")
 }
 
-// operation is a call of a service's, for the rate limit and for people.
+// operation describes a call of a service, for the rate limit and for messages.
 type operation struct {
 	name    string
 	class   cloud.Class
@@ -177,8 +177,8 @@ type operation struct {
 	method  string
 }
 
-// call makes a call, and makes it again with a new token where this one was refused: then nothing
-// was done.
+// call makes a call. If the token is refused, nothing was done, and call repeats it once with a new
+// token.
 func (d *driver) call(ctx context.Context, op operation, path string, body, answer any) error {
 	session, err := d.sessions.get(ctx, nil)
 	if err != nil {
@@ -209,20 +209,20 @@ func (d *driver) send(ctx context.Context, s *session, op operation, path string
 	case err != nil && ctx.Err() != nil:
 		err = ctx.Err()
 	case err == nil && answer == nil && !marked(resp.Header):
-		err = foreign(op) // an answer without content has nothing else by which it is known
+		err = foreign(op) // nothing else identifies an answer without content
 	}
 	return typed(secrets, op.name, op.class, err)
 }
 
-// successes are the statuses of all that is called. Some actions on a server answer 200, which
-// gophercloud takes for a POST's failure.
+// successes are the success statuses of all calls. Some actions on a server answer 200, which
+// gophercloud treats as a failure of a POST.
 var successes = []int{http.StatusOK, http.StatusCreated, http.StatusAccepted, http.StatusNoContent}
 
-// maxAnswer bounds what is read of an answer, in bytes: a full page of 1,000 servers has some 4
+// maxAnswer is the maximum size of an answer in bytes. A full page of 1,000 servers has about 4
 // MiB.
 const maxAnswer = 64 << 20
 
-// bounded ends answers that do not end.
+// bounded limits the size of answers.
 type bounded struct{ http.RoundTripper }
 
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -233,7 +233,7 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// tokenRefused tells whether it was the token that was refused, and not the deed.
+// tokenRefused reports whether the token was refused, as opposed to the action.
 func tokenRefused(err error) bool {
 	var r refusal
 	return errors.As(err, &r) && r.status == http.StatusUnauthorized

@@ -20,7 +20,7 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// replaced is the recorded answer with one text in place of another.
+// replaced returns the recorded answer with one text replaced.
 func replaced(t *testing.T, name, from, to string) func() (*http.Response, error) {
 	return func() (*http.Response, error) {
 		resp, err := recorded(t, name)()
@@ -33,7 +33,7 @@ func replaced(t *testing.T, name, from, to string) func() (*http.Response, error
 	}
 }
 
-// TestPlace: the place is what Keystone's token and catalogue say, whether or not the account names
+// TestPlace: the place comes from Keystone's token and catalogue, whether or not the account names
 // a region.
 func TestPlace(t *testing.T) {
 	g := NewWithT(t)
@@ -46,7 +46,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestProjectChanges: credentials that lead to another project than before are not used.
+// TestProjectChanges: credentials for another project than before are not used.
 func TestProjectChanges(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -60,8 +60,8 @@ func TestProjectChanges(t *testing.T) {
 	g.Expect(err).To(MatchError(And(ContainSubstring(projectOf(t)), ContainSubstring("another-project"))))
 }
 
-// TestRefusedLogin: credentials that Keystone refuses are tried once a minute, not once for each
-// machine: it may lock the user out.
+// TestRefusedLogin: after Keystone refuses credentials, they are tried once a minute, not once per
+// machine, because Keystone may lock the user out.
 func TestRefusedLogin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
@@ -85,8 +85,8 @@ func TestRefusedLogin(t *testing.T) {
 	})
 }
 
-// TestCatalogueAddresses: a catalogue can't lead to where the account's own address would not:
-// without encryption, or into somebody's query.
+// TestCatalogueAddresses: a catalogue's address is refused if the account's own address would be:
+// without encryption, or with a query.
 func TestCatalogueAddresses(t *testing.T) {
 	for _, test := range []struct {
 		auth, url string
@@ -117,7 +117,7 @@ func TestCatalogueAddresses(t *testing.T) {
 	}
 }
 
-// TestRedirect: an answer that sends elsewhere is not followed.
+// TestRedirect: a redirect is not followed.
 func TestRedirect(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -127,8 +127,8 @@ func TestRedirect(t *testing.T) {
 	g.Expect(p.ops()).To(Equal([]string{"CreateToken", "ListAvailabilityZones"}))
 }
 
-// TestClassifiedBeforeRedacted: a secret that is part of an answer's words does not change what the
-// answer means.
+// TestClassifiedBeforeRedacted: a secret that is part of an answer's message does not change how
+// the answer is classified.
 func TestClassifiedBeforeRedacted(t *testing.T) {
 	g := NewWithT(t)
 	body := `{"forbidden": {"code": 403, "message": "Quota exceeded for cores: Requested 4, but already used 8 of 10 cores"}}`
@@ -137,7 +137,7 @@ func TestClassifiedBeforeRedacted(t *testing.T) {
 	g.Expect(err.Error()).To(ContainSubstring("403: [credential] exceeded"))
 }
 
-// TestToken: a token that is refused is replaced once; then the credentials are what is wrong.
+// TestToken: a refused token is replaced once. After that, the credentials are at fault.
 func TestToken(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -158,7 +158,7 @@ func TestToken(t *testing.T) {
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
 	g.Expect(err).NotTo(MatchError(ContainSubstring("very-secret")))
 
-	// A token that nears its end is renewed before.
+	// A token is renewed before it expires.
 	p = ordinary(t)
 	d = connected(t, p)
 	for range 2 {
@@ -182,7 +182,7 @@ func TestProject(t *testing.T) {
 	g.Expect(p.ops()).To(Equal([]string{"CreateToken"}))
 }
 
-// TestCatalogue: where the catalogue leaves a choice or has nothing, no endpoint is guessed.
+// TestCatalogue: if the catalogue has no matching endpoint or several, the driver does not guess.
 func TestCatalogue(t *testing.T) {
 	endpoint := func(kind, region, url string) tokens.Endpoint {
 		return tokens.Endpoint{Interface: kind, Region: region, URL: url}

@@ -17,15 +17,15 @@ func waited(ctx context.Context) error {
 	return &cloud.Error{Code: cloud.Unavailable, Message: "waited for another call until the time was up", Err: ctx.Err()}
 }
 
-// shared asks one question for many: who comes while a question is under way, or rests, shares the
-// next one. Each gets an answer to a question that began after it came, so that it sees what was
-// there then. After each it rests cloud.RestTimes as long as the answer took, for a cloud that is
-// slow to answer has enough to do: machines that come one by one would ask one by one.
+// shared combines reads. Callers that arrive during a read, or during the rest after it, share the
+// next one. Each gets the answer of a read that began after the call, and so sees the state of that
+// time. After each read shared rests cloud.RestTimes as long as the read took, up to restMost: a
+// slow cloud is busy, and machines that come one by one would read one by one.
 type shared[T any] struct {
-	// ask answers for all keys together.
+	// ask reads for all keys together.
 	ask func(ctx context.Context, keys []string) ([]T, error)
 
-	turn chan struct{} // has room for whoever asks
+	turn chan struct{} // lock of the caller that reads
 	mu   sync.Mutex
 	next *round[T]
 }
@@ -35,14 +35,14 @@ type round[T any] struct {
 	done  chan struct{}
 	found []T
 	err   error
-	ended bool // with the context of whoever asked, which says nothing of the answer
+	ended bool // with the reader's context, which is no answer for others
 }
 
 func newShared[T any](ask func(context.Context, []string) ([]T, error)) *shared[T] {
 	return &shared[T]{ask: ask, turn: make(chan struct{}, 1)}
 }
 
-// get returns what was found for the key and for others that were asked for together with it.
+// get returns the results for the key, and for other keys of the same read.
 func (s *shared[T]) get(ctx context.Context, key string) ([]T, error) {
 	for {
 		r := s.join(key)
@@ -71,11 +71,11 @@ func (s *shared[T]) join(key string) *round[T] {
 	return s.next
 }
 
-// answer asks the round's question, unless that was done meanwhile.
+// answer makes the round's read, unless another caller has.
 func (s *shared[T]) answer(ctx context.Context, r *round[T]) {
 	s.mu.Lock()
 	if s.next == r {
-		s.next = nil // who comes from now on shares the next
+		s.next = nil // later callers share the next round
 	}
 	keys := slices.Sorted(maps.Keys(r.keys))
 	s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *shared[T]) answer(ctx context.Context, r *round[T]) {
 	close(r.done)
 }
 
-// creations lets one create at a time go on for a token, and remembers those whose end is open.
+// creations allows one create per token at a time, and remembers those that may still take effect.
 type creations struct {
 	mu    sync.Mutex
 	turns map[string]*creation
@@ -98,11 +98,11 @@ type creations struct {
 type creation struct {
 	turn  chan struct{}
 	users int
-	began time.Time // when whose turn it is came
+	began time.Time // start of the current turn
 
 	mu sync.Mutex
-	// open is until when a look may miss what a create has made, or will make; zero where there is
-	// none.
+	// open is until when a read may miss what a create made or will make; zero if there is no such
+	// create.
 	open time.Time
 }
 
@@ -113,14 +113,14 @@ func (c *creation) until() time.Time {
 	return c.open
 }
 
-// keep has what a create has made or will make be open for so long.
+// keep sets open to the given time from now.
 func (c *creation) keep(open time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open = time.Now().Add(open)
 }
 
-// note remembers that a create which was sent has ended so that its effect is open.
+// note records a create that was sent and may still take effect, by its error.
 func (c *creation) note(err error) {
 	var queued *cloud.Queued // was not sent
 	if code := cloud.CodeOf(err); (code == cloud.Unavailable || code == cloud.Unknown) && !errors.As(err, &queued) {
@@ -128,8 +128,8 @@ func (c *creation) note(err error) {
 	}
 }
 
-// left is how long a look may still miss what a create for the token has made, or will make. One
-// that is under way may be sent or not.
+// left returns how long a read may still miss what a create for the token made or will make. A
+// create that is under way may have been sent, and counts as at least openTTL.
 func (c *creations) left(token string) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +144,7 @@ func (c *creations) left(token string) time.Duration {
 	return left
 }
 
-// begin waits for the token's turn. It is held until release.
+// begin waits for the token's turn and holds it until release.
 func (c *creations) begin(ctx context.Context, token string) (mine *creation, release func(), err error) {
 	c.mu.Lock()
 	mine = c.turns[token]

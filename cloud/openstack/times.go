@@ -6,36 +6,34 @@ import (
 	"time"
 )
 
-// Every duration that the driver goes by, in one place with its reason.
+// All durations of the driver, each with its reason.
 const (
 	// consistency: Nova answers a create once the server is in its database, and finds it from then
-	// on. Behind several replicas of the database (Galera) a read may lag by a moment.
+	// on. With a replicated database (Galera), a read may lag for a moment.
 	consistency = 2 * time.Second
 
-	// openTTL is how long at least a create without an answer may still take effect: what stands
-	// before Nova holds a request for some seconds, and Nova itself for one or two. Until then,
-	// that no server is found does not mean that none comes.
+	// openTTL is the minimum time in which a create without an answer may still take effect: a
+	// proxy holds a request for some seconds, and Nova itself for one or two. Until then, a missing
+	// server may still appear.
 	openTTL = 20 * time.Second
 
-	// openTimes is the same in times of how long the answer was waited for: who is slow to answer
-	// is slow to act. A Nova that was asked for 300 servers at once, on two processors, took up to
-	// 160 s for one; a call ends after 30 s by default.
+	// openTimes is the same as a multiple of the time spent waiting for the answer, because a slow
+	// cloud also acts slowly. Nova on two processors took up to 160 s for a server when it was
+	// asked for 300 at once. A call ends after 30 s by default.
 	openTimes = 5
 
-	// inheritedTTL is how long a create may take effect, counted from when it was sent, whoever
-	// sent it: the longest call by default, 30 s, and openTimes as long after it. The 160 s above
-	// are within it.
+	// inheritedTTL is how long a create of any process may take effect after it was sent: the
+	// longest call by default, 30 s, plus openTimes that. The 160 s above are within it.
 	inheritedTTL = 3 * time.Minute
 
-	// restMost is the most that the next look waits because of how long the last one took
-	// (cloud.RestTimes), of the half minute that a call has.
+	// restMost is the maximum rest after a read (cloud.RestTimes), out of the 30 s that a call has.
 	restMost = 5 * time.Second
 
-	// resolvedTTL is how long an answer to "which flavor, image, network, security group" is
-	// believed: long enough that a thousand machines of one template ask once, short enough that a
-	// new image is taken up while one waits for it.
+	// resolvedTTL is how long the driver caches flavors, images, networks and security groups: long
+	// enough that a thousand machines of one template ask once, short enough that a new image is
+	// used while a user waits for it.
 	resolvedTTL = 5 * time.Minute
 
-	// tokenEarly is how long before its end a token is renewed: longer than the slowest call.
+	// tokenEarly is how long before expiry a token is renewed: longer than the slowest call.
 	tokenEarly = 2 * time.Minute
 )

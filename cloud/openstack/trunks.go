@@ -10,20 +10,19 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// A trunk is made of a port that is there already, once for each port, and Neutron tells of it with
-// the port. So whoever finds the port knows of the trunk, whatever crashed. Neutron takes a port
-// apart from its trunk only while no server has it: before the server is made, and after it is
-// gone.
+// The driver creates a trunk for an existing port, at most one per port, and Neutron returns the
+// trunk with the port. So after any crash the port leads to the trunk. Neutron separates a port
+// from its trunk only while no server uses it: before the server is created and after it is gone.
 
-// trunkID begins the ID of a trunk among a machine's resources; the rest is Neutron's.
+// trunkID is the prefix of a trunk's ID among a machine's resources; the rest is Neutron's ID.
 const trunkID = "trunk/"
 
-// trunk is what a port tells of its own: "Trunk details" in Neutron's API reference.
+// trunk is a port's trunk: "Trunk details" in Neutron's API reference.
 type trunk struct {
 	ID string `json:"trunk_id,omitempty"`
 }
 
-// ensureTrunks makes trunks of the ports that shall be one and are not.
+// ensureTrunks creates the missing trunks of ports that require one.
 func (d *driver) ensureTrunks(ctx context.Context, req cloud.Request, wanted []infrav1.OpenStackPort, ports []port, mine *creation) error {
 	for i := range wanted {
 		if !wanted[i].Trunk || ports[i].Trunk.ID != "" {
@@ -39,7 +38,7 @@ func (d *driver) ensureTrunks(ctx context.Context, req cloud.Request, wanted []i
 	return nil
 }
 
-// createTrunk is "Create trunk" of Neutron's API reference.
+// createTrunk is "Create trunk" in Neutron's API reference. It returns the trunk's ID.
 func (d *driver) createTrunk(ctx context.Context, req cloud.Request, port string) (string, error) {
 	op := operation{"CreateTrunk", cloud.ClassCreate, network, http.MethodPost}
 	var answer struct {

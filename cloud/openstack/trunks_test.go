@@ -18,7 +18,7 @@ func withTrunk(m *infrav1.OpenStackMachine) {
 	m.Ports[1].Trunk = true
 }
 
-// portsOfTrunk are the machine's two, the second of which is a trunk's already or not yet.
+// portsOfTrunk returns the machine's two ports. The second has the trunk id, or none if id is "".
 func portsOfTrunk(id string) []port {
 	req := requested(withTrunk)
 	return []port{
@@ -27,7 +27,7 @@ func portsOfTrunk(id string) []port {
 	}
 }
 
-// TestTrunk: a trunk is made once of a port that asks for it, before the server.
+// TestTrunk: a trunk is created once for a port that requires it, before the server.
 func TestTrunk(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -50,8 +50,8 @@ func TestTrunk(t *testing.T) {
 	}
 }
 
-// TestTrunkRefused: a machine that is refused leaves no trunk; and a Neutron without trunks is
-// named.
+// TestTrunkRefused: a refused machine leaves no trunk. The error for a Neutron without trunks says
+// so.
 func TestTrunkRefused(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -76,7 +76,7 @@ func TestTrunkRefused(t *testing.T) {
 	g.Expect(p.count("DeletePort")).To(BeZero(), "whether there is a trunk is open")
 }
 
-// TestTrunkGoes: a port is told of once its trunk is gone, so that it is deleted after it.
+// TestTrunkGoes: a port is reported only after its trunk is gone, so that it is deleted later.
 func TestTrunkGoes(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)

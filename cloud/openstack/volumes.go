@@ -15,25 +15,24 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// Nova makes volumes with the server, and deletes them with it: so there is nothing of Cinder's
-// that a crash of ours could leave behind. But Nova's create can't say in which zone: a volume for
-// which the machine does say that is made before the server, by a call of Cinder's, once the first
-// port is there, whose description says that there are volumes. Nova deletes that volume, too, and
-// what it leaves the port leads to.
+// Nova creates and deletes volumes with the server, so a crash leaves no volume behind. But Nova's
+// create can't set a volume's zone. If the machine sets it, the driver creates the volume with
+// Cinder before the server, and after the first port, whose description announces volumes. Nova
+// deletes that volume, too, and the port leads to any that it leaves behind.
 
-// disk is one of "block_device_mapping_v2" in Nova's API reference.
+// disk is an item of "block_device_mapping_v2" in Nova's API reference.
 type disk struct {
 	Source              string `json:"source_type"`
 	Destination         string `json:"destination_type"`
-	UUID                string `json:"uuid,omitempty"` // of the image, or of the volume
-	BootIndex           int    `json:"boot_index"`     // 0 for the root disk, -1 for those that nothing boots from
+	UUID                string `json:"uuid,omitempty"` // of the image or the volume
+	BootIndex           int    `json:"boot_index"`     // 0 for the root disk, -1 for disks that are not bootable
 	SizeGiB             int32  `json:"volume_size,omitempty"`
 	VolumeType          string `json:"volume_type,omitempty"`
 	DeleteOnTermination bool   `json:"delete_on_termination"`
 }
 
-// disksOf are the machine's: none where it has only the flavor's own. made are the IDs of those
-// that are there already, by their index.
+// disksOf returns the machine's disks, or nil if it has only the flavor's. made maps the indices of
+// volumes that exist already to their IDs.
 func disksOf(machine *infrav1.OpenStackMachine, image string, made map[int]string) []disk {
 	if machine.RootVolume == nil && len(machine.Volumes) == 0 {
 		return nil
@@ -51,7 +50,7 @@ func disksOf(machine *infrav1.OpenStackMachine, image string, made map[int]strin
 	return disks
 }
 
-// ownVolumes are those that Drover makes itself, by their index: 0 is the root volume's, the others
+// ownVolumes returns the volumes that Drover creates, by index: 0 is the root volume, the others
 // follow. zone is the machine's.
 func ownVolumes(machine *infrav1.OpenStackMachine, zone string) map[int]newVolume {
 	own := map[int]newVolume{}
@@ -71,12 +70,12 @@ func ownVolumes(machine *infrav1.OpenStackMachine, zone string) map[int]newVolum
 	return own
 }
 
-// namesVolumeType tells whether one of the disks that Nova makes has a type.
+// namesVolumeType reports whether one of the disks that Nova creates has a volume type.
 func namesVolumeType(disks []disk) bool {
 	return slices.ContainsFunc(disks, func(d disk) bool { return d.VolumeType != "" })
 }
 
-// newVolume is "Create a volume" in Cinder's API reference.
+// newVolume is the body of "Create a volume" in Cinder's API reference.
 type newVolume struct {
 	SizeGiB  int32             `json:"size"`
 	Type     string            `json:"volume_type,omitempty"`
@@ -86,19 +85,19 @@ type newVolume struct {
 	Metadata map[string]string `json:"metadata"`
 }
 
-// volume is Cinder's, as far as it is read. Its name is its machine's portName.
+// volume holds the fields of a Cinder volume that the driver reads. Its name is the portName.
 type volume struct {
 	ID       string            `json:"id"`
 	Name     string            `json:"name"`
 	Status   string            `json:"status"`
 	Zone     string            `json:"availability_zone"`
-	Created  string            `json:"created_at"` // in UTC, which it does not say
+	Created  string            `json:"created_at"` // in UTC, without a zone
 	Metadata map[string]string `json:"metadata"`
 }
 
 const volumeIndex = "drover-volume"
 
-// adoptVolumes finds the machine's own, by their index. A machine whose first port is fresh has
+// adoptVolumes returns the machine's own volumes by index. A machine with a fresh first port has
 // none.
 func (d *driver) adoptVolumes(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, fresh bool) (map[int]volume, error) {
 	there, wanted := map[int]volume{}, ownVolumes(machine, "")
@@ -122,8 +121,8 @@ func (d *driver) adoptVolumes(ctx context.Context, req cloud.Request, machine *i
 	return there, nil
 }
 
-// ensureVolumes makes what is missing in there, and returns nil once all can be used; and the zone
-// of the machine's, where one of them must be in it: a volume that an earlier attempt made decides.
+// ensureVolumes creates the volumes missing in there, and returns nil once all are usable. zone is
+// the machine's zone: that of an existing volume that must be in it, if there is one.
 func (d *driver) ensureVolumes(ctx context.Context, req cloud.Request, machine *infrav1.OpenStackMachine, image string, there map[int]volume, mine *creation) (zone string, err error) {
 	zone = zoneOf(req)
 	for index, v := range there {
@@ -180,8 +179,8 @@ func (d *driver) createVolume(ctx context.Context, req cloud.Request, index int,
 	return answer.Made, err
 }
 
-// usable returns nil for a volume that a server can be made with. The states are those of "Volumes"
-// in Cinder's API reference.
+// usable returns nil if a server can use the volume. The states are those of "Volumes" in Cinder's
+// API reference.
 func (v *volume) usable() error {
 	switch v.Status {
 	case "available":
@@ -192,7 +191,7 @@ func (v *volume) usable() error {
 	return cloud.Errorf(cloud.Unavailable, "waits for the volume %s, whose status is %s", v.ID, cmp.Or(cloud.Clip(v.Status, maxTag), "not told"))
 }
 
-// disks are the volumes that the ports are said to lead to.
+// disks returns the volumes that the ports announce.
 func (d *driver) disks(ctx context.Context, ports []port, owners map[string]string, most *int) (all []cloud.Resource, err error) {
 	names := map[string]bool{}
 	query := url.Values{}
@@ -207,7 +206,7 @@ func (d *driver) disks(ctx context.Context, ports []port, owners map[string]stri
 		return nil, nil
 	case 1:
 	default:
-		query.Del("name") // Cinder takes one
+		query.Del("name") // Cinder accepts one
 	}
 	found, err := d.volumes(ctx, query, most)
 	if err != nil {
@@ -230,7 +229,7 @@ func (v *volume) resource() cloud.Resource {
 	return r
 }
 
-// volumes reads all pages of the project's that the query leaves.
+// volumes reads all pages of the project's volumes that match the query.
 func (d *driver) volumes(ctx context.Context, query url.Values, most *int) ([]volume, error) {
 	op := operation{"ListVolumes", cloud.ClassRead, volumes, http.MethodGet}
 	return pages(ctx, op, most, func(ctx context.Context, marker string) ([]volume, bool, error) {

@@ -14,14 +14,14 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestVolumes: all disks go in the create, and with the server. Only a machine that names a type of
-// volume needs the newer microversion.
+// TestVolumes: the create includes all disks, and they are deleted with the server. Only a machine
+// with a volume type needs the newer microversion.
 func TestVolumes(t *testing.T) {
 	for name, test := range map[string]struct {
 		root    *infrav1.OpenStackVolume
 		volumes []infrav1.OpenStackVolume
 		version string
-		image   bool // the server's own
+		image   bool // on the server itself
 		want    []disk
 	}{
 		"none": {version: "2.61", image: true},
@@ -81,7 +81,7 @@ func withOwnVolumes(m *infrav1.OpenStackMachine) {
 	m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 10}, {SizeGiB: 20, AvailabilityZone: "far"}}
 }
 
-// inZone is a request for a machine with two volumes of its own, in a zone.
+// inZone returns a request for a machine with two volumes of its own, in a zone.
 func inZone(zone string) cloud.Request {
 	req := requested(withOwnVolumes)
 	req.FailureDomain = zone
@@ -101,8 +101,8 @@ func ownVolume(id, index, status string) volume {
 		Metadata: map[string]string{cloud.TagOwnership: "owner-1", volumeIndex: index}}
 }
 
-// TestOwnVolumes: volumes that say their zone are made before the server, which waits for them;
-// they lead nowhere without a port that says so.
+// TestOwnVolumes: volumes with a zone are created before the server, which waits for them. They are
+// found only through a port that announces them.
 func TestOwnVolumes(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -123,7 +123,7 @@ func TestOwnVolumes(t *testing.T) {
 		cloud.TagOwnership: "owner-1", cloud.TagMachine: "team-a/blue-1", volumeIndex: "2",
 	}}))
 
-	// Another attempt, in another zone: the volume that is there decides.
+	// Another attempt, in another zone: the existing volume decides.
 	p.play("ListPorts", listing(g, "ports", portsWithVolumes(), false))
 	p.play("ListVolumes", listing(g, "volumes", []volume{ownVolume("root", "0", "available"), ownVolume("data", "2", "available")}, false))
 	before := p.count("CreateVolume")
@@ -143,7 +143,7 @@ func TestOwnVolumes(t *testing.T) {
 	g.Expect(last.Header.Get("X-Openstack-Nova-Api-Version")).To(Equal("2.61"), "Nova makes no volume of a type")
 }
 
-// TestOwnVolumesAsFound: what is found of a machine's volumes, and what comes of it.
+// TestOwnVolumesAsFound: how each set of existing volumes is handled.
 func TestOwnVolumesAsFound(t *testing.T) {
 	foreign := ownVolume("theirs", "0", "available")
 	foreign.Metadata[cloud.TagOwnership] = "owner-2"
@@ -151,14 +151,14 @@ func TestOwnVolumesAsFound(t *testing.T) {
 		there  []volume
 		code   cloud.Code
 		create int
-		gone   []string // deletions
+		gone   []string // delete operations
 	}{
 		"one":       {[]volume{ownVolume("root", "0", "available")}, cloud.Unavailable, 1, nil},
 		"not yet":   {[]volume{ownVolume("root", "0", "downloading"), ownVolume("data", "2", "available")}, cloud.Unavailable, 0, nil},
 		"attaching": {[]volume{ownVolume("root", "0", "available"), ownVolume("data", "2", "attaching")}, cloud.Unavailable, 0, nil},
 		"failed": {[]volume{ownVolume("root", "0", "creating"), ownVolume("data", "2", "error")}, cloud.NoCapacity, 0,
 			[]string{"DeleteVolume", "DeleteVolume", "DeletePort", "DeletePort"}},
-		"twins":       {[]volume{ownVolume("root", "0", "available"), ownVolume("twin", "0", "available")}, cloud.Conflict, 0, nil}, // it is not known what is the machine's
+		"twins":       {[]volume{ownVolume("root", "0", "available"), ownVolume("twin", "0", "available")}, cloud.Conflict, 0, nil}, // ambiguous
 		"foreign":     {[]volume{foreign}, cloud.Unavailable, 2, nil},
 		"not its own": {[]volume{ownVolume("other", "1", "available"), ownVolume("other", "x", "available")}, cloud.Unavailable, 2, nil},
 	} {
@@ -176,8 +176,8 @@ func TestOwnVolumesAsFound(t *testing.T) {
 	}
 }
 
-// TestOwnVolumesRefused: a quota of volumes is known at once, and nothing is left of the machine;
-// and a cloud without Cinder is named.
+// TestOwnVolumesRefused: an exceeded volume quota is reported at once, and nothing of the machine
+// is left. The error for a cloud without Cinder says so.
 func TestOwnVolumesRefused(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)
@@ -196,8 +196,8 @@ func TestOwnVolumesRefused(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("no volumev3")))
 }
 
-// TestOwnVolumesGo: a port that leads to volumes is told of once they are gone. Who has none pays
-// nothing.
+// TestOwnVolumesGo: a port that leads to volumes is reported only after they are gone. Without such
+// ports there is no extra call.
 func TestOwnVolumesGo(t *testing.T) {
 	g := NewWithT(t)
 	p := ordinary(t)

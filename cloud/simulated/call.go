@@ -16,12 +16,12 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// maxAnswer bounds what is read of an answer, in bytes: a full page is below 2 MiB.
+// maxAnswer is the maximum size of an answer in bytes. A full page is smaller than 2 MiB.
 const maxAnswer = 16 << 20
 
-// call makes one attempt of one operation. (Go's transport repeats a POST only where nothing of it
-// was sent.) Its errors never repeat a body that is not the cloud's own words: it may be anybody's,
-// and hold anything.
+// call makes one attempt of one operation. (Go's transport repeats a POST only if nothing of it was
+// sent.) Its errors never repeat a body that is not the cloud's own answer, because such a body may
+// contain anything.
 func (d *driver) call(ctx context.Context, op string, class cloud.Class, in, out any) error {
 	ctx = cloud.WithOperation(ctx, op, class)
 	if err := ctx.Err(); err != nil {
@@ -56,7 +56,7 @@ func (d *driver) call(ctx context.Context, op string, class cloud.Class, in, out
 	return nil
 }
 
-// statusError is for an answer that is not 200.
+// statusError returns the error for an answer with a status other than 200.
 func (d *driver) statusError(op string, resp *http.Response, answer []byte) error {
 	var e wire.ErrorResponse
 	if isJSON(resp) && json.Unmarshal(answer, &e) == nil && e.Code != "" {
@@ -70,20 +70,20 @@ func (d *driver) statusError(op string, resp *http.Response, answer []byte) erro
 	return &cloud.Error{Code: code, Message: message, RetryAfter: driverkit.RetryAfter(code, resp.Header)}
 }
 
-// refusal is the cause of an Error in the cloud's own words: the driver goes by code, and only what
-// is clean is shown.
+// refusal is the cause of an Error with the cloud's own code. The driver acts on the code and shows
+// only the redacted text.
 type refusal struct{ code, shown string }
 
 func (r refusal) Error() string { return r.shown }
 
-// refused tells whether the cloud answered with this code of its own.
+// refused reports whether the cloud answered with this code of its own.
 func refused(err error, code string) bool {
 	var r refusal
 	return errors.As(err, &r) && r.code == code
 }
 
-// toError maps the cloud's codes as they came: a short token may be a part of them. attempted is
-// the operation, and the resource where there is one.
+// toError maps the cloud's code before redaction, because a short token may be part of it.
+// attempted is the operation, with the resource if there is one.
 func (d *driver) toError(attempted string, e *wire.ErrorResponse, header http.Header) *cloud.Error {
 	code, shown := toCode(e.Code), d.secrets.Clean(e.Code, 64)
 	message := attempted + ": " + shown

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulated is the driver of the simulated cloud: it turns requests into calls of the wire
-// API and answers into resources. It knows no Kubernetes client, and never imports the simulator,
-// which is a process of its own.
+// Package simulated is the driver for the simulated cloud: it turns requests into calls of the wire
+// API, and answers into resources. It imports no Kubernetes client, and never the simulator, which
+// is a separate process.
 package simulated
 
 import (
@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// tokenKey is the credentials Secret's key.
+	// tokenKey is the key in the credentials Secret.
 	tokenKey = "token"
-	// tokenVariable holds the operator's own (ambient) token.
+	// tokenVariable is the variable with the operator's own (ambient) token.
 	tokenVariable = "DROVER_SIMULATED_TOKEN"
-	// defaultRegion is the CRD's default too.
+	// defaultRegion is also the CRD's default.
 	defaultRegion = "sim-1"
-	// maxBatch keeps a call's body and answer far below what either side takes.
+	// maxBatch keeps a call's body and answer far below the limits of both sides.
 	maxBatch = 500
 )
 
-// union is the cloud's member in those of CloudAccount and CloudMachine.
+// union selects the simulated cloud's members of CloudAccount and CloudMachine.
 var union = driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{
 	Account:      func(a *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return a.Simulated },
 	Machine:      func(m *infrav1.CloudMachineFields) *infrav1.SimulatedMachine { return m.Simulated },
@@ -39,7 +39,7 @@ var union = driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]
 	CheckMachine: validateMachine,
 }
 
-// Cloud is the simulated cloud's row in the registry.
+// Cloud returns the simulated cloud's entry in the registry.
 func Cloud(endpoint string) cloud.Cloud {
 	return cloud.Cloud{
 		Name:  "simulated",
@@ -88,7 +88,7 @@ func validateMachine(m *infrav1.SimulatedMachine, path *field.Path) field.ErrorL
 	return all
 }
 
-// endpointFault says what is wrong with an endpoint, or "".
+// endpointFault returns what is wrong with an endpoint, or "".
 func endpointFault(endpoint string) string {
 	u, err := url.Parse(endpoint)
 	switch {
@@ -100,8 +100,8 @@ func endpointFault(endpoint string) string {
 	return ""
 }
 
-// newDriver makes an account's driver. operator is the operator's own endpoint, for accounts that
-// name none.
+// newDriver returns an account's driver. operator is the operator's own endpoint, for accounts
+// without one.
 func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 	if cfg.Account == nil || cfg.Account.Simulated == nil {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "the account does not describe a simulated cloud")
@@ -149,8 +149,8 @@ func (d *driver) FailureDomains(_ context.Context, fields *infrav1.CloudMachineF
 	return []string{machine.Zone}, nil
 }
 
-// tokenOf finds the bearer token: the Secret's, or for ambient credentials the operator's from the
-// environment.
+// tokenOf returns the bearer token from the Secret, or for ambient credentials the operator's from
+// the environment.
 func tokenOf(credentials map[string][]byte) (string, error) {
 	token, from := string(credentials[tokenKey]), "the credentials Secret's key \""+tokenKey+"\""
 	if credentials == nil {

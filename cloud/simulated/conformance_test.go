@@ -18,8 +18,8 @@ import (
 
 const otherSecret = "marked-token-of-another-customer"
 
-// TestConformance runs the suite over real HTTP: against a cloud that reads its own writes, and
-// against one that lags.
+// TestConformance runs the suite over real HTTP: against a consistent cloud, and against one that
+// lags.
 func TestConformance(t *testing.T) {
 	t.Run("consistent", func(t *testing.T) { conform(t, 0, 250) })
 	t.Run("lagging", func(t *testing.T) { conform(t, 300*time.Millisecond, 50) })
@@ -32,7 +32,7 @@ func conform(t *testing.T, lag time.Duration, machines int) {
 		ConsistencyLag: simulator.Duration{Duration: lag},
 	}, Accounts: []simulator.AccountOptions{{Name: "default", Tokens: []string{secret}}, {Name: "other", Tokens: []string{otherSecret}}}})
 	row := simulated.Cloud("")
-	row.Traits.ReadLag = lag // the row's own is for the worst that the simulator can be told to be
+	row.Traits.ReadLag = lag // the row's own value is the simulator's worst
 	machine := func(edit func(*infrav1.SimulatedMachine)) *infrav1.CloudMachineFields {
 		fields := machine()
 		fields.Simulated.DataDisksGiB = []int32{10}
@@ -91,7 +91,7 @@ func injections(admin simulator.Admin) map[cloud.Code]func(testing.TB) func() {
 	return inject
 }
 
-// quota lowers the account's to what it holds already.
+// quota sets the account's quota of vCPUs, and returns a function that removes it.
 func quota(t testing.TB, admin simulator.Admin, vcpus int) func() {
 	account := simulator.AccountOptions{Name: "default", Tokens: []string{secret}, Quota: simulator.Quota{VCPUs: vcpus}}
 	must(t, admin.SetAccount(t.Context(), account))
@@ -99,7 +99,7 @@ func quota(t testing.TB, admin simulator.Admin, vcpus int) func() {
 	return func() { must(t, admin.SetAccount(t.Context(), account)) }
 }
 
-// capacity takes all of it away, in every zone.
+// capacity removes all capacity in every zone, and returns a function that restores it.
 func capacity(t testing.TB, admin simulator.Admin) func() {
 	set := func(n int) {
 		for _, zone := range []string{"sim-1a", "sim-1b", "sim-1c"} {
@@ -123,7 +123,7 @@ func foreign(t testing.TB, admin simulator.Admin) func() bool {
 }
 
 func left(t testing.TB, admin simulator.Admin, owner string) []string {
-	snapshot, err := admin.Snapshot(context.WithoutCancel(t.Context())) // it is asked when the test is over, too
+	snapshot, err := admin.Snapshot(context.WithoutCancel(t.Context())) // also called after the end of the test
 	must(t, err)
 	var ids []string
 	for _, r := range snapshot.Live() {

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// defaultDiskGiB is the CRD's default too.
+// defaultDiskGiB is also the CRD's default.
 const defaultDiskGiB = 20
 
 type driver struct {
@@ -28,7 +28,7 @@ type driver struct {
 	secrets                 driverkit.Redactor
 }
 
-// accountID is what the simulated cloud numbers its customers by.
+// accountID matches the account IDs of the simulated cloud.
 var accountID = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
 
 func (d *driver) Probe(ctx context.Context) (cloud.Info, error) {
@@ -91,7 +91,7 @@ func (d *driver) runRequest(req cloud.Request) (wire.RunInstancesRequest, error)
 	return run, nil
 }
 
-// adopt finds the instance that an earlier request with the same token and other parameters made.
+// adopt returns the instance of an earlier request with the same token and other parameters.
 func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, error) {
 	found, err := d.describe(ctx, wire.DescribeRequest{
 		Region: d.region, TagKey: cloud.TagToken, TagValues: []string{req.Token}, Kinds: []wire.Kind{wire.Instance},
@@ -117,8 +117,8 @@ func (d *driver) List(ctx context.Context) ([]cloud.Resource, error) {
 	return d.describe(ctx, wire.DescribeRequest{Region: d.region, TagKey: cloud.TagOwnership})
 }
 
-// Describe asks by token alone: an instance that a ProviderID names and that carries the
-// Reference's tags carries its token.
+// Describe filters by token only: an instance that has the Reference's ProviderID and tags also has
+// its token.
 func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.Resource, error) {
 	tokens := make([]string, 0, len(refs))
 	for _, ref := range refs {
@@ -134,7 +134,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	return d.describe(ctx, wire.DescribeRequest{Region: d.region, TagKey: cloud.TagToken, TagValues: tokens})
 }
 
-// describe reads all pages, and keeps what is ours, each once.
+// describe reads all pages and returns each resource that has an ownership ID once.
 func (d *driver) describe(ctx context.Context, req wire.DescribeRequest) ([]cloud.Resource, error) {
 	seen := map[string]bool{}
 	return driverkit.Pages(ctx, wire.DescribeResources, func(ctx context.Context, mark string) (all []cloud.Resource, next string, err error) {
@@ -170,7 +170,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 	return errs
 }
 
-// remove sends one batch of those resources that which names, and files the errors under the same
+// remove deletes the resources at the indices in which with one batch. It stores errors at the same
 // indices.
 func (d *driver) remove(ctx context.Context, op string, resources []cloud.Resource, which []int, errs []error) {
 	if len(which) == 0 {
@@ -284,7 +284,7 @@ func toKind(k wire.Kind) cloud.Kind {
 	return cloud.Kind(k)
 }
 
-// toState maps a state. One that we do not know is Pending: nothing is concluded from it.
+// toState maps a state. An unknown state is Pending, so that nothing is concluded from it.
 func toState(s wire.State) cloud.State {
 	switch s {
 	case wire.Running:

@@ -315,7 +315,7 @@ func TestOffering(t *testing.T) {
 	g.Expect(info.FailureDomains).To(Equal([]string{"sim-1a", "sim-1b", "sim-1c"}))
 }
 
-// TestStrangeServers meets endpoints that are no simulated cloud.
+// TestStrangeServers: endpoints that are not a simulated cloud.
 func TestStrangeServers(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect was followed") }))
 	defer elsewhere.Close()
@@ -362,7 +362,7 @@ func TestStrangeServers(t *testing.T) {
 	}
 }
 
-// A batch has an error for each of its resources, and the cloud's words in it are no less its own.
+// TestDeleteRepeatsNoToken: the error of each resource in a batch is redacted, too.
 func TestDeleteRepeatsNoToken(t *testing.T) {
 	g := NewWithT(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 )
 
-// TestPlace: each customer of a simulated cloud has a place of their own, which stays, and is told
-// by the one call of Probe.
+// TestPlace: each customer of a simulated cloud has its own place, which never changes. Probe
+// returns it with one call.
 func TestPlace(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -37,7 +37,7 @@ func TestPlace(t *testing.T) {
 	g.Expect(place(other, "token-a")).NotTo(Equal(here), "another simulated cloud with the same seed")
 }
 
-// TestNoPlace: an endpoint that names no place, or anything else in its stead, proves none.
+// TestNoPlace: an endpoint that returns no valid account ID proves no place.
 func TestNoPlace(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"", secret, "a b", "<html>"} {
@@ -54,8 +54,8 @@ func TestNoPlace(t *testing.T) {
 	}
 }
 
-// TestShortToken: a token that is a part of the cloud's own words changes nothing of what follows
-// from them, and is not shown, nor by who unwraps the error.
+// TestShortToken: a token that is part of the cloud's own message does not change how the answer is
+// classified, and is not shown, even in wrapped errors.
 func TestShortToken(t *testing.T) {
 	t.Parallel()
 	const short = "Limit"

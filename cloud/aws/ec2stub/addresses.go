@@ -19,8 +19,8 @@ type addressItem struct {
 	Tags        []tagItem `xml:"tagSet>item"`
 }
 
-// Allocate makes an elastic IP address with tags, and associates it with an instance, or with none
-// for "".
+// Allocate creates an elastic IP address with tags, and associates it with an instance unless that
+// is "".
 func (c *Cloud) Allocate(instance string, tags map[string]string) (id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -29,8 +29,7 @@ func (c *Cloud) Allocate(instance string, tags map[string]string) (id string) {
 	return l.id
 }
 
-// Plug makes a network interface with tags that is attached to an instance and stays when that
-// goes.
+// Plug creates a network interface with tags that is attached to an instance and outlives it.
 func (c *Cloud) Plug(instance string, tags map[string]string) (id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,7 +38,7 @@ func (c *Cloud) Plug(instance string, tags map[string]string) (id string) {
 	return l.id
 }
 
-// describeAddresses has no pages, as EC2's has none.
+// describeAddresses has no pages, as in EC2.
 func (c *Cloud) describeAddresses(form url.Values) (any, *failure) {
 	found, _, fail := c.findLeftovers(form, "eipalloc-")
 	var out addressesResponse

@@ -17,14 +17,14 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
-// skew is how far a request's clock may be off.
+// skew is the maximum clock difference of a request.
 const skew = 5 * time.Minute
 
-// authenticate checks the signature as AWS does: it signs the request with the secret that it
-// knows, and compares.
+// authenticate verifies the signature as AWS does: it signs the request with its own copy of the
+// secret and compares.
 func (c *Cloud) authenticate(r *http.Request, in call, body []byte) *failure {
 	if in.op == "AssumeRoleWithWebIdentity" {
-		return nil // its token is its proof
+		return nil // authenticated by its token
 	}
 	credential, signed, ok := authorization(r.Header.Get("Authorization"))
 	if !ok {
@@ -67,7 +67,7 @@ func (c *Cloud) authenticate(r *http.Request, in call, body []byte) *failure {
 	return nil
 }
 
-// sessionToken is what must come with an access key: STS's are handed out with one.
+// sessionToken returns the session token of an access key. Keys from STS have their own.
 func (c *Cloud) sessionToken(key string) string {
 	if strings.HasPrefix(key, "ASIA") {
 		return "session-of-" + key
@@ -75,7 +75,7 @@ func (c *Cloud) sessionToken(key string) string {
 	return c.options.SessionToken
 }
 
-// authorization takes a header apart: key, date, region, service; and the names of the signed
+// authorization parses the header into key, date, region and service, and the names of the signed
 // headers.
 func authorization(header string) (credential, signed []string, ok bool) {
 	rest, ok := strings.CutPrefix(header, "AWS4-HMAC-SHA256 ")
@@ -94,7 +94,7 @@ func authorization(header string) (credential, signed []string, ok bool) {
 	return credential, signed, len(credential) == 5 && len(signed) > 0
 }
 
-// assumeRole hands out keys to whoever has proved anything.
+// assumeRole returns keys to every authenticated caller.
 func (c *Cloud) assumeRole(form url.Values) (any, *failure) {
 	if token, given := form["WebIdentityToken"]; given && token[0] != "identity-token" {
 		return nil, refuse("InvalidIdentityToken", "Couldn't retrieve verification key from your identity provider")
@@ -108,19 +108,19 @@ func (c *Cloud) assumeRole(form url.Values) (any, *failure) {
 		Expiration: time.Now().Add(time.Hour).UTC().Format(time.RFC3339)}}, nil
 }
 
-// AccountID is the account's number.
+// AccountID returns the account's number.
 func (c *Cloud) AccountID() string { return fmt.Sprintf("%012d", c.account) }
 
 const getCallerIdentity = "GetCallerIdentity"
 
-// callerIdentity needs no permission.
+// callerIdentity requires no permission.
 func (c *Cloud) callerIdentity(url.Values) (any, *failure) {
 	id := c.AccountID()
 	return identityAnswer{Account: id, ARN: "arn:" + cmp.Or(c.options.Partition, "aws") + ":iam::" + id + ":user/drover"}, nil
 }
 
-// other is the account beside c's to which the key of a call belongs; nil where it is c's own or
-// nobody's.
+// other returns the account beside c that owns the call's key, or nil if c does or the key is
+// unknown.
 func (c *Cloud) other(r *http.Request) *Cloud {
 	credential, _, ok := authorization(r.Header.Get("Authorization"))
 	c.mu.Lock()
@@ -137,7 +137,7 @@ func (c *Cloud) other(r *http.Request) *Cloud {
 	return other
 }
 
-// tagged finds the parameters "name.N.rest", by N.
+// tagged returns the parameters "name.N.rest", in the order of N.
 func tagged(form url.Values, name string) (all []url.Values) {
 	for n := 1; ; n++ {
 		prefix, sub := name+"."+itoa(n), url.Values{}
@@ -155,7 +155,7 @@ func tagged(form url.Values, name string) (all []url.Values) {
 	}
 }
 
-// list finds the parameters "name.N".
+// list returns the parameters "name.N".
 func list(form url.Values, name string) (all []string) {
 	for _, item := range tagged(form, name) {
 		all = append(all, item.Get(""))
@@ -163,7 +163,7 @@ func list(form url.Values, name string) (all []string) {
 	return all
 }
 
-// fingerprint is the same for the same request.
+// fingerprint returns the same hash for equal requests.
 func fingerprint(form url.Values) [sha256.Size]byte {
 	return sha256.Sum256(bytes.TrimSpace([]byte(form.Encode()))) // Encode sorts
 }

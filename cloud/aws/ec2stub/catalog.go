@@ -8,15 +8,15 @@ import (
 	"slices"
 )
 
-// KeepingImage maps a data volume, at keptDevice, that stays when its instance goes, unless the
-// request says otherwise.
+// KeepingImage maps a data volume at keptDevice that outlives its instance, unless the request
+// changes that.
 const (
 	KeepingImage = "ami-0ee9"
 	keptDevice   = "/dev/sdb"
 	rootDevice   = "/dev/sda1"
 )
 
-// What the region has. Images are told apart by architecture and age.
+// The region's resources. Images differ by architecture and age.
 var (
 	zones = []string{"us-east-1a", "us-east-1b", "us-east-1c"}
 

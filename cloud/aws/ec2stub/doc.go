@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ec2stub is a stand-in for Amazon EC2, and for the little of STS, Systems Manager and SQS
-// that the AWS driver needs. It speaks their protocols over HTTP to the unmodified SDK, checks
-// signatures, and does on demand what the real ones do on bad days: throttle, refuse, run out of
-// capacity, lag, fail after the effect. It knows no more of EC2 than the driver uses. Only tests
-// import it; contract_test.go in package aws holds it to the same answers as moto's.
+// Package ec2stub is a stub of Amazon EC2, and of the parts of STS, Systems Manager and SQS that
+// the AWS driver uses. It speaks their protocols over HTTP to the unmodified SDK, checks
+// signatures, and on demand does what the real services do on bad days: throttle, refuse, run out
+// of capacity, lag, fail after the effect. It implements only what the driver uses. Only tests
+// import it. contract_test.go in package aws checks that it answers as moto does.
 package ec2stub

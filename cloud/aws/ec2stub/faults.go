@@ -10,60 +10,59 @@ import (
 	"time"
 )
 
-// Fault makes calls go wrong. Of several that fit a call, the one injected first befalls it.
+// Fault makes calls fail. If several match a call, the first injected one applies.
 type Fault struct {
-	// Operation that it befalls; "": each one.
+	// Operation to fail; "" for all.
 	Operation string
-	// Skip lets the first calls pass, and Count is how many it befalls then. Count 0: all, until it
-	// is undone.
+	// Skip is how many calls pass first, and Count how many fail after that. Count 0: all, until
+	// undo.
 	Skip, Count int
 
-	// Code and Status of the answer; an empty Code leaves the call's own. Example:
+	// Code and Status of the answer. An empty Code keeps the call's own answer. Example:
 	// "RequestLimitExceeded", 503.
 	Code   string
 	Status int
-	// Instead is what is answered instead of that.
+	// Instead replaces the answer.
 	Instead Instead
-	// After lets the call take its effect although its answer is another.
+	// After executes the call although its answer is replaced.
 	After bool
 	// Delay comes before the effect, or with After before the answer.
 	Delay time.Duration
-	// Late leaves the client without an answer at once, and lets the call take its effect after
-	// Delay.
+	// Late drops the connection at once, and executes the call after Delay.
 	Late bool
 
-	// Short has a listing answer a part of its page, maybe nothing, with a NextToken: legal, and
-	// easy to get wrong.
+	// Short makes a listing return part of its page, possibly nothing, with a NextToken. This is
+	// legal and easy to get wrong.
 	Short bool
-	// Birth is what becomes of an instance that is made.
+	// Birth is what happens to a created instance.
 	Birth Birth
 }
 
-// Instead is what comes in the place of an answer.
+// Instead is a replacement for an answer.
 type Instead string
 
-// The answers that are none.
+// The replacements.
 const (
 	Cut       Instead = "Cut"       // the connection ends
 	Half      Instead = "Half"      // half of the answer
-	Page      Instead = "Page"      // a page of HTML, as a hotel's network has it
-	Elsewhere Instead = "Elsewhere" // a redirection to nowhere
+	Page      Instead = "Page"      // an HTML page, as from a hotel's network
+	Elsewhere Instead = "Elsewhere" // a redirect to nowhere
 )
 
-// Birth is what goes wrong with a new instance.
+// Birth is a failure of a new instance.
 type Birth string
 
-// What may go wrong.
+// The failures of a new instance.
 const (
 	Stillborn Birth = "Stillborn" // it ends instead of running
-	Roomless  Birth = "Roomless"  // it ends for want of capacity
-	Lifeless  Birth = "Lifeless"  // it runs, and nothing ever starts in it
+	Roomless  Birth = "Roomless"  // it ends for lack of capacity
+	Lifeless  Birth = "Lifeless"  // it runs, but its guest never starts
 )
 
-// instead tells whether the answer is not the call's own.
+// instead reports whether the answer is replaced.
 func (f Fault) instead() bool { return f.Code != "" || f.Instead != "" }
 
-// answer writes what the client gets.
+// answer writes the response to the client.
 func (f Fault) answer(w http.ResponseWriter, in call, out any, fail *failure) {
 	switch f.Instead {
 	case Cut:
@@ -83,7 +82,7 @@ func (f Fault) answer(w http.ResponseWriter, in call, out any, fail *failure) {
 	write(w, in, out, fail, f.Instead == Half)
 }
 
-// draw returns what befalls a call; the zero Fault where nothing does. The lock is held.
+// draw returns the fault for a call, or the zero Fault. The caller holds the lock.
 func (c *Cloud) draw(op string) Fault {
 	for _, f := range c.faults {
 		switch {
@@ -99,7 +98,7 @@ func (c *Cloud) draw(op string) Fault {
 	return Fault{}
 }
 
-// injected is a fault with what became of it.
+// injected is a fault with its count.
 type injected struct {
 	Fault
 	befallen int
@@ -118,7 +117,7 @@ func (c *Cloud) Inject(f Fault) (undo func()) {
 	}
 }
 
-// pause lets time pass, or the client go.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return

@@ -21,44 +21,44 @@ const (
 	terminated   = "terminated"
 )
 
-// DeniedKey is a KMS key that the account may not use: EC2 takes the request, and the instance ends
-// before it runs.
+// DeniedKey is a KMS key that the account may not use: EC2 accepts the request, and the instance
+// ends before it runs.
 const DeniedKey = "alias/denied"
 
 type instance struct {
 	id, zone, size, image, ip string
 	spot, impaired, vanished  bool
-	xen                       bool // its hypervisor, as of few sizes
+	xen                       bool // has the Xen hypervisor, as few types do
 	console                   string
-	event                     *eventItem // announced; nil for none
-	made, ended               time.Time  // ended: when it was told to terminate
-	reason                    string     // why it ended; "" where somebody asked for it
+	event                     *eventItem // the announced event, or nil
+	made, ended               time.Time  // ended: when its termination began
+	reason                    string     // why it ended; "" after a user's request
 	tags                      map[string]string
 	timer                     *time.Timer // until its guest boots
-	off                       func()      // pulls its guest's plug; nil while that is off
+	off                       func()      // switches its guest off; nil while the guest is off
 }
 
-// leftover is a volume or a network interface that no instance takes along.
+// leftover is a volume or a network interface that is not deleted with an instance.
 type leftover struct {
 	id       string
-	attached string // to this instance
+	attached string // ID of the instance that it is attached to
 	made     time.Time
 	tags     map[string]string
 }
 
-// zonalToken is what idempotency goes by where a zone or a subnet is named.
+// zonalToken is the idempotency key if a request names a zone or a subnet.
 type zonalToken struct{ token, zone string }
 
-// launch is what became of a request with a token.
+// launch is the result of a request with a token.
 type launch struct {
 	request  [sha256.Size]byte
-	instance string // "" where it failed
+	instance string // "" if it failed
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// number makes an ID, of 17 digits as AWS's are. No other account has it, and in an account they
-// ascend.
+// number returns an ID with 17 digits, as AWS's IDs have. IDs are unique across accounts and ascend
+// within an account.
 func (c *Cloud) number(prefix string) string {
 	c.made++
 	return fmt.Sprintf("%s%09x%08x", prefix, c.account, c.made)
@@ -76,7 +76,7 @@ func (c *Cloud) stateOf(i *instance) string {
 	return pending
 }
 
-// tick lets go of what is attached to instances that are gone.
+// tick detaches leftovers from terminated instances.
 func (c *Cloud) tick() {
 	for _, l := range c.leftovers {
 		if i := c.instances[l.attached]; i != nil && c.stateOf(i) == terminated {
@@ -142,8 +142,8 @@ func (c *Cloud) runInstances(form url.Values) (any, *failure) {
 	return runResponse{Instances: []instanceItem{c.item(i)}}, nil
 }
 
-// leave makes what will outlive the instance: what is not deleted on termination, by the request or
-// by the image.
+// leave creates what outlives the instance: what neither the request nor the image deletes on
+// termination.
 func (c *Cloud) leave(i *instance, form url.Values, tags map[string]map[string]string) {
 	add := func(prefix, kind string) {
 		l := &leftover{id: c.number(prefix), attached: i.id, made: time.Now(), tags: tags[kind]}
@@ -166,7 +166,7 @@ func (c *Cloud) leave(i *instance, form url.Values, tags map[string]map[string]s
 	}
 }
 
-// usesKey tells whether a disk is to be encrypted by the key.
+// usesKey reports whether a disk is to be encrypted with the key.
 func usesKey(form url.Values, key string) bool {
 	return slices.ContainsFunc(tagged(form, "BlockDeviceMapping"), func(d url.Values) bool { return d.Get("Ebs.KmsKeyId") == key })
 }
@@ -188,7 +188,7 @@ func (c *Cloud) checkRoom(zone string) *failure {
 	return nil
 }
 
-// named returns the IDs of the instances that a call names, all of which there must be.
+// named returns the IDs of the instances that a call names, or an error if one does not exist.
 func (c *Cloud) named(form url.Values) ([]string, *failure) {
 	ids := list(form, "InstanceId")
 	var missing []string
@@ -253,7 +253,7 @@ func (c *Cloud) describeInstances(form url.Values) (any, *failure) {
 	return out, fail
 }
 
-// describeInstanceStatus tells of instances that run, as EC2 does unless it is asked for all.
+// describeInstanceStatus lists running instances only, as EC2 does by default.
 func (c *Cloud) describeInstanceStatus(form url.Values) (any, *failure) {
 	var all []statusItem
 	for _, id := range slices.Sorted(keys(c.instances)) {
@@ -286,7 +286,7 @@ func (i *instance) status() statusItem {
 	return s
 }
 
-// shows tells whether the API shows an instance: not at once, and not for long after its end.
+// shows reports whether the API shows an instance: after Options.Lag, until Options.Remember ends.
 func (c *Cloud) shows(i *instance) bool {
 	forgotten := c.options.Remember > 0 && !i.ended.IsZero() && time.Since(i.ended) >= c.options.Stop+c.options.Remember
 	return time.Since(i.made) >= c.options.Lag && !forgotten && !i.vanished

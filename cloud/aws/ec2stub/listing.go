@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// maxFilterValues is how many values a filter may have.
+// maxFilterValues is the maximum number of values of a filter.
 const maxFilterValues = 200
 
-// page applies the filters, and cuts out the page that is asked for. valuesOf returns what an item
-// has for a filter's name.
+// page applies the filters and returns the requested page. valuesOf returns an item's values for a
+// filter name.
 func page[T any](c *Cloud, form url.Values, all []T, valuesOf func(T, string) []string) (found []T, next string, fail *failure) {
 	for _, filter := range tagged(form, "Filter") {
 		wanted := list(filter, "Value")
@@ -49,25 +49,25 @@ func page[T any](c *Cloud, form url.Values, all []T, valuesOf func(T, string) []
 		size = min(size, (len(all)-from)/2)
 	}
 	if from+size < len(all) {
-		c.pages++ // no token comes twice
+		c.pages++ // makes each token unique
 		next = itoa(c.pages) + "-from-" + itoa(from+size)
 	}
 	return all[from:min(from+size, len(all))], next, nil
 }
 
-// matches tells whether one of the values is one of those wanted, in which "*" and "?" stand for
-// anything.
+// matches reports whether one of the values matches one of the wanted patterns, with the wildcards
+// "*" and "?".
 func matches(wanted, values []string) bool {
 	return slices.ContainsFunc(wanted, func(pattern string) bool {
 		return slices.ContainsFunc(values, func(value string) bool {
-			// A path's "*" stops at a slash, EC2's does not.
+			// In path.Match "*" stops at a slash, in EC2 it does not.
 			ok, err := path.Match(strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(value, "/", "\x00"))
 			return ok && err == nil
 		})
 	})
 }
 
-// tagValues answers the filters "tag-key" and "tag:<key>".
+// tagValues returns the values for the filters "tag-key" and "tag:<key>".
 func tagValues(tags map[string]string, name string) []string {
 	if name == "tag-key" {
 		return slices.Collect(keys(tags))

@@ -12,21 +12,21 @@ import (
 // rootGiB is the size of every image's root volume.
 const rootGiB = 8
 
-// Guest is what an instance learns of itself from its metadata service.
+// Guest is what an instance reads about itself from its metadata service.
 type Guest struct {
 	ID, Zone, Name, IP string
-	// Architecture in Go's words.
+	// Architecture in Go's terms.
 	Architecture string
 	CPUs         int32
 	MemoryMiB    int64
 	DiskGiB      int32
-	// UserData as the instance reads it: not base64 any more, and packed if it was sent so.
+	// UserData as the instance reads it: decoded from base64, still compressed if sent so.
 	UserData []byte
 }
 
-// guestOf is the instance's, from the request that made it.
+// guestOf returns the guest of an instance from the request that created it.
 func (c *Cloud) guestOf(i *instance, form url.Values) Guest {
-	data, _ := base64.StdEncoding.DecodeString(form.Get("UserData")) // checkLaunch has refused what is no base64
+	data, _ := base64.StdEncoding.DecodeString(form.Get("UserData")) // checkLaunch refuses invalid base64
 	size := sizes[i.size]
 	architecture := map[string]string{"x86_64": "amd64", "arm64": "arm64"}[size.Architecture]
 	return Guest{
@@ -35,10 +35,10 @@ func (c *Cloud) guestOf(i *instance, form url.Values) Guest {
 	}
 }
 
-// name is the instance's private DNS name, and its host name.
+// name returns the instance's private DNS name, which is also its host name.
 func (i *instance) name() string { return "ip-" + strings.ReplaceAll(i.ip, ".", "-") + ".ec2.internal" }
 
-// boot switches the guest on when the instance runs.
+// boot starts the guest when the instance runs.
 func (c *Cloud) boot(i *instance, guest Guest) {
 	if c.options.Power == nil {
 		return
@@ -52,7 +52,7 @@ func (c *Cloud) boot(i *instance, guest Guest) {
 	})
 }
 
-// end takes the instance down, for a reason, or "" where somebody asked for it.
+// end stops the instance, with a reason, or with "" after a user's request.
 func (i *instance) end(reason string) {
 	if !i.ended.IsZero() {
 		return
@@ -66,7 +66,7 @@ func (i *instance) end(reason string) {
 	}
 }
 
-// getConsoleOutput answers as the EC2 API Reference has it. The refusal is EC2's own.
+// getConsoleOutput answers as in the EC2 API Reference. The refusal is EC2's own.
 func (c *Cloud) getConsoleOutput(form url.Values) (any, *failure) {
 	id := form.Get("InstanceId")
 	i := c.instances[id]
@@ -79,23 +79,22 @@ func (c *Cloud) getConsoleOutput(form url.Values) (any, *failure) {
 	return consoleResponse{ID: id, Time: time.Now().UTC().Format(time.RFC3339), Output: base64.StdEncoding.EncodeToString([]byte(i.console))}, nil
 }
 
-// Entry is one line of the cloud's own books: an instance, however long it has been gone, or what
-// is left of one.
+// Entry is one line of the cloud's own books: an instance, even one long gone, or a leftover.
 type Entry struct {
 	ID string
-	// State of an instance, in EC2's words; "" for a volume or a network interface.
+	// State of an instance in EC2's terms; "" for a volume or a network interface.
 	State, Reason string
-	// Attached is the instance that a volume or a network interface belongs to; "" for none.
+	// Attached is the instance that a volume or a network interface is attached to, or "".
 	Attached string
 	Tags     map[string]string
 	Made     time.Time
 }
 
-// Living tells whether it would be on the bill.
+// Living reports whether the entry would be billed.
 func (e Entry) Living() bool { return e.State != terminated }
 
-// Books are all that was ever made and is not deleted, terminated instances included, whatever the
-// API shows of it.
+// Books returns everything that was created and not deleted, including terminated instances,
+// whatever the API shows.
 func (c *Cloud) Books() (all []Entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,32 +14,32 @@ import (
 	"time"
 )
 
-// queue is a standard queue of SQS, as far as a consumer sees it: a message that was received and
-// not deleted comes again when the time for which it was hidden is over.
+// queue is a standard SQS queue, as a consumer sees it: a message that was received and not deleted
+// comes again after its visibility timeout.
 type queue struct {
 	mu       sync.Mutex
 	messages []*message
 	made     int
-	arrived  chan struct{} // closed when a message comes
-	hidden   time.Duration // how long at most; 0: as long as is asked for
+	arrived  chan struct{} // closed when a message arrives
+	hidden   time.Duration // maximum visibility timeout; 0: as requested
 }
 
 type message struct {
 	id, body string
 	sent     time.Time
-	until    time.Time // hidden
+	until    time.Time // hidden until then
 	received int
 }
 
 func newQueue() *queue { return &queue{arrived: make(chan struct{})} }
 
-// queueOf is the name that ends the URL of the only queue there is.
+// queueOf is the path of the only queue's URL.
 const queueOf = "/123456789012/drover"
 
-// QueueURL is the URL of the cloud's queue.
+// QueueURL returns the URL of the cloud's queue.
 func (c *Cloud) QueueURL() string { return c.URL + queueOf }
 
-// Send puts a message into the queue, as if it had been sent so long ago.
+// Send puts a message into the queue, sent that long ago.
 func (c *Cloud) Send(body string, ago time.Duration) {
 	c.queue.mu.Lock()
 	defer c.queue.mu.Unlock()
@@ -49,14 +49,14 @@ func (c *Cloud) Send(body string, ago time.Duration) {
 	c.queue.arrived = make(chan struct{})
 }
 
-// SetHidden bounds how long a received message is hidden, so that a test need not wait for it.
+// SetHidden limits the visibility timeout, so that tests need not wait for it.
 func (c *Cloud) SetHidden(d time.Duration) {
 	c.queue.mu.Lock()
 	defer c.queue.mu.Unlock()
 	c.queue.hidden = d
 }
 
-// Messages are the bodies of those that are in the queue, hidden ones included.
+// Messages returns the bodies of all messages in the queue, including hidden ones.
 func (c *Cloud) Messages() (bodies []string) {
 	c.queue.mu.Lock()
 	defer c.queue.mu.Unlock()
@@ -66,22 +66,22 @@ func (c *Cloud) Messages() (bodies []string) {
 	return bodies
 }
 
-// Warn announces that a spot instance will be taken back, as EventBridge puts it into the queue;
-// Interrupt does it.
+// Warn sends the notice that a spot instance will be taken back, as EventBridge does. Interrupt
+// takes it back.
 func (c *Cloud) Warn(id string) {
 	c.Send(Event("aws.ec2", "EC2 Spot Instance Interruption Warning", map[string]any{"instance-id": id, "instance-action": "terminate"}), 0)
 }
 
-// Event is an event as EventBridge writes it, of this moment.
+// Event returns an event in EventBridge's format, with the current time.
 func Event(source, kind string, detail map[string]any) string {
-	text, _ := json.Marshal(map[string]any{ // of plain values
+	text, _ := json.Marshal(map[string]any{ // plain values: never fails
 		"version": "0", "id": "12345678-1234-1234-1234-123456789012", "detail-type": kind, "source": source, "account": "123456789012",
 		"time": time.Now().UTC().Format(time.RFC3339), "region": "us-east-1", "resources": []string{}, "detail": detail,
 	})
 	return string(text)
 }
 
-// serveQueue answers for SQS. It holds no lock of the Cloud's while it waits.
+// serveQueue answers for SQS. It does not hold the Cloud's lock while it waits.
 func (c *Cloud) serveQueue(ctx context.Context, in call) (any, *failure) {
 	var asked struct {
 		QueueUrl                                                string //nolint:revive,staticcheck // SQS's spelling
@@ -117,7 +117,7 @@ func (c *Cloud) serveQueue(ctx context.Context, in call) (any, *failure) {
 	return nil, refuse("InvalidAction", "The action %s is not valid for this endpoint.", in.op)
 }
 
-// receive waits until there is a message that is not hidden, or ctx ends.
+// receive waits until a message is visible or ctx ends.
 func (q *queue) receive(ctx context.Context, most int, hide time.Duration) []map[string]any {
 	for {
 		found, next, arrived := q.take(most, hide)
@@ -136,7 +136,7 @@ func (q *queue) receive(ctx context.Context, most int, hide time.Duration) []map
 	}
 }
 
-// take hides and returns messages, or says after what time to look again.
+// take hides and returns messages, or returns when to look again.
 func (q *queue) take(most int, hide time.Duration) (found []map[string]any, next time.Duration, arrived chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -168,7 +168,7 @@ func checksum(body string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// delete removes a message by any of its receipts; one that is not there is not missed.
+// delete removes a message by any of its receipts. A missing message is not an error.
 func (q *queue) delete(receipt string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -181,7 +181,7 @@ func (q *queue) delete(receipt string) {
 	}
 }
 
-// sqsHeader has an error by its older name, as SQS sends it beside the JSON.
+// sqsHeader sets an error's older code, which SQS sends in a header besides the JSON.
 func sqsHeader(header http.Header, in call, fail *failure) {
 	if in.service == "sqs" && fail != nil {
 		name := map[string]string{"QueueDoesNotExist": "AWS.SimpleQueueService.NonExistentQueue"}[fail.code]

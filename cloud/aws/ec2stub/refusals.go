@@ -11,33 +11,33 @@ import (
 )
 
 const (
-	// maxAttachments is how many volumes and network interfaces an instance can have (EC2's user
-	// guide, "Amazon EBS volume limits", Nitro).
+	// maxAttachments is the maximum number of volumes and network interfaces of an instance (EC2's
+	// user guide, "Amazon EBS volume limits", Nitro).
 	maxAttachments = 28
 	// maxUserData is EC2's limit in bytes, before base64.
 	maxUserData = 16384
-	// maxRatio is how many I/O operations a second an io1 volume has for each GiB, at most.
+	// maxRatio is the maximum IOPS per GiB of an io1 volume.
 	maxRatio = 50
-	// maxThroughput is how many MiB a second a gp3 volume moves for each I/O operation a second at
-	// most, and gp3IOPS is how many of these it has unless it is asked for others.
+	// maxThroughput is the maximum throughput of a gp3 volume in MiB/s per IOPS, and gp3IOPS is its
+	// default IOPS.
 	maxThroughput, gp3IOPS = 0.25, 3000
-	// spotPrice is what a spot instance of any type costs in USD an hour.
+	// spotPrice is the price of a spot instance of any type, in USD per hour.
 	spotPrice = 0.01
 )
 
 const (
-	// Nobody is a part of names that nothing has, and a tag's value that the organization's policy
+	// Nobody is part of names that do not exist, and a tag value that the organization's policy
 	// forbids.
 	Nobody = "0dead"
-	// ClusterGroup is a placement group of the strategy "cluster", for which no small machine is
-	// made. All others are of "spread".
+	// ClusterGroup is a placement group with the strategy "cluster", which supports no small
+	// instance type. All other groups have the strategy "spread".
 	ClusterGroup = "cluster"
 )
 
-// snapshots are those with a size in GiB that matters.
+// snapshots are the snapshots whose size matters, with their size in GiB.
 var snapshots = map[string]int{"snap-01": 8}
 
-// checkLaunch refuses what EC2 would never take.
+// checkLaunch refuses requests that EC2 never accepts.
 func (c *Cloud) checkLaunch(form url.Values) (subnetItem, *failure) {
 	size, ok := sizes[form.Get("InstanceType")]
 	if !ok {
@@ -94,8 +94,8 @@ func checkNetwork(form url.Values, size typeItem) (subnetItem, *failure) {
 	return subnet, nil
 }
 
-// checkInterfaces refuses adapters that the type does not have, and IPv6, which no subnet here has.
-// The words are the stand-in's own where AWS documents none; the driver goes by what they name.
+// checkInterfaces refuses adapters that the type lacks, and IPv6, which no subnet here has. Where
+// AWS documents no message, the stub uses its own; the driver relies on the terms in it.
 func checkInterfaces(form url.Values, size typeItem) *failure {
 	seen := map[string]bool{}
 	for _, nic := range tagged(form, "NetworkInterface") {
@@ -116,7 +116,7 @@ func checkInterfaces(form url.Values, size typeItem) *failure {
 	return nil
 }
 
-// checkNames refuses the names of what is not there.
+// checkNames refuses names that do not exist.
 func checkNames(form url.Values, _ typeItem) *failure {
 	for _, named := range []struct{ field, code, words string }{
 		{"KeyName", "InvalidKeyPair.NotFound", "The key pair '%s' does not exist"},
@@ -134,8 +134,8 @@ func checkNames(form url.Values, _ typeItem) *failure {
 	return nil
 }
 
-// checkPlacement: a host's account has none unless it is named; a partition is one of a group that
-// has them.
+// checkPlacement refuses host tenancy without a host ID, cluster groups for small types, and
+// partitions, which no group has.
 func checkPlacement(form url.Values, size typeItem) *failure {
 	switch group := form.Get("Placement.GroupName"); {
 	case form.Get("Placement.Tenancy") == "host" && form.Get("Placement.HostId") == "":
@@ -148,7 +148,7 @@ func checkPlacement(form url.Values, size typeItem) *failure {
 	return nil
 }
 
-// checkReservation: there is no reservation with room, and every Capacity Block is for later.
+// checkReservation: no reservation has room, and no Capacity Block has started.
 func checkReservation(form url.Values, _ typeItem) *failure {
 	switch {
 	case form.Get("InstanceMarketOptions.MarketType") == "capacity-block":

@@ -19,72 +19,71 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Options are what a cloud is like from its beginning.
+// Options configure a cloud at its start.
 type Options struct {
-	// Keys are the access keys that it accepts, each with its secret.
+	// Keys maps the accepted access keys to their secrets.
 	Keys map[string]string
-	// Partition of AWS. "": "aws".
+	// Partition of AWS; "" means "aws".
 	Partition string
-	// SessionToken must come with those keys; empty: none is needed.
+	// SessionToken must come with those keys. Empty means that none is needed.
 	SessionToken string
-	// PageSize is how much of a listing one answer holds at most, whatever is asked for. 0: 1,000.
+	// PageSize limits one page of a listing, whatever the request asks for. 0 means 1,000.
 	PageSize int
 	// Boot and Stop are how long an instance is pending, and shutting down.
 	Boot, Stop time.Duration
 	// Latency of each call.
 	Latency time.Duration
-	// Lag is how long reads do not show what was made.
+	// Lag is how long reads do not show new resources.
 	Lag time.Duration
 	// Throttle applies the limits that EC2 publishes.
 	Throttle bool
-	// Quota is how many instances may live. 0: any number.
+	// Quota is the maximum number of live instances. 0 means any number.
 	Quota int
-	// Remember is how long the API shows an instance that is terminated. 0: for good. EC2 does so
-	// for about an hour.
+	// Remember is how long the API shows a terminated instance. 0 means forever; EC2 shows it for
+	// about an hour.
 	Remember time.Duration
-	// Keep has each instance leave a volume behind, as if somebody had taken its
-	// DeleteOnTermination away.
+	// Keep makes each instance leave a volume behind, as if its DeleteOnTermination had been
+	// cleared.
 	Keep bool
 	// Subnet is the second number of the instances' private addresses, 10.<subnet>.x.y.
 	Subnet int
-	// Power boots a guest and returns what pulls its plug. It must not wait, and call nothing of
-	// the Cloud's. nil: instances run, and nothing runs in them.
+	// Power boots a guest and returns a function that switches it off. It must not block or call
+	// the Cloud. If nil, instances run without a guest.
 	Power func(Guest) (off func())
 }
 
-// Cloud is a region, us-east-1, of one account.
+// Cloud is one region, us-east-1, of one account.
 type Cloud struct {
 	// URL is the endpoint of all its services.
 	URL string
 
 	options Options
-	account uint64 // begins all IDs
-	beside  *Cloud // of another account, served at the same endpoint; nil: none
-	// buckets are for calls, by the verb that they begin with; resources are for the instances that
-	// calls name.
+	account uint64 // start of all IDs
+	beside  *Cloud // another account at the same endpoint, or nil
+	// buckets limit calls by verb prefix; resources limit the instances that calls name.
 	buckets, resources map[string]*rate.Limiter
 	queue              *queue
 
 	mu        sync.Mutex
-	keys      map[string]string // access keys and their secrets, those handed out by STS among them
+	keys      map[string]string // access keys with their secrets, including those from STS
 	calls     map[string]int    // by operation
-	throttled int               // of them
+	throttled int               // how many of the calls were throttled
 	faults    []*injected
-	short     bool  // of the call that is served
-	birth     Birth // of the instance that it makes
-	made      int   // to number what is made
-	pages     int   // that were not the last
+	short     bool  // of the current call
+	birth     Birth // of the instance that the current call creates
+	made      int   // counter for IDs
+	pages     int   // counter of pages that were not the last
 	instances map[string]*instance
 	leftovers map[string]*leftover // volumes and network interfaces, by ID
-	buried    []*leftover          // those deleted: their tags stay for a while in EC2, here for good
+	buried    []*leftover          // deleted leftovers: EC2 shows their tags for a while, the stub forever
 	tokens    map[zonalToken]launch
-	capacity  map[string]int // by zone; what is not in it has no bound
+	capacity  map[string]int // by zone; a zone without an entry has no limit
 	protected map[string]bool
 	expired   bool
 	zones     []string
 }
 
-// New starts a cloud that ends with the test.
+// New starts a cloud that stops at the end of the test.
 func New(t interface{ Cleanup(func()) }, options Options) *Cloud {
 	c := &Cloud{
 		options: options,
@@ -104,7 +103,7 @@ func New(t interface{ Cleanup(func()) }, options Options) *Cloud {
 	return c
 }
 
-// failure is an error as AWS answers it.
+// failure is an AWS error response.
 type failure struct {
 	status        int
 	code, message string
@@ -161,7 +160,7 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.answer(w, in, out, fail)
 }
 
-// admit counts a call, and says what befalls it.
+// admit counts a call and returns its fault, or the throttling error.
 func (c *Cloud) admit(in call) (Fault, *failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +172,7 @@ func (c *Cloud) admit(in call) (Fault, *failure) {
 	return c.draw(in.op), nil
 }
 
-// parse tells the protocols apart: Systems Manager's and SQS's are JSON, the others are forms.
+// parse detects the protocol: Systems Manager and SQS use JSON, the other services use forms.
 func parse(r *http.Request, body []byte) (call, *failure) {
 	if target, ok := strings.CutPrefix(r.Header.Get("X-Amz-Target"), "AmazonSSM."); ok {
 		name, fail := parameterName(body)
@@ -193,7 +192,7 @@ func parse(r *http.Request, body []byte) (call, *failure) {
 	return in, nil
 }
 
-// serve lets a call take its effect, whether or not the client still listens.
+// serve executes a call, whether or not the client still waits.
 func (c *Cloud) serve(ctx context.Context, in call, f Fault) (any, *failure) {
 	if in.service == "sqs" {
 		return c.serveQueue(ctx, in)
@@ -253,37 +252,37 @@ func (c *Cloud) throttle(in call) *failure {
 	return &failure{http.StatusServiceUnavailable, "RequestLimitExceeded", "Request limit exceeded."}
 }
 
-// Beside has c's endpoint serve another account, too: whose keys sign a call decides which account
-// it is for.
+// Beside makes c's endpoint serve another account, too. The key that signs a call selects the
+// account.
 func (c *Cloud) Beside(other *Cloud) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.beside = other
 }
 
-// Expire ends the validity of all keys.
+// Expire invalidates all keys.
 func (c *Cloud) Expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.expired = true
 }
 
-// Announce has EC2 announce an event for an instance, for 2030.
+// Announce schedules an EC2 event in 2030 for an instance.
 func (c *Cloud) Announce(id, code, words string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.instances[id].event = &eventItem{Code: code, Description: words, NotBefore: "2030-01-02T03:04:05Z"}
 }
 
-// Print is what an instance has written to its console. One that is not on Nitro shows it only to
-// who does not ask for the latest.
+// Print sets an instance's console output. Without Nitro, it is available only to requests that do
+// not ask for the latest output.
 func (c *Cloud) Print(id string, nitro bool, text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.instances[id].console, c.instances[id].xen = text, !nitro
 }
 
-// Impair has an instance's status check fail.
+// Impair makes an instance's status check fail.
 func (c *Cloud) Impair(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -304,7 +303,7 @@ func (c *Cloud) SetPageSize(n int) {
 	c.options.PageSize = n
 }
 
-// SetCapacity is how many instances a zone has left; below 0, without bound.
+// SetCapacity sets how many more instances a zone can hold. A value below 0 removes the limit.
 func (c *Cloud) SetCapacity(zone string, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -313,14 +312,14 @@ func (c *Cloud) SetCapacity(zone string, n int) {
 	}
 }
 
-// SetQuota is how many instances may live; 0, any number.
+// SetQuota sets the maximum number of live instances. 0 removes the limit.
 func (c *Cloud) SetQuota(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.options.Quota = n
 }
 
-// SetZones changes the zones that the region says it has; us-east-1a to c have subnets.
+// SetZones changes the zones that the region reports. us-east-1a to us-east-1c have subnets.
 func (c *Cloud) SetZones(names ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -334,14 +333,14 @@ func (c *Cloud) SetLag(d time.Duration) {
 	c.options.Lag = d
 }
 
-// SetPower changes Options.Power, for instances to come.
+// SetPower changes Options.Power for new instances.
 func (c *Cloud) SetPower(power func(Guest) (off func())) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.options.Power = power
 }
 
-// SetKeep changes Options.Keep, for instances to come.
+// SetKeep changes Options.Keep for new instances.
 func (c *Cloud) SetKeep(keep bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -355,14 +354,14 @@ func (c *Cloud) SetRemember(d time.Duration) {
 	c.options.Remember = d
 }
 
-// Interrupt takes a spot instance back.
+// Interrupt terminates a spot instance as AWS does when it takes one back.
 func (c *Cloud) Interrupt(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.instances[id].end("Server.SpotInstanceTermination: Spot instance termination")
 }
 
-// Vanish ends an instance that is not shown any more from then on, not even as terminated.
+// Vanish ends an instance and hides it from the API at once, even as terminated.
 func (c *Cloud) Vanish(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -371,14 +370,14 @@ func (c *Cloud) Vanish(id string) {
 	i.vanished = true
 }
 
-// Protect keeps an instance from being terminated by the API.
+// Protect enables an instance's termination protection.
 func (c *Cloud) Protect(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.protected[id] = true
 }
 
-// Calls returns how many calls of each operation came.
+// Calls returns the number of calls by operation.
 func (c *Cloud) Calls() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -389,14 +388,14 @@ func (c *Cloud) Calls() map[string]int {
 	return all
 }
 
-// Throttled returns how many of them were refused for being too many.
+// Throttled returns how many calls were throttled.
 func (c *Cloud) Throttled() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.throttled
 }
 
-// Left lists all that exists and has the tag; terminated instances apart.
+// Left returns the IDs of all resources with the tag, except terminated instances.
 func (c *Cloud) Left(key, value string) (ids []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -414,7 +413,7 @@ func (c *Cloud) Left(key, value string) (ids []string) {
 	return ids
 }
 
-// Launch makes an instance behind everybody's back.
+// Launch creates an instance outside the API.
 func (c *Cloud) Launch(tags map[string]string) (id string, alive func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -426,7 +425,7 @@ func (c *Cloud) Launch(tags map[string]string) (id string, alive func() bool) {
 	}
 }
 
-// write answers in the service's words, or with half of them.
+// write sends the response in the service's format, or half of it.
 func write(w http.ResponseWriter, in call, out any, fail *failure, half bool) {
 	var body bytes.Buffer
 	status := http.StatusOK

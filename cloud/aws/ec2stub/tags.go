@@ -21,7 +21,7 @@ type describedTag struct {
 	tagItem
 }
 
-// describeTags tells of all that has tags: of what was deleted, too, as EC2 does for a while.
+// describeTags lists all tags, including those of deleted resources, as EC2 does for a while.
 func (c *Cloud) describeTags(form url.Values) (any, *failure) {
 	var all []describedTag
 	add := func(id, kind string, tags map[string]string) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// What follows is AWS's XML, as far as the driver reads it: the EC2 API Reference has each answer.
+// AWS's XML, as far as the driver reads it. The EC2 API Reference describes each answer.
 
 type runResponse struct {
 	Instances []instanceItem `xml:"instancesSet>item"`
@@ -164,9 +164,9 @@ type typeItem struct {
 	CPUs, MemoryMiB       int
 	Interfaces, Addresses int
 	GPUs                  []gpuItem
-	// Plain has no disk encrypted, Fixed takes no CPU options. Cards is how many network cards
-	// there are beside the first, on each of which there can be an Elastic Fabric Adapter, as on
-	// the first then.
+	// Plain supports no encrypted disks, Fixed no CPU options. Cards is the number of network cards
+	// besides the first. If it is above 0, each card, including the first, can have an Elastic
+	// Fabric Adapter.
 	Plain, Fixed bool
 	Cards        int
 }
@@ -285,7 +285,7 @@ func (l *leftover) networkInterface() interfaceItem {
 	return out
 }
 
-// encode writes an answer, or an error, as the service does.
+// encode writes an answer or an error in the service's format.
 func encode(w io.Writer, in call, out any, fail *failure) {
 	switch {
 	case (in.service == "ssm" || in.service == "sqs") && fail != nil:

@@ -16,7 +16,7 @@ import (
 
 // Admin is a client of the admin API, for tests, the demo and the bench.
 type Admin struct {
-	// URL is the cloud's address, as it was printed. Token opens the admin API where it has one.
+	// URL is the cloud's address, as printed. Token opens the admin API, if that has a token.
 	URL, Token string
 	// Client defaults to http.DefaultClient.
 	Client *http.Client
@@ -35,12 +35,12 @@ func (a Admin) Audit(ctx context.Context) (Audit, error) {
 // ResetAudit sets all counts to 0.
 func (a Admin) ResetAudit(ctx context.Context) error { return a.tell(ctx, "audit/reset", nothing{}) }
 
-// Faults returns the faults that are set, with how often they happened.
+// Faults returns the active faults with their counts.
 func (a Admin) Faults(ctx context.Context) ([]Fault, error) {
 	return post[[]Fault](ctx, a, "faults", nothing{})
 }
 
-// AddFault sets a fault and returns its ID.
+// AddFault adds a fault and returns its ID.
 func (a Admin) AddFault(ctx context.Context, f Fault) (string, error) {
 	r, err := post[idRequest](ctx, a, "faults/add", f)
 	return r.ID, err
@@ -51,23 +51,23 @@ func (a Admin) RemoveFault(ctx context.Context, id string) error {
 	return a.tell(ctx, "faults/remove", idRequest{id})
 }
 
-// Settings returns the settings, defaults filled in.
+// Settings returns the settings with defaults.
 func (a Admin) Settings(ctx context.Context) (Settings, error) {
 	return post[Settings](ctx, a, "settings", nothing{})
 }
 
-// SetSettings replaces the settings; zero values are the defaults. Instances that exist keep their
+// SetSettings replaces the settings. Zero values mean the defaults. Existing instances keep their
 // lag and boot time.
 func (a Admin) SetSettings(ctx context.Context, s Settings) error {
 	return a.tell(ctx, "settings/set", s)
 }
 
-// SetAccount makes an account, or replaces its tokens and quota.
+// SetAccount creates an account, or replaces its tokens and quota.
 func (a Admin) SetAccount(ctx context.Context, o AccountOptions) error {
 	return a.tell(ctx, "account/set", o)
 }
 
-// SetTokens replaces an account's tokens. Without any, all its credentials are revoked.
+// SetTokens replaces an account's tokens. Without tokens, all its credentials are revoked.
 func (a Admin) SetTokens(ctx context.Context, account string, tokens ...string) error {
 	return a.tell(ctx, "account/tokens", AccountOptions{Name: account, Tokens: tokens})
 }
@@ -77,40 +77,40 @@ func (a Admin) SetQuota(ctx context.Context, account string, q Quota) error {
 	return a.tell(ctx, "account/quota", AccountOptions{Name: account, Quota: q})
 }
 
-// SetCapacity bounds a zone.
+// SetCapacity limits a zone.
 func (a Admin) SetCapacity(ctx context.Context, c CapacityChange) error {
 	return a.tell(ctx, "capacity/set", c)
 }
 
-// SetDown takes the whole cloud down; "" brings it up again. Machines run on, and the admin API
-// answers.
+// SetDown takes the whole cloud down; "" brings it up again. Machines keep running, and the admin
+// API keeps answering.
 func (a Admin) SetDown(ctx context.Context, mode DownMode) error {
 	return a.tell(ctx, "down", downRequest{mode})
 }
 
-// Act does something to an instance behind everybody's back.
+// Act changes an instance outside the wire API.
 func (a Admin) Act(ctx context.Context, id string, action InstanceAction) error {
 	return a.tell(ctx, "instance/act", instanceActionRequest{id, action})
 }
 
-// Body tells how an instance's operating system is, with its console.
+// Body returns the state of an instance's operating system, with its console.
 func (a Admin) Body(ctx context.Context, id string) (body.Report, error) {
 	return post[body.Report](ctx, a, "instance/body", idRequest{id})
 }
 
-// Machine tells what an instance's operating system is told of its machine, user data included:
-// enough to give the instance another body than the simulated one. With the fault DeadBody nothing
-// uses them up.
+// Machine returns what an instance's operating system knows of its machine, including user data.
+// This is enough to give the instance another body than the simulated one. With the fault DeadBody
+// the user data is not consumed.
 func (a Admin) Machine(ctx context.Context, id string) (body.Machine, error) {
 	return post[body.Machine](ctx, a, "instance/machine", idRequest{id})
 }
 
-// SetConsole is for who gives an instance another body: it says what that has printed.
+// SetConsole sets the console output of an instance that has another body.
 func (a Admin) SetConsole(ctx context.Context, id string, output []byte) error {
 	return a.tell(ctx, "instance/console", consoleRequest{id, output})
 }
 
-// Run makes an instance by hand in an account, with any tags.
+// Run creates an instance in an account, with any tags.
 func (a Admin) Run(ctx context.Context, account string, run wire.RunInstancesRequest) (wire.Resource, error) {
 	return post[wire.Resource](ctx, a, "instance/run", foreignRequest{account, run})
 }

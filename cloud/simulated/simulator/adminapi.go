@@ -16,19 +16,19 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// adminPrefix is the admin API's path. It is no part of a cloud: it is the hand of whoever tests
-// against it.
+// adminPrefix is the path of the admin API. The API is not part of a cloud: tests use it to control
+// the cloud.
 const adminPrefix = "/admin/"
 
-// SnapshotResource is a resource as it truly is, without any lag.
+// SnapshotResource is a resource's true state, without lag.
 type SnapshotResource struct {
 	wire.Resource
 	Account string `json:"account"`
-	// Body is an instance's.
+	// Body is set for an instance.
 	Body *body.Report `json:"body,omitempty"`
 }
 
-// Snapshot is everything that exists, terminated instances as long as they are shown.
+// Snapshot is everything that exists, including terminated instances while they are visible.
 type Snapshot struct {
 	Resources []SnapshotResource `json:"resources"`
 }
@@ -40,25 +40,25 @@ func (s Snapshot) Instances() []SnapshotResource {
 	})
 }
 
-// Live returns everything that is not a terminated instance: what would be on the bill.
+// Live returns everything except terminated instances: what would be billed.
 func (s Snapshot) Live() []SnapshotResource {
 	return slices.DeleteFunc(slices.Clone(s.Resources), func(r SnapshotResource) bool { return r.State == wire.Terminated })
 }
 
-// InstanceAction is done to an instance behind everybody's back.
+// InstanceAction is a change to an instance outside the wire API.
 type InstanceAction string
 
 // The actions.
 const (
 	ActTerminate InstanceAction = "Terminate"
-	// ActVanish removes it without trace: it is not even shown as terminated.
+	// ActVanish removes an instance without trace: it is not even shown as terminated.
 	ActVanish InstanceAction = "Vanish"
-	// ActStop and ActStart pull the plug and put it back; ActStart also wakes one that hangs.
+	// ActStop and ActStart switch an instance off and on. ActStart also restarts a hung one.
 	ActStop  InstanceAction = "Stop"
 	ActStart InstanceAction = "Start"
 	// ActReclaim takes a spot instance back.
 	ActReclaim InstanceAction = "Reclaim"
-	// ActHang stops the body alone: the cloud goes on saying that the instance runs.
+	// ActHang stops only the body: the cloud still reports the instance as running.
 	ActHang InstanceAction = "Hang"
 )
 
@@ -67,8 +67,8 @@ type instanceActionRequest struct {
 	Action InstanceAction `json:"action"`
 }
 
-// CapacityChange bounds a zone. Instances -1 removes the bound. InstanceType "*" speaks of all that
-// are not named.
+// CapacityChange limits a zone. Instances -1 removes the limit. InstanceType "*" applies to all
+// types without a limit of their own.
 type CapacityChange struct {
 	Region       string `json:"region"`
 	Zone         string `json:"zone"`
@@ -132,7 +132,7 @@ func (s *Server) serveAdmin(mux *http.ServeMux) {
 	handle(s, mux, "instance/run", s.runForeign)
 }
 
-// handle serves one admin operation: POST, JSON in and out.
+// handle serves one admin operation: POST, with JSON in and out.
 func handle[In, Out any](s *Server, mux *http.ServeMux, path string, f func(In) (Out, *wire.ErrorResponse)) {
 	mux.HandleFunc("POST "+adminPrefix+path, func(w http.ResponseWriter, r *http.Request) {
 		if !s.mayAdminister(r) {
@@ -153,8 +153,8 @@ func handle[In, Out any](s *Server, mux *http.ServeMux, path string, f func(In) 
 	})
 }
 
-// mayAdminister lets in who has the token, or, where there is none, programs on the same machine. A
-// web page that a browser there shows is not one of them: browsers name its origin.
+// mayAdminister admits callers with the token, or without a token programs on the same machine. It
+// refuses web pages in a browser on that machine: browsers send their origin.
 func (s *Server) mayAdminister(r *http.Request) bool {
 	if r.Header.Get("Origin") != "" {
 		return false
@@ -272,7 +272,7 @@ func (s *Server) setCapacity(c CapacityChange) (nothing, *wire.ErrorResponse) {
 	return nothing{}, nil
 }
 
-// locate finds an instance in any account. s.mu is held.
+// locate finds an instance in any account. The caller holds s.mu.
 func (s *Server) locate(id string) (*place, *instance) {
 	for _, a := range s.accounts {
 		for _, p := range a.places {
@@ -313,7 +313,7 @@ func (s *Server) act(r instanceActionRequest) (nothing, *wire.ErrorResponse) {
 	return nothing{}, nil
 }
 
-// vanish removes an instance with all that goes with it; data disks stay behind.
+// vanish removes an instance and its dependants, except data disks.
 func (s *Server) vanish(p *place, i *instance, now time.Time) {
 	i.body.Stop()
 	i.plan(now, event{now, wire.Terminated, "Server.Vanished"})
@@ -374,7 +374,7 @@ func (s *Server) setConsole(r consoleRequest) (nothing, *wire.ErrorResponse) {
 	return nothing{}, nil
 }
 
-// runForeign makes an instance by hand, past throttle, faults and audit.
+// runForeign creates an instance without throttling, faults and audit.
 func (s *Server) runForeign(r foreignRequest) (wire.Resource, *wire.ErrorResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

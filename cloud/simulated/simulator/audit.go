@@ -8,14 +8,14 @@ import (
 	"sync"
 )
 
-// The outcomes of a call in the audit log, beside the error codes of package wire.
+// The outcomes of a call in the audit log, besides the error codes of package wire.
 const (
 	OutcomeOK = "OK"
-	// OutcomeLate: the effect came after the client was left without an answer.
+	// OutcomeLate: the call took effect after the client's connection was cut.
 	OutcomeLate = "Late"
 )
 
-// AuditRow counts calls of one kind. A fault that hides the outcome from the client shows as
+// AuditRow counts calls of one kind. A fault that hides the outcome from the client appears as
 // "OK/CutAfter" and so on.
 type AuditRow struct {
 	Operation string `json:"operation"`
@@ -24,23 +24,23 @@ type AuditRow struct {
 	Calls     int    `json:"calls"`
 }
 
-// MachineRow counts the calls that named one machine: a batch counts once for each of its machines,
+// MachineRow counts the calls that named one machine. A batch counts once for each of its machines,
 // a listing for none.
 type MachineRow struct {
-	// Token is the machine's, from its tag.
+	// Token is the machine's token, from its tag.
 	Token     string `json:"token"`
 	Operation string `json:"operation"`
 	Outcome   string `json:"outcome"`
 	Calls     int    `json:"calls"`
 }
 
-// Audit is the log: counts since the last reset.
+// Audit holds the counts since the last reset.
 type Audit struct {
 	Rows     []AuditRow   `json:"rows"`
 	Machines []MachineRow `json:"machines"`
 }
 
-// Calls sums the calls of an operation ("" is all) that had one of the outcomes (none given: all).
+// Calls returns the number of calls of an operation ("": all) with one of the outcomes (none: all).
 func (a Audit) Calls(operation string, outcomes ...string) int {
 	n := 0
 	for _, r := range a.Rows {
@@ -51,7 +51,7 @@ func (a Audit) Calls(operation string, outcomes ...string) int {
 	return n
 }
 
-// Machine sums the calls of an operation ("" is all) that named one machine.
+// Machine returns the number of calls of an operation ("": all) that named one machine.
 func (a Audit) Machine(token, operation string) int {
 	n := 0
 	for _, r := range a.Machines {

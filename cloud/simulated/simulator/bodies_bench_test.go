@@ -78,7 +78,7 @@ func BenchmarkBodies(b *testing.B) {
 			g.Expect(phases).To(HaveKeyWithValue("Joined", *benchBodies))
 		}, 20*time.Minute, 2*time.Second).Should(Succeed())
 		joined := time.Since(began)
-		time.Sleep(time.Minute) // a minute of rest shows what heartbeats cost
+		time.Sleep(time.Minute) // an idle minute shows the cost of heartbeats
 		u, err := cloud.Usage()
 		g.Expect(err).NotTo(HaveOccurred())
 		server, err := plane.APIServer().Usage()
@@ -95,7 +95,7 @@ func wireName(n int) string {
 	return string([]byte{byte('a' + n/676%26), byte('a' + n/26%26), byte('a' + n%26)}) + "x"
 }
 
-// approveAll approves signing requests as they come, several at a time.
+// approveAll approves signing requests as they arrive, several in parallel.
 func approveAll(ctx context.Context, kube *kubernetes.Clientset) {
 	requests := kube.CertificatesV1().CertificateSigningRequests()
 	for ctx.Err() == nil {

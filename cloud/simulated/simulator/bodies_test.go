@@ -29,7 +29,7 @@ import (
 
 const patience = 40 * time.Second
 
-// world is a real control plane, and a simulated cloud whose machines join it.
+// world is a real control plane with a simulated cloud whose machines join it.
 type world struct {
 	plane *playground.ControlPlane
 	kube  *kubernetes.Clientset
@@ -66,7 +66,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// allowBootstrap lets bootstrap tokens make signing requests, as kubeadm does.
+// allowBootstrap allows bootstrap tokens to create signing requests, as kubeadm does.
 func allowBootstrap(ctx context.Context, kube *kubernetes.Clientset) error {
 	_, err := kube.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap"},
@@ -86,7 +86,7 @@ func makeToken(ctx context.Context, kube *kubernetes.Clientset, n int) (string, 
 	return id + "." + secret, err
 }
 
-// token makes a bootstrap token.
+// token creates a bootstrap token.
 func (w *world) token(t *testing.T) string {
 	t.Helper()
 	w.next++
@@ -97,7 +97,7 @@ func (w *world) token(t *testing.T) string {
 	return token
 }
 
-// userData is what Drover's own bootstrap provider would write.
+// userData returns the user data of Drover's own bootstrap provider.
 func (w *world) userData(t *testing.T, node string, change func(*render.Input)) []byte {
 	t.Helper()
 	in := render.Input{
@@ -140,7 +140,7 @@ func ready(n *corev1.Node) corev1.ConditionStatus {
 	return ""
 }
 
-// eventually fails with the machine's console.
+// eventually polls check, and prints the machine's console if it fails.
 func (w *world) eventually(t *testing.T, id string, check func(g Gomega)) {
 	t.Helper()
 	NewWithT(t).Eventually(check, patience, 100*time.Millisecond).Should(Succeed(), func() string {

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// parentPoll is how often it is looked whether the parent process is still there.
+// parentPoll is the interval of checks for the parent process.
 const parentPoll = 500 * time.Millisecond
 
 type flags struct {
@@ -31,7 +31,7 @@ type flags struct {
 	noPods                                                   bool
 }
 
-// Command is "drover simulate".
+// Command returns the command "drover simulate".
 func Command() *cobra.Command {
 	var f flags
 	cmd := &cobra.Command{
@@ -69,7 +69,7 @@ The first line on standard output is the cloud's address. State is in memory and
 	return cmd
 }
 
-// options reads the config file and lays the flags over it.
+// options reads the config file and applies the flags on top of it.
 func (f flags) options() (Options, error) {
 	var o Options
 	if f.config != "" {
@@ -103,7 +103,7 @@ func (f flags) options() (Options, error) {
 	return o, nil
 }
 
-// withToken gives the account "default" one more token, and makes it where there is none.
+// withToken adds a token to the account "default", which it creates if there is none.
 func withToken(accounts []AccountOptions, token string) []AccountOptions {
 	i := slices.IndexFunc(accounts, func(a AccountOptions) bool { return a.Name == "default" })
 	if i < 0 {
@@ -113,8 +113,8 @@ func withToken(accounts []AccountOptions, token string) []AccountOptions {
 	return accounts
 }
 
-// collectAt makes the garbage collector keep less in reserve than it would: thousands of bodies,
-// which change little, are to fit into one small process.
+// collectAt lowers the garbage collector's reserve, so that thousands of bodies, which change
+// little, fit into one small process.
 const collectAt = 50
 
 func serve(ctx context.Context, cmd *cobra.Command, f flags, o Options) error {
@@ -154,7 +154,7 @@ func serve(ctx context.Context, cmd *cobra.Command, f flags, o Options) error {
 	return errors.Join(err, <-done)
 }
 
-// writeWhole writes a file that is never seen half written.
+// writeWhole writes a file atomically.
 func writeWhole(path, text string) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), ".address-*")
 	if err != nil {
@@ -170,8 +170,8 @@ func writeWhole(path, text string) error {
 	return os.Rename(tmp.Name(), path)
 }
 
-// whileParentLives ends the context when the parent process has ended: this one then has another
-// parent.
+// whileParentLives returns a context that ends with the parent process, when this process gets
+// another parent.
 func whileParentLives(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	parent := os.Getppid()

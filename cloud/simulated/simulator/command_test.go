@@ -18,7 +18,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// asProgram makes the test binary the command itself.
+// asProgram is the variable that makes the test binary run the command itself.
 const asProgram = "DROVER_TEST_SIMULATE"
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// command runs the command in this process, and returns its address and how to end it.
+// command runs the command in this process. It returns the address and a function that stops it.
 func command(t *testing.T, args ...string) (string, func() error) {
 	t.Helper()
 	address := filepath.Join(t.TempDir(), "address")

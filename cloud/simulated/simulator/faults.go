@@ -10,37 +10,35 @@ import (
 	"sync"
 )
 
-// FaultKind says what goes wrong.
+// FaultKind is a kind of fault.
 type FaultKind string
 
 // The faults.
 const (
-	// ErrorBefore answers Code, and nothing is done. CutBefore cuts the connection, and nothing is
-	// done.
+	// ErrorBefore answers Code and CutBefore cuts the connection, both without executing the call.
 	ErrorBefore FaultKind = "ErrorBefore"
 	CutBefore   FaultKind = "CutBefore"
-	// ErrorAfter and CutAfter do it first.
+	// ErrorAfter and CutAfter execute the call first.
 	ErrorAfter FaultKind = "ErrorAfter"
 	CutAfter   FaultKind = "CutAfter"
-	// Slow waits Delay before it is done.
+	// Slow waits Delay before it executes the call.
 	Slow FaultKind = "Slow"
-	// SlowAfter does it, then waits Delay with the answer.
+	// SlowAfter executes the call, then waits Delay before it answers.
 	SlowAfter FaultKind = "SlowAfter"
-	// Late cuts the connection at once, and does it after Delay.
+	// Late cuts the connection at once, and executes the call after Delay.
 	Late FaultKind = "Late"
-	// PartialPage answers a part of the page, maybe nothing, with a NextToken: legal, and easy to
-	// get wrong.
+	// PartialPage answers part of the page, possibly nothing, with a NextToken. This is legal and
+	// easy to get wrong.
 	PartialPage FaultKind = "PartialPage"
-	// TruncatedJSON, HTML and Redirect do it, and answer something else.
+	// TruncatedJSON, HTML and Redirect execute the call, and answer something else.
 	TruncatedJSON FaultKind = "TruncatedJSON"
 	HTML          FaultKind = "HTML"
 	Redirect      FaultKind = "Redirect"
-	// FailBoot makes an instance that ends Terminated instead of Running. Only with RunInstances.
+	// FailBoot creates an instance that ends Terminated instead of Running. For RunInstances only.
 	FailBoot FaultKind = "FailBoot"
-	// DeadBody makes an instance that runs and on which nothing ever starts. Only with
-	// RunInstances.
+	// DeadBody creates an instance that runs, but whose body never starts. For RunInstances only.
 	DeadBody FaultKind = "DeadBody"
-	// StuckPending makes an instance that stays pending. Only with RunInstances.
+	// StuckPending creates an instance that stays pending. For RunInstances only.
 	StuckPending FaultKind = "StuckPending"
 )
 
@@ -49,34 +47,34 @@ func knownFault(k FaultKind) bool {
 		TruncatedJSON, HTML, Redirect, FailBoot, DeadBody, StuckPending}, k)
 }
 
-// Fault happens to calls that it matches. Of several, the one added first happens.
+// Fault applies to calls that it matches. If several match, the first one added applies.
 type Fault struct {
-	// ID is given by the server.
+	// ID is set by the server.
 	ID   string    `json:"id,omitempty"`
 	Kind FaultKind `json:"kind"`
 
-	// Operation and Account it concerns; empty: all.
+	// Operation and Account that it matches; empty means all.
 	Operation string `json:"operation,omitempty"`
 	Account   string `json:"account,omitempty"`
-	// Skip lets the first calls that match pass.
+	// Skip is the number of matching calls that pass first.
 	Skip int `json:"skip,omitempty"`
-	// Count is how often it happens; 0: until removed.
+	// Count is how often the fault applies. 0 means until it is removed.
 	Count int `json:"count,omitempty"`
-	// Probability of each call that matches; 0 means 1.
+	// Probability for each matching call. 0 means 1.
 	Probability float64 `json:"probability,omitempty"`
 
-	// Code and Status of ErrorBefore and ErrorAfter. Default: InternalError, and the status that
-	// belongs to the code.
+	// Code and Status of ErrorBefore and ErrorAfter. Default: InternalError, and the status of the
+	// code.
 	Code   string `json:"code,omitempty"`
 	Status int    `json:"status,omitempty"`
-	// RetryAfter, with the errors, in seconds.
+	// RetryAfter of the errors, in seconds.
 	RetryAfter float64 `json:"retryAfter,omitempty"`
 	// Delay of Slow, SlowAfter and Late.
 	Delay Duration `json:"delay,omitempty"`
-	// Location of Redirect. Default: an address that nobody has.
+	// Location of Redirect. Default: an address that does not exist.
 	Location string `json:"location,omitempty"`
 
-	// Happened counts how often it did.
+	// Happened counts how often the fault applied.
 	Happened int `json:"happened"`
 }
 
@@ -92,8 +90,8 @@ func (f Fault) validate() error {
 	return nil
 }
 
-// faults is the list of those that are set. The random source is its own, so that the draw depends
-// on the seed and on the order of the calls alone.
+// faults is the list of active faults. It has its own random source, so that draws depend only on
+// the seed and the order of calls.
 type faults struct {
 	mu   sync.Mutex
 	rand *rand.Rand
@@ -114,7 +112,7 @@ func (f *faults) add(fault Fault) string {
 	return fault.ID
 }
 
-// remove drops one, or all for "".
+// remove removes one fault, or all if id is "".
 func (f *faults) remove(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,7 +129,7 @@ func (f *faults) all() []Fault {
 	return out
 }
 
-// match returns the fault that happens to this call, or nil.
+// match returns the fault that applies to this call, or nil.
 func (f *faults) match(op, account string) *Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package simulator is the simulated cloud itself: a server with its state in memory, that runs as
-// a process of its own so that machines outlive the manager. It behaves as the clouds do at their
-// worst, and does any fault on demand (Admin). Only main and tests import it; the driver never
-// does, and knows it by the wire API alone.
+// Package simulator is the simulated cloud: a server with its state in memory, which runs as a
+// separate process so that machines outlive the manager. It behaves like clouds at their worst and
+// injects any fault on demand (Admin). Only main and tests import it. The driver never does: it
+// uses only the wire API.
 package simulator
 
 import (
@@ -26,72 +26,72 @@ func seconds(s float64) Duration {
 	return Duration{Duration: time.Duration(s * float64(time.Second))}
 }
 
-// Options describe a simulated cloud. The zero value is a usable one.
+// Options configure a simulated cloud. The zero value is usable.
 type Options struct {
-	// Seed of all that is random: IDs, latency, faults. 0: another one each time.
+	// Seed of everything random: IDs, latency, faults. 0 means a new seed each time.
 	Seed uint64 `json:"seed,omitempty"`
 	// Regions. Default: sim-1 with the zones sim-1a, sim-1b and sim-1c.
 	Regions []Region `json:"regions,omitempty"`
-	// InstanceTypes, Images and Networks of every region. Default: see Defaults.
+	// InstanceTypes, Images and Networks of every region. Default: see withDefaults.
 	InstanceTypes []wire.InstanceType `json:"instanceTypes,omitempty"`
 	Images        []wire.Image        `json:"images,omitempty"`
 	Networks      []wire.Network      `json:"networks,omitempty"`
 	// Accounts at the start. Default: one, "default", with the token DefaultToken.
 	Accounts []AccountOptions `json:"accounts,omitempty"`
-	// AdminToken opens /admin/. Empty: whoever calls from the same machine may.
+	// AdminToken opens /admin/. If empty, callers from the same machine have access.
 	AdminToken string `json:"adminToken,omitempty"`
-	// Settings can be changed while it runs.
+	// Settings can be changed at run time.
 	Settings Settings `json:"settings,omitempty"`
-	// Bodies are the kubelets of the machines.
+	// Bodies configures the machines' kubelets.
 	Bodies body.Options `json:"bodies,omitempty"`
 }
 
-// DefaultToken is the default account's.
+// DefaultToken is the default account's token.
 const DefaultToken = "simulated-cloud-token"
 
 // Region is a region with its zones.
 type Region struct {
 	Name  string   `json:"name"`
 	Zones []string `json:"zones"`
-	// Capacity bounds how many instances of a type a zone can hold at once: zone → type → number.
-	// The type "*" speaks of all that are not named. What is not bounded has no end.
+	// Capacity limits the instances of a type in a zone: zone → type → number. The type "*" applies
+	// to all types without an entry. Without an entry there is no limit.
 	Capacity map[string]map[string]int `json:"capacity,omitempty"`
 }
 
-// AccountOptions is an account. Accounts see nothing of each other, capacity apart.
+// AccountOptions configures an account. Accounts are isolated, but share the capacity.
 type AccountOptions struct {
 	Name string `json:"name"`
-	// Tokens are its bearer tokens.
+	// Tokens are the account's bearer tokens.
 	Tokens []string `json:"tokens,omitempty"`
 	Quota  Quota    `json:"quota,omitempty"`
 }
 
-// Quota of an account in each region. 0 is no bound.
+// Quota of an account in each region. 0 means no limit.
 type Quota struct {
 	Instances int `json:"instances,omitempty"`
 	VCPUs     int `json:"vcpus,omitempty"`
 	DiskGiB   int `json:"diskGiB,omitempty"`
 }
 
-// Settings are what can be changed while the cloud runs. Zero values are the defaults.
+// Settings can be changed while the cloud runs. Zero values mean the defaults.
 type Settings struct {
-	// BootMin and BootMax bound the time from a create to running. Default: 1 s and 2 s.
+	// BootMin and BootMax limit the time from create to running. Default: 1 s and 2 s.
 	BootMin Duration `json:"bootMin,omitempty"`
 	BootMax Duration `json:"bootMax,omitempty"`
 	// Stop is the time from terminate to terminated. Default: 1 s.
 	Stop Duration `json:"stop,omitempty"`
 	// TerminatedVisible is how long terminated instances are shown. Default: 10 min.
 	TerminatedVisible Duration `json:"terminatedVisible,omitempty"`
-	// ConsistencyLag is the most by which reads lag behind; each resource has a lag of its own
-	// below it. Default: 0.
+	// ConsistencyLag is the maximum lag of reads. Each resource has its own lag up to this value.
+	// Default: 0.
 	ConsistencyLag Duration `json:"consistencyLag,omitempty"`
 	// Latency of each call. Default: none.
 	Latency Latency `json:"latency,omitempty"`
 	// Throttle: "generous" (the default), "ec2", "none".
 	Throttle string `json:"throttle,omitempty"`
-	// SpotLifetime is the mean time after which a spot instance is taken back. Default: 0, never.
+	// SpotLifetime is the mean time until a spot instance is taken back. Default: 0, never.
 	SpotLifetime Duration `json:"spotLifetime,omitempty"`
-	// PageSize bounds a page. Default: wire.MaxResults.
+	// PageSize limits a page. Default: wire.MaxResults.
 	PageSize int `json:"pageSize,omitempty"`
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// describe answers a page. partial is the fault PartialPage. s.mu is held.
+// describe returns a page. partial is the fault PartialPage. The caller holds s.mu.
 func (s *Server) describe(op string, a *account, req wire.DescribeRequest, partial bool) (*wire.DescribeResponse, *wire.ErrorResponse) {
 	if s.region(req.Region) == nil {
 		return nil, refuse(wire.InvalidParameterValue, "there is no region %q", req.Region)
@@ -52,8 +52,8 @@ func (s *Server) describe(op string, a *account, req wire.DescribeRequest, parti
 	}, size), nil
 }
 
-// page cuts a page of at most size, or as few as choose takes, out of what comes after a key. An
-// empty page repeats the key, marked, so that NextToken differs each time.
+// page returns the resources after a key, at most size, or as few as choose returns. An empty page
+// repeats the key with a mark, so that NextToken is always different.
 func page(found []wire.Resource, after string, choose func(most int) int, size int) *wire.DescribeResponse {
 	key := strings.TrimRight(after, "+")
 	marks := after[len(key):]
@@ -74,7 +74,7 @@ func page(found []wire.Resource, after string, choose func(most int) int, size i
 	return out
 }
 
-// filter is a DescribeRequest made quick.
+// filter is a DescribeRequest prepared for fast matching.
 type filter struct {
 	ids, values map[string]bool
 	key         string
@@ -111,7 +111,7 @@ func (f filter) matches(r *wire.Resource) bool {
 	return ok && (f.values == nil || f.values[value])
 }
 
-// find returns what a read that lags as each resource does can see now, sorted.
+// find returns, sorted, what a read sees now with each resource's lag.
 func (p *place) find(now time.Time, visible time.Duration, f filter) []wire.Resource {
 	found := []wire.Resource{}
 	for _, i := range p.instances {
@@ -149,7 +149,7 @@ func firstMissing(ids []string, found []wire.Resource) string {
 	return ""
 }
 
-// terminate ends instances, each on its own. s.mu is held.
+// terminate terminates instances one by one. The caller holds s.mu.
 func (s *Server) terminate(a *account, req wire.BatchRequest) (*wire.BatchResponse, *wire.ErrorResponse) {
 	p := a.place(req.Region)
 	return s.batch(req, func(id string) *wire.ErrorResponse {
@@ -162,7 +162,7 @@ func (s *Server) terminate(a *account, req wire.BatchRequest) (*wire.BatchRespon
 	})
 }
 
-// remove deletes dependants, each on its own. s.mu is held.
+// remove deletes dependants one by one. The caller holds s.mu.
 func (s *Server) remove(a *account, req wire.BatchRequest) (*wire.BatchResponse, *wire.ErrorResponse) {
 	now, p := time.Now(), a.place(req.Region)
 	return s.batch(req, func(id string) *wire.ErrorResponse {
@@ -192,7 +192,7 @@ func (s *Server) batch(req wire.BatchRequest, do func(id string) *wire.ErrorResp
 	return out, nil
 }
 
-// console answers what an instance printed: what was set for it, or its body's own. s.mu is held.
+// console returns an instance's output: the text set for it, or its body's. The caller holds s.mu.
 func (s *Server) console(a *account, req wire.ConsoleRequest) (*wire.ConsoleResponse, *wire.ErrorResponse) {
 	if s.region(req.Region) == nil {
 		return nil, refuse(wire.InvalidParameterValue, "there is no region %q", req.Region)

@@ -22,7 +22,7 @@ func refuse(code, format string, args ...any) *wire.ErrorResponse {
 	return &wire.ErrorResponse{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// run makes an instance. fate is a fault that concerns the instance itself, or "". s.mu is held.
+// run creates an instance. fate is a fault of the instance itself, or "". The caller holds s.mu.
 func (s *Server) run(a *account, req wire.RunInstancesRequest, fate FaultKind) (*wire.RunInstancesResponse, *wire.ErrorResponse) {
 	region := s.region(req.Region)
 	if region == nil {
@@ -65,18 +65,18 @@ func digest(req wire.RunInstancesRequest) [32]byte {
 	req.DryRun = false
 	text, err := json.Marshal(req)
 	if err != nil {
-		panic(err) // strings, numbers and maps of strings only: can't fail
+		panic(err) // only strings, numbers and maps of strings: can't fail
 	}
 	return sha256.Sum256(text)
 }
 
-// shape is the catalogue's word on a request.
+// shape holds the catalog's entries for a request.
 type shape struct {
 	size  wire.InstanceType
 	image wire.Image
 }
 
-// check validates a request and fills its defaults in.
+// check validates a request and sets its defaults.
 func (s *Server) check(region *Region, req *wire.RunInstancesRequest) (shape, *wire.ErrorResponse) {
 	var out shape
 	if req.Network == "" {
@@ -147,7 +147,7 @@ func (a *account) room(used Quota, what shape, req wire.RunInstancesRequest) *wi
 	return nil
 }
 
-// chooseZone returns the wanted zone if it has capacity, or the emptiest one that has.
+// chooseZone returns the requested zone if it has capacity, or the emptiest one that has.
 func (s *Server) chooseZone(region *Region, req wire.RunInstancesRequest, now time.Time) (string, *wire.ErrorResponse) {
 	all, ofType := map[string]int{}, map[string]int{}
 	for _, a := range s.accounts {
@@ -190,7 +190,7 @@ func (r *Region) capacity(zone, size string) (int, bool) {
 	return n, ok
 }
 
-// make brings the instance and its dependants into being.
+// make creates the instance and its dependants.
 func (s *Server) make(p *place, req wire.RunInstancesRequest, what shape, zone string, now time.Time) *instance {
 	base := wire.Resource{Region: req.Region, Zone: zone, CreatedAt: now}
 	ip := s.pools[req.Network].take()
@@ -227,7 +227,7 @@ func (s *Server) make(p *place, req wire.RunInstancesRequest, what shape, zone s
 	return i
 }
 
-// begin plans the instance's first minutes.
+// begin plans the instance's boot, and when a spot instance is taken back.
 func (s *Server) begin(i *instance, now time.Time, fate FaultKind) {
 	boot := s.settings.BootMin.Duration
 	if span := s.settings.BootMax.Duration - boot; span > 0 {
@@ -256,14 +256,14 @@ func (s *Server) begin(i *instance, now time.Time, fate FaultKind) {
 // reclaimed is EC2's reason for a spot instance that was taken back.
 const reclaimed = "Server.SpotInstanceTermination: the cloud took the spot instance back"
 
-// endInstance terminates an instance, unless it is ending already.
+// endInstance terminates an instance, unless it is already terminating.
 func (s *Server) endInstance(i *instance, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.end(i, reason)
 }
 
-// end does it with s.mu held.
+// end is endInstance for callers that hold s.mu.
 func (s *Server) end(i *instance, reason string) {
 	if i.terminating() {
 		return

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// maxBody bounds a request's body, in bytes.
+// maxBody is the maximum size of a request's body in bytes.
 const maxBody = 1 << 20
 
 // Server is a simulated cloud.
@@ -47,17 +47,17 @@ type Server struct {
 	down     DownMode
 }
 
-// DownMode is how a cloud that is down shows it.
+// DownMode is how a cloud that is down behaves.
 type DownMode string
 
-// The modes. "" is up.
+// The modes. "" means up.
 const (
 	DownCut         DownMode = "Cut"
 	DownUnavailable DownMode = "Unavailable"
 	DownHang        DownMode = "Hang"
 )
 
-// New makes a cloud. It lives until Run's context ends.
+// New returns a cloud, which runs until Run's context ends.
 func New(o Options) (*Server, error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
@@ -79,7 +79,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Run lets the cloud live until ctx ends, then stops every machine and waits for their end.
+// Run blocks until ctx ends, then stops every machine and waits for them.
 func (s *Server) Run(ctx context.Context) error {
 	<-ctx.Done()
 	s.stop()
@@ -96,7 +96,7 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-// call is one call of the wire API on its way through.
+// call is one call of the wire API.
 type call struct {
 	op      string
 	account *account
@@ -132,7 +132,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.finish(w, c, latency-latency/2)
 }
 
-// finish does the call with its fault, if it has one.
+// finish executes the call with its fault, if any.
 func (s *Server) finish(w http.ResponseWriter, c *call, latency time.Duration) {
 	f := c.fault
 	switch f.Kind {
@@ -170,7 +170,7 @@ func (s *Server) finish(w http.ResponseWriter, c *call, latency time.Duration) {
 	respond(w, f, answer, refusal)
 }
 
-// respond writes the answer, or what the fault makes of it.
+// respond writes the answer, or the fault's replacement.
 func respond(w http.ResponseWriter, f Fault, answer any, refusal *wire.ErrorResponse) {
 	switch f.Kind {
 	case ErrorAfter:
@@ -200,8 +200,7 @@ func respond(w http.ResponseWriter, f Fault, answer any, refusal *wire.ErrorResp
 	}
 }
 
-// effect does what the call asks for. It goes on whether or not the client still listens, as a
-// cloud does.
+// effect executes the call. As in a real cloud, it continues whether or not the client still waits.
 func (s *Server) effect(c *call) (any, *wire.ErrorResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,7 +233,7 @@ func (s *Server) effect(c *call) (any, *wire.ErrorResponse) {
 	return nil, refuse(wire.InvalidAction, "there is no operation %q", c.op)
 }
 
-// do reads the request and calls f.
+// do decodes the request and calls f.
 func do[In, Out any](c *call, f func(In) (*Out, *wire.ErrorResponse)) (any, *wire.ErrorResponse) {
 	var in In
 	if err := json.Unmarshal(c.body, &in); err != nil {
@@ -252,8 +251,8 @@ func (s *Server) record(c *call, outcome string) {
 	s.audit.count(c.op, c.account.name, outcome, s.machinesOf(c))
 }
 
-// machinesOf finds the machines that a call names: by their tag in a request, or by the IDs of what
-// carries it.
+// machinesOf returns the tokens of the machines that a call names: by a tag in the request, or by
+// the IDs of tagged resources.
 func (s *Server) machinesOf(c *call) []string {
 	var req struct {
 		Region    string            `json:"region"`
@@ -290,7 +289,7 @@ func (s *Server) machinesOf(c *call) []string {
 	return slices.DeleteFunc(slices.Compact(out), func(t string) bool { return t == "" })
 }
 
-// isDown answers the call as a cloud that is down does.
+// isDown reports whether the cloud is down, and if so answers the call.
 func (s *Server) isDown(w http.ResponseWriter, r *http.Request, op string) bool {
 	s.mu.Lock()
 	mode := s.down
@@ -339,7 +338,7 @@ func (s *Server) drawLatency() time.Duration {
 	return s.settings.Latency.draw(s.rand)
 }
 
-// pause waits, and tells whether the cloud still lives.
+// pause waits, and reports whether the cloud is still running.
 func (s *Server) pause(d time.Duration) bool {
 	if d <= 0 {
 		return s.ctx.Err() == nil
@@ -362,8 +361,8 @@ func (s *Server) region(name string) *Region {
 	return &s.regions[i]
 }
 
-// setAccount adds an account, or changes its tokens and quota. s.mu is held, or nobody else knows s
-// yet.
+// setAccount adds an account, or changes its tokens and quota. The caller holds s.mu, or s is not
+// shared yet.
 func (s *Server) setAccount(o AccountOptions) {
 	a := s.accounts[o.Name]
 	if a == nil {
@@ -392,7 +391,7 @@ func writeFault(w http.ResponseWriter, f Fault) {
 	write(w, status, refuse(f.code(), "injected"), time.Duration(f.RetryAfter*float64(time.Second)))
 }
 
-// statusOf is the HTTP status that goes with a code, as EC2 has it.
+// statusOf returns the HTTP status for a code, as in EC2.
 func statusOf(code string) int {
 	switch code {
 	case wire.AuthFailure:
@@ -410,7 +409,7 @@ func statusOf(code string) int {
 func write(w http.ResponseWriter, status int, answer any, retryAfter time.Duration) {
 	w.Header().Set("Content-Type", "application/json")
 	if retryAfter > 0 {
-		// Fractions are more than HTTP promises, and less than EC2 leaves its callers to guess.
+		// HTTP does not define fractions, but EC2 gives its callers no value at all.
 		w.Header().Set("Retry-After", strconv.FormatFloat(math.Ceil(retryAfter.Seconds()*100)/100, 'f', -1, 64))
 	}
 	w.WriteHeader(status)

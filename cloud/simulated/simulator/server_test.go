@@ -30,7 +30,7 @@ func quick() simulator.Settings {
 	return simulator.Settings{BootMin: ms(1), Stop: ms(1), Throttle: simulator.ThrottleNone}
 }
 
-// client speaks the wire API without the driver.
+// client calls the wire API without the driver.
 type client struct {
 	t          *testing.T
 	url, token string
@@ -408,7 +408,7 @@ func TestSlowAnswers(t *testing.T) {
 	_, code := c.run(nil)
 	g.Expect(code).To(BeEmpty())
 	g.Expect(time.Since(began)).To(BeNumerically(">=", 50*time.Millisecond))
-	// The effect does not wait for a client that has gone.
+	// The call takes effect even if the client is gone.
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+wire.Prefix+wire.RunInstances, strings.NewReader(`{"region":"sim-1","instanceType":"small","image":"node-image"}`))
@@ -490,7 +490,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// An instance may get another body than the simulated one, from what the API was given.
+// TestMachine: the API returns enough to give an instance another body than the simulated one.
 func TestMachine(t *testing.T) {
 	g := NewWithT(t)
 	c := start(t, simulator.Options{})

@@ -18,12 +18,12 @@ import (
 // bindingMemory is how long a client token is remembered: EC2's 24 hours.
 const bindingMemory = 24 * time.Hour
 
-// sweepEvery bounds how often what nobody sees any more is dropped.
+// sweepEvery is the minimum interval between sweeps of invisible state.
 const sweepEvery = time.Second
 
-// event is a point in an instance's life. Events may lie in the future: the state at any time is
-// that of the last event before it, so that nothing needs to run for a state to change, and a
-// lagging read is a read of the past.
+// event is a state change of an instance. Events may be in the future: the state at any time is
+// that of the last event before it. So a state changes without a running process, and a lagging
+// read is a read of the past.
 type event struct {
 	at     time.Time
 	state  wire.State
@@ -39,13 +39,13 @@ type instance struct {
 	data     []*dependant
 	vcpus    int
 	body     *body.Body
-	// console is what another body than the simulated one printed; nil where there is none.
+	// console is the output of a body other than the simulated one, or nil.
 	console []byte
 	// timers start and end the body, and take a spot instance back.
 	timers []*time.Timer
 }
 
-// at returns the event that rules at t, and false before the instance was made.
+// at returns the event in effect at t, or false before the instance was created.
 func (i *instance) at(t time.Time) (event, bool) {
 	for n := len(i.timeline) - 1; n >= 0; n-- {
 		if !i.timeline[n].at.After(t) {
@@ -55,18 +55,18 @@ func (i *instance) at(t time.Time) (event, bool) {
 	return event{}, false
 }
 
-// alive tells whether the instance holds capacity and quota at t.
+// alive reports whether the instance uses capacity and quota at t.
 func (i *instance) alive(t time.Time) bool {
 	e, ok := i.at(t)
 	return ok && e.state != wire.Terminated
 }
 
-// terminating tells whether the end has begun: it can't be turned back.
+// terminating reports whether termination has begun. It can't be undone.
 func (i *instance) terminating() bool {
 	return i.timeline[len(i.timeline)-1].state == wire.Terminated
 }
 
-// plan replaces all that is to come after now.
+// plan replaces all events after now.
 func (i *instance) plan(now time.Time, events ...event) {
 	i.timeline = slices.DeleteFunc(i.timeline, func(e event) bool { return e.at.After(now) })
 	i.timeline = append(i.timeline, events...)
@@ -82,14 +82,14 @@ func (i *instance) view(t time.Time) (wire.Resource, bool) {
 	return r, true
 }
 
-// end plans the instance's termination with all that goes with it. The caller stops the body.
+// end plans the termination of the instance and its dependants. The caller stops the body.
 func (i *instance) end(now time.Time, took time.Duration, reason string) {
 	gone := now.Add(took)
 	i.plan(now, event{now, wire.Stopping, reason}, event{gone, wire.Terminated, reason})
 	i.release(gone)
 }
 
-// release deletes what goes with the instance, and detaches what stays.
+// release deletes what is deleted with the instance, and detaches the rest.
 func (i *instance) release(at time.Time) {
 	for _, d := range i.own {
 		d.gone = at
@@ -109,7 +109,7 @@ func (i *instance) stopTimers() {
 type dependant struct {
 	res wire.Resource
 	lag time.Duration
-	// gone and detached are zero while it is there and attached.
+	// gone and detached are zero while the dependant exists and is attached.
 	gone, detached time.Time
 }
 
@@ -128,17 +128,17 @@ func (d *dependant) view(t time.Time) (wire.Resource, bool) {
 	return r, true
 }
 
-// binding is what a client token stands for.
+// binding is the request and the instance of a client token.
 type binding struct {
 	params [32]byte
 	inst   *instance
 	at     time.Time
 }
 
-// account is one customer. Its places are its regions.
+// account is one customer. It has a place for each region.
 type account struct {
 	name     string
-	id       string // by chance, not by the seed
+	id       string // random, independent of the seed
 	tokens   map[string]bool
 	quota    Quota
 	throttle *throttle
@@ -154,7 +154,7 @@ func (a *account) place(region string) *place {
 	return p
 }
 
-// place is what an account has in a region.
+// place holds an account's resources in a region.
 type place struct {
 	instances  map[string]*instance
 	dependants map[string]*dependant
@@ -186,14 +186,14 @@ func (p *place) sweep(now time.Time, visible time.Duration) {
 	}
 }
 
-// forget drops an instance. Its client token still stands for it, so what is large goes now.
+// forget drops an instance. A binding may still refer to it, so forget frees its large fields.
 func (p *place) forget(id string, i *instance) {
 	delete(p.instances, id)
 	i.stopTimers()
 	i.body, i.own, i.data = nil, nil, nil
 }
 
-// usage is what the account uses in the place.
+// usage returns the account's usage in the place.
 func (p *place) usage(now time.Time) Quota {
 	var q Quota
 	for _, i := range p.instances {
@@ -214,13 +214,13 @@ func newID(prefix string, r *rand.Rand) string {
 	return fmt.Sprintf("%s-%016x%01x", prefix, r.Uint64(), r.Uint32N(16))
 }
 
-// pool hands out a network's addresses.
+// pool allocates a network's addresses.
 type pool struct {
 	prefix netip.Prefix
 	next   netip.Addr
 }
 
-// firstAddress leaves room for gateways and the like, as clouds do.
+// firstAddress reserves addresses for gateways and the like, as clouds do.
 const firstAddress = 10
 
 func newPool(cidr string) *pool {
@@ -236,8 +236,8 @@ func (p *pool) rewind() {
 	}
 }
 
-// take returns an address, in turn. A network is taken to be larger than the number of machines
-// that live at once.
+// take returns the next address in turn. It assumes that a network is larger than the number of
+// live machines.
 func (p *pool) take() string {
 	if !p.prefix.Contains(p.next) {
 		p.rewind()
@@ -247,7 +247,7 @@ func (p *pool) take() string {
 	return a.String()
 }
 
-// sortKey orders listings, and is what a NextToken holds.
+// sortKey is the sort key of listings, and the content of a NextToken.
 func sortKey(r wire.Resource) string { return string(r.Kind) + "/" + r.ID }
 
 func sortResources(list []wire.Resource) {

@@ -12,9 +12,9 @@ import (
 
 // The presets of Settings.Throttle.
 const (
-	// ThrottleGenerous does not stand in the way of a few hundred machines.
+	// ThrottleGenerous does not limit a few hundred machines.
 	ThrottleGenerous = "generous"
-	// ThrottleEC2 has EC2's own figures (its API throttling limits: RunInstances 2/s burst 5,
+	// ThrottleEC2 has EC2's own limits (its API throttling limits: RunInstances 2/s burst 5,
 	// non-mutating 20/s burst 100, other mutating 5/s burst 50).
 	ThrottleEC2 = "ec2"
 	// ThrottleNone never throttles.
@@ -41,7 +41,7 @@ func throttlePreset(name string) (preset, bool) {
 	return preset{}, false
 }
 
-// throttle is one account's buckets.
+// throttle holds one account's token buckets.
 type throttle struct{ run, read, other *rate.Limiter }
 
 func newThrottle(p preset) *throttle {
@@ -52,7 +52,7 @@ func newThrottle(p preset) *throttle {
 	}
 }
 
-// allow takes a token for op, or says how long to wait. A refused call takes none.
+// allow takes a token for op, or returns how long to wait. A refused call takes none.
 func (t *throttle) allow(op string, now time.Time) (time.Duration, bool) {
 	limiter := t.other
 	switch op {

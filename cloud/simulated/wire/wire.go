@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire is the simulated cloud's API as it goes over HTTP: what the driver sends and the
-// simulator answers. Both sides import it, and it imports nothing of theirs.
+// Package wire is the simulated cloud's HTTP API: what the driver sends and what the simulator
+// answers. Both sides import it. It imports nothing of theirs.
 //
-// A call is POST /v1/<operation> with a JSON body and "Authorization: Bearer <token>". 200 carries
-// the operation's response, any other status an ErrorResponse. A throttled answer carries
+// A call is POST /v1/<operation> with a JSON body and "Authorization: Bearer <token>". Status 200
+// carries the operation's response, any other status an ErrorResponse. A throttled answer has
 // Retry-After, in seconds.
 package wire
 
@@ -26,23 +26,23 @@ const (
 
 // Limits of the API.
 const (
-	// MaxUserData is the size of user data in bytes, before base64: EC2's.
+	// MaxUserData is the maximum size of user data in bytes, before base64: EC2's.
 	MaxUserData = 16 << 10
-	// MaxConsole is how much of a console is shown, in bytes: EC2's.
+	// MaxConsole is how many bytes of a console are returned: EC2's.
 	MaxConsole = 64 << 10
-	// MaxResults is the largest page, and the default one.
+	// MaxResults is the maximum and default page size.
 	MaxResults = 1000
-	// MaxBatch is how many IDs or tag values one call may name.
+	// MaxBatch is the maximum number of IDs or tag values in one call.
 	MaxBatch = 1000
-	// MaxTags, MaxTagKey and MaxTagValue bound the tags of a resource: EC2's.
+	// MaxTags, MaxTagKey and MaxTagValue limit the tags of a resource: EC2's.
 	MaxTags, MaxTagKey, MaxTagValue = 50, 128, 256
-	// MaxName is the length of an instance's name, which is also its hostname.
+	// MaxName is the maximum length of an instance's name, which is also its hostname.
 	MaxName = 63
-	// MaxClientToken is the length of a client token: EC2's.
+	// MaxClientToken is the maximum length of a client token: EC2's.
 	MaxClientToken = 64
 )
 
-// The error codes, EC2's words where it has one.
+// The error codes, the same as EC2's where EC2 has one.
 const (
 	AuthFailure                  = "AuthFailure"
 	RequestLimitExceeded         = "RequestLimitExceeded"
@@ -89,7 +89,7 @@ const (
 	Terminated State = "terminated"
 )
 
-// Resource is something in the cloud.
+// Resource is a resource in the cloud.
 type Resource struct {
 	Kind      Kind              `json:"kind"`
 	ID        string            `json:"id"`
@@ -98,7 +98,7 @@ type Resource struct {
 	Tags      map[string]string `json:"tags,omitempty"`
 	CreatedAt time.Time         `json:"createdAt"`
 
-	// An instance's.
+	// For an instance.
 	Name         string `json:"name,omitempty"`
 	State        State  `json:"state,omitempty"`
 	StateReason  string `json:"stateReason,omitempty"`
@@ -106,32 +106,32 @@ type Resource struct {
 	Image        string `json:"image,omitempty"`
 	Spot         bool   `json:"spot,omitempty"`
 
-	// An instance's and a NIC's.
+	// For an instance and a NIC.
 	Network   string `json:"network,omitempty"`
 	PrivateIP string `json:"privateIP,omitempty"`
 
-	// A disk's.
+	// For a disk.
 	SizeGiB int32 `json:"sizeGiB,omitempty"`
 
-	// A dependant's: the instance that it is attached to, and whether it goes with it.
+	// For a dependant: its instance, and whether it is deleted with the instance.
 	AttachedTo         string `json:"attachedTo,omitempty"`
 	DeleteOnTerminated bool   `json:"deleteOnTerminated,omitempty"`
 }
 
-// RunInstancesRequest makes one instance, its NIC and its disks, all with the same tags.
+// RunInstancesRequest creates one instance with its NIC and disks, all with the same tags.
 type RunInstancesRequest struct {
 	Region string `json:"region"`
-	// ClientToken makes the call idempotent: the same token with the same parameters answers the
-	// same instance, also when it is terminated; with other parameters it is
-	// IdempotentParameterMismatch. A failed call binds nothing.
+	// ClientToken makes the call idempotent: the same token with the same parameters returns the
+	// same instance, even if it is terminated. With other parameters the call returns
+	// IdempotentParameterMismatch. A failed call does not use up the token.
 	ClientToken string `json:"clientToken,omitempty"`
-	// DryRun answers DryRunOperation (412) where the call would have succeeded.
+	// DryRun makes a call that would succeed return DryRunOperation (412).
 	DryRun bool `json:"dryRun,omitempty"`
 
 	Name         string `json:"name,omitempty"`
 	InstanceType string `json:"instanceType"`
 	Image        string `json:"image"`
-	// Zone, or empty: the cloud chooses one with capacity.
+	// Zone; if empty, the cloud chooses one with capacity.
 	Zone         string            `json:"zone,omitempty"`
 	Network      string            `json:"network,omitempty"`
 	DiskGiB      int32             `json:"diskGiB,omitempty"`
@@ -146,16 +146,16 @@ type RunInstancesResponse struct {
 	Instance Resource `json:"instance"`
 }
 
-// DescribeRequest reads resources, one page. All filters that are set must match.
+// DescribeRequest reads one page of resources. All filters that are set must match.
 type DescribeRequest struct {
 	Region string   `json:"region"`
 	IDs    []string `json:"ids,omitempty"`
-	// TagKey: only what carries this tag; with TagValues: one of these values.
+	// TagKey selects resources with this tag; with TagValues, with one of these values.
 	TagKey    string   `json:"tagKey,omitempty"`
 	TagValues []string `json:"tagValues,omitempty"`
 	Kinds     []Kind   `json:"kinds,omitempty"`
-	// MaxResults is the page's size, at most and by default MaxResults. A page may be smaller, even
-	// empty, and yet not be the last: only an empty NextToken ends the listing.
+	// MaxResults is the page size, at most and by default MaxResults. A page that is not the last
+	// may be smaller, even empty: only an empty NextToken ends the listing.
 	MaxResults int    `json:"maxResults,omitempty"`
 	NextToken  string `json:"nextToken,omitempty"`
 }
@@ -166,7 +166,7 @@ type DescribeResponse struct {
 	NextToken string     `json:"nextToken,omitempty"`
 }
 
-// BatchRequest names what TerminateInstances or DeleteResources shall remove.
+// BatchRequest names the resources for TerminateInstances or DeleteResources.
 type BatchRequest struct {
 	Region string   `json:"region"`
 	IDs    []string `json:"ids"`
@@ -177,32 +177,31 @@ type BatchResponse struct {
 	Results []BatchResult `json:"results"`
 }
 
-// BatchResult is nil-coded where the removal was accepted.
+// BatchResult has a nil Error if the deletion was accepted.
 type BatchResult struct {
 	ID    string         `json:"id"`
 	Error *ErrorResponse `json:"error,omitempty"`
 }
 
-// ConsoleRequest asks for what an instance has written to its console.
+// ConsoleRequest requests an instance's console output.
 type ConsoleRequest struct {
 	Region string `json:"region"`
 	ID     string `json:"id"`
 }
 
-// ConsoleResponse holds its end.
+// ConsoleResponse holds the end of the output.
 type ConsoleResponse struct {
 	Output []byte `json:"output,omitempty"`
 }
 
-// CatalogRequest asks for what a region offers.
+// CatalogRequest requests a region's catalog.
 type CatalogRequest struct {
 	Region string `json:"region"`
 }
 
-// CatalogResponse is what a region offers, and to whom.
+// CatalogResponse holds what a region offers, and the account.
 type CatalogResponse struct {
-	// Account is the customer's number, by chance: no other customer has it, of this simulated
-	// cloud or another.
+	// Account is a random account ID, unique across all simulated clouds.
 	Account       string         `json:"account"`
 	Zones         []string       `json:"zones"`
 	InstanceTypes []InstanceType `json:"instanceTypes"`
@@ -210,26 +209,26 @@ type CatalogResponse struct {
 	Networks      []Network      `json:"networks"`
 }
 
-// InstanceType is a size of machine.
+// InstanceType is a machine size.
 type InstanceType struct {
 	Name      string `json:"name"`
 	CPU       int32  `json:"cpu"`
 	MemoryMiB int64  `json:"memoryMiB"`
-	// PricePerHour in US dollars. SpotPricePerHour 0 means: no spot.
+	// PricePerHour in US dollars. SpotPricePerHour 0 means that there are no spot instances.
 	PricePerHour     float64 `json:"pricePerHour"`
 	SpotPricePerHour float64 `json:"spotPricePerHour,omitempty"`
-	// Arch in Go's words; the image's must be the same.
+	// Arch in Go's terms. It must match the image's.
 	Arch string `json:"arch"`
 }
 
-// Image is what an instance boots from.
+// Image is a boot image.
 type Image struct {
 	Name string `json:"name"`
 	Arch string `json:"arch"`
 	OS   string `json:"os"`
 }
 
-// Network is where NICs lie.
+// Network is a network for NICs.
 type Network struct {
 	Name string `json:"name"`
 	CIDR string `json:"cidr"`

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package body gives the simulated machines a life: each reads its user data as cloud-init would,
-// and, if that starts a kubelet, does a kubelet's part against the real API server that it finds
-// there.
+// Package body simulates the operating systems of machines: each reads its user data as cloud-init
+// does. If that starts a kubelet, the body does a kubelet's part against the real API server that
+// the user data names.
 package body
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator/userdata"
 )
 
-// Options hold for all bodies of a Fleet. Zero values are the defaults.
+// Options apply to all bodies of a Fleet. Zero values mean the defaults.
 type Options struct {
 	// KubeletVersion that Nodes report. Default: DefaultKubeletVersion.
 	KubeletVersion string `json:"kubeletVersion,omitempty"`
@@ -27,13 +27,13 @@ type Options struct {
 	// StatusInterval is the time between two reports of a Node's conditions. Default: 5 min, a
 	// kubelet's.
 	StatusInterval metav1.Duration `json:"statusInterval,omitempty"`
-	// NoPods leaves pods alone: they are neither set Running nor finalized.
+	// NoPods ignores pods: they are neither set Running nor finalized.
 	NoPods bool `json:"noPods,omitempty"`
-	// Requests bounds how many requests (watches apart) are under way at once. Default: 64.
+	// Requests limits the concurrent requests, not counting watches. Default: 64.
 	Requests int `json:"requests,omitempty"`
 }
 
-// DefaultKubeletVersion is the Kubernetes release that the simulated image holds.
+// DefaultKubeletVersion is the Kubernetes release in the simulated image.
 const DefaultKubeletVersion = "v1.36.3"
 
 func (o Options) withDefaults() Options {
@@ -52,7 +52,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Machine is what a body knows of its machine: what the cloud's metadata service would tell it.
+// Machine is what a body knows of its machine, as from the cloud's metadata service.
 type Machine struct {
 	InstanceID, Region, Zone, Hostname, IP string
 	CPU                                    int32
@@ -66,7 +66,7 @@ type Machine struct {
 type Fleet struct {
 	opts Options
 	ctx  context.Context
-	// slots bounds the requests under way.
+	// slots limits the concurrent requests.
 	slots chan struct{}
 
 	mu       sync.Mutex
@@ -75,16 +75,16 @@ type Fleet struct {
 	running  sync.WaitGroup
 }
 
-// NewFleet makes a fleet whose bodies live as long as ctx, at most.
+// NewFleet returns a fleet whose bodies end with ctx at the latest.
 func NewFleet(ctx context.Context, o Options) *Fleet {
 	o = o.withDefaults()
 	return &Fleet{opts: o, ctx: ctx, slots: make(chan struct{}, o.Requests), clusters: map[string]*cluster{}}
 }
 
-// New makes a body that does not run yet.
+// New returns a body that is off.
 func (f *Fleet) New(m Machine) *Body { return &Body{fleet: f, machine: m, phase: PhaseOff} }
 
-// Wait returns when all bodies have ended, after the fleet's context has. None starts after it.
+// Wait returns once all bodies have ended, after the fleet's context. No body starts after that.
 func (f *Fleet) Wait() {
 	f.mu.Lock()
 	f.closed = true
@@ -92,7 +92,7 @@ func (f *Fleet) Wait() {
 	f.running.Wait()
 }
 
-// spawn runs something that ends with the fleet's context. It answers false when the fleet has
+// spawn runs a function that ends with the fleet's context. It returns false if the fleet has
 // ended.
 func (f *Fleet) spawn(run func()) bool {
 	f.mu.Lock()
@@ -104,7 +104,7 @@ func (f *Fleet) spawn(run func()) bool {
 	return true
 }
 
-// request does one request, bounded in time, when the fleet has a slot for it.
+// request makes one request with a timeout, once the fleet has a free slot.
 func (f *Fleet) request(ctx context.Context, do func(context.Context) error) error {
 	select {
 	case f.slots <- struct{}{}:
@@ -117,62 +117,62 @@ func (f *Fleet) request(ctx context.Context, do func(context.Context) error) err
 	return do(ctx)
 }
 
-// Phase says how far a body got.
+// Phase is a body's progress.
 type Phase string
 
 // The phases.
 const (
 	PhaseOff     Phase = "Off"
 	PhaseBooting Phase = "Booting"
-	// PhaseIdle: it runs, and nothing started a kubelet.
+	// PhaseIdle: it runs, but nothing started a kubelet.
 	PhaseIdle Phase = "Idle"
-	// PhaseFailed: the user data or the kubelet's files are wrong; it stays so.
+	// PhaseFailed: the user data or the kubelet's files are wrong. This is final.
 	PhaseFailed  Phase = "Failed"
 	PhaseJoining Phase = "Joining"
 	PhaseJoined  Phase = "Joined"
 )
 
-// Report is what can be seen of a body from outside.
+// Report is a body's state as seen from outside.
 type Report struct {
 	Phase Phase `json:"phase"`
-	// Node is the Node's name, once it is known.
+	// Node is the Node's name, once known.
 	Node string `json:"node,omitempty"`
-	// Console is what it printed, newest last.
+	// Console is the output, newest line last.
 	Console []string `json:"console,omitempty"`
 }
 
-// consoleLines bounds the console.
+// consoleLines is the maximum number of lines in the console.
 const consoleLines = 40
 
-// Body is one machine's operating system and kubelet. What lies on its disk survives Stop.
+// Body is one machine's operating system and kubelet. Its disk survives Stop.
 type Body struct {
 	fleet   *Fleet
 	machine Machine
 
 	mu     sync.Mutex
 	cancel context.CancelFunc
-	// ended is closed when the last life's run has ended: two lives never overlap.
+	// ended is closed when the last run has ended: two runs never overlap.
 	ended   chan struct{}
 	timer   *time.Timer
 	phase   Phase
 	console []string
-	// kubelet and node are the disk: the files as the kubelet reads them, and what it got from the
+	// kubelet and node are the disk: the kubelet's view of the files, and what it got from the
 	// cluster. Each is written once, by run.
 	kubelet *kubelet
 	node    *node
 
-	// beating is held during a heartbeat, and guards what is remembered between two.
+	// beating is held during a heartbeat, and guards the state kept between two heartbeats.
 	beating sync.Mutex
 }
 
-// Machine is what the body was given. The user data are there until they were used.
+// Machine returns the body's machine. It includes the user data until that is used.
 func (b *Body) Machine() Machine {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.machine
 }
 
-// Start boots it. It does not wait.
+// Start boots the body. It does not block.
 func (b *Body) Start() {
 	ctx, cancel := context.WithCancel(b.fleet.ctx)
 	b.mu.Lock()
@@ -191,7 +191,7 @@ func (b *Body) Start() {
 	b.cancel, b.phase, b.ended = cancel, PhaseBooting, ended
 }
 
-// Stop pulls the plug. It does not wait.
+// Stop switches the body off. It does not block.
 func (b *Body) Stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -208,7 +208,7 @@ func (b *Body) Stop() {
 	}
 }
 
-// Report tells how the body is.
+// Report returns the body's state.
 func (b *Body) Report() Report {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -219,7 +219,7 @@ func (b *Body) Report() Report {
 	return r
 }
 
-// say prints to the console. A line that repeats the last one is left out.
+// say prints to the console. It omits a line that repeats the last one.
 func (b *Body) say(format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
 	b.mu.Lock()
@@ -232,7 +232,7 @@ func (b *Body) say(format string, args ...any) {
 	}
 }
 
-// enter moves to a phase, unless the plug was pulled.
+// enter changes the phase, unless the body was stopped.
 func (b *Body) enter(ctx context.Context, p Phase) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -260,7 +260,7 @@ func (b *Body) run(ctx context.Context) {
 	}
 }
 
-// boot is cloud-init's part: it reads the user data, once.
+// boot does cloud-init's part: it reads the user data, once.
 func (b *Body) boot(ctx context.Context) bool {
 	m := b.machine
 	disk, err := userdata.Parse(m.UserData, userdata.InstanceData{

@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// requestTimeout bounds one request that is no watch.
+	// requestTimeout limits one request that is not a watch.
 	requestTimeout = 20 * time.Second
-	// idleTimeout closes connections that nothing uses: with leases less often than this, a body
+	// idleTimeout closes unused connections. If leases are renewed less often than this, a body
 	// holds none.
 	idleTimeout = 30 * time.Second
-	// hubLinger is how long the watch on signing requests goes on while nobody waits: the next one
-	// soon will.
+	// hubLinger is how long the watch on signing requests continues without waiters: the next one
+	// usually comes soon.
 	hubLinger = 20 * time.Second
 )
 
-// cluster is an API server, with what its bodies share: the CA, connections that need no client
+// cluster is an API server with what its bodies share: the CA, connections without client
 // certificate, and one watch on certificate signing requests.
 type cluster struct {
 	fleet      *Fleet
@@ -42,7 +42,7 @@ type cluster struct {
 	signing    *hub
 }
 
-// clusterOf returns the cluster that a kubelet is to join.
+// clusterOf returns the cluster that a kubelet joins.
 func (f *Fleet) clusterOf(k *kubelet) (*cluster, error) {
 	key := strings.Join([]string{k.server, k.serverName, string(k.ca)}, "\x00")
 	f.mu.Lock()
@@ -63,7 +63,7 @@ func (f *Fleet) clusterOf(k *kubelet) (*cluster, error) {
 	return c, nil
 }
 
-// transport makes connections of their own for one client certificate: TLS binds the two.
+// transport returns separate connections for one client certificate: TLS binds the two.
 func (c *cluster) transport(cert *tls.Certificate) *http.Transport {
 	config := &tls.Config{RootCAs: c.pool, ServerName: c.serverName, MinVersion: tls.VersionTLS12}
 	if cert != nil {
@@ -76,16 +76,16 @@ func (c *cluster) transport(cert *tls.Certificate) *http.Transport {
 		TLSHandshakeTimeout: 10 * time.Second,
 		ForceAttemptHTTP2:   true,
 		IdleConnTimeout:     idleTimeout,
-		// A dead connection under a watch is noticed.
+		// Pings detect a dead connection under a watch.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
 }
 
-// config is for the typed clients; the http.Client that goes with it carries the credentials.
+// config is for the typed clients. The http.Client used with it carries the credentials.
 func (c *cluster) config() *rest.Config {
 	return &rest.Config{
 		Host:          c.server,
-		QPS:           -1, // the fleet bounds what is under way instead
+		QPS:           -1, // the fleet limits concurrent requests instead
 		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json"},
 		UserAgent:     "kubelet/" + c.fleet.opts.KubeletVersion + " (drover simulator)",
 	}
@@ -115,7 +115,7 @@ func (c *cluster) signer(t http.RoundTripper) (signer, error) {
 }
 
 // hub watches the signing requests of all bodies that wait for a certificate, with the credentials
-// of any one of them: a thousand machines that join at once watch once.
+// of any of them: a thousand machines that join at once share one watch.
 type hub struct {
 	cluster *cluster
 
@@ -130,8 +130,8 @@ type waiter struct {
 	done chan *certificatesv1.CertificateSigningRequest
 }
 
-// expect registers a wait for the request of this name. It is called before the request is made, so
-// that no answer is missed.
+// expect registers a waiter for the request with this name. It is called before the request is
+// created, so that no answer is missed.
 func (h *hub) expect(name string, client signer) *waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,7 +149,7 @@ func (h *hub) forget(name string) {
 	delete(h.waiting, name)
 }
 
-// run watches until nobody has waited for a while.
+// run watches until there has been no waiter for a while.
 func (h *hub) run() {
 	ctx := h.cluster.fleet.ctx
 	lonely := time.Time{}
@@ -175,13 +175,13 @@ func (h *hub) run() {
 			lonely = time.Time{}
 			h.watch(ctx, client)
 		}
-		// Credentials may be refused, or the server away: another try, maybe with another's
-		// credentials.
+		// The credentials may be refused, or the server may be down: retry, maybe with another
+		// waiter's credentials.
 		pause(ctx, time.Second)
 	}
 }
 
-// watch reads one watch to its end. Without a resource version it begins with all that there is.
+// watch reads one watch to its end. Without a resource version, it starts with all requests.
 func (h *hub) watch(ctx context.Context, client signer) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -230,7 +230,7 @@ func (h *hub) deliver(csr *certificatesv1.CertificateSigningRequest) {
 	}
 }
 
-// refusal says why a request will get no certificate, or "".
+// refusal returns why a request was denied or failed, or "".
 func refusal(csr *certificatesv1.CertificateSigningRequest) string {
 	for _, c := range csr.Status.Conditions {
 		if c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed {
@@ -240,7 +240,7 @@ func refusal(csr *certificatesv1.CertificateSigningRequest) string {
 	return ""
 }
 
-// pause waits for d, or for the end of ctx.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -18,7 +18,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator/userdata"
 )
 
-// droverInput is what Drover's own bootstrap provider would render.
+// droverInput returns the input of Drover's own bootstrap provider.
 func droverInput(t *testing.T, spec bootstrapv1.CloudInitConfigSpec) render.Input {
 	t.Helper()
 	ca, err := os.ReadFile("../../../../bootstrap/render/testdata/ca.crt")
@@ -48,9 +48,8 @@ func droverKubelet(t *testing.T, in render.Input) (*kubelet, error) {
 	return plan(disk, testMachine)
 }
 
-// TestFormatsAreAlike sees to it that a machine starts the same kubelet, whatever the format of its
-// user data and the way its software is installed. Ignition has no instance data: the provider ID
-// is the controller's to set.
+// TestFormatsAreAlike: a machine starts the same kubelet for every user data format and
+// installation method. Ignition has no instance data: the controller sets the provider ID.
 func TestFormatsAreAlike(t *testing.T) {
 	want, err := droverKubelet(t, droverInput(t, bootstrapv1.CloudInitConfigSpec{}))
 	if err != nil {
@@ -83,7 +82,7 @@ func TestFormatsAreAlike(t *testing.T) {
 	}
 }
 
-// joinByDrover has a machine join an API server by kubeadm, from Drover's own user data.
+// joinByDrover makes a machine join an API server by kubeadm, with Drover's own user data.
 func joinByDrover(ctx context.Context, t *testing.T, a *apiServer, format bootstrapv1.Format, change func(*render.Input, userdata.Machine)) (*kubelet, userdata.Machine, error) {
 	t.Helper()
 	in := droverInput(t, bootstrapv1.CloudInitConfigSpec{
@@ -109,9 +108,9 @@ func joinByDrover(ctx context.Context, t *testing.T, a *apiServer, format bootst
 	return k, read, err
 }
 
-// TestJoinByKubeadm sees to it that a machine that joins by kubeadm starts the kubelet that it
-// would start by itself, with the cluster's configuration but for what the spec says; and that it
-// starts none where it finds another authority or what another join left.
+// TestJoinByKubeadm: a machine that joins by kubeadm starts the same kubelet as without it, with
+// the cluster's configuration except for the spec's settings. It starts none if it finds another
+// authority or the files of another join.
 func TestJoinByKubeadm(t *testing.T) {
 	a := newAPIServer(t)
 	nothing := func(*render.Input, userdata.Machine) {}
@@ -152,8 +151,8 @@ func TestJoinByKubeadm(t *testing.T) {
 	}
 }
 
-// TestCommandThatFails sees to it that the simulation ends where the machine would, behind the unit
-// and the script.
+// TestCommandThatFails: the simulation stops where the machine would, also within a unit and a
+// script.
 func TestCommandThatFails(t *testing.T) {
 	for _, format := range []bootstrapv1.Format{bootstrapv1.FormatCloudConfig, bootstrapv1.FormatIgnition} {
 		in := droverInput(t, bootstrapv1.CloudInitConfigSpec{Format: format, PreKubeletCommands: []string{"exit 3"}})

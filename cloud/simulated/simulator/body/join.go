@@ -27,14 +27,14 @@ import (
 )
 
 const (
-	// systemd restarts a kubelet that ended after 10 s, with kubeadm's unit. The first tries come
-	// sooner here.
+	// With kubeadm's unit, systemd restarts a kubelet after 10 s. Here the first retries are
+	// faster.
 	retryFirst, retryLast = time.Second, 10 * time.Second
-	// certificateWait is how long a kubelet waits for a certificate before it asks anew.
+	// certificateWait is how long a kubelet waits for a certificate before it requests a new one.
 	certificateWait = 15 * time.Minute
 )
 
-// backoff waits longer each time, jittered so that a thousand machines do not come at once.
+// backoff increases its delay, with jitter so that a thousand machines do not retry at once.
 type backoff struct{ next time.Duration }
 
 func (b *backoff) wait(ctx context.Context) bool {
@@ -43,7 +43,7 @@ func (b *backoff) wait(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// node is what the machine has once the cluster took it in.
+// node is what the machine has after it joined the cluster.
 type node struct {
 	transport *http.Transport
 	core      *coreclient.CoreV1Client
@@ -52,7 +52,7 @@ type node struct {
 	heartbeat heartbeat
 }
 
-// join does it: TLS bootstrap, then the Node. It tries until it works or the plug is pulled.
+// join does the TLS bootstrap and registers the Node. It retries until it succeeds or ctx ends.
 func (b *Body) join(ctx context.Context) bool {
 	var again backoff
 	for b.node == nil {
@@ -85,7 +85,7 @@ func (b *Body) join(ctx context.Context) bool {
 	}
 }
 
-// plain is an error's text without what differs each time, such as ports.
+// plain returns an error's text without details that vary, such as ports.
 func plain(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Err != nil {
@@ -127,7 +127,7 @@ func newNode(c *cluster, cert *tls.Certificate) (*node, error) {
 	return n, err
 }
 
-// certify makes a key, asks for a certificate as a kubelet does, and waits for it.
+// certify creates a key, requests a certificate as a kubelet does, and waits for it.
 func (b *Body) certify(ctx context.Context, c *cluster, client signer, signerName string, usage certificatesv1.KeyUsage, template x509.CertificateRequest) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -164,7 +164,7 @@ func (b *Body) certify(ctx context.Context, c *cluster, client signer, signerNam
 	return pair(signed, key)
 }
 
-// namePrefix is as kubelets name their requests.
+// namePrefix returns a kubelet's prefix for the names of its requests.
 func namePrefix(usage certificatesv1.KeyUsage) string {
 	if usage == certificatesv1.UsageClientAuth {
 		return "node-csr-"
@@ -172,7 +172,7 @@ func namePrefix(usage certificatesv1.KeyUsage) string {
 	return "csr-"
 }
 
-// lowerBase makes an object's name of a digest.
+// lowerBase converts a digest to an object's name.
 func lowerBase(digest []byte) string {
 	const letters = "0123456789abcdefghijklmnopqrstuvwxyz"
 	out := make([]byte, 20)
@@ -211,8 +211,8 @@ func pair(chain []byte, key *ecdsa.PrivateKey) (*tls.Certificate, error) {
 	return cert, nil
 }
 
-// requestServing asks for the serving certificate until it comes. Nothing is served: it is the
-// request that counts.
+// requestServing requests the serving certificate until it gets one. Nothing is served: only the
+// request matters.
 func (b *Body) requestServing(ctx context.Context) {
 	template := x509.CertificateRequest{DNSNames: []string{b.kubelet.node}}
 	if ip := net.ParseIP(b.kubelet.nodeIP); ip != nil {

@@ -35,14 +35,14 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator/userdata"
 )
 
-// What kubeadm waits between two tries, and for how long (cmd/kubeadm/app/constants in Kubernetes).
+// kubeadm's retry intervals and timeouts (cmd/kubeadm/app/constants in Kubernetes).
 const (
 	discoveryInterval, discoveryTimeout = 5 * time.Second, 5 * time.Minute
 	readInterval, readTimeout           = 500 * time.Millisecond, time.Minute
 )
 
-// Where kubeadm keeps the configurations of the cluster and its kubelets, in kube-system; where it
-// writes the authority, and a kubelet its kubeconfig.
+// kubeadm's ConfigMaps in kube-system for the cluster and its kubelets, its file for the CA, and
+// the kubelet's kubeconfig.
 const (
 	clusterConfigMap = "kubeadm-config"
 	kubeletConfigMap = "kubelet-config"
@@ -51,10 +51,9 @@ const (
 	kubeletKubeconfig = "/etc/kubernetes/kubelet.conf"
 )
 
-// kubeadm does what "kubeadm join" does for a worker, as far as it matters here: it refuses to
-// begin beside what another join left, finds the cluster with the token or by a file, and writes
-// the files that the kubelet starts from, patched as it is told. An error is the end of kubeadm,
-// which nothing starts again.
+// kubeadm does the relevant part of "kubeadm join" for a worker: it refuses to run if files of
+// another join exist, finds the cluster with the token or a file, and writes the files that the
+// kubelet starts from, with patches. After an error kubeadm ends, and nothing starts it again.
 func (b *Body) kubeadm(ctx context.Context, disk userdata.Machine, file string) error {
 	config, err := joinConfiguration(disk, file)
 	if err != nil {
@@ -102,7 +101,7 @@ func (b *Body) kubeadm(ctx context.Context, disk userdata.Machine, file string) 
 	return nil
 }
 
-// joinConfiguration reads the file that kubeadm is given.
+// joinConfiguration reads kubeadm's configuration file.
 func joinConfiguration(disk userdata.Machine, name string) (*kubeadmapi.JoinConfiguration, error) {
 	file, ok := disk.Files[path.Clean(name)]
 	if !ok {
@@ -127,8 +126,8 @@ func authorityPath(config *kubeadmapi.JoinConfiguration) string {
 	return path.Clean(cmp.Or(config.CACertPath, authorityFile))
 }
 
-// preflight refuses what another join left behind (JoinNodeChecks of cmd/kubeadm/app/preflight),
-// unless it is told to ignore it.
+// preflight refuses files of another join (JoinNodeChecks of cmd/kubeadm/app/preflight), unless the
+// configuration ignores the check.
 func preflight(disk userdata.Machine, config *kubeadmapi.JoinConfiguration) error {
 	ignores := func(check string) bool {
 		return slices.ContainsFunc(config.NodeRegistration.IgnorePreflightErrors, func(s string) bool {
@@ -144,7 +143,7 @@ func preflight(disk userdata.Machine, config *kubeadmapi.JoinConfiguration) erro
 	return nil
 }
 
-// discover finds the cluster, and the token to ask it with.
+// discover returns the cluster and the token for its API server.
 func (b *Body) discover(ctx context.Context, disk userdata.Machine, config *kubeadmapi.JoinConfiguration) (*clientcmdapi.Cluster, string, error) {
 	timeout := discoveryTimeout
 	if t := config.Timeouts; t != nil && t.Discovery != nil {
@@ -157,9 +156,9 @@ func (b *Body) discover(ctx context.Context, disk userdata.Machine, config *kube
 	return cluster, cmp.Or(config.Discovery.TLSBootstrapToken, config.Discovery.BootstrapToken.Token), err
 }
 
-// discoverByFile takes the cluster from a kubeconfig (cmd/kubeadm/app/discovery/file). cluster-info
-// is asked for to see that the API server has a certificate of the authority in the file, and that
-// the caller may not read it is an answer too.
+// discoverByFile reads the cluster from a kubeconfig (cmd/kubeadm/app/discovery/file). It reads
+// cluster-info to verify that the API server has a certificate of the file's authority. "Forbidden"
+// proves that, too.
 func (b *Body) discoverByFile(ctx context.Context, disk userdata.Machine, name, token string, timeout time.Duration) (*clientcmdapi.Cluster, string, error) {
 	found := kubelet{}
 	if err := found.readBootstrap(disk, name); err != nil {
@@ -185,12 +184,11 @@ func (b *Body) discoverByFile(ctx context.Context, disk userdata.Machine, name, 
 	return cluster, cmp.Or(token, found.token), nil
 }
 
-// discoverByToken believes what it reads from whoever answers if the token signed it and it names
-// an authority that is pinned; and then it must read the same again from who has a certificate of
-// that authority (cmd/kubeadm/app/discovery/token).
+// discoverByToken accepts an unverified answer only if the token signed it and it names a pinned
+// authority. It must then read the same from a server with a certificate of that authority
+// (cmd/kubeadm/app/discovery/token).
 func (b *Body) discoverByToken(ctx context.Context, how *kubeadmapi.BootstrapTokenDiscovery, timeout time.Duration) (*clientcmdapi.Cluster, error) {
-	// Anybody may answer this: nothing of it is believed before the signature and the pins are
-	// checked.
+	// Any server may answer this. The answer is not trusted until signature and pins are verified.
 	first, err := b.clusterInfo(ctx, how, rest.TLSClientConfig{Insecure: true}, timeout)
 	if err != nil {
 		return nil, err
@@ -216,7 +214,7 @@ func (b *Body) discoverByToken(ctx context.Context, how *kubeadmapi.BootstrapTok
 	return cluster, nil
 }
 
-// clusterInfo reads the ConfigMap cluster-info, with nobody's rights, once it is signed with the
+// clusterInfo reads the ConfigMap cluster-info as an anonymous user, once it is signed with the
 // token.
 func (b *Body) clusterInfo(ctx context.Context, how *kubeadmapi.BootstrapTokenDiscovery, tls rest.TLSClientConfig, timeout time.Duration) (*corev1.ConfigMap, error) {
 	client, err := b.client(rest.Config{Host: "https://" + how.APIServerEndpoint, TLSClientConfig: tls})
@@ -238,9 +236,9 @@ func (b *Body) clusterInfo(ctx context.Context, how *kubeadmapi.BootstrapTokenDi
 	return info, err
 }
 
-// signed verifies a detached JWS (RFC 7515, appendix F) of the kind that the bootstrap signer
-// makes: HMAC with SHA-256, by the token's secret. It is written out because
-// k8s.io/cluster-bootstrap/token/jws brings along a library that nobody maintains.
+// signed verifies a detached JWS (RFC 7515, appendix F) as the bootstrap signer makes it: HMAC with
+// SHA-256 and the token's secret. The code is here because k8s.io/cluster-bootstrap/token/jws
+// depends on an unmaintained library.
 func signed(content, signature, secret string) bool {
 	header, mac, ok := strings.Cut(signature, "..")
 	if !ok {
@@ -252,7 +250,7 @@ func signed(content, signature, secret string) bool {
 	return err == nil && hmac.Equal(got, want.Sum(nil))
 }
 
-// describedCluster is the one cluster in cluster-info's kubeconfig.
+// describedCluster returns the only cluster in cluster-info's kubeconfig.
 func describedCluster(info *corev1.ConfigMap) (*clientcmdapi.Cluster, error) {
 	config, err := clientcmd.Load([]byte(info.Data[bootstrapapi.KubeConfigKey]))
 	if err != nil || len(config.Clusters) != 1 {
@@ -264,7 +262,7 @@ func describedCluster(info *corev1.ConfigMap) (*clientcmdapi.Cluster, error) {
 	return only, nil
 }
 
-// pinned wants one of the authorities' public keys among the hashes.
+// pinned returns an error unless one of the authorities' public keys is among the hashes.
 func pinned(authorities []byte, hashes []string) error {
 	certificates, err := certutil.ParseCertsPEM(authorities)
 	if err != nil {
@@ -283,8 +281,8 @@ func keyHash(c *x509.Certificate) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// patched puts the patches for the kubelet over the cluster's configuration, in the order of their
-// names (cmd/kubeadm/app/util/patches). Strategic ones alone are simulated.
+// patched applies the kubelet's patches to the cluster's configuration, in the order of their names
+// (cmd/kubeadm/app/util/patches). Only strategic merge patches are simulated.
 func patched(config []byte, disk userdata.Machine, patches *kubeadmapi.Patches) ([]byte, error) {
 	if patches == nil || patches.Directory == "" {
 		return config, nil
@@ -312,7 +310,7 @@ func patched(config []byte, disk userdata.Machine, patches *kubeadmapi.Patches) 
 	return yaml.JSONToYAML(out)
 }
 
-// refuseNode is the end where a Node of this name lives already.
+// refuseNode returns an error if a ready Node with this name exists.
 func (b *Body) refuseNode(ctx context.Context, client *coreclient.CoreV1Client, name string) error {
 	var node *corev1.Node
 	err := b.persist(ctx, readInterval, readTimeout, func(ctx context.Context) (err error) {
@@ -352,8 +350,8 @@ func bootstrapConfig(cluster *clientcmdapi.Cluster, token string) clientcmdapi.C
 	}
 }
 
-// kubeletArgs are the flags that kubeadm has the kubelet start with: its own, unless the user gives
-// another value, and the user's.
+// kubeletArgs returns the flags with which kubeadm starts the kubelet: the user's, and its own
+// unless the user sets them.
 func kubeletArgs(registration kubeadmapi.NodeRegistrationOptions, name, hostname string) []string {
 	own := map[string]string{}
 	if len(registration.Taints) > 0 {
@@ -378,13 +376,13 @@ func kubeletArgs(registration kubeadmapi.NodeRegistrationOptions, name, hostname
 	return args
 }
 
-// client is for the requests that kubeadm makes before there is a kubelet.
+// client returns a client for kubeadm's requests before the kubelet starts.
 func (b *Body) client(config rest.Config) (*coreclient.CoreV1Client, error) {
 	config.QPS, config.UserAgent = -1, "kubeadm/"+b.fleet.opts.KubeletVersion+" (drover simulator)"
 	return coreclient.NewForConfig(&config)
 }
 
-// persist tries until it works or the time is over, and then returns what went wrong last.
+// persist retries until success or timeout, and then returns the last error.
 func (b *Body) persist(ctx context.Context, every, timeout time.Duration, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

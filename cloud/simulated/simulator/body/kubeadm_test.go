@@ -25,7 +25,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator/userdata"
 )
 
-// TestSigned takes the example that the bootstrap signer itself is tested with
+// TestSigned uses the example from the bootstrap signer's own tests
 // (k8s.io/cluster-bootstrap/token/jws).
 func TestSigned(t *testing.T) {
 	const content, secret = "Hello from the other side. I must have called a thousand times.", "my voice is my passcode"
@@ -45,10 +45,10 @@ func TestSigned(t *testing.T) {
 
 const joinToken = "abcdef.0123456789abcdef"
 
-// apiServer answers what kubeadm asks for. It stands in for a real one, which can't be had with
-// another's certificate: TestMachineDeployment of test/kubeadm has that. describes is the authority
-// in its cluster-info, signedBy the token that signs it. Whoever is somebody may not read
-// cluster-info.
+// apiServer answers kubeadm's requests. It replaces a real API server, which can't have another
+// server's certificate: TestMachineDeployment of test/kubeadm uses a real one. describes is the
+// authority in its cluster-info, and signedBy the token that signs it. Only anonymous users may
+// read cluster-info.
 type apiServer struct {
 	*httptest.Server
 	describes []byte
@@ -92,8 +92,8 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, Data: data})
 }
 
-// join has a machine read user data as Cluster API's kubeadm bootstrap provider writes them, and
-// returns the kubelet that it would start.
+// join parses user data of Cluster API's kubeadm bootstrap provider, and returns the kubelet that
+// the machine would start.
 func join(t *testing.T, a *apiServer, hash string) (*kubelet, error) {
 	t.Helper()
 	disk, err := userdata.Parse(fmt.Appendf(nil, `## template: jinja

@@ -16,10 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// maxPods is a kubelet's default.
+// maxPods is the kubelet's default.
 const maxPods = 110
 
-// register makes the Node, or takes over the one that is there, as a kubelet does.
+// register creates the Node, or takes over an existing one, as a kubelet does.
 func (b *Body) register(ctx context.Context) error {
 	want := b.nodeObject(metav1.Now())
 	nodes := b.node.core.Nodes()
@@ -40,7 +40,7 @@ func (b *Body) register(ctx context.Context) error {
 	return nil
 }
 
-// takeOver sets the labels and the status of a Node that exists.
+// takeOver sets the labels and the status of an existing Node.
 func (b *Body) takeOver(ctx context.Context, want *corev1.Node) (*corev1.Node, error) {
 	nodes := b.node.core.Nodes()
 	labels, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": want.Labels}})
@@ -95,7 +95,7 @@ func (b *Body) nodeObject(now metav1.Time) *corev1.Node {
 	}
 }
 
-// conditions are a healthy kubelet's. changed says whether they are new, and not a repetition.
+// conditions returns a healthy kubelet's conditions. changed means that they are new.
 func conditions(now metav1.Time, changed bool) []corev1.NodeCondition {
 	list := []corev1.NodeCondition{
 		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"},
@@ -112,7 +112,7 @@ func conditions(now metav1.Time, changed bool) []corev1.NodeCondition {
 	return list
 }
 
-// heartbeat is what a body remembers between two beats.
+// heartbeat is the state kept between two heartbeats.
 type heartbeat struct {
 	uid     types.UID
 	version string
@@ -120,8 +120,8 @@ type heartbeat struct {
 	status time.Time
 }
 
-// beat renews the Lease, reports the conditions when that is due, and comes back by itself. Between
-// two beats it is nothing but a timer.
+// beat renews the Lease, reports the conditions when due, and schedules itself. Between two
+// heartbeats it is only a timer.
 func (b *Body) beat(ctx context.Context) {
 	every := b.fleet.opts.LeaseInterval.Duration
 	if b.kubelet.registers {
@@ -137,8 +137,8 @@ func (b *Body) beat(ctx context.Context) {
 	b.timer = time.AfterFunc(next, func() { b.fleet.spawn(func() { b.beat(ctx) }) })
 }
 
-// beatOnce renews the Lease and looks at the Node, as often as a kubelet does both: the cluster may
-// have given the node up meanwhile, and must hear at once that it lives.
+// beatOnce renews the Lease and reads the Node, as often as a kubelet does: the control plane may
+// have marked the node as not ready, and must learn at once that it is alive.
 func (b *Body) beatOnce(ctx context.Context) {
 	b.beating.Lock()
 	defer b.beating.Unlock()
@@ -169,7 +169,7 @@ func isReady(n *corev1.Node) bool {
 	return false
 }
 
-// renew writes the Lease with the version it remembers; where that fails, it reads first, once.
+// renew updates the Lease with the known version. If that fails, it reads the Lease once.
 func (b *Body) renew(ctx context.Context, h *heartbeat) error {
 	var lease *coordinationv1.Lease
 	err := b.fleet.request(ctx, func(ctx context.Context) (err error) {
@@ -189,7 +189,7 @@ func (b *Body) renew(ctx context.Context, h *heartbeat) error {
 	return nil
 }
 
-// ensureLease finds the Lease, or makes it. A kubelet makes none while there is no Node to own it.
+// ensureLease updates or creates the Lease. A kubelet creates none without a Node to own it.
 func (b *Body) ensureLease(ctx context.Context, h *heartbeat) (*coordinationv1.Lease, error) {
 	have, err := b.node.leases.Get(ctx, b.kubelet.node, metav1.GetOptions{})
 	if err == nil {
@@ -233,7 +233,7 @@ func (b *Body) reportStatus(ctx context.Context, h *heartbeat, changed bool) {
 	}
 }
 
-// patchable drops transition times that are not set: as null they would remove what is there.
+// patchable drops unset transition times: as null they would remove the existing ones.
 func patchable(list []corev1.NodeCondition) []map[string]any {
 	out := make([]map[string]any, len(list))
 	for i, c := range list {

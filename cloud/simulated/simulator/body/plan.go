@@ -20,7 +20,7 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator/userdata"
 )
 
-// kubelet is what a kubelet makes of the machine's files, as kubeadm's unit starts it.
+// kubelet is the kubelet's configuration from the machine's files, as kubeadm's unit starts it.
 type kubelet struct {
 	node, server, serverName, token string
 	ca                              []byte
@@ -36,13 +36,13 @@ const (
 	kubeletConfigFile   = "/var/lib/kubelet/config.yaml"
 )
 
-// environmentFiles are what the unit reads into its environment, in its order: a later one wins.
+// environmentFiles are the unit's environment files, in order: a later one wins.
 var environmentFiles = []string{"/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet", "/etc/sysconfig/kubelet"}
 
-// errNotStarted says that nothing on the machine starts a kubelet.
+// errNotStarted means that nothing on the machine starts a kubelet.
 var errNotStarted = errors.New("nothing in the user data starts the kubelet")
 
-// commanded tells what the user data's commands come to.
+// commanded returns the outcome of the user data's commands.
 func commanded(disk userdata.Machine) (out outcome) {
 	for _, c := range disk.Commands {
 		out = out.with(follow(c, fileReader(disk)))
@@ -50,8 +50,8 @@ func commanded(disk userdata.Machine) (out outcome) {
 	return out
 }
 
-// plan finds out what kubelet the machine would run. Errors are what the kubelet would have printed
-// before it ended.
+// plan returns the kubelet that the machine would run. Errors are those that the kubelet would
+// print before it exits.
 func plan(disk userdata.Machine, m Machine) (*kubelet, error) {
 	if does := commanded(disk); !does.started && does.join == "" {
 		return nil, errNotStarted
@@ -101,7 +101,7 @@ func hostname(disk userdata.Machine, m Machine) string {
 	return strings.ToLower(orDefault(disk.Hostname, m.Hostname))
 }
 
-// arguments collects the kubelet's flags from the unit's environment.
+// arguments returns the kubelet's flags from the unit's environment.
 func arguments(disk userdata.Machine) map[string]string {
 	environment := map[string]string{}
 	for _, name := range environmentFiles {
@@ -133,7 +133,7 @@ func unquote(s string) string {
 	return s
 }
 
-// readLabels takes --node-labels, and adds those that a kubelet puts on by itself.
+// readLabels reads --node-labels, and adds the labels that a kubelet sets itself.
 func (k *kubelet) readLabels(flag string, m Machine) error {
 	for _, pair := range strings.Split(flag, ",") {
 		if pair == "" {

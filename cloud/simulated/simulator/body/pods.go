@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// keepPods does a kubelet's part for the pods of its node, with nothing running: they are set
-// Running, and those being deleted are finalized. It watches as a kubelet does, keeps nothing, and
-// goes on until the plug is pulled.
+// keepPods does a kubelet's part for the pods of its node, without containers: it sets them
+// Running, and finalizes those being deleted. It watches as a kubelet does, keeps no state, and
+// runs until the body stops.
 func (b *Body) keepPods(ctx context.Context) {
 	var again backoff
 	for ctx.Err() == nil {
@@ -29,8 +29,8 @@ func (b *Body) keepPods(ctx context.Context) {
 	}
 }
 
-// watchPods reads one watch to its end. Without a resource version it begins with all pods that
-// there are.
+// watchPods reads one watch to its end. Without a resource version it starts with all existing
+// pods.
 func (b *Body) watchPods(ctx context.Context) bool {
 	w, err := b.node.core.Pods("").Watch(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", b.kubelet.node).String(),
@@ -48,7 +48,7 @@ func (b *Body) watchPods(ctx context.Context) bool {
 		if e.Type == "DELETED" {
 			continue
 		}
-		// What fails is tried again with the pod's next event, or with the next watch.
+		// A failure is retried with the pod's next event, or with the next watch.
 		if err := b.keepPod(ctx, pod); err != nil && ctx.Err() == nil {
 			b.say("kubelet: pod %s/%s: %s", pod.Namespace, pod.Name, plain(err))
 		}
@@ -61,7 +61,7 @@ func (b *Body) keepPod(ctx context.Context, pod *corev1.Pod) error {
 	switch {
 	case pod.DeletionTimestamp != nil:
 		if pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0 {
-			return nil // a finalizer of somebody else's holds it
+			return nil // another controller's finalizer holds it
 		}
 		return b.fleet.request(ctx, func(ctx context.Context) error {
 			options := metav1.NewDeleteOptions(0)
@@ -98,7 +98,7 @@ func runningStatus(pod *corev1.Pod, hostIP string, now metav1.Time) corev1.PodSt
 	return status
 }
 
-// podIP makes an address up: nothing listens there.
+// podIP returns a made-up address: nothing listens there.
 func podIP(pod *corev1.Pod, hostIP string) string {
 	if pod.Spec.HostNetwork {
 		return hostIP

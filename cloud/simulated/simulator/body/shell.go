@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// maxDepth bounds how deep scripts may call scripts.
+// maxDepth is the maximum depth of nested scripts.
 const maxDepth = 5
 
-// shell follows a shell text as far as it matters here: whether it would start the kubelet, by
-// systemctl or kubeadm, in a shell inside the shell, or in a script or a unit that the user data
-// wrote; and whether it ends before that, by "exit" or "false". All else is taken to succeed,
-// conditions to be met, and an "exit" under a condition not to be reached.
+// shell interprets a shell script as far as needed: whether it would start the kubelet, by
+// systemctl or kubeadm, in a nested shell, or in a script or unit that the user data wrote; and
+// whether it ends before that, by "exit" or "false". It assumes that all else succeeds, conditions
+// are true, and an "exit" under a condition is not reached.
 type shell struct {
 	files func(path string) (string, bool)
 	// errexit is "set -e".
@@ -25,17 +25,16 @@ type shell struct {
 
 type outcome struct {
 	started, failed bool
-	// join is the file that "kubeadm join" is told to go by, which starts the kubelet in the end;
-	// "" without it.
+	// join is the configuration file of "kubeadm join", which finally starts the kubelet, or "".
 	join string
 }
 
-// with adds what another command does.
+// with adds the outcome of another command.
 func (o outcome) with(one outcome) outcome {
 	return outcome{started: o.started || one.started, failed: o.failed || one.failed, join: cmp.Or(o.join, one.join)}
 }
 
-// follow tells what a command line of cloud-init's would come to.
+// follow returns the outcome of a command line of cloud-init.
 func follow(line string, files func(path string) (string, bool)) outcome {
 	return shell{files: files}.run(line)
 }
@@ -79,7 +78,7 @@ func setsErrexit(option string) bool {
 	return option == "errexit" || (strings.HasPrefix(option, "-") && !strings.HasPrefix(option, "--") && strings.Contains(option, "e"))
 }
 
-// prefixes are words that come before the command itself.
+// prefixes are words before the command itself.
 var prefixes = []string{"sudo", "exec", "nohup", "time", "env", "if", "then", "else", "elif", "do", "while", "until", "!", "{", "("}
 
 func strip(words []string) []string {
@@ -122,7 +121,7 @@ func (s shell) file(name string) outcome {
 	return s.run(script)
 }
 
-// shell is for the arguments of a shell: -c text, or a file.
+// shell interprets the arguments of a shell: -c text, or a file.
 func (s shell) shell(args []string) outcome {
 	text := false
 	for n := 0; n < len(args); n++ {
@@ -181,7 +180,7 @@ func (s shell) systemctl(args []string) outcome {
 	return out
 }
 
-// joinFile is the configuration that kubeadm's arguments name for a join, or "".
+// joinFile returns the configuration file in kubeadm's arguments for a join, or "".
 func joinFile(args []string) string {
 	if len(args) == 0 || args[0] != "join" {
 		return ""
@@ -197,7 +196,7 @@ func joinFile(args []string) string {
 	return ""
 }
 
-// unit runs what a unit of the user data's starts.
+// unit runs what a unit from the user data starts.
 func (s shell) unit(name string) outcome {
 	text, _ := s.files("/etc/systemd/system/" + name + ".service")
 	var out outcome
@@ -213,8 +212,8 @@ func (s shell) unit(name string) outcome {
 	return out
 }
 
-// commands cuts a shell text into simple commands, each cut into words without their quotes. What
-// stands behind "||" is left out: it runs only after a failure.
+// commands splits a shell script into simple commands, each split into words without quotes. It
+// omits commands after "||", which run only after a failure.
 func commands(script string) [][]string {
 	c := cutter{}
 	for i := 0; i < len(script); i++ {
@@ -229,7 +228,7 @@ type cutter struct {
 	words  []string
 	word   strings.Builder
 	inWord bool
-	// skip is set behind "||".
+	// skip is set after "||".
 	skip bool
 }
 
@@ -254,8 +253,8 @@ func (c *cutter) endCommand(skipNext bool) {
 	c.words, c.skip = nil, skipNext
 }
 
-// step takes the character at i, with those that belong to it, and returns the index of the last
-// one it took.
+// step consumes the character at i and those that belong to it. It returns the index of the last
+// one that it consumed.
 func (c *cutter) step(s string, i int) int {
 	next := byte(0)
 	if i+1 < len(s) {
@@ -294,7 +293,7 @@ func (c *cutter) step(s string, i int) int {
 	return i
 }
 
-// quoted takes a quoted part of a word.
+// quoted consumes a quoted part of a word.
 func (c *cutter) quoted(s string, i int, quote byte) int {
 	c.inWord = true
 	for i++; i < len(s) && s[i] != quote; i++ {

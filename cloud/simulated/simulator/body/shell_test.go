@@ -73,8 +73,7 @@ func FuzzCommands(f *testing.F) {
 	})
 }
 
-// TestJoins: where kubeadm is told to join, it starts the kubelet by the file that it is given, and
-// nowhere else.
+// TestJoins: only "kubeadm join" with a configuration file starts the kubelet by that file.
 func TestJoins(t *testing.T) {
 	for line, want := range map[string]string{
 		"kubeadm join --config /run/kubeadm/kubeadm-join-config.yaml  && echo success > /run/x": "/run/kubeadm/kubeadm-join-config.yaml",

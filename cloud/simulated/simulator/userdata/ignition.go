@@ -13,18 +13,18 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// unitFolder is where Ignition puts units.
+// unitFolder is where Ignition writes units.
 const unitFolder = "/etc/systemd/system/"
 
-// isIgnition tells Ignition's JSON from what cloud-init takes, none of which begins with a brace.
+// isIgnition reports whether text is Ignition's JSON: no cloud-init format begins with a brace.
 func isIgnition(text string) bool { return strings.HasPrefix(strings.TrimLeft(text, space), "{") }
 
-// parseIgnition reads files and units, by Ignition's own parser. An image with Ignition starts the
-// units that are enabled.
+// parseIgnition reads files and units with Ignition's own parser. An image with Ignition starts the
+// enabled units.
 func parseIgnition(data []byte) (Machine, error) {
 	m := Machine{Files: map[string]File{}}
 	config, _, err := v3_3.ParseCompatibleVersion(data)
-	if err != nil { // a machine with a bad config does not start at all; the parser's words may repeat secrets
+	if err != nil { // a machine with an invalid config does not start; the parser's error may repeat secrets
 		return m, errors.New("the Ignition config is not valid")
 	}
 	for _, f := range config.Storage.Files {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// templateHeader is cloud-init's, which takes any space around the colon.
+// templateHeader matches cloud-init's header, with any space around the colon.
 var templateHeader = regexp.MustCompile(`^##\s*template:\s*jinja\s*\r?\n`)
 
 func cutTemplateHeader(text string) (string, bool) {
@@ -17,18 +17,18 @@ func cutTemplateHeader(text string) (string, bool) {
 	return text[len(header):], header != ""
 }
 
-// missing is what cloud-init puts in place of a variable that there is not.
+// missing is what cloud-init inserts for an unknown variable.
 const missing = "CI_MISSING_JINJA_VAR/"
 
-// endRaw finds the end of a raw block.
+// endRaw matches the end of a raw block.
 var endRaw = regexp.MustCompile(`\{%-?\s*endraw\s*-?%\}`)
 
-// closing is what ends each kind of tag.
+// closing maps the start of each kind of tag to its end.
 var closing = map[string]string{"{{": "}}", "{%": "%}", "{#": "#}"}
 
-// render does the part of Jinja that user data of nodes uses: variables, comments and raw blocks,
-// with "-" to trim space. As with cloud-init, a line break right after a block's or comment's end
-// goes (trim_blocks), and the text's last stays.
+// render supports the part of Jinja that nodes' user data uses: variables, comments and raw blocks,
+// with "-" to trim space. As in cloud-init, a line break right after a block or comment is removed
+// (trim_blocks), and the last one of the text stays.
 func render(text string, vars InstanceData) (string, []string, error) {
 	var out strings.Builder
 	var warnings []string
@@ -73,7 +73,7 @@ func render(text string, vars InstanceData) (string, []string, error) {
 
 const space = " \t\r\n"
 
-// trimAfter trims what follows a tag whose inside is inner.
+// trimAfter trims the text after a tag. inner is the tag's content.
 func trimAfter(inner, after string, block bool) string {
 	switch {
 	case strings.HasSuffix(inner, "-"):
@@ -84,7 +84,7 @@ func trimAfter(inner, after string, block bool) string {
 	return after
 }
 
-// rawBlock cuts a raw block, whose first tag holds inner, off the text after that tag.
+// rawBlock splits a raw block from the text after its first tag. inner is that tag's content.
 func rawBlock(inner, after string) (raw, rest string, err error) {
 	if strings.Trim(inner, "-"+space) != "raw" {
 		return "", "", errors.New("the template has a statement other than raw, which is not simulated")
@@ -104,7 +104,7 @@ func rawBlock(inner, after string) (raw, rest string, err error) {
 	return raw, trimAfter(tag, after[end[1]:], true), nil
 }
 
-// nextTag returns where the next tag opens, or -1.
+// nextTag returns the index of the next tag, or -1.
 func nextTag(text string) int {
 	for from := 0; ; {
 		i := strings.IndexByte(text[from:], '{')
@@ -121,8 +121,8 @@ func nextTag(text string) int {
 
 var variable = regexp.MustCompile(`^-?\s*([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*)\s*-?$`)
 
-// lookup finds a variable, and tells whether it was there. cloud-init knows those of v1 by their
-// bare names too.
+// lookup returns a variable's value and whether it exists. cloud-init also accepts the v1 variables
+// without prefix.
 func lookup(expression string, vars InstanceData) (string, bool, error) {
 	m := variable.FindStringSubmatch(expression)
 	if m == nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package userdata reads user data as cloud-init and Ignition do, as far as machines that become
-// nodes use it: cloud-config with or without Jinja, hostname, write_files, bootcmd and runcmd;
-// Ignition's files and units. It touches nothing: the answer says what a machine would hold.
+// Package userdata parses user data as cloud-init and Ignition do, as far as nodes use it:
+// cloud-config with or without Jinja, hostname, write_files, bootcmd and runcmd; Ignition's files
+// and units. It changes nothing: it returns what a machine would contain.
 package userdata
 
 import (
@@ -18,24 +18,24 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxUnpacked bounds what packed data may unpack to, in bytes.
+// maxUnpacked is the maximum decompressed size in bytes.
 const maxUnpacked = 8 << 20
 
-// InstanceData is what templates can speak of: cloud-init's "v1" variables, and the host's name
+// InstanceData holds the values for templates: cloud-init's "v1" variables, and the host's name
 // with its domain.
 type InstanceData struct {
 	InstanceID, AvailabilityZone, Region, LocalHostname, CloudName string
 }
 
-// Machine is what the user data made of a machine.
+// Machine is the result of the user data.
 type Machine struct {
-	// Hostname the user data sets, or "".
+	// Hostname that the user data sets, or "".
 	Hostname string
-	// Files by their absolute path.
+	// Files by absolute path.
 	Files map[string]File
 	// Commands are shell command lines, in order.
 	Commands []string
-	// Warnings are what cloud-init would have logged and gone on.
+	// Warnings that cloud-init would log without stopping.
 	Warnings []string
 }
 
@@ -45,7 +45,7 @@ type File struct {
 	Permissions string
 }
 
-// config is the part of cloud-config that is understood.
+// config is the supported part of cloud-config.
 type config struct {
 	Hostname   string      `json:"hostname"`
 	FQDN       string      `json:"fqdn"`
@@ -62,8 +62,7 @@ type writeFile struct {
 	Append      bool   `json:"append"`
 }
 
-// Parse reads user data of either format. An error says that nothing at all would have come of
-// them.
+// Parse parses user data of either format. An error means that the user data would have no effect.
 func Parse(data []byte, vars InstanceData) (Machine, error) {
 	m := Machine{Files: map[string]File{}}
 	data, err := unpackIfPacked(data)
@@ -85,7 +84,7 @@ func Parse(data []byte, vars InstanceData) (Machine, error) {
 	}
 	var c config
 	if err := yaml.Unmarshal([]byte(text), &c); err != nil {
-		// The parser's words may repeat the text, and the text may hold secrets.
+		// The parser's error may repeat the text, which may hold secrets.
 		return m, errors.New("the cloud-config is not the YAML of one")
 	}
 	m.apply(c)
@@ -97,8 +96,7 @@ func (m *Machine) apply(c config) {
 	if m.Hostname == "" {
 		m.Hostname, _, _ = strings.Cut(c.FQDN, ".")
 	}
-	// bootcmd runs before files are written; nothing that it can do is simulated, so the order does
-	// not show.
+	// bootcmd runs before files are written. None of its simulated effects depends on the order.
 	m.addCommands("bootcmd", c.BootCmd)
 	for n, f := range c.WriteFiles {
 		if err := m.write(f); err != nil {
@@ -130,15 +128,15 @@ func (m *Machine) write(f writeFile) error {
 	case string:
 		permissions = p
 	default:
-		// Python's octal: an unquoted 0640 is the number 416, which cloud-init takes as it is; so
-		// do we, for show.
+		// An unquoted 0640 is the octal number 416 in Python, which cloud-init uses as it is. This
+		// is for display only.
 		permissions = fmt.Sprint(p)
 	}
 	m.Files[name] = File{Content: content, Permissions: permissions}
 	return nil
 }
 
-// decode undoes write_files' encodings. An unknown one means plain text, with cloud-init.
+// decode decodes write_files' content. As in cloud-init, an unknown encoding means plain text.
 func decode(content, encoding string) ([]byte, error) {
 	switch strings.ToLower(strings.TrimSpace(encoding)) {
 	case "b64", "base64":
@@ -185,8 +183,8 @@ func unpackIfPacked(data []byte) ([]byte, error) {
 	return gunzip(data)
 }
 
-// addCommands takes strings, which go to a shell, and lists, which are one command with its
-// arguments.
+// addCommands adds strings, which are shell command lines, and lists, which are one command with
+// its arguments.
 func (m *Machine) addCommands(key string, items []any) {
 	for n, item := range items {
 		switch c := item.(type) {
@@ -204,7 +202,7 @@ func (m *Machine) addCommands(key string, items []any) {
 	}
 }
 
-// quote makes one shell word of s.
+// quote quotes s as one shell word.
 func quote(s string) string {
 	plain := s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_./=:,@%+", r)
