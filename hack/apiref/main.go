@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command apiref prints the reference of Drover's kinds as Markdown, from the CRDs in the folder
-// that it is given: one table per kind, one row per field. The same CRDs give the same text. "make
+// Command apiref prints the reference of Drover's kinds as Markdown, from the CRDs in the given
+// folder: one table per kind, one row per field. The same CRDs always give the same text. "make
 // generate" runs it.
 package main
 
@@ -62,8 +62,8 @@ func read(dir string) ([]apiextensionsv1.CustomResourceDefinition, error) {
 	return crds, nil
 }
 
-// reference prints; seen knows where the fields of an object were printed before, so that they are
-// not again.
+// reference prints the tables. seen records where the fields of an object were printed, so that
+// they are printed only once.
 type reference struct {
 	out  io.Writer
 	seen map[string]string
@@ -135,11 +135,11 @@ func (r *reference) field(kind, path string, schema apiextensionsv1.JSONSchemaPr
 	}
 }
 
-// fingerprint is equal for objects with the same fields.
+// fingerprint returns the same string for objects with the same fields.
 func fingerprint(schema apiextensionsv1.JSONSchemaProps) string {
 	raw, err := json.Marshal(schema.Properties)
 	if err != nil {
-		panic(err) // it was read from YAML a moment ago
+		panic(err) // it comes from YAML, so this can't fail
 	}
 	return string(raw)
 }
@@ -159,7 +159,7 @@ func typeName(schema apiextensionsv1.JSONSchemaProps) string {
 	}
 }
 
-// limits are what the API server checks of a field, each as a sentence.
+// limits returns what the API server checks of a field, each as a sentence.
 func limits(schema apiextensionsv1.JSONSchemaProps) []string {
 	var all []string
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -213,7 +213,7 @@ func paragraph(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 func lower(s string) string { return strings.ToLower(s[:1]) + s[1:] }
 
-// cell is text for a table's cell, in which a bar would end it.
+// cell returns text for a table's cell, in which a bar would end the cell.
 func cell(parts []string) string {
 	text := strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), " ")
 	return strings.ReplaceAll(text, "|", `\|`)

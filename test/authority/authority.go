@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authority makes certificates for tests. It imports nothing of ours.
+// Package authority creates certificates for tests. It imports no other package of this module.
 package authority
 
 import (
@@ -16,15 +16,15 @@ import (
 	"time"
 )
 
-// Authority is a certificate authority of a test.
+// Authority is a certificate authority for a test.
 type Authority struct {
-	// PEM is Certificate as kubeconfigs have it.
+	// PEM is Certificate in the format of kubeconfigs.
 	PEM         []byte
 	Certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 }
 
-// New makes an authority that is good for an hour.
+// New creates an authority that is valid for an hour.
 func New(t testing.TB) *Authority {
 	t.Helper()
 	template := &x509.Certificate{
@@ -44,7 +44,7 @@ func New(t testing.TB) *Authority {
 	return &Authority{PEM: encode("CERTIFICATE", der), Certificate: certificate, key: key}
 }
 
-// Issue makes a certificate for 127.0.0.1 (or other hosts) that is good until notAfter.
+// Issue creates a certificate for 127.0.0.1 (or other hosts) that is valid until notAfter.
 func (a *Authority) Issue(t testing.TB, notAfter time.Time, hosts ...string) (certificate, key []byte) {
 	t.Helper()
 	template := &x509.Certificate{

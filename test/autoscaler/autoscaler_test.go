@@ -25,15 +25,15 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// The annotations by which the autoscaler is told what machines of a pool without machines will
-// have beside their size.
+// The annotations that tell the autoscaler what the machines of an empty pool will have besides
+// their size.
 const (
 	labelsAnnotation    = "capacity.cluster-autoscaler.kubernetes.io/labels"
 	taintsAnnotation    = "capacity.cluster-autoscaler.kubernetes.io/taints"
 	provisionAnnotation = "cluster.x-k8s.io/autoscaling-options-maxnodeprovisiontime"
 )
 
-// TestAutoscaler is a day of one cluster. Each scene begins and ends without a machine.
+// TestAutoscaler runs several scenes on one cluster. Each starts and ends without machines.
 func TestAutoscaler(t *testing.T) {
 	s := start(t, rig.Start)
 	small := s.newGroup("small", 4, func(g *group) {
@@ -60,7 +60,8 @@ func TestAutoscaler(t *testing.T) {
 	}
 }
 
-// TestOnAWS: the pools are of EC2's types, whose sizes EC2 tells, and go from zero and back.
+// TestOnAWS tests that pools of EC2 instance types, whose sizes EC2 reports, scale from zero and
+// back.
 func TestOnAWS(t *testing.T) {
 	s := start(t, rig.StartOnAWS)
 	of := func(instanceType, image string) func(*infrav1.AWSMachine) {
@@ -77,8 +78,8 @@ func TestOnAWS(t *testing.T) {
 	s.Logf("calls of EC2: %v", s.AWS.Calls())
 }
 
-// special makes a pool of ARM's machines with a label, and a taint that keeps others away; and has
-// the annotations say so while there is none.
+// special sets ARM machines with a label and a taint for a pool. The annotations describe them
+// while the pool is empty.
 func special(g *group) {
 	g.Config.NodeLabels = map[string]string{"example.com/gpu": "yes"}
 	g.Config.NodeTaints = []corev1.Taint{{Key: "example.com/gpu", Value: "yes", Effect: corev1.TaintEffectNoSchedule}}
@@ -86,11 +87,12 @@ func special(g *group) {
 	g.annotations[taintsAnnotation] = "example.com/gpu=yes:NoSchedule"
 }
 
-// fromZeroAndBack: what a machine will be is known before there is one. Its size is the template's
-// status; labels, taints and architecture are the pool's annotations.
+// fromZeroAndBack tests that the autoscaler knows the properties of machines of an empty pool. The
+// size comes from the template's status; labels, taints and architecture come from the pool's
+// annotations.
 func (s *stage) fromZeroAndBack(small, large, arm *group) {
-	// A small machine has 2 CPUs: one such pod fits, a second doesn't. An autoscaler that did not
-	// know would take another pool, or another number of machines.
+	// A small machine has 2 CPUs: one such pod fits, a second does not. Without this information,
+	// the autoscaler would choose another pool or another number of machines.
 	web := s.app("web", 3, 1500, nil)
 	train := s.app("train", 1, 1000, func(p *corev1.PodSpec) {
 		p.NodeSelector = map[string]string{corev1.LabelArchStable: "arm64", "example.com/gpu": "yes"}
@@ -103,8 +105,9 @@ func (s *stage) fromZeroAndBack(small, large, arm *group) {
 		}
 	}
 
-	// What is left of the machines takes one pod each of another application. When that is alone,
-	// it fits on one machine: two are drained, while one pod at most may be missing.
+	// The remaining capacity of each machine takes one pod of another application. Without the
+	// first application, all its pods fit on one machine. The other two machines are drained, while
+	// at most one pod may be unavailable.
 	shop := s.app("shop", 3, 300, nil)
 	s.until("there is room for the other application", s.on(small, shop))
 	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: shop.Namespace, Name: shop.Name}}
@@ -120,8 +123,8 @@ func (s *stage) fromZeroAndBack(small, large, arm *group) {
 	s.empty(shop, train)
 }
 
-// shortage: the pool that fits best gets no second machine. The autoscaler takes the request back,
-// which removes the Machine, and asks another pool.
+// shortage tests that the autoscaler falls back to another pool when the best one has no capacity.
+// It reverts its request, which deletes the Machine, and scales the other pool.
 func (s *stage) shortage(small, large *group) {
 	first := s.app("first", 1, 1500, nil)
 	s.until("there is a small machine", s.on(small, first))
@@ -158,9 +161,9 @@ func (s *stage) shortage(small, large *group) {
 	s.empty(first, second)
 }
 
-// freeze: a pool with far more VMs than machines is frozen by Drover. This version of the
-// autoscaler does not know what that means, and asks for machines; none is made. When the pool is
-// thawed, what was asked for is made, once.
+// freeze tests that Drover freezes a pool with far more VMs than machines. This version of the
+// autoscaler does not recognise this and requests machines, but none is created. After the pool is
+// thawed, the requested machines are created once.
 func (s *stage) freeze(g *group) {
 	web := s.app("web", 1, 6000, nil)
 	s.until("there is a machine", s.on(g, web))

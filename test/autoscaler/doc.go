@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package autoscaler runs the real cluster-autoscaler, with the rights and arguments of
-// docs/examples/autoscaler, on pools of the simulated cloud, and of a stand-in for EC2: pods that
-// find no place bring machines, machines that nobody needs go, a pool without capacity gives way to
-// another, and a frozen pool makes nothing. There is nothing here but tests.
+// Package autoscaler runs the real cluster-autoscaler, with the permissions and arguments of
+// docs/examples/autoscaler, on pools of the simulated cloud and of a stand-in for EC2. Pending pods
+// lead to new machines, unused machines are deleted, a pool without capacity is replaced by
+// another, and a frozen pool creates nothing. This package holds only tests.
 package autoscaler

@@ -34,16 +34,16 @@ import (
 )
 
 const (
-	// examples are the files that the book tells its readers to apply.
+	// examples are the files that the book tells users to apply.
 	examples = "../../docs/examples/autoscaler"
 	// team is the namespace in those files.
 	team     = "team-a"
 	patience = 4 * time.Minute
-	// quiet is how long it is watched that nothing happens: several rounds of the autoscaler, and
-	// passes of Drover's.
+	// quiet is how long tests check that nothing happens: several loops of the autoscaler and of
+	// Drover.
 	quiet = 6 * time.Second
-	// gaveUp is when the autoscaler thinks that a machine of a pool will not come; that pool alone,
-	// because a busy computer may take longer for a machine that does come.
+	// gaveUp is the time after which the autoscaler considers a machine of a pool as failed. It
+	// applies to one pool only, because machines may take longer on a busy computer.
 	gaveUp = 15 * time.Second
 )
 
@@ -54,7 +54,7 @@ type stage struct {
 	ctx  context.Context
 	rig  *rig.Rig
 	seat *rig.Seat
-	// groups are all pools that were made.
+	// groups holds all pools created so far.
 	groups []*group
 }
 
@@ -62,7 +62,7 @@ type stage struct {
 type group struct {
 	scenario.Pool
 	annotations map[string]string
-	// aws changes its machines where they are AWS's; nil leaves them as the rig has them.
+	// aws changes the machines on AWS. nil keeps the defaults of the rig.
 	aws func(*infrav1.AWSMachine)
 }
 
@@ -107,7 +107,8 @@ func start(t *testing.T, begin func(context.Context, ...string) (*rig.Rig, error
 	return s
 }
 
-// startAutoscaler starts it as the book says: with those rights, arguments and environment.
+// startAutoscaler starts the autoscaler with the permissions, arguments and environment from the
+// book.
 func (s *stage) startAutoscaler() {
 	s.Helper()
 	s.create(s.rig.Client, s.example("management.yaml")...)
@@ -151,8 +152,8 @@ func (s *stage) create(c client.Client, objects ...client.Object) {
 	}
 }
 
-// newGroup makes a pool without machines that may have up to most. It names no replicas, as a pool
-// that is scaled should.
+// newGroup creates a pool with no machines and at most most. It sets no replicas, as recommended
+// for a pool with an autoscaler.
 func (s *stage) newGroup(suffix string, most int, change func(*group)) *group {
 	s.Helper()
 	g := &group{Pool: s.NewPool(suffix, 0), annotations: map[string]string{
@@ -171,7 +172,7 @@ func (s *stage) newGroup(suffix string, most int, change func(*group)) *group {
 	return g
 }
 
-// app makes an application of some pods, each of which wants so many thousandths of a CPU.
+// app creates an application of several pods, each of which requests cpu thousandths of a CPU.
 func (s *stage) app(name string, replicas int32, cpu int64, change func(*corev1.PodSpec)) *appsv1.Deployment {
 	s.Helper()
 	labels := map[string]string{"app": name}
@@ -216,7 +217,8 @@ func (s *stage) on(g *group, app *appsv1.Deployment) scenario.Check {
 	}
 }
 
-// made is how many VMs were made for the pool so far, by the cloud's books, the dead included.
+// made returns the number of VMs created for the pool so far, from the cloud's own records,
+// including terminated ones.
 func (s *stage) made(g *group) int {
 	s.Helper()
 	snapshot, err := s.rig.Snapshot(s.ctx)
@@ -232,7 +234,7 @@ func (s *stage) made(g *group) int {
 	return n
 }
 
-// asked is the pool's number of machines as it is asked for.
+// asked returns the requested number of machines of the pool.
 func (s *stage) asked(g *group) int32 {
 	s.Helper()
 	md := g.Deployment()
@@ -242,9 +244,9 @@ func (s *stage) asked(g *group) int32 {
 	return ptr.Deref(md.Spec.Replicas, -1)
 }
 
-// empty ends a scene: no application, no machine, nothing in the cloud, and no VM was ever made
-// twice. The last machine of each pool is taken away by hand: this version of the autoscaler asks
-// for a number of machines in a way that leaves a 0 out (kubernetes/autoscaler#8538).
+// empty ends a scene: no application, no machine, nothing in the cloud, and no VM was created
+// twice. It scales each pool from 1 to 0 itself, because this version of the autoscaler sends a
+// scale request that omits 0 (kubernetes/autoscaler#8538).
 func (s *stage) empty(apps ...*appsv1.Deployment) {
 	s.Helper()
 	for _, app := range apps {
@@ -273,7 +275,7 @@ func (s *stage) empty(apps ...*appsv1.Deployment) {
 	}
 }
 
-// capacity bounds how many instances of a type there can be in each zone; -1 is no bound.
+// capacity limits how many instances of a type fit in each zone. -1 means no limit.
 func (s *stage) capacity(instanceType string, n int) {
 	s.Helper()
 	for _, zone := range []string{"sim-1a", "sim-1b", "sim-1c"} {
@@ -284,7 +286,7 @@ func (s *stage) capacity(instanceType string, n int) {
 	}
 }
 
-// clones makes VMs by hand that carry a living machine's token, and returns their IDs.
+// clones creates VMs with the token of a running machine, and returns their IDs.
 func (s *stage) clones(of simulator.SnapshotResource, n int) (ids []string) {
 	s.Helper()
 	for range n {
@@ -309,7 +311,7 @@ func (s *stage) until(what string, check scenario.Check) {
 	s.Logf("%5.1fs until %s", took.Seconds(), what)
 }
 
-// watch looks for a while whether something goes on to be true.
+// watch checks for the duration quiet that check returns "".
 func (s *stage) watch(what string, check func() string) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.ctx, quiet)

@@ -17,8 +17,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestMachineDeployment: a MachineDeployment comes to Ready Nodes, rolls and goes. A machine that
-// AWS takes back is replaced; and nothing is left in the end, the volumes of the image included.
+// TestMachineDeployment tests that the machines of a MachineDeployment become Ready Nodes, roll and
+// are deleted. A machine that AWS reclaims is replaced. In the end nothing is left, including the
+// image's volumes.
 func TestMachineDeployment(t *testing.T) {
 	s := start(t, "blue")
 	pool := s.NewPool("md", 3)
@@ -50,7 +51,7 @@ func TestMachineDeployment(t *testing.T) {
 	t.Logf("calls of EC2: %v", s.AWS.Calls())
 }
 
-// TestNodeNames: Nodes that are called as EC2 calls their hosts.
+// TestNodeNames tests Nodes with the host names that EC2 assigns.
 func TestNodeNames(t *testing.T) {
 	s := start(t, "names")
 	pool := s.NewPool("md", 2)
@@ -84,7 +85,7 @@ func TestNodeNames(t *testing.T) {
 	})
 }
 
-// instances wants so many that live, each with its volume.
+// instances checks that n instances are running, each with its volume.
 func (s *stage) instances(n int) {
 	s.Helper()
 	count := map[wire.Kind]int{}
@@ -96,5 +97,5 @@ func (s *stage) instances(n int) {
 	}
 }
 
-// nodes checks that so many Nodes are Ready, and no other instance lives.
+// nodes checks that n Nodes are Ready, and that no other instance is running.
 func (s *stage) nodes(n int) scenario.Check { return s.Nodes(n, "aws:///us-east-1") }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package aws has Cluster API and Drover's manager make machines of the stand-in for EC2, whose
-// instances read their user data and become Nodes. There is nothing here but tests.
+// Package aws tests machines of the stand-in for EC2 with Cluster API and Drover's manager. The
+// instances read their user data and become Nodes. The package holds only tests.
 package aws

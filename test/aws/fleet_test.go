@@ -20,13 +20,13 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestCallsOfAFleet counts what 300 machines cost through Cluster API and Drover: to make, to keep
-// while nothing happens, to delete. Nothing runs in them: what a Node does costs no call of EC2.
+// TestCallsOfAFleet counts the calls for 300 machines through Cluster API and Drover: to create, to
+// idle and to delete. Nothing runs in the machines, because a Node's work makes no EC2 calls.
 func TestCallsOfAFleet(t *testing.T) {
 	const (
 		machines = 300
-		// A listing a minute is EC2's share of an idle account; here it is one in five seconds, for
-		// ten of them.
+		// An idle EC2 account is listed once a minute. Here it is listed once in five seconds, and
+		// the test lasts ten such periods.
 		period, periods = 5, 10
 	)
 	s := start(t, "fleet")
@@ -58,13 +58,13 @@ func TestCallsOfAFleet(t *testing.T) {
 		}
 		return missing(machines, running), nil
 	})
-	// Listings belong to the time that it took, which the computer decides: EC2 sees a create for
-	// each machine, and what they name is looked up once.
+	// The number of listings depends on the time, and so on the computer. EC2 gets one create per
+	// machine, and the names in its spec are resolved once.
 	made := calls()
 	most := int(time.Since(begin).Seconds())/period + 2
 	t.Logf("to make them: %v", made)
-	// On a busy computer Cluster API's cache may be too old for a MachineSet to know what it has
-	// made: it makes one more, and deletes it.
+	// On a busy computer, Cluster API's cache may be too stale for a MachineSet to know its new
+	// Machines. It creates one more, and deletes it.
 	asked := len(owners(s.Books()))
 	atMost(t, "creates", made["RunInstances"], asked)
 	atMost(t, "listings meanwhile", made["DescribeInstances"], most)
@@ -77,9 +77,9 @@ func TestCallsOfAFleet(t *testing.T) {
 	t.Logf("in %d periods of listing: %v", periods, idle)
 	atMost(t, "calls in ten idle minutes", sum(idle), machines/10)
 
-	list(infrav1.InventorySpec{}) // as users have it
+	list(infrav1.InventorySpec{}) // the defaults
 	s.Until("the account has been looked at anew", func(context.Context) (string, error) { return missing(1, calls()["DescribeInstances"]), nil })
-	scenario.Pause(s.Ctx, period*time.Second) // what kinds of machines are is asked anew, too
+	scenario.Pause(s.Ctx, period*time.Second) // instance types are read again too
 	calls()
 	s.Do(scenario.Delete(s.Ctx, s.Rig.Client, pool.Deployment()))
 	begin = time.Now()
@@ -98,9 +98,9 @@ func TestCallsOfAFleet(t *testing.T) {
 	whole := time.Since(begin)
 	deleted := calls()
 	t.Logf("to delete them, which took %s, and %s until all was known: %v", gone.Round(time.Second), whole.Round(time.Second), deleted)
-	// Cluster API deletes one Machine after the other. What it asks for is collected for some
-	// seconds at a time, and looked at together. The account is listed meanwhile, once a minute,
-	// until all are being deleted: only that asks for volumes, network interfaces and addresses, of
+	// Cluster API deletes one Machine after the other. Drover batches the deletions of a few
+	// seconds, and reads their results together. Meanwhile the account is listed once a minute
+	// until all are being deleted. Only listings read volumes, network interfaces and addresses, of
 	// which there are none.
 	listings := deleted["DescribeVolumes"]
 	atMost(t, "listings meanwhile", listings, int(whole.Minutes())+1)
@@ -111,7 +111,7 @@ func TestCallsOfAFleet(t *testing.T) {
 	atMost(t, "calls to delete them", sum(deleted)-beside, machines*5/100)
 }
 
-// owners are the machines that the instances were made for, by their tokens.
+// owners returns the machines of the instances, by their tokens.
 func owners(books simulator.Snapshot) map[string]bool {
 	all := map[string]bool{}
 	for _, i := range books.Instances() {
@@ -120,7 +120,7 @@ func owners(books simulator.Snapshot) map[string]bool {
 	return all
 }
 
-// counter returns a function that says how many calls of EC2 came since it was last asked.
+// counter returns a function that returns the number of EC2 calls since its last call.
 func (s *stage) counter() func() map[string]int {
 	last := s.AWS.Calls()
 	return func() map[string]int {

@@ -28,10 +28,10 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// badMachines are machines of which each is wrong in one way that only EC2 can tell.
+// badMachines are machines that each have one error that only EC2 can detect.
 var badMachines = []struct {
 	name   string
-	fields string // those that are wrong, of the API's types without their "AWS"
+	fields string // the wrong fields, by the API's types without "AWS"
 	change func(*infrav1.AWSMachine)
 	reason string
 	words  []string
@@ -153,7 +153,7 @@ func root(v infrav1.AWSVolume) func(*infrav1.AWSMachine) {
 	return func(m *infrav1.AWSMachine) { m.RootVolume = &v }
 }
 
-// badManners are machines that the API server refuses, for it can tell.
+// badManners are machines with errors that the API server can detect and refuses.
 var badManners = []struct {
 	fields string
 	change func(*infrav1.AWSMachine)
@@ -175,10 +175,10 @@ var badManners = []struct {
 	}, "maxPriceUSD needs type spot"},
 }
 
-// neverWrong are the fields of which EC2 takes either value, whatever the machine.
+// neverWrong lists the fields for which EC2 accepts both values on every machine.
 var neverWrong = []string{"Machine.detailedMonitoring", "Metadata.ipv6", "Metadata.instanceTags"}
 
-// TestEachFieldIsWrong: there is no field of a machine but is wrong in one of the tables.
+// TestEachFieldIsWrong tests that the tables cover every field of a machine.
 func TestEachFieldIsWrong(t *testing.T) {
 	wrong := strings.Join(neverWrong, " ")
 	for _, c := range badMachines {
@@ -204,7 +204,7 @@ func TestEachFieldIsWrong(t *testing.T) {
 	}
 }
 
-// fieldsOf collects the fields that hold no others, by their type's name.
+// fieldsOf collects the fields without subfields, by the name of their type.
 func fieldsOf(of reflect.Type, into map[string]bool) {
 	for i := range of.NumField() {
 		f, held := of.Field(i), of.Field(i).Type
@@ -220,7 +220,8 @@ func fieldsOf(of reflect.Type, into map[string]bool) {
 	}
 }
 
-// TestBadManners: what the API server can tell, it says at once, and names the field.
+// TestBadManners tests that the API server refuses what it can detect immediately, and names the
+// field.
 func TestBadManners(t *testing.T) {
 	s := start(t, "manners")
 	for _, c := range badManners {
@@ -233,12 +234,12 @@ func TestBadManners(t *testing.T) {
 	}
 }
 
-// TestBadMachines: each field is wrong once; the machine says which field and what to do, and no
-// instance is left.
+// TestBadMachines tests one error in each field. The machine reports the field and the remedy, and
+// no instance is left.
 func TestBadMachines(t *testing.T) {
 	s := start(t, "bad")
-	s.AWS.SetKeep(false)         // a machine that ends at once leaves what somebody makes it leave, until it is deleted
-	long := make([]byte, 40<<10) // of chance, which nothing packs
+	s.AWS.SetKeep(false)         // otherwise a machine that fails at once would leave a volume until it is deleted
+	long := make([]byte, 40<<10) // random, so it can't be compressed
 	_, _ = rand.Read(long)
 	s.bad("data", func(*infrav1.AWSMachine) {}, base64.StdEncoding.EncodeToString(long))
 	for _, c := range badMachines {
@@ -257,12 +258,12 @@ func TestBadMachines(t *testing.T) {
 	}
 }
 
-// bad makes a pool of one machine.
+// bad creates a pool of one machine.
 func (s *stage) bad(name string, change func(*infrav1.AWSMachine), data string) {
 	s.Helper()
 	pool := s.NewPool(name, 1)
 	template := pool.Template(pool.Name, pool.Machine)
-	template.Spec.Template.Spec.AWS.Image.ID = "ami-0a" // which keeps nothing
+	template.Spec.Template.Spec.AWS.Image.ID = "ami-0a" // an image without volumes that outlive the instance
 	change(template.Spec.Template.Spec.AWS)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: pool.Name}, Data: map[string][]byte{"value": []byte("#cloud-config\n" + data)}}
 	md := pool.Deployment()
@@ -270,7 +271,7 @@ func (s *stage) bad(name string, change func(*infrav1.AWSMachine), data string) 
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, secret, template, md))
 }
 
-// complains waits until the machine of such a pool says what is wrong.
+// complains waits until the machine of such a pool reports the error.
 func (s *stage) complains(t *testing.T, name, reason string, words ...string) {
 	t.Helper()
 	in := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}
@@ -287,7 +288,7 @@ func (s *stage) complains(t *testing.T, name, reason string, words ...string) {
 	})
 }
 
-// says tells what Ready lacks of a reason and some words; "" when it says so.
+// says returns the Ready condition if it lacks the reason or the words, and "" otherwise.
 func says(o conditions.Getter, reason string, words ...string) string {
 	c := conditions.Get(o, clusterv1.ReadyCondition)
 	if c == nil {
@@ -300,8 +301,8 @@ func says(o conditions.Getter, reason string, words ...string) string {
 	return ""
 }
 
-// TestBadAccounts: credentials that have expired, and an endpoint that is not EC2, show in the
-// account, with what to do.
+// TestBadAccounts tests that the account reports expired credentials, and an endpoint that is not
+// EC2, with the remedy.
 func TestBadAccounts(t *testing.T) {
 	s := start(t, "accounts")
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -25,9 +25,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestInterruption: a spot machine of which EC2 announces that it is taken back is drained, and
-// replaced, while it still runs. The message stays in the queue until that is on record: also when
-// the manager dies with it in its hands, and while the Machine is paused.
+// TestInterruption tests that a spot machine with an interruption notice from EC2 is drained and
+// replaced while it still runs. The message stays in the queue until Drover has recorded this, even
+// if the manager crashes meanwhile, and while the Machine is paused.
 func TestInterruption(t *testing.T) {
 	s := start(t, "spot")
 	s.AWS.SetHidden(2 * time.Second)
@@ -69,7 +69,7 @@ func TestInterruption(t *testing.T) {
 	s.Until("and the queue is empty", s.queue(0))
 
 	s.AWS.Announce(instanceOf(all[1]), "instance-retirement", "The instance is running on degraded hardware")
-	s.AWS.Send(ec2stub.Event("aws.health", "AWS Health Event", map[string]any{"service": "EC2"}), 0) // else it is asked for each few minutes
+	s.AWS.Send(ec2stub.Event("aws.health", "AWS Health Event", map[string]any{"service": "EC2"}), 0) // otherwise Drover checks for events only every few minutes
 	s.Until("the scheduled event is shown", scenario.All(s.troubled(all[1], "AWS announces instance-retirement"), s.queue(0)))
 
 	s.AWS.Warn(instanceOf(all[0]))
@@ -101,7 +101,7 @@ func TestInterruption(t *testing.T) {
 	s.Do(s.Rig.Client.Patch(s.Ctx, owner, client.MergeFrom(before)))
 	s.AWS.Warn(instanceOf(all[2]))
 	s.Until("the third says what happens to it", s.troubled(all[2], "takes the spot instance back"))
-	s.AWS.Warn("i-0dead") // which is nobody's
+	s.AWS.Warn("i-0dead") // an unknown instance
 	asked := s.AWS.Calls()["ReceiveMessage"]
 	s.Until("both have come twice", func(context.Context) (string, error) {
 		return missing(4, min(4, s.AWS.Calls()["ReceiveMessage"]-asked)), nil
@@ -124,7 +124,7 @@ func instanceOf(m *infrav1.CloudMachine) string {
 	return m.Spec.ProviderID[strings.LastIndex(m.Spec.ProviderID, "/")+1:]
 }
 
-// machines are the tenant's, by name.
+// machines returns the tenant's CloudMachines by name.
 func (s *stage) machines() (all []*infrav1.CloudMachine) {
 	s.Helper()
 	list := &infrav1.CloudMachineList{}
@@ -136,7 +136,7 @@ func (s *stage) machines() (all []*infrav1.CloudMachine) {
 	return all
 }
 
-// owner is the Machine of a CloudMachine, which has the same name.
+// owner returns the Machine of a CloudMachine, which has the same name.
 func (s *stage) owner(m *infrav1.CloudMachine) *clusterv1.Machine {
 	s.Helper()
 	machine := &clusterv1.Machine{}
@@ -144,7 +144,7 @@ func (s *stage) owner(m *infrav1.CloudMachine) *clusterv1.Machine {
 	return machine
 }
 
-// account checks the account's NewsHeard; unknown stands for absent.
+// account checks the condition NewsHeard of the account. Unknown stands for an absent condition.
 func (s *stage) account(account *infrav1.CloudAccount, want metav1.ConditionStatus, words string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
@@ -174,7 +174,7 @@ func (s *stage) troubled(m *infrav1.CloudMachine, words string) scenario.Check {
 	}
 }
 
-// replaced: the machine is gone, and its instance was terminated by Drover: EC2 has not come to it.
+// replaced checks that the machine is gone, and that Drover terminated its instance before EC2 did.
 func (s *stage) replaced(m *infrav1.CloudMachine) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(m), &infrav1.CloudMachine{})

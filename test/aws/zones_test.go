@@ -18,10 +18,10 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestZoneOnRecord: two zones have no capacity, and machines are made in the third. The manager
-// dies before it hears of that. Then capacity is the other way round, EC2 shows nobody what was
-// made, and the next manager must neither make a second instance in another zone nor lose the
-// first.
+// TestZoneOnRecord tests a manager that dies after creates in the only zone with capacity, before
+// it gets the answers. Then only the two other zones have capacity, and EC2 does not list the new
+// instances yet. The next manager must neither create a second instance in another zone nor lose
+// the first.
 func TestZoneOnRecord(t *testing.T) {
 	s := start(t, "zones")
 	capacity := func(a, b, c int) {
@@ -29,7 +29,7 @@ func TestZoneOnRecord(t *testing.T) {
 		s.AWS.SetCapacity("us-east-1b", b)
 		s.AWS.SetCapacity("us-east-1c", c)
 	}
-	const machines = 4 // each begins with a zone by chance
+	const machines = 4 // each starts with a random zone
 	capacity(0, 0, -1)
 	var refused atomic.Int32
 	s.Cloud.SetRule(func(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {

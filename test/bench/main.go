@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bench measures what fleets of machines cost, and prints a table and JSON (out/bench.json)
-// with the goals beside. Seconds depend on the computer and on what else it does; counts do not.
-// See package measure for how it counts.
+// Command bench measures what fleets of machines cost. It prints a table with the goals, and writes
+// JSON to out/bench.json. Seconds depend on the computer and its load; counts do not. See package
+// measure for how it counts.
 package main
 
 import (
@@ -79,7 +79,7 @@ func run(ctx context.Context, f flags) error {
 		return fmt.Errorf("make the folder for results: %w", err)
 	}
 	var results []*measure.Result
-	defer func() { report(os.Stdout, results) }() // also what there is of it when one fails
+	defer func() { report(os.Stdout, results) }() // also report partial results after an error
 	for _, o := range runs {
 		o.Binary = binary
 		r, err := one(ctx, o, f.out)
@@ -94,7 +94,7 @@ func run(ctx context.Context, f flags) error {
 	return nil
 }
 
-// runs are the measurements that the flags ask for.
+// runs returns the measurements that the flags request.
 func (f flags) runs() ([]measure.Options, error) {
 	var runs []measure.Options
 	for _, s := range strings.Split(f.sizes, ",") {
@@ -119,15 +119,15 @@ func (f flags) runs() ([]measure.Options, error) {
 	return runs, nil
 }
 
-// options are those that the peers were measured with: 100 ms for each call, and machines that boot
-// after 2 s.
+// options returns the settings with which the peers were measured: 100 ms for each call, and
+// machines that boot after 2 s.
 func (f flags) options(machines int) measure.Options {
 	return measure.Options{
 		Cloud: measure.Cloud(f.cloud), Machines: machines, Clusters: f.clusters, PoolSize: f.poolSize, Latency: 100 * time.Millisecond, Joins: 2 * time.Second, Profile: f.profile,
 	}
 }
 
-// one measures one fleet. Its logs are kept where it failed, its profiles in any case.
+// one measures one fleet. It keeps the logs of a failed run, and the profiles of every run.
 func one(ctx context.Context, o measure.Options, out string) (*measure.Result, error) {
 	start := time.Now()
 	o.Say = func(format string, args ...any) {
@@ -155,7 +155,7 @@ func one(ctx context.Context, o measure.Options, out string) (*measure.Result, e
 	return r, errors.Join(append(errs, err, os.RemoveAll(o.Dir))...)
 }
 
-// move moves a file, also to another file system.
+// move moves a file, even to another file system.
 func move(from, to string) error {
 	raw, err := os.ReadFile(from)
 	if err != nil {

@@ -27,19 +27,19 @@ func writeJSON(file string, results []*measure.Result) error {
 	return nil
 }
 
-// figure is a line of the table: something measured, per machine where it can be.
+// figure is a row of the table: a measured value, per machine where possible.
 type figure struct {
 	name  string
 	value func(*measure.Result) (float64, bool) // false: not measured in this run
-	// goals are what is not to be exceeded, by the name of the run; "" is for all. Those of a cloud
-	// go before: by its name and the run's, or by its name alone.
+	// goals holds the upper limits by the name of the run; "" is for all runs. Limits of a cloud
+	// take precedence: first by cloud and run, then by cloud.
 	goals map[string]float64
 }
 
-// none is the goal where there is none.
+// none means that there is no goal.
 const none = -1
 
-// goal is what is not to be exceeded in a run.
+// goal returns the upper limit for a run. ok is false if there is none.
 func (f figure) goal(r *measure.Result) (goal float64, ok bool) {
 	for _, key := range []string{string(r.Cloud) + " " + name(r), string(r.Cloud), name(r), ""} {
 		if goal, ok = f.goals[key]; ok {
@@ -51,8 +51,8 @@ func (f figure) goal(r *measure.Result) (goal float64, ok bool) {
 
 func per(r *measure.Result, n float64) (float64, bool) { return n / float64(r.Machines), true }
 
-// goals of issue and design, for the computer that they were written for: 2 cores, nothing else
-// running on it.
+// figures returns the rows with the goals of issue and design. The goals are for a computer with 2
+// cores on which nothing else runs.
 func figures() []figure {
 	figures := []figure{
 		{"cloud calls to Ready, per machine", func(r *measure.Result) (float64, bool) { return per(r, float64(r.Create.Calls())) },
@@ -139,7 +139,7 @@ func name(r *measure.Result) string {
 	return fmt.Sprint(r.Machines)
 }
 
-// report prints the table, and below it what the calls and writes were.
+// report prints the table, and below it the calls and writes in detail.
 func report(w io.Writer, results []*measure.Result) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	cells := []string{"machines"}
@@ -178,7 +178,7 @@ func report(w io.Writer, results []*measure.Result) {
 	}
 }
 
-// cell is a figure of a run, with its goal where there is one.
+// cell returns the value of a run, with its goal if there is one.
 func (f figure) cell(r *measure.Result) string {
 	value, ok := f.value(r)
 	if !ok {

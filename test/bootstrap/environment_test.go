@@ -54,16 +54,15 @@ rules:
 - level: Metadata
 `
 
-// environment is one control plane with the kinds installed, shared by the tests of a test
-// function.
+// environment is one control plane with the CRDs installed, shared by the subtests of a test.
 type environment struct {
 	*playground.ControlPlane
 	client.Client
 	scheme *runtime.Scheme
 	audit  string
-	// joining is the running manager's.
+	// joining is that of the running manager.
 	joining bootstrap.Joining
-	// takes is how many bytes of user data the cloud takes; 0: any.
+	// takes is the cloud's limit for user data in bytes. 0 means no limit.
 	takes int
 }
 
@@ -98,8 +97,7 @@ func newEnvironment(t *testing.T) *environment {
 	return e
 }
 
-// manager runs the controllers until stop is called, which takes their memory with it, as a crash
-// does.
+// manager runs the controllers until stop is called. Stopping loses their memory, as a crash does.
 func (e *environment) manager(t *testing.T) (stop func()) {
 	t.Helper()
 	g := NewWithT(t)
@@ -109,7 +107,7 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 	mgr, err := ctrl.NewManager(c, ctrl.Options{
 		Scheme: e.scheme, Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
-		// ClusterCache blocks for ever on the channel of a controller that has ended before it.
+		// ClusterCache blocks forever on the channel of a controller that has stopped before it.
 		GracefulShutdownTimeout: ptr.To(2 * time.Second),
 		Client:                  client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Secret{}}}},
 	})
@@ -150,15 +148,15 @@ func (e *environment) manager(t *testing.T) (stop func()) {
 		}
 		stopped = true
 		cancel()
-		<-done // an error says that it did not end in time, which a crash does not either
+		<-done // the error means that it did not stop in time, which a crash does not either
 		forTests.Shutdown()
 	}
 	t.Cleanup(stop)
 	return stop
 }
 
-// cluster makes a namespace with a Cluster that is up, reached by the given kubeconfig; nil means
-// an administrator's.
+// cluster creates a namespace with a Cluster that is up, which the given kubeconfig connects to.
+// nil means an administrator's kubeconfig.
 func (e *environment) cluster(t *testing.T, name string, kubeconfig []byte) *clusterv1.Cluster {
 	t.Helper()
 	g := NewWithT(t)
@@ -190,13 +188,13 @@ func (e *environment) port() int32 {
 	return port
 }
 
-// machine makes a Machine with its config, as Cluster API and the webhook would.
+// machine creates a Machine with its config, as Cluster API and the webhook would.
 func (e *environment) machine(t *testing.T, cluster *clusterv1.Cluster, name string) (*clusterv1.Machine, *bootstrapv1.CloudInitConfig) {
 	t.Helper()
 	return e.machineWith(t, cluster, name, "", bootstrapv1.CloudInitConfigSpec{})
 }
 
-// machineWith makes one with a version and a spec.
+// machineWith creates a Machine with a version and a spec.
 func (e *environment) machineWith(t *testing.T, cluster *clusterv1.Cluster, name, version string, spec bootstrapv1.CloudInitConfigSpec) (*clusterv1.Machine, *bootstrapv1.CloudInitConfig) {
 	t.Helper()
 	g := NewWithT(t)
@@ -219,7 +217,7 @@ func (e *environment) machineWith(t *testing.T, cluster *clusterv1.Cluster, name
 	return machine, config
 }
 
-// data waits for the config's user data and returns their Secret.
+// data waits for the config's user data and returns its Secret.
 func (e *environment) data(t *testing.T, config *bootstrapv1.CloudInitConfig) *corev1.Secret {
 	t.Helper()
 	g := NewWithT(t)
@@ -232,7 +230,7 @@ func (e *environment) data(t *testing.T, config *bootstrapv1.CloudInitConfig) *c
 	return secret
 }
 
-// eventually reads the object anew until check holds.
+// eventually reads the object until check passes.
 func (e *environment) eventually(g *WithT, o client.Object, check func(Gomega)) {
 	g.Eventually(func(g Gomega) {
 		g.Expect(e.Get(context.Background(), client.ObjectKeyFromObject(o), o)).To(Succeed())
@@ -274,8 +272,8 @@ func (e *environment) events(g Gomega, o client.Object) []string {
 	return out
 }
 
-// writes counts what the manager under test wrote, without Events, and without the binding that it
-// writes once.
+// writes counts the writes of the manager under test, except Events and the binding that it writes
+// once.
 func (e *environment) writes(g Gomega) map[string]int {
 	raw, err := os.ReadFile(e.audit)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -293,8 +291,8 @@ func (e *environment) writes(g Gomega) map[string]int {
 	return out
 }
 
-// limited makes a user of the workload cluster who may bind the tokens' role, but write no Secret,
-// and returns a kubeconfig for it.
+// limited creates a user of the workload cluster that may bind the tokens' role, but may not write
+// Secrets, and returns a kubeconfig for it.
 func (e *environment) limited(t *testing.T, name string) []byte {
 	t.Helper()
 	g := NewWithT(t)
@@ -327,7 +325,7 @@ func must[T any](v T, err error) func(*WithT) T {
 	}
 }
 
-// coreKinds is the folder with the CRDs of Cluster API's core, in its module.
+// coreKinds returns the folder with the CRDs of Cluster API's core, in its module.
 func coreKinds(ctx context.Context, g *WithT) string {
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
 	g.Expect(err).NotTo(HaveOccurred())

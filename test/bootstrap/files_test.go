@@ -24,9 +24,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestFilesAreFetched: files for which user data has no room are read from the workload cluster,
-// with the machine's token and nobody else's, by the rights that the book gives a kubeconfig. They
-// go with the token, and come again with it.
+// TestFilesAreFetched tests that files that are too large for user data are read from the workload
+// cluster, only with the machine's token, and with the permissions that the book gives a
+// kubeconfig. The files are deleted with the token, and created again with it.
 func TestFilesAreFetched(t *testing.T) {
 	e := newEnvironment(t)
 	e.takes = 16 << 10
@@ -89,7 +89,7 @@ func TestFilesAreFetched(t *testing.T) {
 		was := e.writes(g)
 		stop = e.manager(outer)
 		g.Consistently(func(g Gomega) {
-			for verb, n := range e.writes(g) { // creates that find theirs there
+			for verb, n := range e.writes(g) { // creates that find the object already there
 				g.Expect(n-was[verb] == 0 || strings.HasPrefix(verb, "create ")).To(BeTrue(), "%s: %d", verb, n-was[verb])
 			}
 		}, quiet).Should(Succeed())
@@ -119,7 +119,8 @@ func TestFilesAreFetched(t *testing.T) {
 	t.Run("what can't be done is told", func(t *testing.T) { e.filesRefused(t, cluster, spec) })
 }
 
-// filesRefused has a cluster whose kubeconfig may not make roles, and a config that can't be split.
+// filesRefused tests a cluster whose kubeconfig may not create roles, and a config that can't be
+// split.
 func (e *environment) filesRefused(t *testing.T, cluster *clusterv1.Cluster, spec bootstrapv1.CloudInitConfigSpec) {
 	g := NewWithT(t)
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "drover-adopter"}}
@@ -145,8 +146,7 @@ func filesOf(data *corev1.Secret) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: render.FilesSecretName(id)}}
 }
 
-// machine runs that part of the script which fetches files, below a folder that stands for its
-// root.
+// machine runs the part of the script that fetches files, in a folder that stands for its root.
 type machine struct {
 	t          *testing.T
 	root, step string
@@ -175,7 +175,7 @@ func (m *machine) fetch() (string, error) {
 	return string(out), err
 }
 
-// large is a text that can't be packed well.
+// large returns text that does not compress well.
 func large(t *testing.T, n int) string {
 	t.Helper()
 	source := rand.NewChaCha8([32]byte{1})

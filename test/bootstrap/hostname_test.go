@@ -15,9 +15,9 @@ import (
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// TestHostname: a machine whose Node is called as the cloud calls its host gets a certificate for
-// that name, once the cloud has told it, and for no other: neither its Machine's nor another
-// machine's.
+// TestHostname tests a machine whose Node has the host name that the cloud assigns. It gets a
+// certificate for that name once the cloud has reported it, and for no other: neither the Machine's
+// name nor another machine's.
 func TestHostname(t *testing.T) {
 	e := newEnvironment(t)
 	g := NewWithT(t)
@@ -53,8 +53,8 @@ func TestHostname(t *testing.T) {
 	serving, _ := node.ask(t, servingSigner, name, []string{name}, net.ParseIP("10.1.2.4"))
 	e.certificate(t, serving)
 
-	// Neither a token is made again for what has joined, nor is the Node's name known after
-	// "clusterctl move", where status is empty.
+	// A machine that has joined gets no new token, even if its Node's name is unknown because
+	// "clusterctl move" dropped the status.
 	stop()
 	g.Expect(e.Delete(t.Context(), secret)).To(Succeed())
 	e.patch(g, machine, func() { machine.Spec.ProviderID = "simulated:///host-1" })

@@ -25,8 +25,8 @@ func message(config *bootstrapv1.CloudInitConfig) string {
 	return ""
 }
 
-// versions sees that the API server is asked for its version before Drover installs a kubelet, and
-// that what is installed is the Machine's.
+// versions checks that Drover reads the API server's version before it installs a kubelet, and that
+// it installs the Machine's version.
 func (e *environment) versions(t *testing.T, cluster *clusterv1.Cluster) {
 	g := NewWithT(t)
 	server, err := must(discovery.NewDiscoveryClientForConfig(e.AdminConfig()))(g).ServerVersion()
@@ -49,7 +49,8 @@ func (e *environment) versions(t *testing.T, cluster *clusterv1.Cluster) {
 	g.Expect(err).NotTo(HaveOccurred(), report.String())
 }
 
-// secrets sees that a Secret is waited for, and that it is not used without permission.
+// secrets checks that a config waits for a Secret, and that it does not use the Secret without
+// permission.
 func (e *environment) secrets(t *testing.T, cluster *clusterv1.Cluster) {
 	g := NewWithT(t)
 	_, config := e.machineWith(t, cluster, "secret-1", "", bootstrapv1.CloudInitConfigSpec{Files: []bootstrapv1.File{{
@@ -61,7 +62,7 @@ func (e *environment) secrets(t *testing.T, cluster *clusterv1.Cluster) {
 			g.Expect(message(config)).To(ContainSubstring(text))
 		})
 	}
-	again := func(why string) { // sooner than it would be looked for
+	again := func(why string) { // triggers a reconcile before the next retry
 		e.patch(g, config, func() { metav1.SetMetaDataAnnotation(&config.ObjectMeta, "test", why) })
 	}
 	expect(`the Secret "motd"`)

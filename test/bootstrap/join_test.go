@@ -37,7 +37,7 @@ func tokenOf(data *corev1.Secret) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-" + id}}
 }
 
-// cloudMachine makes the machine's CloudMachine as the cloud would tell of it.
+// cloudMachine creates the machine's CloudMachine with the data that the cloud would report.
 func (e *environment) cloudMachine(t *testing.T, machine *clusterv1.Machine, ip string, more ...clusterv1.MachineAddress) {
 	t.Helper()
 	g := NewWithT(t)
@@ -55,7 +55,7 @@ func (e *environment) cloudMachine(t *testing.T, machine *clusterv1.Machine, ip 
 	})
 }
 
-// minus returns what came on top of earlier counts.
+// minus returns the difference from earlier counts.
 func minus(now, before map[string]int) map[string]int {
 	out := map[string]int{}
 	for what, n := range now {
@@ -66,15 +66,14 @@ func minus(now, before map[string]int) map[string]int {
 	return out
 }
 
-// TestJoin goes the whole way of a machine with the real API server on the other side, and counts
-// what it costs.
+// TestJoin tests all steps of a machine's join against the real API server, and counts the writes.
 func TestJoin(t *testing.T) {
 	e := newEnvironment(t)
 	e.manager(t)
 	cluster := e.cluster(t, "join", nil)
 
-	// The first machine of a Cluster may find it not connected yet, and say so: that write is not
-	// counted.
+	// The first machine of a Cluster may find it not connected yet and report this. That write is
+	// not counted.
 	g := NewWithT(t)
 	_, first := e.machine(t, cluster, "join-0")
 	e.data(t, first)
@@ -99,7 +98,7 @@ func TestJoin(t *testing.T) {
 	node := booting.become(t, e.certificate(t, name), key)
 	node.register(t, "simulated:///join-1")
 
-	// The addresses come later than the request: it waits for them.
+	// The addresses come later than the request, so it waits for them.
 	serving, _ := node.ask(t, servingSigner, "join-1", []string{"join-1"}, net.ParseIP("10.1.2.3"))
 	g.Consistently(func(g Gomega) { e.leftAlone(g, serving) }, quiet).Should(Succeed())
 	g.Expect(e.events(g, machine)).To(BeEmpty())
@@ -145,7 +144,8 @@ func TestJoin(t *testing.T) {
 	t.Run("Secrets are waited for", func(t *testing.T) { e.secrets(t, cluster) })
 }
 
-// TestCrash: what was written by a manager that ended is carried on by the next, step for step.
+// TestCrash tests that the next manager continues what a stopped manager has written, for each
+// step.
 func TestCrash(t *testing.T) {
 	e := newEnvironment(t)
 	limited := e.limited(t, "limited")
@@ -155,8 +155,8 @@ func TestCrash(t *testing.T) {
 		g.Expect(e.Get(context.Background(), client.ObjectKey{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"}, secret)).To(Succeed())
 		e.patch(g, secret, func() { secret.Data["value"] = raw })
 	}
-	// half brings a machine to where its user data are written and its token is not: its kubeconfig
-	// does not permit it.
+	// half creates a machine whose user data is written and whose token is not, because its
+	// kubeconfig does not permit it.
 	half := func(t *testing.T, name string) (*clusterv1.Cluster, *bootstrapv1.CloudInitConfig, *corev1.Secret) {
 		g := NewWithT(t)
 		cluster := e.cluster(t, name, limited)
@@ -234,8 +234,8 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// TestMove: after "clusterctl move" the status is empty and the UIDs are new. The user data stay as
-// they are.
+// TestMove tests that the user data stays the same after "clusterctl move", which drops the status
+// and changes the UIDs.
 func TestMove(t *testing.T) {
 	e := newEnvironment(t)
 	g := NewWithT(t)
@@ -268,7 +268,8 @@ func TestMove(t *testing.T) {
 	})
 }
 
-// TestEnd: a config takes its token with it, and is not held for ever when that can't be.
+// TestEnd tests that deleting a config deletes its token, and that the config is not held forever
+// if this is impossible.
 func TestEnd(t *testing.T) {
 	e := newEnvironment(t)
 	e.manager(t)
@@ -321,7 +322,7 @@ func TestEnd(t *testing.T) {
 		cluster := e.cluster(t, "exec", nil)
 		kubeconfig := &corev1.Secret{}
 		g.Expect(e.Get(t.Context(), client.ObjectKey{Namespace: "exec", Name: "exec-kubeconfig"}, kubeconfig)).To(Succeed())
-		_, first := e.machine(t, cluster, "exec-1") // the connection is made with the good one
+		_, first := e.machine(t, cluster, "exec-1") // uses the valid kubeconfig to connect
 		e.data(t, first)
 		changed, err := clientcmd.Load(kubeconfig.Data["value"])
 		g.Expect(err).NotTo(HaveOccurred())

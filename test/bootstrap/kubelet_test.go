@@ -27,7 +27,7 @@ import (
 	"github.com/drover-io/drover/bootstrap/render"
 )
 
-// kubelet asks for certificates as a kubelet does, with what it finds in a machine's user data.
+// kubelet requests certificates as a kubelet does, with the content of a machine's user data.
 type kubelet struct {
 	node   string
 	config *rest.Config
@@ -44,7 +44,7 @@ func kubeletFrom(t *testing.T, data *corev1.Secret, node string) *kubelet {
 	return newKubelet(g, config, node)
 }
 
-// filesIn are the files that user data write, by their paths.
+// filesIn returns the files that user data writes, by path.
 func filesIn(g *WithT, data *corev1.Secret) map[string][]byte {
 	doc := struct {
 		WriteFiles []struct{ Path, Content, Encoding string } `json:"write_files"`
@@ -101,7 +101,7 @@ func (k *kubelet) send(t *testing.T, signer, node string, dns []string, ips ...n
 	return csr.Name, key, nil
 }
 
-// certificate waits for the certificate that was asked for.
+// certificate waits for the requested certificate.
 func (e *environment) certificate(t *testing.T, name string) []byte {
 	t.Helper()
 	g := NewWithT(t)
@@ -112,7 +112,7 @@ func (e *environment) certificate(t *testing.T, name string) []byte {
 	return csr.Status.Certificate
 }
 
-// leftAlone checks that a request has neither been approved nor denied.
+// leftAlone checks that a request has been neither approved nor denied.
 func (e *environment) leftAlone(g Gomega, name string) {
 	csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	g.Expect(e.Get(context.Background(), clientKey(csr), csr)).To(Succeed())
@@ -120,7 +120,7 @@ func (e *environment) leftAlone(g Gomega, name string) {
 	g.Expect(csr.Status.Certificate).To(BeEmpty())
 }
 
-// become returns the kubelet as the node that its certificate makes it.
+// become returns the kubelet with the identity of its client certificate.
 func (k *kubelet) become(t *testing.T, certificate []byte, key *ecdsa.PrivateKey) *kubelet {
 	t.Helper()
 	g := NewWithT(t)
@@ -141,6 +141,5 @@ func (k *kubelet) register(t *testing.T, providerID string) {
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 }
 
-// quiet is how long nothing must happen for it to count as not happening: several times what an
-// approval takes.
+// quiet is how long tests check that nothing happens: several times the duration of an approval.
 const quiet = 3 * time.Second

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-io/drover/bootstrap/token"
 )
 
-// TestStolenToken: whoever has a machine's token can become that machine's Node and nothing else.
+// TestStolenToken tests that with a machine's token, a thief can become only that machine's Node.
 func TestStolenToken(t *testing.T) {
 	e := newEnvironment(t)
 	e.manager(t)
@@ -116,8 +116,8 @@ func TestStolenToken(t *testing.T) {
 	})
 }
 
-// foreignServing tries what a thief who has become machine A's Node could serve as: another
-// machine, or the API server.
+// foreignServing tests serving certificates that a thief with machine A's Node could request: for
+// another machine, or for the API server.
 func (e *environment) foreignServing(t *testing.T, node *kubelet, a, b *clusterv1.Machine) {
 	g := NewWithT(t)
 	node.register(t, "simulated:///"+a.Name)
@@ -145,8 +145,8 @@ func (e *environment) foreignServing(t *testing.T, node *kubelet, a, b *clusterv
 	}, quiet).Should(Succeed())
 }
 
-// claim has the machine's guest report addresses of the API server and of a Service, of machine B,
-// and one that nobody else has and its Node does not report.
+// claim makes the machine's guest report the addresses of the API server, of a Service and of
+// machine B, and an address that nobody else has and its Node does not report.
 func (e *environment) claim(t *testing.T, g *WithT, machine *clusterv1.Machine) (claimed []net.IP) {
 	t.Helper()
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}}
@@ -163,8 +163,8 @@ func (e *environment) claim(t *testing.T, g *WithT, machine *clusterv1.Machine) 
 	return claimed
 }
 
-// rights are what the API server lets the kubelet do in a namespace and in the whole cluster, as
-// "group/resource [names]: verbs".
+// rights returns what the API server lets the kubelet do in a namespace and in the whole cluster,
+// as "group/resource [names]: verbs".
 func (k *kubelet) rights(t *testing.T, namespace string) []string {
 	t.Helper()
 	g := NewWithT(t)
@@ -185,7 +185,7 @@ func (k *kubelet) rights(t *testing.T, namespace string) []string {
 	return out
 }
 
-// says waits until it is told of a machine how far it came.
+// says waits until Progress reports the reason and the words for a machine.
 func (e *environment) says(t *testing.T, machine *clusterv1.Machine, reason string, words ...string) {
 	t.Helper()
 	g := NewWithT(t)
@@ -193,7 +193,7 @@ func (e *environment) says(t *testing.T, machine *clusterv1.Machine, reason stri
 	cluster.Namespace, cluster.Name = machine.Namespace, machine.Spec.ClusterName
 	g.Expect(e.Get(t.Context(), clientKey(cluster), cluster)).To(Succeed())
 	told := machine.DeepCopy()
-	told.Spec.Bootstrap.DataSecretName = ptr.To(machine.Name) // Cluster API's part
+	told.Spec.Bootstrap.DataSecretName = ptr.To(machine.Name) // Cluster API sets this
 	g.Eventually(func(g Gomega) {
 		is, message, err := e.joining.Progress(context.Background(), cluster, told)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -204,14 +204,14 @@ func (e *environment) says(t *testing.T, machine *clusterv1.Machine, reason stri
 	}, patience).Should(Succeed())
 }
 
-// progress goes through what is told of machines that do not become Nodes, where a test of its own
-// does not show it.
+// progress tests what is reported for machines that do not become Nodes, where no other test covers
+// it.
 func (e *environment) progress(t *testing.T, cluster *clusterv1.Cluster) {
 	g := NewWithT(t)
 	machine, config := e.machine(t, cluster, "theft-c")
 	data := e.data(t, config)
 	token := tokenOf(data)
-	again := func(why string) { // sooner than it would be looked at
+	again := func(why string) { // triggers a reconcile before the next retry
 		g.Expect(e.Get(t.Context(), clientKey(config), config)).To(Succeed())
 		e.patch(g, config, func() { metav1.SetMetaDataAnnotation(&config.ObjectMeta, "test", why) })
 	}

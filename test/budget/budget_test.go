@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package budget holds what machines cost to its goals: calls of the cloud, Kubernetes writes and
-// reconciles are counted by the other side, the cloud's and the API server's audit logs. Seconds
-// are for the benchmark alone.
+// Package budget compares the cost of machines with its goals. It counts cloud calls, Kubernetes
+// writes and reconciles from the logs and metrics of the cloud, the API server and Drover. Only the
+// benchmark measures seconds.
 package budget
 
 import (
@@ -25,7 +25,8 @@ const (
 	idle          = 20 * time.Second
 )
 
-// TestCallBudget brings 30 machines up, lets them idle, has one VM vanish, and takes them down.
+// TestCallBudget creates 30 machines, lets them idle, makes one VM vanish, and deletes the
+// machines.
 func TestCallBudget(t *testing.T) {
 	log.SetLogger(logr.Discard())
 	binary, err := playground.Build(t.Context(), true)
@@ -43,18 +44,18 @@ func TestCallBudget(t *testing.T) {
 	t.Logf("idle: calls %v, writes %v, reconciles %v", r.Idle.CloudCalls, r.Idle.Writes, r.Idle.Reconciles)
 	t.Logf("delete: calls %v, writes %v, reconciles %v", r.Delete.CloudCalls, r.Delete.Writes, r.Delete.Reconciles)
 
-	// One create for each machine, and shared listings: one for each interval, and those that begin
-	// and end a pace.
+	// Each machine takes one create. Listings are shared: one per interval, plus one at the start
+	// and one at the end of a pace.
 	exactly(t, "RunInstances to Ready", r.Create.CloudCalls[wire.RunInstances], machines)
 	listings := int(r.Create.Seconds)/activeSeconds + 2
 	atMost(t, "other calls of the cloud to Ready", r.Create.Calls()-machines, listings+2)
-	// Six writes each are the goal. A busy API server has now and then one of them repeated; a
-	// seventh for each machine would be ten times as many as these.
+	// The goal is six writes each. A busy API server occasionally causes a repeated write. A
+	// seventh write for each machine would be ten times as many as these.
 	const repeated = machines / 10
 	atMost(t, "infrastructure writes to Ready", r.Create.Writes.Side(measure.Infrastructure), 6*machines+repeated)
 	atMost(t, "bootstrap writes to Ready", r.Create.Writes.Side(measure.Bootstrap), 6*machines+repeated)
 
-	// A fleet at rest costs its account's listings, and nothing else.
+	// An idle fleet costs only its account's listings.
 	exactly(t, "calls of the cloud while idle, listings apart", r.Idle.Calls()-r.Idle.CloudCalls[wire.DescribeResources], 0)
 	atMost(t, "listings while idle", r.Idle.CloudCalls[wire.DescribeResources], int(idle/time.Second)/idleSeconds+1)
 	exactly(t, "writes while idle", r.Idle.Writes.Total(), 0)
@@ -62,9 +63,9 @@ func TestCallBudget(t *testing.T) {
 		exactly(t, "reconciles of "+controller+" while idle", r.Idle.Reconciles[controller], 0)
 	}
 
-	// Deletions are collected for a second at least, and each such batch is one delete and the
-	// reads that see its end. How many come in a second is up to Cluster API; on the busiest
-	// computer at least a third come together.
+	// Deletions are batched for at least a second. Each batch takes one delete call and the reads
+	// that see its end. Cluster API decides how many deletions arrive in a second. Even on the
+	// busiest computer, at least a third of them share a batch.
 	batches := int(r.Delete.Seconds) + 2
 	atMost(t, "deleting calls", r.Delete.CloudCalls[wire.TerminateInstances]+r.Delete.CloudCalls[wire.DeleteResources], min(batches, 2*machines/3))
 	atMost(t, "all calls to delete", r.Delete.Calls(), 3*batches)

@@ -24,9 +24,9 @@ var (
 	width     = flag.Int("width", 25, "how many schedules share the processes at a time")
 )
 
-// TestSchedules runs random schedules, wave by wave, until one breaks something.
+// TestSchedules runs random schedules, wave by wave, until one breaks an invariant.
 func TestSchedules(t *testing.T) {
-	ctrl.SetLogger(logr.Discard()) // what matters here is in the managers' logs
+	ctrl.SetLogger(logr.Discard()) // what matters is in the managers' logs
 	first := *seed
 	if first == 0 {
 		first = rand.Uint64N(1_000_000) * 1000

@@ -29,11 +29,11 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// kubevirtWorld is a cluster with KubeVirt's own API server and controller, a namespace for each
-// tenant. What befalls a tenant's account befalls it on the line.
+// kubevirtWorld is a cluster with KubeVirt's own API server and controller, and a namespace for
+// each tenant. Faults of a tenant's account are injected in the proxy.
 type kubevirtWorld struct {
 	mu     sync.Mutex
-	births map[string][]virt.Birth // of the guests that start next in a namespace
+	births map[string][]virt.Birth // for the guests that start next, by namespace
 }
 
 func (k *kubevirtWorld) start(ctx context.Context) (*rig.Rig, error) {
@@ -43,8 +43,8 @@ func (k *kubevirtWorld) start(ctx context.Context) (*rig.Rig, error) {
 
 func (*kubevirtWorld) parts() int { return 1 }
 
-// launch makes a VM that does not run, which a person has made. That it is called as its token is,
-// as Drover's are, makes it look the more like one of Drover's.
+// launch creates a stopped VM, as a person would. If the tags contain a token, the VM has it as its
+// name, as Drover's VMs do, so that it looks more like one of Drover's.
 func (*kubevirtWorld) launch(ctx context.Context, x *tenant, tags map[string]string) (string, error) {
 	vm := &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Name, Name: fmt.Sprintf("foreign-%d", len(x.foreign)), Labels: map[string]string{}}}
 	for k, v := range tags {
@@ -62,7 +62,7 @@ func (*kubevirtWorld) launch(ctx context.Context, x *tenant, tags map[string]str
 	return vm.Name, x.KubeVirt.Admin.Create(ctx, vm)
 }
 
-// accept leaves no service account but those of the tokens.
+// accept deletes all service accounts except those of the tokens.
 func (k *kubevirtWorld) accept(ctx context.Context, x *tenant, tokens ...string) error {
 	admin := x.KubeVirt.Admin
 	for _, token := range tokens {
@@ -82,8 +82,8 @@ func (k *kubevirtWorld) accept(ctx context.Context, x *tenant, tokens ...string)
 		if o.Name == "default" || slices.Contains(tokens, o.Name) {
 			continue
 		}
-		// A token is known to the API server for ten seconds after its account has gone, and may do
-		// nothing then.
+		// The API server still accepts a token for ten seconds after its service account was
+		// deleted, so its binding is deleted too.
 		if err := scenario.Delete(ctx, admin, virt.Binding(x.Name, o.Name), o); err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func (k *kubevirtWorld) accept(ctx context.Context, x *tenant, tokens ...string)
 	return nil
 }
 
-// hire makes the service account of a token, which may do nothing yet.
+// hire creates the service account of a token, without permissions.
 func (*kubevirtWorld) hire(ctx context.Context, x *tenant, token string) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: x.Name, Name: token}}
 	return client.IgnoreAlreadyExists(x.KubeVirt.Admin.Create(ctx, account))
@@ -109,13 +109,13 @@ func (k *kubevirtWorld) credentials(ctx context.Context, x *tenant, token string
 	return map[string]string{"kubeconfig": string(kubeconfig)}, err
 }
 
-// harm deletes a VM: nothing is shown of what is gone.
+// harm deletes a VM in any case: KubeVirt does not show deleted VMs.
 func (*kubevirtWorld) harm(ctx context.Context, x *tenant, id string, _ simulator.InstanceAction) error {
 	vm := &kubevirtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Name, Name: id}}
 	return client.IgnoreNotFound(x.KubeVirt.Admin.Delete(ctx, vm))
 }
 
-// Which calls the simulated cloud's operations are here, and what its errors are called.
+// These map the simulated cloud's operations to calls, and its error codes to errors.
 var (
 	kubevirtOperations = map[string]func(faultproxy.Call) bool{
 		"":                      func(faultproxy.Call) bool { return true },
@@ -132,7 +132,8 @@ var (
 		wire.RequestLimitExceeded: apierrors.NewTooManyRequests("it was told to", 1),
 		wire.IdempotentParameterMismatch: apierrors.NewConflict(schema.GroupResource{Group: kubevirtv1.GroupVersion.Group, Resource: "virtualmachines"},
 			"vm", errors.New("it was told to")),
-		// An API server takes a VM that finds no room. This is the nearest to it.
+		// An API server accepts a VM for which there is no capacity. This error is the closest to
+		// it.
 		wire.InsufficientInstanceCapacity: apierrors.NewServiceUnavailable("no room"),
 	}
 )
@@ -155,7 +156,7 @@ func (k *kubevirtWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (
 		k.births[x.Name] = append(k.births[x.Name], virt.Birth(m.birth))
 		k.midwife(x.KubeVirt.Node)
 		return forget(), nil
-	case m.short: // a page that is short says that others follow
+	case m.short: // short pages announce that others follow
 		return forget(), nil
 	}
 	b := &blow{manner: m, concerns: concerns, skip: f.Skip, count: f.Count, delay: f.Delay.Duration, hit: map[int]bool{}}
@@ -165,7 +166,7 @@ func (k *kubevirtWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (
 	return forget(x.lines.inject(b.rule)), nil
 }
 
-// midwife has the node ask how guests come into the world.
+// midwife makes the node ask how guests start.
 func (k *kubevirtWorld) midwife(n *virt.Node) {
 	ask := func(vmi *kubevirtv1.VirtualMachineInstance) virt.Birth {
 		k.mu.Lock()
@@ -180,7 +181,7 @@ func (k *kubevirtWorld) midwife(n *virt.Node) {
 	n.Birth.Store(&ask)
 }
 
-// blow is a fault that befalls some calls.
+// blow is a fault that hits some calls.
 type blow struct {
 	manner
 	concerns func(faultproxy.Call) bool
@@ -193,7 +194,7 @@ type blow struct {
 }
 
 func (b *blow) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
-	late := b.after || b.late // a call can't be sent on without its caller: so what comes late is done, and the answer is lost after a while
+	late := b.after || b.late // the proxy cannot forward a call without its caller, so a late call is executed, and its answer is lost after the delay
 	if !b.draw(c, at) || late != (at == faultproxy.After) {
 		return faultproxy.Verdict{}
 	}
@@ -211,7 +212,7 @@ func (b *blow) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point)
 	return b.verdict
 }
 
-// draw tells whether the call is one of those; that is known when it comes.
+// draw reports whether the fault hits the call. It decides when the call arrives.
 func (b *blow) draw(c faultproxy.Call, at faultproxy.Point) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -228,7 +229,7 @@ func (b *blow) draw(c faultproxy.Call, at faultproxy.Point) bool {
 
 func (*kubevirtWorld) resize(m *infrav1.CloudMachineFields) { m.KubeVirt.MemoryMiB *= 2 }
 
-// set has watches lag behind where other clouds' reads do. What is asked for is answered at once.
+// set makes watches lag, as reads do in other clouds. Reads are consistent.
 func (*kubevirtWorld) set(_ context.Context, w *wave, s simulator.Settings) error {
 	for _, x := range w.tenants {
 		x.Cloud.SetLag(func(faultproxy.Call) time.Duration { return s.ConsistencyLag.Duration })
@@ -236,7 +237,7 @@ func (*kubevirtWorld) set(_ context.Context, w *wave, s simulator.Settings) erro
 	return nil
 }
 
-// fall hangs up on all watches as well.
+// fall also closes all watches.
 func (*kubevirtWorld) fall(_ context.Context, w *wave, mode simulator.DownMode) (func(context.Context) error, error) {
 	down, ok := map[simulator.DownMode]faultproxy.Rule{
 		simulator.DownCut: func(context.Context, faultproxy.Call, faultproxy.Point) faultproxy.Verdict {

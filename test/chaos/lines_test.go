@@ -19,21 +19,21 @@ import (
 	"github.com/drover-io/drover/test/rig"
 )
 
-// disturbance is a line in trouble.
+// disturbance is a fault of a connection.
 type disturbance struct {
 	action
 	seed  uint64
 	until time.Time
 }
 
-// lines are a tenant's, to the management cluster, the workload cluster and the cloud.
+// lines are a tenant's connections to the management cluster, the workload cluster and the cloud.
 type lines struct {
 	mu    sync.Mutex
 	list  []disturbance
-	rules []*faultproxy.Rule // of the line to the cloud; what they do comes first, to watches as well
+	rules []*faultproxy.Rule // for the connection to the cloud; they come first, and apply to watches too
 }
 
-// inject has a rule decide over calls to the cloud until undo is called.
+// inject adds a rule for calls to the cloud until undo is called.
 func (l *lines) inject(rule faultproxy.Rule) (undo func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,7 +57,7 @@ func (l *lines) heal() {
 	l.list = nil
 }
 
-// rule is what the disturbances that rule now do to a call. Watches are left to the storm.
+// rule applies the current disturbances to a call. They do not affect watches: the storm does.
 func (l *lines) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
 	l.mu.Lock()
 	now, rules := l.list, l.rules
@@ -99,8 +99,8 @@ func (l *lines) rule(ctx context.Context, c faultproxy.Call, at faultproxy.Point
 	return faultproxy.Verdict{}
 }
 
-// hits draws whether the call is one of those: at one of its two points, by the seed and the call's
-// number.
+// hits decides whether the disturbance hits the call at this point. The decision depends only on
+// the seed and the call's number.
 func (d *disturbance) hits(c faultproxy.Call, at faultproxy.Point) bool {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(c.Proxy + d.what))

@@ -13,7 +13,7 @@ import (
 	"github.com/drover-io/drover/test/rig"
 )
 
-// manager is a Drover manager that is started again whenever it ends, as a kubelet would.
+// manager is a Drover manager that is restarted whenever it ends, as a kubelet would.
 type manager struct {
 	seat *rig.Seat
 
@@ -48,7 +48,7 @@ func (m *manager) keep(ctx context.Context, running func()) {
 	}
 }
 
-// signal sends a signal. What it returns lets the same process go on, if it was stopped.
+// signal sends a signal to the process. thaw continues the same process if it was stopped.
 func (m *manager) signal(s syscall.Signal) (thaw func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

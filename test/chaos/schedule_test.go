@@ -15,25 +15,24 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// span is how long faults last. What takes time of its own (a restart, a lag) may end a little
-// later.
+// span is how long faults last. Those with a duration of their own (a restart, a lag) may end a
+// little later.
 const span = 14 * time.Second
 
-// action is something that happens at a time after the start. Which of the other fields count
-// depends on what.
+// action is an event at a time after the start. what determines which other fields are used.
 type action struct {
 	at   time.Duration
 	what string
-	// n chooses: a number of replicas, one of several machines or managers.
+	// n selects: a number of replicas, or one of several machines or managers.
 	n int
-	// lasts is how long a condition holds, delay how much it slows.
+	// lasts is the duration of a condition, and delay its effect on calls.
 	lasts, delay time.Duration
-	// line is where it happens: "management", "workload" or "cloud", or the kind of objects that a
-	// lag concerns.
+	// line is the connection: "management", "workload" or "cloud", or the kind of objects that a
+	// lag affects.
 	line string
-	// chance that a call is hit.
+	// chance is the probability that a call is hit.
 	chance float64
-	// fault of the simulated cloud.
+	// fault is a fault of the simulated cloud.
 	fault simulator.Fault
 }
 
@@ -59,8 +58,7 @@ func (a action) String() string {
 	return b.String()
 }
 
-// choice is an action that may be drawn; of two, the one with twice the weight comes twice as
-// often.
+// choice is an action that may be drawn, with a probability proportional to its weight.
 type choice struct {
 	weight int
 	what   string
@@ -85,14 +83,14 @@ func draw(r *rand.Rand, choices []choice) action {
 	panic("no choice")
 }
 
-// between returns a duration in tenths of a second.
+// between returns a random duration, in tenths of a second.
 func between(r *rand.Rand, from, to float64) time.Duration {
 	return time.Duration((from + r.Float64()*(to-from)) * float64(time.Second)).Round(100 * time.Millisecond)
 }
 
 func one[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// schedule is what happens to one tenant.
+// schedule returns the actions of one tenant.
 func schedule(seed uint64) []action {
 	r := rand.New(rand.NewPCG(seed, 1))
 	which := func(r *rand.Rand, a *action) { a.n = r.IntN(100) }
@@ -145,8 +143,8 @@ func schedule(seed uint64) []action {
 	return sorted(all)
 }
 
-// fault draws a fault of the simulated cloud. Left out are those after which a correct manager does
-// nothing more until a person changes something: a request that the cloud calls invalid.
+// fault draws a fault of the simulated cloud. It omits requests that the cloud rejects as invalid,
+// because a correct manager then waits until a user changes something.
 func fault(r *rand.Rand) simulator.Fault {
 	f := simulator.Fault{
 		Operation: one(r, wire.RunInstances, wire.RunInstances, wire.RunInstances, wire.DescribeResources, wire.DescribeResources,
@@ -173,7 +171,8 @@ func fault(r *rand.Rand) simulator.Fault {
 			f.RetryAfter = one(r, 0, .5, 1)
 		}
 		if f.Code == wire.InsufficientInstanceCapacity {
-			// Of three zones, one stays: else machines rightly wait for minutes.
+			// At least one of the three zones must keep capacity, otherwise machines rightly wait
+			// for minutes.
 			f.Kind, f.Count = simulator.ErrorBefore, 1
 		}
 	case simulator.Slow, simulator.SlowAfter, simulator.Late:
@@ -184,7 +183,7 @@ func fault(r *rand.Rand) simulator.Fault {
 	return f
 }
 
-// storm is what happens to the processes that all share.
+// storm returns the actions against the shared processes, and the cloud's settings.
 func storm(seed uint64) ([]action, simulator.Settings) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	seat := func(r *rand.Rand, a *action) { a.n = r.IntN(seats) }
@@ -224,7 +223,7 @@ func sorted(all []action) []action {
 	return all
 }
 
-// TestSeeds holds the schedules to be functions of their seeds, and different ones.
+// TestSeeds checks that schedules are functions of their seeds, and differ.
 func TestSeeds(t *testing.T) {
 	text := func(seed uint64) string {
 		all, settings := storm(seed)

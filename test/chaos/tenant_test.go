@@ -31,7 +31,7 @@ import (
 // patient is how long a user waits for the API server.
 const patient = 5 * time.Second
 
-// tenant is one schedule under way.
+// tenant is a running schedule.
 type tenant struct {
 	*rig.Tenant
 	rig     *rig.Rig
@@ -40,27 +40,26 @@ type tenant struct {
 	actions []action
 	lines   lines
 
-	mu    sync.Mutex // of the log
+	mu    sync.Mutex // guards log and start
 	log   []string
 	start time.Time
 
-	acting  sync.Mutex // of what follows, up to deleted
+	acting  sync.Mutex // guards the fields below, up to deleted
 	pools   int
 	rolls   int
 	tokens  int
-	faults  []func(context.Context) error // their ends
-	deleted bool                          // the Cluster, by its user
+	faults  []func(context.Context) error // functions that end the faults
+	deleted bool                          // the user has deleted the Cluster
 	foreign map[string]bool
-	// made are the IDs of all instances that were ever seen, by the machine and by the token in
-	// their tags.
+	// made holds the IDs of all instances ever seen, by the machine and by the token in their tags.
 	made map[string]map[string]bool
 }
 
-// armed lets the orphan collector delete in every other schedule. In the others it only reports,
-// and nothing may be without an owner but what users tore out.
+// armed reports whether the orphan collector may delete. In every other schedule it only reports,
+// and no users tear out machines, so there are no orphans.
 func (x *tenant) armed() bool { return x.seed%2 == 1 }
 
-// ownership is in the tags of the cluster's machines.
+// ownership returns the ownership ID in the tags of the cluster's machines.
 func (x *tenant) ownership() string { return "house-of-" + x.Name }
 
 func (x *tenant) note(format string, args ...any) {
@@ -73,15 +72,15 @@ func (x *tenant) note(format string, args ...any) {
 	x.log = append(x.log, fmt.Sprintf("%6.2fs %s", at, fmt.Sprintf(format, args...)))
 }
 
-// setUp creates the cluster with a pool, and puts foreign VMs into the account.
+// setUp creates the cluster with a pool, and foreign VMs in the account.
 func (x *tenant) setUp(ctx context.Context) error {
 	x.foreign, x.made = map[string]bool{}, map[string]map[string]bool{}
 	for _, tags := range []map[string]string{
 		nil,
 		{"Name": "somebody's database"},
 		{cloud.TagOwnership: "somebody-elses-cluster", cloud.TagToken: "somebody-elses-token", cloud.TagMachine: x.Namespace + "/theirs"},
-		// Another management cluster with a copy of the CloudCluster made this one: tokens tell who
-		// did.
+		// Another management cluster with a copy of the CloudCluster created this VM: the token
+		// shows which management cluster did.
 		{cloud.TagOwnership: x.ownership(), cloud.TagToken: "ffffffff-" + x.Name, cloud.TagMachine: x.Namespace + "/copied"},
 	} {
 		id, err := x.world.launch(ctx, x, tags)
@@ -111,14 +110,14 @@ func (x *tenant) addPool(ctx context.Context, replicas int32) error {
 	return scenario.Create(ctx, x.rig.Client, append(p.Objects(), healthCheck(p))...)
 }
 
-// healthCheck has a VM that never becomes a Node be replaced soon.
+// healthCheck returns a health check that soon replaces a VM that does not become a Node.
 func healthCheck(p scenario.Pool) *clusterv1.MachineHealthCheck {
 	health := p.HealthCheck(60)
 	health.Spec.Checks.NodeStartupTimeoutSeconds = ptr.To(int32(40))
 	return health
 }
 
-// checkHealth makes the health checks of pools whose user was cut off before.
+// checkHealth creates missing health checks of pools, whose creation was cut off earlier.
 func (x *tenant) checkHealth(ctx context.Context) error {
 	all, err := x.deployments(ctx)
 	for i := range all {
@@ -128,7 +127,7 @@ func (x *tenant) checkHealth(ctx context.Context) error {
 	return err
 }
 
-// play does the schedule's actions at their times. What a user can't do now, the user does not do.
+// play runs the schedule's actions at their times. It does not retry an action that fails.
 func (x *tenant) play(ctx context.Context, start time.Time) {
 	x.mu.Lock()
 	x.start = start
@@ -188,7 +187,7 @@ func (x *tenant) do(ctx context.Context, a action) error {
 	return fmt.Errorf("nobody knows how to %s", a.what)
 }
 
-// forAWhile does something, and undoes it after its time even if the schedule has gone on.
+// forAWhile starts something, and ends it after its duration even if the schedule has gone on.
 func (x *tenant) forAWhile(ctx context.Context, a action, do func(context.Context, bool) error) error {
 	err := do(ctx, true)
 	x.rig.Later(a.lasts, func(ctx context.Context) {
@@ -199,7 +198,7 @@ func (x *tenant) forAWhile(ctx context.Context, a action, do func(context.Contex
 	return err
 }
 
-// deployments are the pools that are not being deleted.
+// deployments returns the pools that are not being deleted.
 func (x *tenant) deployments(ctx context.Context) ([]clusterv1.MachineDeployment, error) {
 	list := &clusterv1.MachineDeploymentList{}
 	if err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace)); err != nil {
@@ -257,7 +256,7 @@ func (x *tenant) pause(ctx context.Context, on bool) error {
 	return client.IgnoreNotFound(x.rig.Client.Patch(ctx, x.Cluster(), mergePatch(patch)))
 }
 
-// rotate makes a new token and takes the old one away, in one of both orders.
+// rotate creates a new token and revokes the old one, alternating the order of cloud and Secret.
 func (x *tenant) rotate(ctx context.Context) error {
 	x.tokens++
 	token := fmt.Sprintf("token-of-%s-%d", x.Name, x.tokens)
@@ -280,8 +279,8 @@ func (x *tenant) rotate(ctx context.Context) error {
 	return errors.Join(inCloud(), inSecret())
 }
 
-// revoke takes the account's tokens away. They come back by a rotation: a user who was locked out
-// makes a new one.
+// revoke revokes the account's tokens. A rotation ends it: a user who was locked out creates a new
+// token.
 func (x *tenant) revoke(ctx context.Context, on bool) error {
 	if !on {
 		return x.rotate(ctx)
@@ -289,9 +288,8 @@ func (x *tenant) revoke(ctx context.Context, on bool) error {
 	return x.world.accept(ctx, x)
 }
 
-// harm does something to one of the tenant's own VMs behind Drover's back. It spares those whose
-// provider ID was not written down yet: if such a VM is gone before anyone noted which it was,
-// nobody can tell which Node to remove.
+// harm harms one of the tenant's own VMs behind Drover's back. It spares VMs whose provider ID is
+// not recorded yet: if such a VM is gone before it is recorded, nothing tells which Node to delete.
 func (x *tenant) harm(ctx context.Context, n int, act simulator.InstanceAction) error {
 	machines := &infrav1.CloudMachineList{}
 	if err := x.rig.Client.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
@@ -320,8 +318,8 @@ func (x *tenant) harm(ctx context.Context, n int, act simulator.InstanceAction) 
 	return x.world.harm(ctx, x, own[n%len(own)], act)
 }
 
-// tearOut is what users do who have no patience with a deletion: they take the finalizer off, and
-// the VM is an orphan.
+// tearOut does what impatient users do during a deletion: it removes the finalizer, and the VM
+// becomes an orphan.
 func (x *tenant) tearOut(ctx context.Context, n int) error {
 	list := &clusterv1.MachineList{}
 	if err := x.rig.Client.List(ctx, list, client.InNamespace(x.Namespace)); err != nil {
@@ -341,8 +339,8 @@ func (x *tenant) tearOut(ctx context.Context, n int) error {
 	)
 }
 
-// confirm is what a person does who was asked whether orphans may go: here, each was torn out
-// indeed.
+// confirm acts as a person who is asked whether orphans may be deleted. Here each of them was torn
+// out.
 func (x *tenant) confirm(ctx context.Context, r client.Reader) error {
 	account := x.Account()
 	if err := r.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
@@ -360,8 +358,8 @@ func (x *tenant) confirm(ctx context.Context, r client.Reader) error {
 	return x.rig.Client.Patch(ctx, account, mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmOrphansAnnotation, orphans.Digest)))
 }
 
-// confirmMissing is what a person does who was asked whether many missing machines are gone: here,
-// they are.
+// confirmMissing acts as a person who is asked whether many missing machines are gone. Here they
+// are.
 func (x *tenant) confirmMissing(ctx context.Context, account *infrav1.CloudAccount) error {
 	if conditions.GetReason(account, infrav1.AccountMachinesFoundCondition) != infrav1.MassAbsenceReason {
 		return nil
@@ -374,7 +372,7 @@ func (x *tenant) confirmMissing(ctx context.Context, account *infrav1.CloudAccou
 	return x.rig.Client.Patch(ctx, account, mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmMissingAnnotation, digest)))
 }
 
-// heal ends all trouble of the tenant's own.
+// heal ends all of the tenant's own faults.
 func (x *tenant) heal(ctx context.Context) error {
 	x.lines.heal()
 	var errs []error
@@ -384,7 +382,7 @@ func (x *tenant) heal(ctx context.Context) error {
 	if err := x.pause(ctx, false); err != nil {
 		errs = append(errs, err)
 	}
-	if x.deleted { // it may not have got through while the API server was away
+	if x.deleted { // the delete may have failed while the API server was down
 		errs = append(errs, scenario.Delete(ctx, x.rig.Client, x.Cluster()))
 	} else {
 		errs = append(errs, x.checkHealth(ctx))
@@ -392,7 +390,7 @@ func (x *tenant) heal(ctx context.Context) error {
 	return errors.Join(append(errs, x.rotate(ctx))...)
 }
 
-// watch checks what must never happen, against the cloud's own books.
+// watch checks what must never happen, against the cloud's own records.
 func (x *tenant) watch(s simulator.Snapshot) error {
 	var errs []error
 	intact := map[string]int{}
@@ -427,14 +425,15 @@ func (x *tenant) watch(s simulator.Snapshot) error {
 	return errors.Join(errs...)
 }
 
-// atRest says what is still missing until all is as the user wants it; "" when nothing is.
+// atRest returns what is still missing until the state is as the user wants it, or "" when nothing
+// is.
 func (x *tenant) atRest(ctx context.Context) (string, error) {
 	return x.rig.Confirmed(func(r client.Reader) scenario.Check {
 		return func(ctx context.Context) (string, error) { return x.restsBy(ctx, r) }
 	})(ctx)
 }
 
-// restsBy says the same by what r reads.
+// restsBy is atRest with the reads of r.
 func (x *tenant) restsBy(ctx context.Context, r client.Reader) (string, error) {
 	if err := x.confirm(ctx, r); err != nil {
 		return "", err
@@ -461,7 +460,7 @@ func (x *tenant) restsBy(ctx context.Context, r client.Reader) (string, error) {
 	return x.owned(ctx, r, wanted)
 }
 
-// owned: as many VMs as are wanted, each with its CloudMachine.
+// owned checks that there are as many VMs as wanted, each with its CloudMachine.
 func (x *tenant) owned(ctx context.Context, r client.Reader, wanted int) (string, error) {
 	machines := &infrav1.CloudMachineList{}
 	if err := r.List(ctx, machines, client.InNamespace(x.Namespace)); err != nil {
@@ -496,7 +495,7 @@ func (x *tenant) owned(ctx context.Context, r client.Reader, wanted int) (string
 	return "", nil
 }
 
-// deletePools is the beginning of the end.
+// deletePools deletes all pools.
 func (x *tenant) deletePools(ctx context.Context) error {
 	all, err := x.deployments(ctx)
 	for i := range all {
@@ -505,8 +504,8 @@ func (x *tenant) deletePools(ctx context.Context) error {
 	return err
 }
 
-// gone says what is left of the tenant's machines. Where the Cluster itself was deleted, Cluster
-// API leaves the Nodes, and bootstrap tokens that can't be reached are left to expire.
+// gone returns what is left of the tenant's machines. When the Cluster itself was deleted, Cluster
+// API leaves the Nodes, and unreachable bootstrap tokens are left to expire.
 func (x *tenant) gone(ctx context.Context) (string, error) {
 	if err := x.confirm(ctx, x.rig.View); err != nil {
 		return "", err

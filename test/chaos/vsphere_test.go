@@ -17,7 +17,7 @@ import (
 	"github.com/drover-io/drover/test/vcenter"
 )
 
-// vsphereWorld is a vCenter of govmomi's for each tenant.
+// vsphereWorld is one of govmomi's vCenters for each tenant.
 type vsphereWorld struct{}
 
 func (vsphereWorld) start(ctx context.Context) (*rig.Rig, error) { return rig.StartOnVSphere(ctx) }
@@ -28,7 +28,7 @@ func (vsphereWorld) launch(_ context.Context, x *tenant, tags map[string]string)
 	return x.VCenter.Launch(fmt.Sprintf("foreign-%d", len(x.foreign)), tags)
 }
 
-// accept takes the last token: there is one password.
+// accept accepts only the last token, because there is only one password.
 func (vsphereWorld) accept(_ context.Context, x *tenant, tokens ...string) error {
 	password := "nobody knows it"
 	if len(tokens) > 0 {
@@ -42,12 +42,12 @@ func (vsphereWorld) credentials(_ context.Context, _ *tenant, token string) (map
 	return map[string]string{"username": rig.VSphereUser, "password": token}, nil
 }
 
-// harm removes a VM: vCenter shows nothing of what is gone.
+// harm destroys a VM in any case: vCenter does not show deleted VMs.
 func (vsphereWorld) harm(_ context.Context, x *tenant, id string, _ simulator.InstanceAction) error {
 	return x.VCenter.Destroy(id)
 }
 
-// What the simulated cloud's operations and errors are called by vCenter.
+// These map the simulated cloud's operations and error codes to those of vCenter.
 var (
 	vsphereOperations = map[string]string{
 		"": "", wire.RunInstances: "CloneVM_Task", wire.DescribeResources: "RetrievePropertiesEx", wire.TerminateInstances: "Destroy_Task",
@@ -68,7 +68,7 @@ func (vsphereWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func
 	if !named || f.Code != "" && !known {
 		return nil, fmt.Errorf("vCenter knows no %s of %s", f.Code, f.Operation)
 	}
-	m, err := mannerOf(f.Kind) // vCenter's pages hold all that was asked for: none is short
+	m, err := mannerOf(f.Kind) // vCenter's pages are complete, so none can be short
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (vsphereWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func
 
 func (vsphereWorld) resize(m *infrav1.CloudMachineFields) { m.VSphere.CPUs *= 2 }
 
-// set does nothing: vCenter is consistent, and answers whole.
+// set does nothing: vCenter is consistent and returns complete answers.
 func (vsphereWorld) set(context.Context, *wave, simulator.Settings) error { return nil }
 
 func (vsphereWorld) fall(_ context.Context, w *wave, mode simulator.DownMode) (func(context.Context) error, error) {

@@ -27,20 +27,20 @@ import (
 )
 
 const (
-	// seats is how many managers there are.
+	// seats is the number of managers.
 	seats = 2
-	// lease is how long a leader that fell silent is waited for.
+	// lease is the duration of the lease: how long others wait for a leader that fell silent.
 	lease = 10 * time.Second
-	// calm is how long it may take after the last fault until all is well. The longest waits that a
-	// correct manager has: capacity is asked for again after 3 minutes.
+	// calm is how long recovery may take after the last fault. The longest wait of a correct
+	// manager is 3 minutes, until it asks for capacity again.
 	calm = 6 * time.Minute
-	// slow is what is worth a word.
+	// slow is the duration above which recovery is logged.
 	slow = 30 * time.Second
-	// glance is how often the cloud's books are looked at.
+	// glance is the interval at which the cloud's records are read.
 	glance = 300 * time.Millisecond
 )
 
-// wave is a number of schedules that share the processes.
+// wave is a set of schedules that share the processes.
 type wave struct {
 	rig      *rig.Rig
 	world    world
@@ -54,7 +54,7 @@ type wave struct {
 	log    []string
 	broken []error
 	faults sync.WaitGroup
-	// restarting holds one restart of an API server back while another goes on.
+	// restarting ensures that only one API server restarts at a time.
 	restarting sync.Mutex
 }
 
@@ -64,7 +64,7 @@ func (w *wave) note(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%6.2fs %s", time.Since(w.start).Seconds(), fmt.Sprintf(format, args...)))
 }
 
-// run takes the schedules from seed on, n of them, from the first object to the last.
+// run runs n schedules, from seed on, from setup to deletion.
 func (w *wave) run(t *testing.T, seed uint64, n int) {
 	ctx := t.Context()
 	begin := time.Now()
@@ -100,14 +100,14 @@ func (w *wave) run(t *testing.T, seed uint64, n int) {
 	w.reach(t, "gone", func(ctx context.Context, x *tenant) (string, error) { return x.gone(ctx) })
 	gone := time.Since(begin)
 	w.release(t)
-	w.reach(t, "still gone", func(ctx context.Context, x *tenant) (string, error) { return x.gone(ctx) }) // nothing came late
+	w.reach(t, "still gone", func(ctx context.Context, x *tenant) (string, error) { return x.gone(ctx) }) // nothing appeared late
 	t.Logf("seeds %d to %d: %s to be available, %s of faults, %s to rest, %s to be gone, %s to be released", seed, seed+uint64(n)-1,
 		round(ready), round(raged-ready), round(rested-raged), round(gone-rested), round(time.Since(begin)-gone))
 }
 
 func round(d time.Duration) time.Duration { return d.Round(100 * time.Millisecond) }
 
-// rage lets the faults loose, and ends them.
+// rage starts the faults, and ends them.
 func (w *wave) rage(t *testing.T) {
 	if t.Failed() {
 		return
@@ -145,7 +145,7 @@ func (w *wave) rage(t *testing.T) {
 	w.each(t, "heal", func(ctx context.Context, x *tenant) error { return x.heal(ctx) })
 }
 
-// dispatch hands a call to the management cluster to the tenant that it concerns.
+// dispatch passes a call to the management cluster to the tenant that it concerns.
 func (w *wave) dispatch(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
 	for _, x := range w.tenants {
 		if x.Namespace == c.Namespace {
@@ -155,7 +155,7 @@ func (w *wave) dispatch(ctx context.Context, c faultproxy.Call, at faultproxy.Po
 	return faultproxy.Verdict{}
 }
 
-// storm does what befalls the processes.
+// storm runs the actions against the processes.
 func (w *wave) storm(ctx context.Context) {
 	for _, a := range w.actions {
 		if !waitUntil(ctx, w.start.Add(a.at)) {
@@ -217,12 +217,12 @@ func (w *wave) do(ctx context.Context, a action) error {
 	return nil
 }
 
-// watch looks at the cloud's books again and again.
+// watch checks the cloud's records periodically.
 func (w *wave) watch(ctx context.Context) {
 	for waitUntil(ctx, time.Now().Add(glance)) {
 		snapshot, err := w.rig.Snapshot(ctx)
 		if err != nil {
-			continue // of the test's end
+			continue // only at the end of the test
 		}
 		for _, x := range w.tenants {
 			if err := x.watch(snapshot); err != nil {
@@ -234,7 +234,7 @@ func (w *wave) watch(ctx context.Context) {
 	}
 }
 
-// violation is what the watch has seen first.
+// violation returns the first violation that watch has found, or nil.
 func (w *wave) violation() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -244,7 +244,7 @@ func (w *wave) violation() error {
 	return nil
 }
 
-// each does something for all tenants at once.
+// each calls do for all tenants at once, and retries errors for up to a minute.
 func (w *wave) each(t *testing.T, what string, do func(context.Context, *tenant) error) {
 	t.Helper()
 	if t.Failed() {
@@ -257,7 +257,7 @@ func (w *wave) each(t *testing.T, what string, do func(context.Context, *tenant)
 	for i, x := range w.tenants {
 		all.Go(func() {
 			errs[i] = do(ctx, x)
-			for errs[i] != nil && waitUntil(ctx, time.Now().Add(200*time.Millisecond)) { // managers and their webhooks come back
+			for errs[i] != nil && waitUntil(ctx, time.Now().Add(200*time.Millisecond)) { // until managers and their webhooks are back
 				errs[i] = do(ctx, x)
 			}
 		})
@@ -268,7 +268,7 @@ func (w *wave) each(t *testing.T, what string, do func(context.Context, *tenant)
 	}
 }
 
-// reach waits until something is true of all tenants.
+// reach waits until a check is true for all tenants.
 func (w *wave) reach(t *testing.T, what string, check func(context.Context, *tenant) (string, error)) {
 	t.Helper()
 	if t.Failed() {
@@ -302,8 +302,8 @@ func (w *wave) reach(t *testing.T, what string, check func(context.Context, *ten
 	}
 }
 
-// release deletes clusters and namespaces, and what Cluster API leaves behind of a Cluster that is
-// deleted whole.
+// release deletes Clusters and namespaces, and the Nodes that Cluster API leaves behind when a
+// Cluster is deleted as a whole.
 func (w *wave) release(t *testing.T) {
 	w.each(t, "delete the Clusters", func(ctx context.Context, x *tenant) error {
 		return scenario.Delete(ctx, w.rig.Client, x.Cluster())
@@ -327,8 +327,8 @@ func (w *wave) release(t *testing.T) {
 	})
 }
 
-// end says, after a failure, what was done and how to do it again; and checks what holds for the
-// whole wave.
+// end checks what must hold for the whole wave. After a failure it logs what was done and how to
+// repeat it.
 func (w *wave) end(t *testing.T) {
 	if err := w.violation(); err != nil {
 		t.Errorf("an invariant is broken: %v", err)
@@ -354,7 +354,7 @@ func (w *wave) end(t *testing.T) {
 	}
 }
 
-// secrets searches what the managers wrote for the tenants' tokens.
+// secrets searches the managers' logs for the tenants' tokens.
 func (w *wave) secrets(t *testing.T) {
 	for _, m := range w.managers {
 		for _, log := range m.logs() {
@@ -369,7 +369,7 @@ func (w *wave) secrets(t *testing.T) {
 	}
 }
 
-// waitUntil waits for a time; false when ctx ended before.
+// waitUntil waits until a time. It returns false if ctx ends first.
 func waitUntil(ctx context.Context, at time.Time) bool {
 	return scenario.Pause(ctx, time.Until(at))
 }

@@ -16,28 +16,28 @@ import (
 	"github.com/drover-io/drover/test/rig"
 )
 
-// world is where the machines are made, and the hand on it. Schedules are in the simulated cloud's
-// words.
+// world is the cloud in which the machines are created, with its controls. Schedules use the terms
+// of the simulated cloud.
 type world interface {
-	// start starts the bench.
+	// start starts the rig.
 	start(ctx context.Context) (*rig.Rig, error)
-	// parts is how many things on its bill a foreign VM is.
+	// parts returns the number of billable resources of a foreign VM.
 	parts() int
-	// launch makes a foreign VM with these tags in a tenant's account.
+	// launch creates a foreign VM with these tags in a tenant's account.
 	launch(ctx context.Context, x *tenant, tags map[string]string) (id string, err error)
-	// accept is which tokens open a tenant's account from now on, and credentials what its Secret
-	// holds with one.
+	// accept sets the tokens that a tenant's account accepts. credentials returns the content of
+	// its Secret for one of them.
 	accept(ctx context.Context, x *tenant, tokens ...string) error
 	credentials(ctx context.Context, x *tenant, token string) (map[string]string, error)
 	// harm terminates a VM, or makes it vanish.
 	harm(ctx context.Context, x *tenant, id string, act simulator.InstanceAction) error
-	// fault befalls a tenant's account until undo is called.
+	// fault injects a fault into a tenant's account until undo is called.
 	fault(ctx context.Context, x *tenant, f simulator.Fault) (undo func(context.Context) error, err error)
-	// resize makes of a machine another.
+	// resize changes the size of a machine.
 	resize(m *infrav1.CloudMachineFields)
-	// set changes how the cloud is for all.
+	// set changes the settings of the cloud for all tenants.
 	set(ctx context.Context, w *wave, s simulator.Settings) error
-	// fall takes the cloud down for all, until rise is called.
+	// fall takes the cloud down for all tenants until rise is called.
 	fall(ctx context.Context, w *wave, mode simulator.DownMode) (rise func(context.Context) error, err error)
 }
 
@@ -128,7 +128,7 @@ func (amazonWorld) harm(_ context.Context, x *tenant, id string, act simulator.I
 	return nil
 }
 
-// What the simulated cloud's operations and errors are called on EC2.
+// These map the simulated cloud's operations and error codes to those of EC2.
 var (
 	ec2Operations = map[string]string{
 		"": "", wire.RunInstances: "RunInstances", wire.DescribeResources: "DescribeInstances", wire.TerminateInstances: "TerminateInstances",
@@ -158,13 +158,13 @@ func (amazonWorld) fault(_ context.Context, x *tenant, f simulator.Fault) (func(
 	return forget(x.AWS.Inject(out)), nil
 }
 
-// manner is how a call goes wrong, or what is made by it, in the words that the stand-ins share.
+// manner is how a call or its result goes wrong, in the terms that the stand-ins share.
 type manner struct {
 	after, late, short bool
 	instead, birth     string
 }
 
-// mannerOf is the manner of a kind of the simulated cloud's faults.
+// mannerOf returns the manner of a fault kind of the simulated cloud.
 func mannerOf(kind simulator.FaultKind) (manner, error) {
 	m, ok := map[simulator.FaultKind]manner{
 		simulator.ErrorBefore:   {},
@@ -187,7 +187,7 @@ func mannerOf(kind simulator.FaultKind) (manner, error) {
 	return m, nil
 }
 
-// forget is an undo that can't fail.
+// forget returns an undo function that cannot fail.
 func forget(all ...func()) func(context.Context) error {
 	return func(context.Context) error {
 		for _, undo := range all {
@@ -199,8 +199,9 @@ func forget(all ...func()) func(context.Context) error {
 
 func (amazonWorld) resize(m *infrav1.CloudMachineFields) { m.AWS.InstanceType = "m7g.large" }
 
-// set sets what EC2 has of it. A volume that somebody keeps from going with its instance is an old
-// one: the driver makes none, and so none that a lagging read could miss.
+// set applies the settings that EC2 has. Volumes that outlive their instance exist only without
+// lag: in reality a user turns an old volume into one, and the driver creates none, so a lagging
+// read does not miss one.
 func (amazonWorld) set(_ context.Context, w *wave, s simulator.Settings) error {
 	for _, x := range w.tenants {
 		x.AWS.SetLag(s.ConsistencyLag.Duration)

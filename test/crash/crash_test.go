@@ -36,21 +36,21 @@ var (
 )
 
 const (
-	// patience is for whatever must come true in the end. What EC2 does not show is believed to be
-	// absent after more than two minutes.
+	// patience is the timeout for everything that must come true in the end. What EC2 does not show
+	// counts as absent only after more than two minutes.
 	patience = 8 * time.Minute
-	// slow is what is worth a word.
+	// slow is the duration above which a step is logged.
 	slow = 45 * time.Second
-	// gather is how long points are waited for once all else is done.
+	// gather is how long the test waits for further points once all else is done.
 	gather = 3 * time.Second
-	// hold is how long a call is held at most while others are waited for: shorter than the
-	// shortest deadline that Drover gives a call, 10 s.
+	// hold is how long a call is held at most while the test waits for others. It is shorter than
+	// the shortest timeout that Drover gives a call, 10 s.
 	hold = 6 * time.Second
 )
 
-// TestCrashAtEveryStep is the whole of it.
+// TestCrashAtEveryStep enumerates the points, and crashes the manager at each of them.
 func TestCrashAtEveryStep(t *testing.T) {
-	ctrl.SetLogger(logr.Discard()) // what matters here is in the managers' logs
+	ctrl.SetLogger(logr.Discard()) // what matters is in the managers' logs
 	begin, ok := map[string]func(context.Context, ...string) (*rig.Rig, error){
 		"simulated": rig.Start, "aws": rig.StartOnAWS, "vsphere": rig.StartOnVSphere, "kubevirt": rig.StartOnKubeVirt,
 	}[*where]
@@ -88,7 +88,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 	}
 	missed := h.crash(t, todo, *lives)
 	if !t.Failed() && len(missed) > 0 {
-		missed = h.crash(t, missed.byStep(), 1) // what did not come after an earlier death comes without one
+		missed = h.crash(t, missed.byStep(), 1) // points that were not reached after an earlier crash are reached without one
 	}
 	t.Logf("the manager was killed %d times, at %d of %d points; not met again:%s", h.kills, total-len(missed), total, list(missed))
 	if len(missed) > total/10 {
@@ -101,13 +101,13 @@ type step struct {
 	name string
 	act  func(*tenant, context.Context) error
 	goal func(*tenant) scenario.Check
-	// lost is for steps that begin with a VM, and its Node, of which the manager knows nothing: it
-	// was killed between the cloud's answer and the write of the provider ID, and act was done
-	// before the next one started.
+	// lost is for steps that start with a VM and a Node of which the manager knows nothing: it was
+	// killed between the cloud's answer and the write of the provider ID. act ran before the next
+	// manager started.
 	lost bool
 }
 
-// steps in their order.
+// steps are in order.
 var steps = []step{
 	{"create", (*tenant).create, (*tenant).ready, false},
 	{"roll", (*tenant).roll, (*tenant).ready, false},
@@ -131,12 +131,12 @@ type harness struct {
 	rig     *rig.Rig
 	seat    *rig.Seat
 	tenants []*tenant
-	who     []*tenant // of them, those that take part in the step
+	who     []*tenant // those that take part in the step
 	made    int
 	kills   int
 }
 
-// end says, after a failure, how the tenants are, and keeps the logs (go test -artifacts).
+// end dumps the tenants and keeps the logs after a failure (go test -artifacts).
 func (h *harness) end(t *testing.T) {
 	if t.Failed() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -163,7 +163,7 @@ func (h *harness) start(ctx context.Context) error {
 	return h.seat.Start(ctx, "--leader-elect=false", "--cloud-call-timeout=10s")
 }
 
-// reference takes some tenants through all steps without a fault, and returns the points of each
+// reference takes some tenants through all steps without faults, and returns the points of each
 // step.
 func (h *harness) reference(t *testing.T) map[string][]point {
 	points := map[string][]point{}
@@ -178,9 +178,9 @@ func (h *harness) reference(t *testing.T) map[string][]point {
 	return points
 }
 
-// crash brings tenants to all points, and kills the manager there: many at a time, because a call
-// that is held waits for the others, and at several points in the life of each. It returns the
-// points that no call came to.
+// crash brings tenants to all points and kills the manager there. It handles many tenants at a
+// time, because a held call waits for the others, and several points in the life of each. It
+// returns the points that no call reached.
 func (h *harness) crash(t *testing.T, points map[string][]point, lives int) (left missed) {
 	todo, n := map[string][][]point{}, 0
 	for _, s := range steps {
@@ -193,7 +193,7 @@ func (h *harness) crash(t *testing.T, points map[string][]point, lives int) (lef
 			todo[s.name] = todo[s.name][len(now):]
 			h.who = h.tenants
 			if s.name == "roll" || s.lost {
-				h.who = h.tenants[:len(now)] // the others need it for nothing
+				h.who = h.tenants[:len(now)] // the other tenants do not need the step
 			}
 			h.arm(now)
 			h.act(t, s)
@@ -215,7 +215,7 @@ func (h *harness) crash(t *testing.T, points map[string][]point, lives int) (lef
 	return left
 }
 
-// batch makes n tenants, takes them through the steps, and removes them.
+// batch creates n tenants, takes them through the steps, and removes them.
 func (h *harness) batch(t *testing.T, n int, take func(step)) {
 	begin := time.Now()
 	for range n {
@@ -227,8 +227,8 @@ func (h *harness) batch(t *testing.T, n int, take func(step)) {
 		h.tenants = append(h.tenants, &tenant{Tenant: made, rig: h.rig, calls: map[string]int{}, pools: []scenario.Pool{made.NewPool("a", 1)}})
 	}
 	h.seat.API.SetRule(h.dispatch)
-	// All tenants share the one binding for bootstrap tokens. Without it, the first that needs it
-	// makes it anew.
+	// All tenants share one binding for bootstrap tokens. It is deleted so that the first tenant
+	// that needs it recreates it.
 	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: bootstrap.BindingName}}
 	if err := scenario.Delete(t.Context(), h.rig.Nodes, binding); err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ func (h *harness) batch(t *testing.T, n int, take func(step)) {
 	for _, s := range steps {
 		from := time.Now()
 		var shown time.Duration
-		if s.name == "forget" { // what is terminated is not shown any more, as in most clouds: nobody can look up what it was
+		if s.name == "forget" { // terminated instances are no longer shown, as in most clouds, so they cannot be looked up
 			shown = time.Millisecond
 		}
 		if err := h.rig.Remember(t.Context(), shown); err != nil {
@@ -252,7 +252,7 @@ func (h *harness) batch(t *testing.T, n int, take func(step)) {
 	t.Logf("%d tenants took %s", n, time.Since(begin).Round(100*time.Millisecond))
 }
 
-// dispatch hands a call to the management cluster to the tenant that it concerns.
+// dispatch passes a call to the management cluster to the tenant that it concerns.
 func (h *harness) dispatch(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
 	for _, x := range h.tenants {
 		if x.Namespace == c.Namespace {
@@ -262,7 +262,7 @@ func (h *harness) dispatch(ctx context.Context, c faultproxy.Call, at faultproxy
 	return faultproxy.Verdict{}
 }
 
-// arm sets traps at each group of points, one group for a tenant.
+// arm sets traps at each group of points, one group per tenant.
 func (h *harness) arm(groups [][]point) {
 	for i, points := range groups {
 		var traps []*trap
@@ -273,9 +273,9 @@ func (h *harness) arm(groups [][]point) {
 	}
 }
 
-// gather waits until each tenant that has a trap holds a call in it, or has done all there was to
-// do; or, because a call that waits for an answer is given up sooner or later, until one has been
-// held for long enough. It returns whether any call is held.
+// gather waits until each tenant with a trap holds a call in it, or has done everything. It also
+// returns when one call has been held for long enough, because the caller of a held call gives up
+// sooner or later. It reports whether any call is held.
 func (h *harness) gather(t *testing.T, s step) (caught bool) {
 	t.Helper()
 	var done time.Time
@@ -322,7 +322,7 @@ func pointsOf(traps []*trap) (all []point) {
 	return all
 }
 
-// kill is the crash.
+// kill crashes the manager.
 func (h *harness) kill() {
 	for _, x := range h.tenants {
 		x.spring()
@@ -331,8 +331,8 @@ func (h *harness) kill() {
 	h.kills++
 }
 
-// loseRecords makes VMs of which the manager knows nothing, does the step's act, and starts a
-// manager that has to find them.
+// loseRecords creates VMs of which the manager knows nothing, runs the step's act, and starts a
+// manager that must find them.
 func (h *harness) loseRecords(t *testing.T, s step) {
 	t.Helper()
 	armed := map[*tenant][]*trap{}
@@ -340,7 +340,7 @@ func (h *harness) loseRecords(t *testing.T, s step) {
 	for i, x := range h.who {
 		armed[x] = x.open()
 		x.lost = x.NewPool(s.name, 1)
-		if i%2 == 1 { // kubelets that read Ignition never know their provider ID
+		if i%2 == 1 { // a kubelet configured by Ignition never knows its provider ID
 			x.lost.Config.Format = bootstrapv1.FormatIgnition
 		}
 		x.set(newTrap(record))
@@ -376,7 +376,7 @@ func (h *harness) act(t *testing.T, s step) {
 	}
 }
 
-// each does something for all tenants at once.
+// each calls do for all tenants of the step at once.
 func (h *harness) each(t *testing.T, do func(context.Context, *tenant) error) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -390,7 +390,7 @@ func (h *harness) each(t *testing.T, do func(context.Context, *tenant) error) {
 	}
 }
 
-// reach waits for the end of a step in all tenants, and checks what must be true then.
+// reach waits until all tenants have reached the goal of a step, and checks the invariants.
 func (h *harness) reach(t *testing.T, s step) {
 	t.Helper()
 	begin, open := time.Now(), h.who
@@ -421,7 +421,7 @@ func (h *harness) reach(t *testing.T, s step) {
 	}, patience, "200ms").Should(Succeed(), s.name)
 }
 
-// quiet waits until no more calls that count come.
+// quiet waits until no more writes come.
 func (h *harness) quiet(t *testing.T) {
 	t.Helper()
 	writes := func() (n int) {
@@ -448,7 +448,7 @@ func (h *harness) reset() {
 	}
 }
 
-// calls returns each tenant's.
+// calls returns the calls of each tenant.
 func (h *harness) calls() [][]faultproxy.Call {
 	var all [][]faultproxy.Call
 	management := h.seat.API.Calls()
@@ -472,7 +472,7 @@ func (h *harness) clear(t *testing.T) {
 	h.reach(t, step{name: "release", goal: func(x *tenant) scenario.Check {
 		return scenario.Empty(h.rig.Client, &clusterv1.ClusterList{}, x.Namespace)
 	}})
-	h.reach(t, step{name: "still gone", goal: (*tenant).gone}) // nothing came late
+	h.reach(t, step{name: "still gone", goal: (*tenant).gone}) // nothing appeared late
 	h.each(t, func(ctx context.Context, x *tenant) error {
 		return scenario.Delete(ctx, h.rig.Client, x.Adopted.Objects()[0]) // the namespace
 	})

@@ -14,16 +14,16 @@ import (
 	"github.com/drover-io/drover/test/rig"
 )
 
-// repeats is how many calls of one kind in one step are points of their own: a listing that comes
-// every second is the same point each time.
+// repeats is how many calls of one kind in one step are separate points. A listing that comes every
+// second is the same point each time.
 const repeats = 2
 
-// point is where the manager dies: before a call of its is forwarded, or after it was done and
-// before the answer.
+// point is a moment at which the manager dies: before one of its calls is forwarded, or after the
+// call was executed and before the answer.
 type point struct {
-	// step is the scenario's name, line who the call goes to, kind what it is.
+	// step is the name of the step, line the proxy of the call, and kind its kind.
 	step, line, kind string
-	// nth call of that kind in the step, from 1 on.
+	// nth is the call's number among those of its kind in the step, from 1.
 	nth int
 	at  faultproxy.Point
 }
@@ -35,7 +35,7 @@ func (p point) String() string {
 	return fmt.Sprintf("%-6s %-6s %-10s %s (%d)", p.step, p.at, p.line, p.kind, p.nth)
 }
 
-// enumerate makes the points of a step from the calls of several tenants that took it.
+// enumerate returns the points of a step from the calls of several tenants that took it.
 func enumerate(step string, tenants [][]faultproxy.Call) []point {
 	var points []point
 	for _, calls := range tenants {
@@ -60,8 +60,7 @@ func enumerate(step string, tenants [][]faultproxy.Call) []point {
 	return points
 }
 
-// divide makes groups of points that are far from each other; points are in the order of their
-// coming.
+// divide forms groups of points that are far from each other. points must be in order of time.
 func divide(points []point, size int) [][]point {
 	groups := make([][]point, (len(points)+size-1)/size)
 	for i, p := range points {
@@ -70,24 +69,24 @@ func divide(points []point, size int) [][]point {
 	return groups
 }
 
-// counts tells whether a call is one to die at.
+// counts reports whether the manager is to be killed at a call.
 func counts(c faultproxy.Call) bool { return c.Proxy == "cloud" || (c.Write() && rig.Ours(c)) }
 
-// trap holds the call that is its point until the manager is dead. When the manager gives the call
-// up before (its own deadline is over, while other points are still to come), the next call of the
-// same kind is held in its place.
+// trap holds the call at its point until the manager is dead. If the manager gives up the call
+// earlier (its own deadline expires while other points are still to come), the trap holds the next
+// call of the same kind instead.
 type trap struct {
 	point point
 
 	mu     sync.Mutex
-	number int       // of the call, once it came
-	held   time.Time // since when a call is; zero: none is
+	number int       // of the call, once it has arrived
+	held   time.Time // since when a call is held; zero: none is
 	dead   bool
 }
 
 func newTrap(p point) *trap { return &trap{point: p} }
 
-// hold keeps a call until who made it is dead, or gave up.
+// hold holds a call until its caller is dead or gives up.
 func (t *trap) hold(ctx context.Context) faultproxy.Verdict {
 	<-ctx.Done()
 	t.mu.Lock()
@@ -98,8 +97,8 @@ func (t *trap) hold(ctx context.Context) faultproxy.Verdict {
 	return faultproxy.Verdict{Cut: true}
 }
 
-// catches tells whether a call is the trap's, which it is in from then on. nth is how many of its
-// kind there were.
+// catches reports whether a call is the trap's, and if so records it as held. nth is the number of
+// calls of its kind so far.
 func (t *trap) catches(c faultproxy.Call, at faultproxy.Point, nth int) bool {
 	if c.Proxy != t.point.line || c.Kind() != t.point.kind {
 		return false
@@ -116,7 +115,7 @@ func (t *trap) catches(c faultproxy.Call, at faultproxy.Point, nth int) bool {
 	return false
 }
 
-// holds tells for how long a call has been in the trap; 0 means that none is.
+// holds returns how long a call has been in the trap, or 0 when none is.
 func (t *trap) holds() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,7 +125,7 @@ func (t *trap) holds() time.Duration {
 	return max(time.Since(t.held), 1)
 }
 
-// spring lets the trap know that the manager dies now, and tells whether a call is in it.
+// spring tells the trap that the manager dies now, and reports whether it holds a call.
 func (t *trap) spring() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -134,7 +133,7 @@ func (t *trap) spring() bool {
 	return t.dead
 }
 
-// list is the points, one in a line.
+// list returns the points, one per line.
 func list(points []point) string {
 	var b strings.Builder
 	for i, p := range points {

@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	// stormMachines are made, rolled and deleted.
+	// stormMachines is the number of machines that are created, rolled and deleted.
 	stormMachines = 100
-	// stormSurge is how many machines of a rolling update are made at once.
+	// stormSurge is the maximum surge of the rolling update.
 	stormSurge = 25
-	// A manager lives for stormShortest to stormLongest from when it is ready.
+	// A manager lives for stormShortest to stormLongest after it is ready.
 	stormShortest, stormLongest = time.Second, 4 * time.Second
-	// stormLasts bounds the kills in each step; what is left to do then is done without.
+	// stormLasts limits the kills in each step. The rest of the step runs without kills.
 	stormLasts = 2 * time.Minute
 )
 
-// TestStorm kills the manager at random moments, again and again, while many machines are made,
+// TestStorm kills the manager at random moments, again and again, while many machines are created,
 // rolled and deleted. On AWS, the region has six zones, and the machines have a subnet in one of
-// them. In the end, each Machine is Ready and has one VM; and after their deletion nothing is left.
-// It is for -cloud simulated and aws.
+// them. In the end, each Machine is Ready and has one VM, and after the deletion nothing is left.
+// The test is for -cloud simulated and aws.
 func TestStorm(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	begin, ok := map[string]func(context.Context, ...string) (*rig.Rig, error){"simulated": rig.Start, "aws": rig.StartOnAWS}[*where]
@@ -73,7 +73,7 @@ func TestStorm(t *testing.T) {
 	h.clear(t)
 }
 
-// stormTenant makes the one tenant.
+// stormTenant creates the only tenant.
 func (h *harness) stormTenant(t *testing.T) *tenant {
 	t.Helper()
 	made, err := h.rig.NewTenant(t.Context(), "storm")
@@ -97,8 +97,8 @@ func (h *harness) stormTenant(t *testing.T) *tenant {
 	return x
 }
 
-// storm kills managers until the goal is reached, or its time is over. A manager always runs when
-// it returns.
+// storm kills managers until the goal is reached or stormLasts is over. When it returns, a manager
+// runs.
 func (h *harness) storm(t *testing.T, goal scenario.Check) {
 	t.Helper()
 	for end := time.Now().Add(stormLasts); time.Now().Before(end); {
@@ -114,8 +114,8 @@ func (h *harness) storm(t *testing.T, goal scenario.Check) {
 	}
 }
 
-// stormReady: all Machines are Ready and made from the template that is asked for, and each has one
-// VM.
+// stormReady checks that all Machines are Ready and cloned from the current template, and that each
+// has one VM.
 func stormReady(x *tenant) scenario.Check {
 	pools := x.rig.Confirmed(func(r client.Reader) scenario.Check {
 		return scenario.All(x.pools[0].Ready(r, stormMachines), x.pools[0].Current(r))

@@ -26,19 +26,19 @@ import (
 type tenant struct {
 	*rig.Tenant
 	rig *rig.Rig
-	// pools of one machine each: the first is created and rolled, the second adopted.
+	// pools have one machine each: the first is created and rolled, the second adopted.
 	pools []scenario.Pool
-	lost  scenario.Pool // whose VM was not recorded
+	lost  scenario.Pool // the pool whose VM was not recorded
 
-	died    point  // the last
-	missing string // at the last look
+	died    point  // the last point at which the manager was killed
+	missing string // at the last check
 
 	mu    sync.Mutex
 	traps []*trap
-	calls map[string]int // in this step, by whom they go to and their kind
+	calls map[string]int // in this step, by peer and kind
 }
 
-// set sets traps for all of the tenant's calls, and counts the calls from here on.
+// set sets traps for the tenant's calls, and restarts the count of calls.
 func (x *tenant) set(traps ...*trap) {
 	x.mu.Lock()
 	x.traps, x.calls = traps, map[string]int{}
@@ -53,7 +53,7 @@ func (x *tenant) open() []*trap {
 	return slices.Clone(x.traps)
 }
 
-// held tells for how long a call has been in one of the traps; 0 means that none is.
+// held returns how long a call has been in one of the traps, or 0 when none is.
 func (x *tenant) held() (longest time.Duration) {
 	for _, t := range x.open() {
 		longest = max(longest, t.holds())
@@ -61,7 +61,7 @@ func (x *tenant) held() (longest time.Duration) {
 	return longest
 }
 
-// spring lets the traps know that the manager dies now. Those that hold no call stay set.
+// spring tells the traps that the manager dies now. Those that hold no call stay set.
 func (x *tenant) spring() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -106,13 +106,13 @@ func (x *tenant) roll(ctx context.Context) error {
 	return pool.Roll(ctx, x.rig.Client, pool.Name+"-2", pool.Machine)
 }
 
-// keep lets the lost pool stay.
+// keep keeps the lost pool.
 func (x *tenant) keep(context.Context) error {
 	x.pools = append(x.pools, x.lost)
 	return nil
 }
 
-// forget deletes the lost pool, and waits until that has come down to the CloudMachine.
+// forget deletes the lost pool, and waits until the deletion has reached the CloudMachine.
 func (x *tenant) forget(ctx context.Context) error {
 	if err := scenario.Delete(ctx, x.rig.Client, x.lost.Deployment()); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (x *tenant) lostNodes(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// forgotten: nothing is left of the lost pool, and the others are ready.
+// forgotten checks that nothing is left of the lost pool, and that the other pools are ready.
 func (x *tenant) forgotten() scenario.Check {
 	return scenario.All(x.ready(), func(ctx context.Context) (string, error) {
 		list := &clusterv1.MachineList{}
@@ -163,7 +163,7 @@ func (x *tenant) delete(ctx context.Context) error {
 	return nil
 }
 
-// ready: one Machine in each pool, Ready, and one VM for each.
+// ready checks that each pool has one Machine, Ready, with one VM.
 func (x *tenant) ready() scenario.Check {
 	pools := x.rig.Confirmed(func(r client.Reader) scenario.Check {
 		var checks []scenario.Check
@@ -192,7 +192,7 @@ func (x *tenant) oneEach(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// gone: nothing is left of any machine.
+// gone checks that nothing is left of any machine.
 func (x *tenant) gone() scenario.Check {
 	return func(ctx context.Context) (string, error) { return x.Left(ctx, rig.Except{}) }
 }

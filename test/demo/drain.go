@@ -19,7 +19,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// app is an application that must not lose more than one pod at a time.
+// app is an application that tolerates the loss of only one pod at a time.
 type app struct {
 	deployment *appsv1.Deployment
 	budget     *policyv1.PodDisruptionBudget
@@ -53,8 +53,8 @@ func application() app {
 
 func (a app) objects() []client.Object { return []client.Object{a.deployment, a.budget} }
 
-// drain puts an application onto the machines and takes three machines away, of which one runs a
-// pod of it. Cluster API evicts the pod first, as the PodDisruptionBudget permits, and looks again
+// drain runs an application on the machines and removes three machines, at least one of which runs
+// a pod of it. Cluster API evicts the pod first, as the PodDisruptionBudget permits, and retries
 // every 20 s.
 func (d *demo) drain(ctx context.Context) (string, error) {
 	if err := scenario.Create(ctx, d.target, application().objects()...); err != nil {
@@ -115,8 +115,8 @@ func (d *demo) appPods(ctx context.Context) ([]corev1.Pod, error) {
 	return pods.Items, err
 }
 
-// chooseMachines returns a pod of the application, and three machines to take away: the one that
-// the pod runs on, and others without a pod where there are such.
+// chooseMachines returns a pod of the application, and three machines to remove: the one that the
+// pod runs on, and others, preferably without a pod.
 func (d *demo) chooseMachines(ctx context.Context) (pod string, going []clusterv1.Machine, err error) {
 	pods, err := d.appPods(ctx)
 	if err != nil {

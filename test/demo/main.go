@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command demo shows Drover's main job on the real parts: a management cluster with Cluster API and
-// Drover, a workload cluster of its own that is adopted, and the simulated cloud in the place of a
-// real one. Machines come, join, roll, heal and go. It leaves no process, no port and no file
-// behind.
+// Command demo shows Drover's main features with the real parts: a management cluster with Cluster
+// API and Drover, a separate workload cluster that is adopted, and the simulated cloud in place of
+// a real one. Machines are created, join, roll, heal and are deleted. The demo leaves no process,
+// port or file behind.
 package main
 
 import (
@@ -21,14 +21,14 @@ import (
 )
 
 func main() {
-	// What the libraries say while the clusters come and go is no news to whoever watches.
+	// Users do not need the log messages of the libraries while the clusters start and stop.
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	os.Exit(run())
 }
 
-// run returns the exit code: 0 when all was shown, 1 when something failed, 130 after Ctrl-C before
-// the end.
+// run returns the exit code: 0 after the whole demo, 1 after a failure, 130 after Ctrl-C before the
+// end.
 func run() int {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer cancel()
@@ -42,7 +42,7 @@ func run() int {
 		<-ctx.Done()
 	}
 	interrupted := ctx.Err() != nil
-	cancel() // a second Ctrl-C ends the program at once, and its children with it
+	cancel() // a second Ctrl-C ends the program and its children immediately
 	s.hideTable()
 	if err != nil && !interrupted {
 		d.explain(err)
@@ -62,7 +62,7 @@ func run() int {
 	}
 }
 
-// lookIn tells what can be done while the demo stays up.
+// lookIn prints what users can do while the demo stays up.
 func (d *demo) lookIn() {
 	d.screen.hideTable()
 	d.screen.say(`
@@ -82,8 +82,7 @@ The logs are in %s. Ctrl-C ends it all.`,
 		d.management.AdminKubeconfig(), d.tools["kubectl"], namespace, namespace, poolName, namespace, d.workload.AdminKubeconfig(), d.dir)
 }
 
-// explain says what failed, shows the end of the log that is most likely to know why, and says
-// where all logs are.
+// explain prints the error, the end of the most relevant logs, and the folder of all logs.
 func (d *demo) explain(err error) {
 	d.screen.say("\nFAILED after %.0f s: %v", time.Since(d.began).Seconds(), err)
 	for _, log := range d.relevantLogs() {
@@ -94,7 +93,7 @@ func (d *demo) explain(err error) {
 	}
 }
 
-// note is a line of the report, with the time since the start.
+// note prints a line of the report, with the time since the start.
 func (d *demo) note(format string, args ...any) {
 	d.screen.say("%6.1f s  %s", time.Since(d.began).Seconds(), fmt.Sprintf(format, args...))
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// demo is what runs, and what is known of it.
+// demo holds the parts of the demo and their state.
 type demo struct {
 	screen *screen
 	began  time.Time
@@ -39,7 +39,7 @@ type demo struct {
 	pool           scenario.Pool
 }
 
-// build makes the programs that are not there yet, and shows it.
+// build builds the programs that are missing, and shows its progress.
 func (d *demo) build(ctx context.Context) (drover string, err error) {
 	d.screen.say("Building what is missing; the first time that takes some minutes.")
 	d.tools, err = playground.FindTools(ctx, os.Stderr,
@@ -55,7 +55,7 @@ func (d *demo) build(ctx context.Context) (drover string, err error) {
 	return drover, nil
 }
 
-// start brings up both clusters, the cloud and Drover.
+// start starts both clusters, the cloud and Drover.
 func (d *demo) start(ctx context.Context, binary string) error {
 	d.screen.title("starting a management cluster, a workload cluster, the simulated cloud, Cluster API and Drover")
 	var err error
@@ -79,8 +79,8 @@ func (d *demo) start(ctx context.Context, binary string) error {
 	})
 	d.management, err = playground.StartManagement(ctx, playground.ManagementOptions{
 		ControlPlaneOptions: options("management"),
-		// Cluster API takes up an object at most once in a second, and a health check once in
-		// fifteen: good for a fleet, and a long wait for those who watch.
+		// Cluster API reconciles an object at most once per second, and a health check once in
+		// fifteen seconds. This is good for a fleet, but makes a demo slow.
 		CoreArgs: []string{"--feature-gates=ReconcilerRateLimiting=false"},
 	})
 	if err == nil {
@@ -104,7 +104,7 @@ func (d *demo) connect() (err error) {
 	return err
 }
 
-// processes are all that run.
+// processes returns all running processes.
 func (d *demo) processes() []*playground.Process {
 	var all []*playground.Process
 	if d.simulator != nil {
@@ -119,7 +119,7 @@ func (d *demo) processes() []*playground.Process {
 	return append(all, d.drover)
 }
 
-// guard ends the context when one of the processes ends by itself.
+// guard cancels the context when one of the processes exits unexpectedly.
 func (d *demo) guard(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	for _, p := range d.processes() {
@@ -136,11 +136,11 @@ func (d *demo) guard(ctx context.Context) (context.Context, context.CancelFunc) 
 
 var errUnexpected = errors.New("it should run until the end")
 
-// stop ends all parts. The folder is removed, unless its logs are wanted.
+// stop stops all parts. It removes the folder unless keep is true.
 func (d *demo) stop(keep bool) error {
 	var errs []error
 	if d.drover != nil {
-		errs = append(errs, d.drover.Stop(20*time.Second)) // the one whose orderly end is worth a look
+		errs = append(errs, d.drover.Stop(20*time.Second)) // only Drover's graceful shutdown matters
 	}
 	if d.management != nil {
 		errs = append(errs, d.management.Stop())
@@ -157,8 +157,8 @@ func (d *demo) stop(keep bool) error {
 	return errors.Join(errs...)
 }
 
-// relevantLogs are the logs of Drover and of Cluster API, the two that decide; errors of others
-// quote their own.
+// relevantLogs returns the logs of Drover and Cluster API. They quote the errors of the other
+// parts.
 func (d *demo) relevantLogs() []string {
 	var logs []string
 	for _, name := range []string{"drover-*.log", "capi-core-*.log"} {
@@ -170,8 +170,8 @@ func (d *demo) relevantLogs() []string {
 	return logs
 }
 
-// tail is the last n lines of a log, long ones cut: of those that tell an error or a warning (as
-// klog does, by their first letter), or of all where there are none.
+// tail returns the last n lines of a log, truncated if long: the errors and warnings (by their
+// first letter, as in klog), or all lines if there are none.
 func tail(file string, n int) string {
 	raw, err := os.ReadFile(file)
 	if err != nil {

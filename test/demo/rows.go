@@ -18,7 +18,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// rows are the machines as they are now, the oldest first.
+// rows returns the current machines, oldest first.
 func (d *demo) rows(ctx context.Context) ([]row, error) {
 	machines := &clusterv1.MachineList{}
 	if err := d.view.List(ctx, machines, client.InNamespace(namespace)); err != nil {
@@ -34,7 +34,7 @@ func (d *demo) rows(ctx context.Context) ([]row, error) {
 	return rows, nil
 }
 
-// row says of a machine how far it is, and in one sentence what it waits for.
+// row returns the state of a machine, and in one sentence what it waits for.
 func (d *demo) row(ctx context.Context, machine *clusterv1.Machine) row {
 	r := row{machine: machine.Name, phase: machine.Status.Phase}
 	key := client.ObjectKeyFromObject(machine) // all three objects have the same name
@@ -65,7 +65,7 @@ func (d *demo) row(ctx context.Context, machine *clusterv1.Machine) row {
 	return r
 }
 
-// deletionWaitsFor tells the drain's progress, and afterwards the VM's.
+// deletionWaitsFor returns the progress of the drain, and then of the VM's deletion.
 func deletionWaitsFor(machine *clusterv1.Machine, vm *infrav1.CloudMachine, vmErr error) string {
 	if vmErr == nil && !vm.DeletionTimestamp.IsZero() {
 		return message(vm, clusterv1.ReadyCondition)
@@ -73,7 +73,7 @@ func deletionWaitsFor(machine *clusterv1.Machine, vm *infrav1.CloudMachine, vmEr
 	return message(machine, clusterv1.MachineDeletingCondition)
 }
 
-// message is what a condition that is not True says, on one line.
+// message returns the message of a condition that is not True, on one line.
 func message(o conditions.Getter, condition string) string {
 	c := conditions.Get(o, condition)
 	if c == nil || c.Status == metav1.ConditionTrue && condition != clusterv1.MachineDeletingCondition {

@@ -26,17 +26,17 @@ const (
 	namespace   = "demo"
 	clusterName = "blue"
 	poolName    = "blue-md-0"
-	adopter     = "adopter" // whose kubeconfig of the workload cluster is handed over
+	adopter     = "adopter" // user of the workload cluster's kubeconfig
 )
 
-// step is one thing to be seen. It returns what to say of it.
+// step is one step of the demo. do returns the text to print.
 type step struct {
 	title string
 	do    func(context.Context) (string, error)
 	limit time.Duration
 }
 
-// run does everything, in order.
+// run runs all steps in order.
 func (d *demo) run(ctx context.Context) error {
 	binary, err := d.build(ctx)
 	if err != nil {
@@ -69,7 +69,7 @@ func (d *demo) run(ctx context.Context) error {
 	return nil
 }
 
-// step does a step and reports it, with the calls of the cloud that it took.
+// step runs a step and prints its result, with the cloud calls that it took.
 func (d *demo) step(ctx context.Context, s step) error {
 	start := time.Now()
 	d.screen.title(s.title)
@@ -92,7 +92,7 @@ func (d *demo) step(ctx context.Context, s step) error {
 	return nil
 }
 
-// callsBetween says which calls were made between two looks at the cloud's audit log.
+// callsBetween returns the calls between two reads of the cloud's audit log.
 func callsBetween(before, after simulator.Audit) string {
 	var parts []string
 	total := 0
@@ -179,8 +179,8 @@ func (d *demo) roll(ctx context.Context) (string, error) {
 	return "6 new machines Ready before the last old one went", nil
 }
 
-// heal terminates a VM in the cloud, and waits until Drover noticed and Cluster API replaced the
-// machine.
+// heal terminates a VM in the cloud, and waits until Drover has noticed and Cluster API has
+// replaced the machine.
 func (d *demo) heal(ctx context.Context) (string, error) {
 	machines := &infrav1.CloudMachineList{}
 	if err := d.view.List(ctx, machines, client.InNamespace(namespace)); err != nil {
@@ -205,7 +205,7 @@ func (d *demo) heal(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s was gone for good after %.1f s, and its replacement is Ready", victim.Name, noticed.Seconds()), nil
 }
 
-// empty takes the application away and scales to 0.
+// empty deletes the application and scales to 0.
 func (d *demo) empty(ctx context.Context) (string, error) {
 	if err := scenario.Delete(ctx, d.target, application().objects()...); err != nil {
 		return "", err
@@ -222,9 +222,9 @@ func (d *demo) empty(ctx context.Context) (string, error) {
 	return "no machine, no Node", d.nodes.Until(ctx, "no Node is left", scenario.Empty(d.nodes, &corev1.NodeList{}, ""))
 }
 
-// prove looks at the truth: the cloud's own books, and live reads of both clusters. It looks for a
-// while: the data Secrets are removed by Kubernetes' garbage collector, which learns of a new kind
-// within half a minute.
+// prove checks the cloud's own state and live reads of both clusters. It polls for a while, because
+// Kubernetes' garbage collector removes the data Secrets, and discovers a new kind only within half
+// a minute.
 func (d *demo) prove(ctx context.Context) (said string, err error) {
 	err = wait.PollUntilContextCancel(ctx, 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		now, nothing, err := d.left(ctx)
@@ -239,7 +239,7 @@ func (d *demo) prove(ctx context.Context) (said string, err error) {
 	return said, err
 }
 
-// left says what is left of the machines anywhere, and whether that is nothing.
+// left returns what is left of the machines anywhere, and whether that is nothing.
 func (d *demo) left(ctx context.Context) (said string, nothing bool, err error) {
 	snapshot, err := d.cloud.Snapshot(ctx)
 	if err != nil {
@@ -299,7 +299,7 @@ func (d *demo) machineNames(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// gone checks that none of the named Machines is there.
+// gone checks that none of the named Machines exists.
 func (d *demo) gone(names []string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		now, err := d.machineNames(ctx)

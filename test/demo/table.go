@@ -17,7 +17,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// row is a line of the table.
+// row is a row of the table.
 type row struct{ machine, phase, vm, zone, node, waitsFor string }
 
 func (r row) cells() string {
@@ -26,8 +26,8 @@ func (r row) cells() string {
 
 var head = row{"MACHINE", "PHASE", "VM", "ZONE", "NODE", "WAITS FOR"}
 
-// screen shows lines that stay, and on a terminal a table below them that is redrawn in place.
-// Elsewhere each change of a machine is a line of its own.
+// screen prints lines that stay, and on a terminal a table below them that it redraws in place.
+// Elsewhere it prints a line for each change of a machine.
 type screen struct {
 	live  bool // a terminal that can be redrawn
 	out   *os.File
@@ -40,7 +40,7 @@ type screen struct {
 	since time.Time
 	rows  []row
 	drawn int            // lines of the table on the screen
-	told  map[string]row // by machine, where not live
+	told  map[string]row // by machine, if not live
 }
 
 func newScreen(out *os.File) *screen {
@@ -54,7 +54,7 @@ func newScreen(out *os.File) *screen {
 	return s
 }
 
-// tick shows the seconds as they pass.
+// tick redraws the elapsed seconds.
 func (s *screen) tick() {
 	t := time.NewTicker(time.Second)
 	defer t.Stop()
@@ -68,7 +68,7 @@ func (s *screen) tick() {
 	}
 }
 
-// redraw draws anew what change changed.
+// redraw calls change and draws the table again.
 func (s *screen) redraw(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +82,7 @@ func (s *screen) say(format string, args ...any) {
 	s.redraw(func() { fmt.Fprintf(s.out, format+"\n", args...) })
 }
 
-// title says what is being done. An empty one ends it.
+// title shows the current step. An empty title ends it.
 func (s *screen) title(step string) {
 	if step != "" && !s.live {
 		s.say("%6.1f s  ▸ %s", time.Since(s.began).Seconds(), step)
@@ -90,7 +90,7 @@ func (s *screen) title(step string) {
 	s.redraw(func() { s.step, s.since = step, time.Now() })
 }
 
-// hideTable takes the table off the screen for good.
+// hideTable removes the table permanently.
 func (s *screen) hideTable() { s.redraw(func() { s.step, s.rows = "", nil }) }
 
 func (s *screen) close() {
@@ -98,7 +98,7 @@ func (s *screen) close() {
 	close(s.closed)
 }
 
-// follow shows the rows anew whenever something changes, until ctx ends.
+// follow shows the rows again after each change, until ctx ends.
 func (s *screen) follow(ctx context.Context, view *scenario.View, rows func(context.Context) ([]row, error)) {
 	frame := time.NewTicker(100 * time.Millisecond)
 	defer frame.Stop()
@@ -126,7 +126,7 @@ func (s *screen) update(rows []row) {
 	s.tell(rows)
 }
 
-// tell prints what changed of the machines, one line each.
+// tell prints each changed machine on a line.
 func (s *screen) tell(rows []row) {
 	now := map[string]row{}
 	for _, r := range rows {
@@ -160,7 +160,7 @@ func (s *screen) line(r row) {
 	fmt.Fprintf(s.out, "%6.1f s    %s\n", time.Since(s.began).Seconds(), strings.Join(parts, ", "))
 }
 
-// erase and draw are called with mu held. They do nothing where the screen can't be redrawn.
+// erase and draw are called with mu held. They do nothing if the screen can't be redrawn.
 func (s *screen) erase() {
 	if s.drawn > 0 {
 		fmt.Fprintf(s.out, "\x1b[%dA\r\x1b[J", s.drawn)
@@ -206,7 +206,7 @@ func writeTable(w io.Writer, rows []row) {
 	_ = t.Flush()
 }
 
-// cut shortens a line to so many characters.
+// cut shortens a line to width characters.
 func cut(line string, width int) string {
 	runes := []rune(line)
 	if len(runes) <= width {

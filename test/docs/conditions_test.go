@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// TestConditions compares docs/conditions.md with the constants of the api, group by group and in
+// TestConditions compares docs/conditions.md with the constants of the API, group by group and in
 // both directions.
 func TestConditions(t *testing.T) {
 	documented := conditionTables(read(t, "docs/conditions.md"))
@@ -41,8 +41,8 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestCodesAreReasons sees to it that every code of the cloud, which becomes a reason as it is, is
-// one of the reasons.
+// TestCodesAreReasons tests that every error code of the cloud is also a reason, because codes
+// become reasons unchanged.
 func TestCodesAreReasons(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "cloud/error.go"), nil, parser.SkipObjectResolution)
 	if err != nil {
@@ -92,7 +92,7 @@ func conditionConstants(t *testing.T, dir string) map[string]string {
 					continue
 				}
 				if i >= len(spec.Values) {
-					continue // a field or an uninitialised variable of such a name
+					continue // a field or an uninitialised variable with such a name
 				}
 				literal, ok := spec.Values[i].(*ast.BasicLit)
 				if !ok {

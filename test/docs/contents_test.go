@@ -11,7 +11,7 @@ import (
 
 var entry = regexp.MustCompile(`(?m)^- \[([^\]]+)\]\(([^)#]+)\)`)
 
-// TestContents compares docs/README.md with the pages: each has one entry, under its own title.
+// TestContents tests that docs/README.md lists each page once, with its title.
 func TestContents(t *testing.T) {
 	entries := map[string]string{}
 	for _, m := range entry.FindAllStringSubmatch(read(t, "docs/README.md"), -1) {

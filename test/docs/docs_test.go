@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package docs tests that the user's book says what the code does: that every condition, flag and
-// metric is described and none is invented, that links lead somewhere, and that the examples are
-// objects that the kinds accept. It reads the source and the documents, and runs nothing but the
-// manager's --help.
+// Package docs tests that the user documentation matches the code: every condition, flag and metric
+// is described and exists, links have targets, and the examples are valid objects. It reads the
+// source and the documents, and runs only the manager's --help.
 package docs
 
 import (
@@ -27,7 +26,7 @@ import (
 
 const root = "../.."
 
-// book returns all documents for people, by path from the root.
+// book returns all documents for users, by path from the root.
 func book(t *testing.T) map[string]string {
 	t.Helper()
 	docs := map[string]string{}
@@ -89,7 +88,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// anchors returns the anchors that GitHub makes of a document's headings.
+// anchors returns the anchors that GitHub generates for a document's headings.
 func anchors(text string) map[string]bool {
 	found := map[string]bool{}
 	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
@@ -107,8 +106,8 @@ func anchors(text string) map[string]bool {
 	return found
 }
 
-// TestExamplesAreAccepted decodes every YAML example of our kinds and Cluster API's strictly: an
-// unknown field is an error.
+// TestExamplesAreAccepted tests that every YAML example of our kinds and Cluster API's decodes
+// strictly: an unknown field is an error.
 func TestExamplesAreAccepted(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, infrav1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,

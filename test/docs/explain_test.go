@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestExplainIsComplete reads the CRDs as "kubectl explain" does: every field has a description,
-// and a field that a user may leave out says what happens then, or shows an example.
+// TestExplainIsComplete reads the CRDs as "kubectl explain" does. Every field must have a
+// description. The description of an optional field must state the default, or show an example.
 func TestExplainIsComplete(t *testing.T) {
 	paths, err := filepath.Glob(filepath.Join(root, "config/crd/bases/*.yaml"))
 	if err != nil || len(paths) == 0 {
@@ -36,13 +36,14 @@ func TestExplainIsComplete(t *testing.T) {
 	}
 }
 
-// explain walks through a schema's properties. Within spec it looks for defaults and examples too.
+// explain checks the properties of a schema recursively. Within spec it also requires defaults or
+// examples.
 func explain(t *testing.T, path string, schema *apiextensionsv1.JSONSchemaProps, inSpec bool) {
 	t.Helper()
 	for name, field := range schema.Properties {
 		at := path + "." + name
 		if name == "metadata" && len(field.Properties) == 0 {
-			continue // the standard one
+			continue // the standard metadata
 		}
 		if strings.TrimSpace(field.Description) == "" {
 			t.Errorf("%s has no description", at)
@@ -58,7 +59,8 @@ func explain(t *testing.T, path string, schema *apiextensionsv1.JSONSchemaProps,
 	}
 }
 
-// ofOthers tells whether a field is described by Kubernetes or Cluster API, whose types we embed.
+// ofOthers reports whether Kubernetes or Cluster API describes a field, because its type is
+// embedded.
 func ofOthers(path string) bool {
 	for _, part := range []string{".metadata.", ".controlPlaneEndpoint.", ".nodeTaints[]."} {
 		if strings.Contains(path, part) {
@@ -68,8 +70,8 @@ func ofOthers(path string) bool {
 	return false
 }
 
-// selfExplaining tells whether a user who reads a spec's field knows what to write, and what
-// happens when he writes nothing.
+// selfExplaining reports whether the description of a spec field states what to write and what the
+// default is.
 func selfExplaining(parent *apiextensionsv1.JSONSchemaProps, name string, field *apiextensionsv1.JSONSchemaProps) bool {
 	for _, word := range []string{"Default:", "default:", "Example:", "Left out", "left out", "Without it", "Drover makes it up", "Drover sets it"} {
 		if strings.Contains(strings.Join(strings.Fields(field.Description), " "), word) {

@@ -14,11 +14,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// field is how the book names a field of ours, or of Cluster API's, such as
+// field matches a field name of our kinds or Cluster API's in the book, such as
 // `CloudMachine.spec.aws.instanceType`.
 var field = regexp.MustCompile("`([A-Z][A-Za-z]+)\\.((?:spec|status)[A-Za-z0-9.\\[\\]]*)`")
 
-// TestFieldsExist finds each field that the book names by its kind in that kind's CRD.
+// TestFieldsExist tests that each field that the book names with its kind exists in that kind's
+// CRD.
 func TestFieldsExist(t *testing.T) {
 	core, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
 	if err != nil {
@@ -60,7 +61,7 @@ func TestFieldsExist(t *testing.T) {
 	}
 }
 
-// has tells whether a schema has a path of fields, where [] follows the name of a list.
+// has reports whether a schema has a path of fields. The name of a list ends in [].
 func has(schema apiextensionsv1.JSONSchemaProps, path []string) bool {
 	if len(path) == 0 {
 		return true

@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated pages instead of comparing them")
 
-// page compares a generated page of the book with what it should be, or writes it.
+// page compares a generated page of the book with the expected text, or writes it.
 func page(t *testing.T, name, want string) {
 	t.Helper()
 	if *update {
@@ -35,7 +35,7 @@ func page(t *testing.T, name, want string) {
 	}
 }
 
-// help returns what the program says of a command.
+// help returns the program's help for a command.
 func help(t *testing.T, program string, command ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), program, append(command, "--help")...).CombinedOutput()
@@ -49,7 +49,7 @@ type commandFlag struct{ name, usage string }
 
 var flagLine = regexp.MustCompile(`^ {2,6}(?:-\w, )?--([a-z0-9-]+)(?: (\S+))?(?: {3,}(.*))?$`)
 
-// flagsOf reads the flags out of a command's help.
+// flagsOf parses the flags from a command's help.
 func flagsOf(t *testing.T, text string) []commandFlag {
 	t.Helper()
 	_, text, ok := strings.Cut(text, "\nFlags:\n")
@@ -75,7 +75,7 @@ func flagsOf(t *testing.T, text string) []commandFlag {
 	return flags
 }
 
-// TestFlags keeps docs/flags.md equal to what the program says of itself, and the Deployment to
+// TestFlags tests that docs/flags.md matches the program's help, and that the Deployment uses only
 // flags that exist.
 func TestFlags(t *testing.T) {
 	program, err := playground.Build(t.Context(), false)

@@ -18,7 +18,7 @@ import (
 	"github.com/drover-io/drover/controllers/safety"
 )
 
-// recorder is a registry that remembers what each collector says of itself, samples or none.
+// recorder is a registry that records the description of each collector, with or without samples.
 type recorder struct {
 	*prometheus.Registry
 	described []string
@@ -43,7 +43,7 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 
 var description = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "(.*?)",(?: unit: "[^"]*",)? constLabels: \{\}, variableLabels: \{([^}]*)\}`)
 
-// TestMetrics keeps docs/metrics.md equal to what the manager registers of its own.
+// TestMetrics tests that docs/metrics.md matches the metrics that the manager registers.
 func TestMetrics(t *testing.T) {
 	r := &recorder{Registry: prometheus.NewRegistry()}
 	fleet.NewAccounts(fleet.Options{Clouds: registry.Clouds(), Times: fleet.TimesFor(fleet.DefaultCall), Metrics: r})

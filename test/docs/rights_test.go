@@ -16,8 +16,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestRightsAreThoseOfTheTests compares the rights that docs/adopt-a-cluster.md asks for with those
-// that the demo and the tests run with.
+// TestRightsAreThoseOfTheTests compares the permissions in docs/adopt-a-cluster.md with those that
+// the demo and the tests use.
 func TestRightsAreThoseOfTheTests(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {

@@ -12,7 +12,8 @@ import (
 
 var scenarioRow = regexp.MustCompile("(?m)^\\| .* \\| .* \\| `([a-z/]+)` `(Test[A-Za-z]+)` \\|$")
 
-// TestScenariosAreTested: each row of each table in docs/scenarios.md names a test that there is.
+// TestScenariosAreTested tests that each row of each table in docs/scenarios.md names an existing
+// test.
 func TestScenariosAreTested(t *testing.T) {
 	text := read(t, "docs/scenarios.md")
 	const head, line = "| scenario | result | test |", "| --- | --- | --- |"

@@ -28,14 +28,15 @@ var _ = Describe("The cluster-autoscaler scales a pool", func() {
 			InfrastructureProvider: ptr.To(infrastructure), ControlPlaneWaiters: waiters, PostNamespaceCreated: shared.readyForAutoscaler,
 			InfrastructureMachineTemplateKind: "cloudmachinetemplates", AutoscalerVersion: "v1.36.0",
 			InstallOnManagementCluster: true,
-			// The autoscaler that can be had as a module can't ask for zero machines
-			// (kubernetes/autoscaler#8538), its image can.
+			// The autoscaler that is available as a Go module can't scale to zero
+			// (kubernetes/autoscaler#8538). Its image can.
 			ScaleToAndFromZero: *onKind,
 		}
 	})
 })
 
-// autoscaled is the flavour of a ClusterClass as the autoscaler's spec wants it.
+// autoscaled returns the flavour of a ClusterClass with the changes that the autoscaler's spec
+// needs.
 func autoscaled(topology string) string {
 	return strings.Replace(topology, "        replicas: ${WORKER_MACHINE_COUNT}\n", `        metadata:
           annotations:
@@ -44,9 +45,9 @@ func autoscaled(topology string) string {
 `, 1)
 }
 
-// autoscaler is the book's, in haste. On kind its Pod must not land on a simulated machine, which
-// runs none. Without kind nothing runs Pods: a process takes its place, and the Deployment has
-// none.
+// autoscaler returns the manifests from the book, with shorter delays. On kind, the Pod must not
+// run on a simulated machine, which runs no Pods. Without kind nothing runs Pods, so a process
+// replaces them and the Deployment has no replicas.
 func autoscaler(examples string) string {
 	var all []string
 	for _, name := range []string{"management.yaml", "workload.yaml", "deployment.yaml"} {
@@ -65,8 +66,8 @@ func autoscaler(examples string) string {
 	return strings.NewReplacer(changes...).Replace(strings.Join(all, "\n---\n"))
 }
 
-// readyForAutoscaler prepares a namespace: for the cluster, for the autoscaler's Pod, and where
-// there are none, starts what does its work.
+// readyForAutoscaler prepares a namespace for the cluster and the autoscaler's Pod. If nothing runs
+// Pods, it starts the autoscaler as a process.
 func (s *stage) readyForAutoscaler(proxy framework.ClusterProxy, namespace string) {
 	s.secrets(proxy, namespace)
 	Expect(scenario.Create(context.Background(), proxy.GetClient(), &corev1.Secret{
@@ -79,5 +80,5 @@ func (s *stage) readyForAutoscaler(proxy framework.ClusterProxy, namespace strin
 		Management: s.kubeconfig, Workload: s.kubeconfig, Namespace: namespace, Cluster: "",
 	})
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(autoscaler.Kill) // which would look for its namespace every second while other specs run
+	DeferCleanup(autoscaler.Kill) // it would look for its namespace every second while other specs run
 }

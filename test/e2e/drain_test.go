@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 )
 
-// What NodeDrainTimeoutSpec tries, with workers.
+// This covers NodeDrainTimeoutSpec, with workers.
 var _ = Describe("A node is drained", func() {
 	const owner = "owner.node.cluster.x-k8s.io"
 	s := newSpec("node-drain")
@@ -27,7 +27,7 @@ var _ = Describe("A node is drained", func() {
 				pool.Spec.Template.Labels = map[string]string{}
 			}
 			pool.Spec.Template.Labels[owner] = pool.Name
-			pool.Spec.Template.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](0) // for ever
+			pool.Spec.Template.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To[int32](0) // unlimited
 		})
 		workload := s.proxy.GetWorkloadCluster(ctx, s.namespace.Name, s.Cluster.Name)
 		pods := framework.DeployPodAndWaitInput{

@@ -27,17 +27,18 @@ import (
 	"github.com/drover-io/drover/test/playground"
 )
 
-// cloudInCluster is the simulated cloud's address in a kind cluster, and the port of its node that
-// leads there.
+// cloudInCluster is the simulated cloud's address in a kind cluster, and cloudNodePort is its port
+// on the node.
 const (
 	cloudInCluster = "http://simulated-cloud.simulated-cloud:8080"
 	cloudNodePort  = 30080
 )
 
-// startKind makes a kind cluster and, by clusterctl, a management cluster of it: cert-manager,
-// Cluster API and Drover as Pods, from the images that their releases name; Drover's was built
-// before, and is brought there. Docker's networks must be reachable from here, as they are on
-// Linux: the clusters adopt each other, and find the cloud, by their nodes' addresses.
+// startKind creates a kind cluster and uses clusterctl to turn it into a management cluster:
+// cert-manager, Cluster API and Drover run as Pods, from the images of their releases. Drover's
+// image must have been built, and is loaded into the cluster. Docker's networks must be reachable
+// from here, as on Linux, because the clusters adopt each other, and find the cloud, by the
+// addresses of their nodes.
 func (s *stage) startKind(ctx context.Context, name string) management {
 	first := s.cloud.URL == ""
 	var ports []kind.PortMapping
@@ -71,8 +72,7 @@ func (s *stage) startKind(ctx context.Context, name string) management {
 	return management{proxy: proxy, kubeconfig: fromInside(ctx, proxy, provider.GetKubeconfigPath()), config: config}
 }
 
-// startCloud runs the simulated cloud as Pods of the cluster; the port leads there from this
-// process.
+// startCloud runs the simulated cloud as Pods of the cluster. This process reaches it at the port.
 func (s *stage) startCloud(ctx context.Context, proxy framework.ClusterProxy, port int) {
 	s.token = rand.Text()
 	s.cloud = simulator.Admin{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Token: rand.Text()}
@@ -83,8 +83,8 @@ func (s *stage) startCloud(ctx context.Context, proxy framework.ClusterProxy, po
 	Eventually(func() error { _, err := s.cloud.Snapshot(ctx); return err }, s.settings.GetIntervals("default", "wait-controllers")...).Should(Succeed())
 }
 
-// fromOutside is clusterctl's configuration for a cluster that the cloud does not run in: it finds
-// it by the node of the one where it does.
+// fromOutside returns clusterctl's configuration for a cluster that does not run the cloud. It
+// finds the cloud by the node of the cluster that does.
 func (s *stage) fromOutside(ctx context.Context) string {
 	text, err := os.ReadFile(s.config)
 	Expect(err).NotTo(HaveOccurred())
@@ -94,7 +94,7 @@ func (s *stage) fromOutside(ctx context.Context) string {
 	return config
 }
 
-// nodeAddress is that of the cluster's own node.
+// nodeAddress returns the address of the cluster's control plane node.
 func nodeAddress(ctx context.Context, proxy framework.ClusterProxy) string {
 	nodes := &corev1.NodeList{}
 	Expect(proxy.GetClient().List(ctx, nodes, client.HasLabels{"node-role.kubernetes.io/control-plane"})).To(Succeed())
@@ -108,7 +108,7 @@ func nodeAddress(ctx context.Context, proxy framework.ClusterProxy) string {
 	return ""
 }
 
-// fromInside is the kubeconfig with the address at which Pods, too, reach the API server.
+// fromInside returns the kubeconfig with an address of the API server that Pods can reach too.
 func fromInside(ctx context.Context, proxy framework.ClusterProxy, kubeconfig string) []byte {
 	config, err := clientcmd.LoadFromFile(kubeconfig)
 	Expect(err).NotTo(HaveOccurred())

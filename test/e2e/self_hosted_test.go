@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// What SelfHostedSpec tries, with a cluster that is adopted.
+// This covers SelfHostedSpec, with an adopted cluster.
 var _ = Describe("A cluster becomes its own management cluster", func() {
-	var own management // of which the cluster's machines are Nodes, also while newSpec takes all away
+	var own management // the cluster's machines are its Nodes, even while newSpec deletes everything
 	BeforeEach(func(ctx SpecContext) { own = shared.start(ctx, "self-hosted") })
 	s := newSpec("self-hosted")
 

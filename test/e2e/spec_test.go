@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// spec is one of our own, in the shape of Cluster API's, where those want a KubeadmControlPlane: a
-// namespace and a cluster in it, of which nothing is left in the end.
+// spec is one of Drover's own specs, which replace those of Cluster API that need a
+// KubeadmControlPlane. It has a namespace with a cluster in it, and deletes both in the end.
 type spec struct {
 	*stage
 	name      string
@@ -29,7 +29,7 @@ type spec struct {
 func newSpec(name string) *spec {
 	s := &spec{stage: shared, name: name}
 	BeforeEach(func() {
-		ctx := context.Background() // of Events, which are followed until the end
+		ctx := context.Background() // for Events, which are watched until the end
 		namespace, cancel := framework.SetupSpecNamespace(ctx, name, s.proxy, s.artifacts, s.secrets)
 		s.namespace = namespace
 		DeferCleanup(func(ctx context.Context) {
@@ -39,7 +39,7 @@ func newSpec(name string) *spec {
 	return s
 }
 
-// apply makes a cluster of the flavour, and waits for its workers.
+// apply creates a cluster from the flavour, and waits for its workers.
 func (s *spec) apply(ctx context.Context, flavor string, workers int64) {
 	clusterctl.ApplyClusterTemplateAndWait(ctx, clusterctl.ApplyClusterTemplateAndWaitInput{
 		ClusterProxy: s.proxy,
@@ -57,7 +57,7 @@ func (s *spec) apply(ctx context.Context, flavor string, workers int64) {
 
 func (s *spec) intervals(key string) []any { return s.settings.GetIntervals(s.name, key) }
 
-// change changes the cluster's pool.
+// change patches the cluster's pool.
 func (s *spec) change(ctx context.Context, c client.Client, how func(*clusterv1.MachineDeployment)) {
 	pool := s.MachineDeployments[0]
 	Expect(c.Get(ctx, client.ObjectKeyFromObject(pool), pool)).To(Succeed())
@@ -66,7 +66,7 @@ func (s *spec) change(ctx context.Context, c client.Client, how func(*clusterv1.
 	Expect(c.Patch(ctx, pool, client.MergeFrom(before))).To(Succeed())
 }
 
-// staysAndGrows watches that the machines stay, adds one, and returns all.
+// staysAndGrows checks that the machines stay, adds one, and returns all of them.
 func (s *spec) staysAndGrows(ctx context.Context, c client.Client, before map[string]string) map[string]string {
 	Consistently(func(g Gomega) { g.Expect(s.nodes(ctx, g, c)).To(Equal(before)) }, "20s", "1s").Should(Succeed())
 	n := len(before) + 1
@@ -79,14 +79,14 @@ func (s *spec) staysAndGrows(ctx context.Context, c client.Client, before map[st
 	return after
 }
 
-// machines are the cluster's.
+// machines returns the cluster's Machines.
 func (s *spec) machines(ctx context.Context, g Gomega, c client.Client) []clusterv1.Machine {
 	list := &clusterv1.MachineList{}
 	g.Expect(c.List(ctx, list, client.InNamespace(s.namespace.Name))).To(Succeed())
 	return list.Items
 }
 
-// nodes are the Machines' with their provider IDs, of those that have one and run.
+// nodes returns the Node name and provider ID of each running Machine that has a Node.
 func (s *spec) nodes(ctx context.Context, g Gomega, c client.Client) map[string]string {
 	found := map[string]string{}
 	for _, m := range s.machines(ctx, g, c) {
@@ -97,7 +97,7 @@ func (s *spec) nodes(ctx context.Context, g Gomega, c client.Client) map[string]
 	return found
 }
 
-// available checks the cluster.
+// available checks that the cluster is available.
 func (s *spec) available(ctx context.Context, g Gomega, c client.Client) {
 	cluster := &clusterv1.Cluster{}
 	g.Expect(c.Get(ctx, client.ObjectKeyFromObject(s.Cluster), cluster)).To(Succeed())

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// waiters wait for a control plane that is adopted, which has no machines.
+// waiters wait for an adopted control plane, which has no machines.
 var waiters = clusterctl.ControlPlaneWaiters{
 	WaitForControlPlaneInitialized: func(ctx context.Context, input clusterctl.ApplyCustomClusterTemplateAndWaitInput, result *clusterctl.ApplyCustomClusterTemplateAndWaitResult) {
 		Eventually(func(g Gomega) {
@@ -63,7 +63,7 @@ var _ = Describe("A MachineDeployment heals", func() {
 	})
 })
 
-// of tells whether an object is of one of the kinds.
+// of returns a filter for objects of the given kinds.
 func of(kinds ...string) func(corev1.ObjectReference, []metav1.OwnerReference) bool {
 	return func(o corev1.ObjectReference, _ []metav1.OwnerReference) bool {
 		return slices.Contains(kinds, o.Kind)
@@ -87,7 +87,7 @@ var _ = Describe("A cluster goes in order", func() {
 var _ = Describe("Many clusters", Ordered, func() {
 	const clusters, machines = 10, 10
 	Context("are made at once", func() {
-		// The spec's own waits are for control plane machines.
+		// The waits of the spec itself expect control plane machines, so they are skipped.
 		e2e.ScaleSpec(context.Background(), func() e2e.ScaleSpecInput {
 			return e2e.ScaleSpecInput{
 				E2EConfig: shared.settings, ClusterctlConfigPath: shared.config, BootstrapClusterProxy: shared.proxy, ArtifactFolder: shared.artifacts,
@@ -99,7 +99,7 @@ var _ = Describe("Many clusters", Ordered, func() {
 	})
 
 	It("have all their machines, and go", func(ctx SpecContext) {
-		const namespace = "scale" // ScaleSpec's
+		const namespace = "scale" // the namespace of ScaleSpec
 		c := shared.proxy.GetClient()
 		Eventually(func(g Gomega) {
 			list := &clusterv1.MachineList{}

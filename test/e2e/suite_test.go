@@ -49,26 +49,27 @@ var (
 // management is a management cluster.
 type management struct {
 	proxy framework.ClusterProxy
-	// kubeconfig leads there from wherever Drover runs.
+	// kubeconfig reaches the cluster from wherever Drover runs.
 	kubeconfig []byte
-	// config is clusterctl's, by which Drover was installed.
+	// config is the path of the clusterctl configuration with which Drover was installed.
 	config string
-	// processes is what it consists of, drover the manager there; nil where it is a kind cluster.
+	// processes are the cluster's processes, and drover is its manager. Both are nil for a kind
+	// cluster.
 	processes *playground.Management
 	drover    *playground.Process
 }
 
-// stage is what all specs share.
+// stage holds what all specs share.
 type stage struct {
 	management
-	// start makes a management cluster of Cluster API and Drover.
+	// start starts a management cluster with Cluster API and Drover.
 	start func(ctx context.Context, name string) management
-	// artifacts is the folder for logs and for the objects of a spec that failed.
+	// artifacts is the folder for logs and for the objects of failed specs.
 	artifacts string
 	settings  *clusterctl.E2EConfig
 	scheme    *runtime.Scheme
-	// cloud is the simulated one, by what nobody but a test asks of it; token opens it to an
-	// account.
+	// cloud is the admin API of the simulated cloud, which only tests use. token is the account's
+	// token.
 	cloud simulator.Admin
 	token string
 }
@@ -79,7 +80,7 @@ func TestE2E(t *testing.T) {
 	RunSpecs(t, "Cluster API's specs, with machines of Drover's")
 }
 
-// This process starts the clusters, and so runs the specs one after the other.
+// This process starts the clusters, so the specs run one after the other.
 var shared = &stage{}
 
 var _ = BeforeSuite(func(ctx SpecContext) {
@@ -117,7 +118,7 @@ var _ = AfterSuite(func(ctx SpecContext) {
 	}
 })
 
-// startPlayground starts a management cluster of processes, without Docker.
+// startPlayground starts a management cluster that consists of processes, without Docker.
 func (s *stage) startPlayground(ctx context.Context, name string) management {
 	processes, err := playground.StartManagement(ctx, playground.ManagementOptions{
 		ControlPlaneOptions: playground.ControlPlaneOptions{Name: name, Progress: os.Stderr},
@@ -138,7 +139,7 @@ func (s *stage) startPlayground(ctx context.Context, name string) management {
 	Expect(err).NotTo(HaveOccurred())
 	proxy := framework.NewClusterProxy(name, processes.AdminKubeconfig(), s.scheme)
 	DeferCleanup(proxy.Dispose)
-	// By this, which kubeadm writes and the autoscaler's spec reads, a cluster tells its address.
+	// kubeadm writes this ConfigMap with the cluster's address, and the autoscaler's spec reads it.
 	info, err := clientcmd.Write(clientcmdapi.Config{Clusters: map[string]*clientcmdapi.Cluster{"": {Server: processes.URL, CertificateAuthorityData: processes.CA()}}})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(scenario.Create(ctx, proxy.GetClient(), &corev1.ConfigMap{
@@ -147,13 +148,13 @@ func (s *stage) startPlayground(ctx context.Context, name string) management {
 	return management{proxy, kubeconfig, s.config, processes, drover}
 }
 
-// options say how to run Drover beside a management cluster of processes.
+// options returns the options for a Drover next to a management cluster of processes.
 func (s *stage) options() playground.DroverOptions {
 	return playground.DroverOptions{Args: []string{"--simulated-endpoint=" + s.cloud.URL, "--leader-elect=false"}}
 }
 
-// release writes a release of Drover's, with the flavours that some specs want, and the next one,
-// of the same image, and returns the clusterctl configuration that leads there.
+// release writes a release of Drover with the flavours that some specs need, and a next release
+// with the same image. It returns the path of the clusterctl configuration.
 func (s *stage) release(ctx context.Context, folder string) string {
 	for _, version := range []string{version, nextVersion} {
 		cmd := exec.CommandContext(ctx, "hack/release-manifests", folder)
@@ -200,8 +201,8 @@ func (s *stage) release(ctx context.Context, folder string) string {
 	return config
 }
 
-// secrets makes what a user has ready before a cluster, in its namespace: the kubeconfig of the
-// cluster that is adopted, which is the management cluster itself, and the cloud's credentials.
+// secrets creates what a user prepares for a cluster in its namespace: the kubeconfig of the
+// adopted cluster, which is the management cluster itself, and the cloud's credentials.
 func (s *stage) secrets(proxy framework.ClusterProxy, namespace string) {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: namespace, Name: name} }
 	Expect(scenario.Create(context.Background(), proxy.GetClient(),

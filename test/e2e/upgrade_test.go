@@ -13,11 +13,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// What ClusterctlUpgradeSpec tries, with a cluster that is adopted. Both releases are of the same
-// program.
+// This covers ClusterctlUpgradeSpec, with an adopted cluster. Both releases have the same program.
 var _ = Describe("Drover is upgraded", func() {
 	var s *spec
-	BeforeEach(func(ctx SpecContext) { // of a management cluster that no other spec needs afterwards
+	BeforeEach(func(ctx SpecContext) { // a management cluster that no other spec needs afterwards
 		own := *shared
 		own.management = shared.start(ctx, "upgrade")
 		s.stage = &own
@@ -39,8 +38,8 @@ var _ = Describe("Drover is upgraded", func() {
 	})
 })
 
-// upgrade has clusterctl install the next release. Where there are no Pods, a process ends and
-// starts in their place.
+// upgrade makes clusterctl install the next release. If nothing runs Pods, it restarts the process
+// instead.
 func (s *stage) upgrade(ctx context.Context) {
 	folder, drover := filepath.Join(s.artifacts, "clusters", s.proxy.GetName()), []string{"drover-system/drover:" + nextVersion}
 	if s.processes == nil {

@@ -18,35 +18,35 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// Call is a call that came to a Proxy.
+// Call is a call that a Proxy received.
 type Call struct {
-	// Proxy is the name of the Proxy, Number the call's own there, from 1 on in the order of
+	// Proxy is the name of the Proxy. Number is the call's number there, from 1 in order of
 	// arrival.
 	Proxy  string
 	Number int
-	// At is when it came, Agent the User-Agent of who sent it.
+	// At is the time of arrival. Agent is the caller's User-Agent.
 	At    time.Time
 	Agent string
 
-	// Verb is Kubernetes' own ("get", "watch", "patch", …); for a cloud, the name of the operation.
+	// Verb is Kubernetes' verb ("get", "watch", "patch", …), or the name of the operation for a
+	// cloud.
 	Verb string
-	// Group, Resource, Subresource, Namespace and Name are what it concerns. The name of what a
-	// create makes is read from the object. For a cloud, only Name is set: the name of the machine
-	// that is made.
+	// Group, Resource, Subresource, Namespace and Name identify the object. For a create, the name
+	// is read from the object. For a cloud, only Name is set: the name of the created machine.
 	Group, Resource, Subresource, Namespace, Name string
-	// Fields are what a patch changes, two levels deep and sorted: "metadata.finalizers",
-	// "spec.creationToken".
+	// Fields are the fields that a patch changes, two levels deep and sorted:
+	// "metadata.finalizers", "spec.creationToken".
 	Fields []string
 
-	// Status is what came back from upstream: 0 as long as nothing did.
+	// Status is the status code from upstream, or 0 while there is no answer.
 	Status int
-	// Fate is what the Rule made of it: "" when it passed.
+	// Fate is the effect of the Rule, or "" when the call passed.
 	Fate string
 }
 
-// Write tells whether a call to Kubernetes changes something that is kept. Events, leases and
-// reviews are left out: nobody decides anything by the first, and the others are no objects of
-// anybody's.
+// Write reports whether a call to Kubernetes changes something that is stored. Events, leases and
+// reviews do not count: no controller decides anything by events, and the others are not objects of
+// a user.
 func (c Call) Write() bool {
 	switch c.Resource {
 	case "", "events", "leases", "subjectaccessreviews", "tokenreviews", "selfsubjectaccessreviews", "selfsubjectreviews":
@@ -55,7 +55,7 @@ func (c Call) Write() bool {
 	return !slices.Contains([]string{"get", "list", "watch"}, c.Verb)
 }
 
-// Kind is the call without the names in it: calls of one kind mean the same for different machines.
+// Kind returns the call without names: calls of one kind mean the same for different machines.
 func (c Call) Kind() string {
 	s := c.Verb
 	if c.Resource != "" {
@@ -84,10 +84,10 @@ func (c Call) String() string {
 	return s
 }
 
-// Parse fills in what a call is, from the request and its body.
+// Parse fills in the call from the request and its body.
 type Parse func(c *Call, req *http.Request, body []byte)
 
-// Cloud reads a call of the simulated cloud's API.
+// Cloud parses a call of the simulated cloud's API.
 func Cloud(c *Call, req *http.Request, body []byte) {
 	c.Verb = strings.TrimPrefix(req.URL.Path, wire.Prefix)
 	var named struct {
@@ -98,7 +98,7 @@ func Cloud(c *Call, req *http.Request, body []byte) {
 	}
 }
 
-// AWS reads a call of EC2's or STS's (a form) or of Systems Manager's (its target in a header).
+// AWS parses a call of EC2 or STS (a form) or of Systems Manager (its target is in a header).
 func AWS(c *Call, req *http.Request, body []byte) {
 	if form, err := url.ParseQuery(string(body)); err == nil {
 		c.Verb = form.Get("Action")
@@ -108,7 +108,7 @@ func AWS(c *Call, req *http.Request, body []byte) {
 	}
 }
 
-// Kubernetes reads a call of the Kubernetes API: /api/v1/… and /apis/<group>/<version>/…
+// Kubernetes parses a call of the Kubernetes API: /api/v1/… and /apis/<group>/<version>/…
 func Kubernetes(c *Call, req *http.Request, body []byte) {
 	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
 	switch {
@@ -140,7 +140,7 @@ func Kubernetes(c *Call, req *http.Request, body []byte) {
 		}
 	case "patch":
 		c.Fields = fields(body)
-		if c.Subresource == "status" { // which takes nothing else
+		if c.Subresource == "status" { // which accepts nothing else
 			c.Fields = slices.DeleteFunc(c.Fields, func(f string) bool { return !strings.HasPrefix(f, "status") })
 		}
 	}
@@ -169,7 +169,7 @@ func verb(req *http.Request, name string) string {
 	return "get"
 }
 
-// nameIn reads the name of an object, in JSON or in Kubernetes' own encoding.
+// nameIn reads the name of an object in JSON or Protobuf.
 func nameIn(body []byte) string {
 	var o metav1.PartialObjectMetadata
 	if json.Unmarshal(body, &o) == nil {
@@ -185,8 +185,8 @@ func nameIn(body []byte) string {
 	return ""
 }
 
-// fields reads what a merge patch or a JSON patch changes. The resource version is a condition, not
-// a change.
+// fields returns the fields that a merge patch or a JSON patch changes. The resource version is a
+// precondition, not a change.
 func fields(body []byte) []string {
 	var all []string
 	var operations []struct {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// selfSigned makes a certificate for 127.0.0.1 that is its own authority.
+// selfSigned creates a self-signed certificate for 127.0.0.1, and returns it also as PEM.
 func selfSigned(name string) (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

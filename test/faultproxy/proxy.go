@@ -25,30 +25,30 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Point is when a Rule is asked.
+// Point is the moment at which a Rule is called.
 type Point string
 
 const (
-	// Before: the call has come and was not forwarded.
+	// Before: the call has arrived and is not forwarded yet.
 	Before Point = "before"
-	// After: upstream has done it and answered, and the caller has not got the answer. Of a watch,
-	// only its begin.
+	// After: upstream has executed and answered the call, and the caller does not have the answer
+	// yet. For a watch this is only its start.
 	After Point = "after"
 )
 
-// Rule decides over a call. It may block, and the call waits meanwhile; ctx ends when the caller is
-// gone or the proxy is closed. Rules run at the same time.
+// Rule decides about a call. It may block, and delays the call. ctx ends when the caller is gone or
+// the proxy is closed. Rules run concurrently.
 type Rule func(ctx context.Context, c Call, at Point) Verdict
 
-// Verdict is what becomes of a call. The zero value lets it pass.
+// Verdict is what happens to a call. The zero value lets it pass.
 type Verdict struct {
 	// Cut hangs up on the caller.
 	Cut bool
-	// Answer goes to the caller in the place of upstream's.
+	// Answer replaces the answer of upstream.
 	Answer *Answer
 }
 
-// Answer is a whole one.
+// Answer is a complete response.
 type Answer struct {
 	Status      int
 	ContentType string
@@ -65,7 +65,7 @@ func (v Verdict) fate(at Point) string {
 	return ""
 }
 
-// Refuse answers an error of the Kubernetes API, such as apierrors.NewConflict makes.
+// Refuse answers with an error of the Kubernetes API, for example from apierrors.NewConflict.
 func Refuse(err *apierrors.StatusError) Verdict {
 	status := err.Status()
 	status.Kind, status.APIVersion = "Status", "v1"
@@ -73,7 +73,7 @@ func Refuse(err *apierrors.StatusError) Verdict {
 	return Verdict{Answer: &Answer{Status: int(status.Code), ContentType: "application/json", Body: body}}
 }
 
-// Delay lets a call pass after a while.
+// Delay lets a call pass after d.
 func Delay(ctx context.Context, d time.Duration) Verdict {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -90,29 +90,28 @@ func Hang(ctx context.Context) Verdict {
 	return Verdict{Cut: true}
 }
 
-// Options of a Proxy.
+// Options configure a Proxy.
 type Options struct {
-	// Name is for people, and in Call.Proxy.
+	// Name is for logs and for Call.Proxy.
 	Name string
-	// Upstream is the base URL of where calls go, CA what its certificate is verified by (PEM; for
+	// Upstream is the base URL to which calls are forwarded. CA verifies its certificate (PEM; for
 	// https).
 	Upstream string
 	CA       []byte
-	// Parse says what calls are: Kubernetes, Cloud or AWS.
+	// Parse identifies calls: Kubernetes, Cloud or AWS.
 	Parse Parse
-	// Rule at the start; SetRule changes it. nil passes everything.
+	// Rule is the initial rule. SetRule changes it. nil passes everything.
 	Rule Rule
-	// Lag at the start; SetLag changes it.
+	// Lag is the initial lag. SetLag changes it.
 	Lag func(Call) time.Duration
-	// Skew is how far the caller's clock goes ahead of upstream's, or behind if it is negative.
-	// Since the caller's can't be set, the timestamps that pass are moved: to the past on their way
-	// to it, and back on their way to upstream.
+	// Skew is how far the caller's clock is ahead of upstream's, or behind if it is negative. The
+	// caller's clock cannot be set, so the proxy shifts timestamps instead: by -Skew on their way
+	// to the caller, and by Skew on their way to upstream.
 	Skew time.Duration
 }
 
-// Proxy is a reverse proxy on the loopback interface. It speaks what upstream speaks: HTTPS, with
-// HTTP/2 and a certificate of its own, or HTTP. Bearer tokens pass through; client certificates
-// can't.
+// Proxy is a reverse proxy on the loopback interface. It uses the protocol of upstream: HTTPS, with
+// HTTP/2 and its own certificate, or HTTP. Bearer tokens pass through. Client certificates cannot.
 type Proxy struct {
 	name      string
 	parse     Parse
@@ -121,7 +120,7 @@ type Proxy struct {
 	ca        []byte
 	transport *http.Transport
 	server    *http.Server
-	ctx       context.Context // ends with the proxy
+	ctx       context.Context // ends when the proxy is closed
 	cancel    context.CancelFunc
 
 	mu      sync.Mutex
@@ -129,7 +128,7 @@ type Proxy struct {
 	lag     func(Call) time.Duration
 	calls   []Call
 	count   int
-	dropped int // how many of the first calls Reset took out of calls
+	dropped int // the number of calls that Reset removed from calls
 	streams map[*stream]struct{}
 }
 
@@ -148,11 +147,12 @@ func Start(o Options) (*Proxy, error) {
 		Handler: &httputil.ReverseProxy{
 			Rewrite: func(r *httputil.ProxyRequest) {
 				r.SetURL(upstream)
-				r.Out.Host = r.In.Host // which AWS's signatures cover
+				r.Out.Host = r.In.Host // AWS's signatures cover it
 			},
 			Transport:     p,
 			FlushInterval: -1,
-			// An upstream that is down looks like one: no answer, rather than a proxy's own words.
+			// When upstream is down, the caller gets no answer at all, and no error of the proxy's
+			// own.
 			ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 			ErrorLog:     log.New(io.Discard, "", 0),
 		},
@@ -183,14 +183,14 @@ func Start(o Options) (*Proxy, error) {
 	return p, nil
 }
 
-// URL is the proxy's address.
+// URL returns the proxy's address.
 func (p *Proxy) URL() string { return p.url }
 
-// CA is what the proxy's certificate is verified by, as PEM; nil for HTTP.
+// CA returns the CA of the proxy's certificate as PEM, or nil for HTTP.
 func (p *Proxy) CA() []byte { return slices.Clone(p.ca) }
 
-// Kubeconfig makes all clusters of a kubeconfig the proxy. The certificates that it trusts already
-// stay trusted. Its users must have tokens.
+// Kubeconfig points all clusters of a kubeconfig at the proxy, and adds the proxy's CA to the
+// trusted ones. The kubeconfig's users must have tokens.
 func (p *Proxy) Kubeconfig(raw []byte) ([]byte, error) {
 	config, err := clientcmd.Load(raw)
 	if err != nil {
@@ -212,22 +212,22 @@ func (p *Proxy) WriteKubeconfig(path string, raw []byte) error {
 	return os.WriteFile(path, through, 0o600)
 }
 
-// SetRule replaces the rule; nil passes everything.
+// SetRule replaces the rule. nil passes everything.
 func (p *Proxy) SetRule(r Rule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rule = r
 }
 
-// SetLag makes watches lag behind, those that run included. The function is asked for every piece
-// of news; nil is none.
+// SetLag makes watches lag, including those that already run. lag is called for every piece that
+// arrives. nil means no lag.
 func (p *Proxy) SetLag(lag func(Call) time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lag = lag
 }
 
-// CutStreams hangs up on all watches that run.
+// CutStreams closes all running watches.
 func (p *Proxy) CutStreams() {
 	p.mu.Lock()
 	all := make([]*stream, 0, len(p.streams))
@@ -240,7 +240,7 @@ func (p *Proxy) CutStreams() {
 	}
 }
 
-// Calls returns all that came since the start or the last Reset.
+// Calls returns all calls since the start or the last Reset.
 func (p *Proxy) Calls() []Call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -255,7 +255,7 @@ func (p *Proxy) Reset() {
 	p.calls = nil
 }
 
-// Close hangs up on everybody.
+// Close stops the proxy and closes all connections.
 func (p *Proxy) Close() {
 	p.cancel()
 	_ = p.server.Close()
@@ -265,7 +265,7 @@ func (p *Proxy) Close() {
 // errCut makes the server hang up.
 var errCut = errors.New("cut by the rule")
 
-// RoundTrip takes one call through.
+// RoundTrip forwards one call.
 func (p *Proxy) RoundTrip(req *http.Request) (*http.Response, error) {
 	c, err := p.record(req)
 	if err != nil {
@@ -299,7 +299,7 @@ func (p *Proxy) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// slurp reads the whole answer, so that what happens to the call happens after all of it.
+// slurp reads the whole answer, so that the rule is called after all of it has arrived.
 func (p *Proxy) slurp(resp *http.Response) error {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
@@ -342,7 +342,7 @@ func (p *Proxy) record(req *http.Request) (*Call, error) {
 	return c, nil
 }
 
-// note brings what was recorded up to date.
+// note updates the record of a call.
 func (p *Proxy) note(c *Call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -351,7 +351,7 @@ func (p *Proxy) note(c *Call) {
 	}
 }
 
-// ask has the rule decide. No answer and no error mean that the call goes on.
+// ask calls the rule. Without an answer and an error the call continues.
 func (p *Proxy) ask(req *http.Request, c *Call, at Point) (*http.Response, error) {
 	p.mu.Lock()
 	rule := p.rule

@@ -31,7 +31,7 @@ import (
 	"github.com/drover-io/drover/test/playground"
 )
 
-// TestKubernetes puts a proxy before a real API server.
+// TestKubernetes runs a proxy before a real API server.
 func TestKubernetes(t *testing.T) {
 	cluster, err := playground.StartControlPlane(t.Context(), playground.ControlPlaneOptions{NoControllerManager: true, Progress: os.Stderr})
 	if err != nil {
@@ -57,7 +57,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("watches lag and are cut", func(t *testing.T) { lags(t, direct, through, proxy) })
 }
 
-// TestSkew moves timestamps, and nothing else, without changing the length of what it passes on.
+// TestSkew checks that shift changes only timestamps, and does not change the length.
 func TestSkew(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
 		{`{"at":"2026-02-28T23:59:30Z"}`, `{"at":"2026-03-01T00:04:30Z"}`},
@@ -78,7 +78,7 @@ func TestSkew(t *testing.T) {
 	}
 }
 
-// throughProxy makes a client whose bearer token passes the proxy.
+// throughProxy returns a client that sends its bearer token through the proxy.
 func throughProxy(t *testing.T, cluster *playground.ControlPlane, direct *kubernetes.Clientset, proxy *Proxy) *kubernetes.Clientset {
 	t.Helper()
 	ctx := t.Context()
@@ -196,7 +196,7 @@ func holds(t *testing.T, direct, through *kubernetes.Clientset, proxy *Proxy) {
 		close(held)
 		defer close(done)
 		<-ctx.Done()
-		return Verdict{} // passes, but who called is gone
+		return Verdict{} // passes, but the caller is gone
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
@@ -251,14 +251,14 @@ func lags(t *testing.T, direct, through *kubernetes.Clientset, proxy *Proxy) {
 	g.Expect(time.Since(start)).To(BeNumerically(">=", lag))
 
 	proxy.CutStreams()
-	g.Expect(next()).To(Or(Equal("closed"), Equal("ERROR"))) // client-go tells of a connection that broke by an event
+	g.Expect(next()).To(Or(Equal("closed"), Equal("ERROR"))) // client-go reports a broken connection as an event
 }
 
 func configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{}}
 }
 
-// TestCloud puts a proxy before a plain HTTP server.
+// TestCloud runs a proxy before a plain HTTP server.
 func TestCloud(t *testing.T) {
 	var mu sync.Mutex
 	seen := 0
@@ -320,7 +320,7 @@ func TestCloud(t *testing.T) {
 	}
 }
 
-// TestFields reads patches.
+// TestFields checks the fields that are read from patches.
 func TestFields(t *testing.T) {
 	for patch, want := range map[string]string{
 		`{"metadata":{"finalizers":["x"],"resourceVersion":"1"},"spec":{"creationToken":"t"}}`: "metadata.finalizers spec.creationToken",

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// timestamps are those in JSON, which have the same length whatever the time.
+// timestamps matches timestamps in JSON. Their length does not depend on the time.
 var timestamps = regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"`)
 
 // shift moves all timestamps in a piece of JSON.
@@ -35,13 +35,13 @@ func shift(json []byte, by time.Duration) []byte {
 	})
 }
 
-// askPlain asks upstream for JSON, which alone shift can read.
+// askPlain requests JSON from upstream, the only format that shift can read.
 func askPlain(req *http.Request) {
 	req.Header.Set("Accept", runtime.ContentTypeJSON)
 	req.Header.Del("Accept-Encoding")
 }
 
-// plain makes JSON of what a caller sends in Protobuf, as clients do with Kubernetes' own kinds.
+// plain converts a request in Protobuf, which clients use for Kubernetes' own kinds, to JSON.
 func plain(req *http.Request, body []byte) ([]byte, error) {
 	if req.Header.Get("Content-Type") != runtime.ContentTypeProtobuf {
 		return body, nil
@@ -55,7 +55,7 @@ func plain(req *http.Request, body []byte) ([]byte, error) {
 	return json.Marshal(object)
 }
 
-// shiftedLines is the body of a watch, an event in each line, with its timestamps moved.
+// shiftedLines is the body of a watch, one event per line, with shifted timestamps.
 type shiftedLines struct {
 	io.Closer
 	lines *bufio.Reader

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// stream is the body of a watch. What comes from upstream is kept until its lag is over, in the
-// order in which it came.
+// stream is the body of a watch. It delays what comes from upstream by the lag, and keeps the
+// order.
 type stream struct {
 	ctx    context.Context
 	body   io.ReadCloser
@@ -29,8 +29,8 @@ type piece struct {
 
 // newStream wraps the body of a watch. It lives until it is closed.
 func (p *Proxy) newStream(ctx context.Context, c Call, body io.ReadCloser) *stream {
-	// A watch that lags brings a piece for each event at most: there is room for more than a test
-	// makes.
+	// A lagging watch brings at most one piece for each event. The buffer holds more than a test
+	// produces.
 	s := &stream{ctx: ctx, body: body, pieces: make(chan piece, 4096), gone: make(chan struct{})}
 	s.forget = func() {
 		p.mu.Lock()
@@ -73,7 +73,7 @@ func (s *stream) fill(lag func() time.Duration) {
 	}
 }
 
-// Read waits for the next piece whose time has come.
+// Read waits for the next piece that is due.
 func (s *stream) Read(b []byte) (int, error) {
 	for len(s.rest) == 0 {
 		select {

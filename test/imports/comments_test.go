@@ -13,11 +13,11 @@ import (
 	"unicode/utf8"
 )
 
-// widest is how many columns a comment may have, with tabs as four.
+// widest is the maximum width of a comment in columns, with a tab as four.
 const widest = 100
 
-// TestCommentWidth: a comment on lines of its own fits the page. Markers and single long words
-// can't be broken, and code that was generated has no author.
+// TestCommentWidth tests that a comment on its own lines is not too wide. It skips markers, single
+// long words, which can't be broken, and generated code.
 func TestCommentWidth(t *testing.T) {
 	t.Parallel()
 	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
@@ -43,11 +43,12 @@ func TestCommentWidth(t *testing.T) {
 	}
 }
 
-// tooWide looks at one comment that begins at a column, of which each tab before it is one.
+// tooWide reports whether a comment is too wide. column is where it starts; each tab before it
+// counts as one.
 func tooWide(comment *ast.Comment, column int) bool {
 	text, isLine := strings.CutPrefix(comment.Text, "// ")
 	if !isLine || strings.HasPrefix(text, "+") || !strings.Contains(text, " ") || column > 8 {
-		return false // one behind code is as wide as its code makes it
+		return false // a comment behind code is as wide as its code makes it
 	}
 	return utf8.RuneCountInString(comment.Text)+4*(column-1) > widest
 }

@@ -16,19 +16,19 @@ import (
 
 const module = "github.com/drover-io/drover"
 
-// pkg is what "go list -json" says of a package.
+// pkg is a package as "go list -json" describes it.
 type pkg struct {
 	ImportPath string
 	Imports    []string
 }
 
-// kubernetesClients are the modules that talk to an API server.
+// kubernetesClients are the modules that connect to an API server.
 var kubernetesClients = []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime"}
 
-// under tells whether path is dir or lies below it.
+// under reports whether path is dir or a path below it.
 func under(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }
 
-// room is a package's path inside the module; ours is false for other modules' packages.
+// room returns a package's path inside the module. ours is false for packages of other modules.
 func room(path string) (dir string, ours bool) {
 	if path == module {
 		return ".", true
@@ -49,11 +49,11 @@ func driverOf(dir string) string {
 	return parts[0] + "/" + parts[1]
 }
 
-// forbidden says why a room may not import path; "" when it may.
+// forbidden returns why a room may not import path, or "" if it may.
 func forbidden(from, path string) string {
 	to, ours := room(path)
 	client := !ours && (under(path, kubernetesClients[0]) || under(path, kubernetesClients[1]))
-	simulator := under(from, "cloud/simulated/simulator") // a cloud, not a driver: its machines speak to API servers
+	simulator := under(from, "cloud/simulated/simulator") // a cloud, not a driver: its machines connect to API servers
 	switch {
 	case ours && to == ".":
 		return "nothing imports main"
@@ -128,9 +128,8 @@ func forbidden(from, path string) string {
 	return ""
 }
 
-// lookAt opens every folder with sources. Go's cache of test results goes by the files that the
-// test itself opened, and does not know what "go list" read: without this, a result from before a
-// change would be shown again.
+// lookAt opens every folder with sources. Go's test cache depends on the files that the test itself
+// opens, not on what "go list" reads. Without this, Go would show an old result after a change.
 func lookAt(t *testing.T, root string) {
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.IsDir() && path != root && strings.HasPrefix(e.Name(), ".") {
@@ -210,7 +209,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// TestNoImportPointsUpwards reads the imports of every package; those of tests are free.
+// TestNoImportPointsUpwards checks the imports of every package, except those of test files.
 func TestNoImportPointsUpwards(t *testing.T) {
 	lookAt(t, "../..")
 	list := exec.Command("go", "list", "-e", "-json=ImportPath,Imports", module+"/...")

@@ -29,7 +29,7 @@ func pemOf(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
 
-// adopt creates a cluster on an API server that exists, and waits until Cluster API is content.
+// adopt creates a cluster on an existing API server, and waits until it is available.
 func adopt(s *tenant) (*controlplanev1.AdoptedControlPlane, *corev1.Secret) {
 	s.t.Helper()
 	infra := s.CloudCluster()
@@ -68,18 +68,18 @@ func TestAdopt(t *testing.T) {
 		g.Expect(cluster.Spec.ControlPlaneEndpoint).To(Equal(adopted.Spec.ControlPlaneEndpoint))
 	}).Should(Succeed())
 
-	// Probes go on, and nobody writes.
+	// Probes continue, and nothing writes the objects.
 	s.atRest(adopted, 5*probeInterval)
 	s.atRest(kubeconfig, 2*probeInterval)
 
-	// The user's kubeconfig changes: so does Cluster API's, at once.
+	// When the user's kubeconfig changes, Drover updates Cluster API's copy immediately.
 	other, err := env.management.Kubeconfig("someone-new", "system:masters")
 	s.Expect(err).NotTo(HaveOccurred())
 	before := kubeconfig.Data["value"]
 	update(s, s.kubeconfigSecret(nil), func(secret *corev1.Secret) { secret.Data["value"] = other })
 	s.Eventually(func() []byte { return read(s, kubeconfig).Data["value"] }).ShouldNot(Equal(before))
 
-	// Someone spoils what is ours: it comes back.
+	// Drover restores its Secret after a change by somebody else.
 	update(s, kubeconfig, func(secret *corev1.Secret) { secret.Data["value"], secret.Labels = []byte("spoilt"), nil })
 	s.Eventually(func(g Gomega) {
 		got := read(s, kubeconfig)
@@ -90,7 +90,7 @@ func TestAdopt(t *testing.T) {
 	s.Expect(env.client.Delete(s.ctx, kubeconfig)).To(Succeed())
 	s.Eventually(func() error { return env.client.Get(s.ctx, client.ObjectKeyFromObject(kubeconfig), kubeconfig) }).Should(Succeed())
 
-	// Released: our objects go, the API server and the user's Secret stay.
+	// After deletion, Drover's objects are gone. The API server and the user's Secret stay.
 	s.Expect(env.client.Delete(s.ctx, cluster)).To(Succeed())
 	s.Eventually(func() bool {
 		return apierrors.IsNotFound(env.client.Get(s.ctx, client.ObjectKeyFromObject(kubeconfig), kubeconfig))
@@ -99,8 +99,8 @@ func TestAdopt(t *testing.T) {
 	read(s, s.kubeconfigSecret(nil))
 }
 
-// Each kubeconfig that can't be used says why, in a way that lasts, and none of it becomes Cluster
-// API's.
+// TestAdoptRefuses tests that each unusable kubeconfig leads to a stable condition with the reason,
+// and is not copied for Cluster API.
 func TestAdoptRefuses(t *testing.T) {
 	tests := map[string]struct {
 		kubeconfig func(*tenant) []byte
@@ -163,7 +163,7 @@ func TestAdoptRefuses(t *testing.T) {
 			s.Expect(apierrors.IsNotFound(env.client.Get(s.ctx, client.ObjectKey{Namespace: s.Namespace, Name: "prod-kubeconfig"}, &corev1.Secret{}))).To(BeTrue())
 			s.atRest(adopted, 2*time.Second)
 
-			// Put right, it is seen at once.
+			// Drover notices the corrected kubeconfig immediately.
 			good := s.kubeconfigSecret(s.Kubeconfig)
 			if test.kubeconfig(s) == nil {
 				s.create(good)
@@ -188,7 +188,8 @@ func TestAdoptMissingKey(t *testing.T) {
 	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
 }
 
-// A Secret that someone else put where the Cluster's kubeconfig belongs stays as it is.
+// TestAdoptConflict tests that Drover does not change a foreign Secret that has the name of the
+// Cluster's kubeconfig.
 func TestAdoptConflict(t *testing.T) {
 	s := newTenant(t)
 	foreign := &corev1.Secret{ObjectMeta: s.meta("prod-kubeconfig"), Data: map[string][]byte{"value": []byte("mine")}}
@@ -203,8 +204,8 @@ func TestAdoptConflict(t *testing.T) {
 	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
 }
 
-// Cluster API's kubeadm bootstrap provider finds the kubeconfig's authority, and no key, for as
-// long as the cluster is adopted.
+// TestAdoptAuthority tests that Cluster API's kubeadm bootstrap provider finds the kubeconfig's CA,
+// without a key, while the cluster is adopted.
 func TestAdoptAuthority(t *testing.T) {
 	s := newTenant(t)
 	adopted, kubeconfig := adopt(s)
@@ -221,8 +222,8 @@ func TestAdoptAuthority(t *testing.T) {
 	s.Expect(block).To(BeNil())
 	s.atRest(authority, 2*probeInterval)
 
-	// A new authority in the user's kubeconfig, beside the old one, is followed, and so is what
-	// somebody spoils.
+	// Drover adds a new CA from the user's kubeconfig next to the old one, and restores the Secret
+	// after a change by somebody else.
 	other := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(other.Close)
 	both := append(slices.Clone(config.CAData), pemOf(other)...)
@@ -238,8 +239,8 @@ func TestAdoptAuthority(t *testing.T) {
 	}).Should(BeTrue())
 }
 
-// A Secret that someone else put where the authority belongs stays as it is, and is in nobody's
-// way.
+// TestAdoptForeignAuthority tests that Drover leaves a foreign Secret with the CA's name unchanged,
+// and that the Secret blocks nothing.
 func TestAdoptForeignAuthority(t *testing.T) {
 	s := newTenant(t)
 	foreign := &corev1.Secret{ObjectMeta: s.meta("prod-ca"), Data: map[string][]byte{"tls.crt": []byte("mine"), "tls.key": []byte("mine")}}
@@ -255,8 +256,8 @@ func TestAdoptForeignAuthority(t *testing.T) {
 	s.Expect(read(s, foreign).ResourceVersion).To(Equal(version))
 }
 
-// The user may write the kubeconfig at the very place where Cluster API looks, if it looks as it
-// must.
+// TestAdoptInPlace tests that the user may write the kubeconfig directly into the Secret that
+// Cluster API reads, if the Secret has the required label.
 func TestAdoptInPlace(t *testing.T) {
 	s := newTenant(t)
 	secret := &corev1.Secret{ObjectMeta: s.meta("prod-kubeconfig"), Data: map[string][]byte{"value": s.Kubeconfig}}
@@ -271,7 +272,8 @@ func TestAdoptInPlace(t *testing.T) {
 	s.Expect(secret.Data["value"]).To(Equal(s.Kubeconfig))
 }
 
-// An API server that goes away is told, and what was achieved stays.
+// TestAdoptedGoesAway tests that an unreachable API server is reported, and that the status reached
+// before stays.
 func TestAdoptedGoesAway(t *testing.T) {
 	s := newTenant(t)
 	adopted, kubeconfig := adopt(s)
@@ -302,7 +304,7 @@ func TestAdoptedEndpoint(t *testing.T) {
 	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "spec.version says v9.9.9")
 }
 
-// An endpoint that the user gave to the Cluster is the one that counts.
+// TestAdoptedTakesClusterEndpoint tests that an endpoint set on the Cluster takes precedence.
 func TestAdoptedTakesClusterEndpoint(t *testing.T) {
 	s := newTenant(t)
 	infra, adopted, cluster := s.CloudCluster(), s.ControlPlane(), s.Cluster()

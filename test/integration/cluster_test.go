@@ -17,8 +17,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// A cluster gets its identity once, the zones of its accounts, and the endpoint that its control
-// plane found.
+// TestCluster tests that a cluster gets its ownership ID once, the zones of its accounts, and the
+// endpoint of its control plane.
 func TestCluster(t *testing.T) {
 	s := newTenant(t)
 	infra, cluster := s.CloudCluster(), s.Cluster()
@@ -54,7 +54,7 @@ func TestCluster(t *testing.T) {
 	s.atRest(infra, 3*time.Second)
 	s.Expect(infra.Spec.OwnershipID).To(Equal(id))
 
-	// What "clusterctl move" does: the same spec, no status, a new UID.
+	// "clusterctl move" keeps the spec, drops the status and changes the UID.
 	s.Expect(env.client.Delete(s.ctx, cluster)).To(Succeed())
 	s.isGone(cluster)
 	moved := s.CloudCluster()
@@ -65,8 +65,8 @@ func TestCluster(t *testing.T) {
 	s.Expect(moved.Status.FailureDomains).To(HaveLen(3))
 }
 
-// Without its accounts' zones a cluster does not begin; later on, an account with trouble is told
-// and stops nothing.
+// TestClusterWaitsForAccount tests that a cluster waits for the zones of its accounts. A later
+// problem with an account is reported and stops nothing.
 func TestClusterWaitsForAccount(t *testing.T) {
 	s := newTenant(t)
 	infra := s.CloudCluster()
@@ -90,9 +90,9 @@ func TestClusterWaitsForAccount(t *testing.T) {
 	s.Expect(infra.Status.FailureDomains).To(HaveLen(3))
 }
 
-// Cluster API connects to the workload cluster once its infrastructure is provisioned, and if it
-// finds no kubeconfig then, not again for half a minute: so the infrastructure waits until there is
-// one.
+// TestClusterWaitsForAdoption tests that the infrastructure waits for the kubeconfig. Cluster API
+// connects to the workload cluster once its infrastructure is provisioned. If there is no
+// kubeconfig then, it retries only after half a minute.
 func TestClusterWaitsForAdoption(t *testing.T) {
 	s := newTenant(t)
 	infra, cluster := s.CloudCluster(), s.Cluster()
@@ -114,7 +114,7 @@ func TestClusterWaitsForAdoption(t *testing.T) {
 	s.t.Logf("Cluster API was connected %s after the infrastructure was ready", probed.LastTransitionTime.Sub(ready.Time))
 }
 
-// An account of another namespace is not there.
+// TestClusterSeesOwnNamespaceOnly tests that a cluster can't use an account of another namespace.
 func TestClusterSeesOwnNamespaceOnly(t *testing.T) {
 	s := newTenant(t)
 	s.create(s.credentials(), s.Account())
@@ -126,7 +126,8 @@ func TestClusterSeesOwnNamespaceOnly(t *testing.T) {
 	})
 }
 
-// What another manages is not ours: no finalizer, no condition, no field, in life and in death.
+// TestClusterManagedByOthers tests that Drover does not touch a cluster that is managed externally:
+// it adds no finalizer, condition or field.
 func TestClusterManagedByOthers(t *testing.T) {
 	s := newTenant(t)
 	infra := s.CloudCluster()
@@ -139,7 +140,7 @@ func TestClusterManagedByOthers(t *testing.T) {
 	s.Expect(infra.Spec.OwnershipID).To(BeEmpty())
 	s.Expect(infra.Status).To(BeZero())
 
-	// Handed over later on: what was ours is let go.
+	// When the cluster is handed over later, Drover removes its finalizer.
 	update(s, infra, func(i *infrav1.CloudCluster) { delete(i.Annotations, clusterv1.ManagedByAnnotation) })
 	s.Eventually(func() []string { return read(s, infra).Finalizers }).Should(ConsistOf(infrav1.ClusterFinalizer))
 	update(s, infra, func(i *infrav1.CloudCluster) {
@@ -163,7 +164,7 @@ func TestClusterPaused(t *testing.T) {
 	s.Consistently(func() string { return read(s, infra).Spec.OwnershipID }, 2*time.Second).Should(BeEmpty())
 
 	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
-	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused is set to true, the object has") // before the annotation goes
+	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused is set to true, the object has") // before the annotation is removed
 	update(s, infra, func(i *infrav1.CloudCluster) { i.Annotations = nil })
 	s.Eventually(func() string { return conditions.GetMessage(read(s, infra), clusterv1.PausedCondition) }).Should(Equal("Cluster spec.paused is set to true"))
 	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused")
@@ -174,7 +175,8 @@ func TestClusterPaused(t *testing.T) {
 	s.says(infra, clusterv1.ReadyCondition, infrav1.ReadyReason, "")
 }
 
-// The identity outlives the machines that need it to be deleted, also when a whole namespace goes.
+// TestClusterIsKeptForItsMachines tests that the ownership ID outlives the machines that need it
+// for deletion, even when a whole namespace is deleted.
 func TestClusterIsKeptForItsMachines(t *testing.T) {
 	s := newTenant(t)
 	infra := s.CloudCluster()
@@ -191,7 +193,8 @@ func TestClusterIsKeptForItsMachines(t *testing.T) {
 	s.isGone(infra)
 }
 
-// An endpoint that only the Cluster accepts keeps nobody from his identity.
+// TestClusterOddEndpoint tests that a cluster gets its ownership ID even with an endpoint that only
+// the Cluster's validation accepts.
 func TestClusterOddEndpoint(t *testing.T) {
 	s := newTenant(t)
 	infra, cluster := s.CloudCluster(), s.Cluster()

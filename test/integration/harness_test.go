@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package integration tries Drover's manager, under its shipped roles and with its webhooks,
-// against a real API server, Cluster API's own manager and the simulated cloud: one kind at a time,
-// and above all what goes wrong. One playground serves all tests; each test has a namespace of its
-// own.
+// Package integration tests Drover's manager, with its shipped roles and its webhooks, against a
+// real API server, Cluster API's own manager and the simulated cloud. Each test covers one kind,
+// mainly its failure cases. All tests share one playground; each test has its own namespace.
 package integration
 
 import (
@@ -34,16 +33,15 @@ import (
 )
 
 const (
-	// patience bounds every wait of these tests. They are never this slow unless something is
-	// broken.
+	// patience bounds every wait of these tests. They reach it only if something is broken.
 	patience = 90 * time.Second
-	// probeInterval is how often the manager asks adopted API servers.
+	// probeInterval is how often the manager probes adopted API servers.
 	probeInterval = time.Second
-	// marked is in secrets of these tests, and must be in nothing that Drover writes.
+	// marked is part of the secrets of these tests, and must not be in anything that Drover writes.
 	marked = "HUSH-7c21"
 )
 
-// environment is what all tests share.
+// environment holds what all tests share.
 type environment struct {
 	management *playground.Management
 	cloud      *playground.Simulator
@@ -52,7 +50,7 @@ type environment struct {
 	drover     *playground.Process
 }
 
-var env environment // set by TestMain alone
+var env environment // set only by TestMain
 
 func TestMain(m *testing.M) {
 	code, err := run(m)
@@ -64,10 +62,10 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
-	log.SetLogger(logr.Discard()) // the tests' own clients have nothing to say
+	log.SetLogger(logr.Discard()) // discards the logs of the tests' own clients
 	SetDefaultEventuallyTimeout(patience)
 	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
-	start, done := context.WithTimeout(context.Background(), 15*time.Minute) // it may have to build everything
+	start, done := context.WithTimeout(context.Background(), 15*time.Minute) // everything may have to be built first
 	defer done()
 	env.management, err = playground.StartManagement(start, playground.ManagementOptions{
 		ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr},
@@ -101,7 +99,7 @@ func run(m *testing.M) (code int, err error) {
 	return code, nil
 }
 
-// searchLog looks for secrets in what the manager wrote while all tests ran.
+// searchLog looks for secrets in the manager's log of all tests.
 func searchLog() error {
 	text, err := os.ReadFile(env.drover.Log)
 	if err != nil {
@@ -113,7 +111,7 @@ func searchLog() error {
 	return nil
 }
 
-// tenant is one test's namespace, with an adopted cluster's objects at hand. None of them is
+// tenant is the namespace of one test, with the objects of an adopted cluster. None of them is
 // created yet.
 type tenant struct {
 	*WithT
@@ -143,7 +141,7 @@ func (s *tenant) create(objects ...client.Object) {
 	}
 }
 
-// meta is an object's in this namespace.
+// meta returns the metadata of an object in this namespace.
 func (s *tenant) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: s.Namespace, Name: name}
 }
@@ -156,14 +154,14 @@ func (s *tenant) credentials() *corev1.Secret {
 	return scenario.Credentials(s.meta("prod-credentials"), "simulated", map[string][]byte{"token": []byte(s.Token)})
 }
 
-// read fetches an object anew.
+// read fetches the current state of an object.
 func read[T client.Object](s *tenant, o T) T {
 	s.t.Helper()
 	s.Expect(env.client.Get(s.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
 	return o
 }
 
-// update changes an object as a user would, against whatever else changes it.
+// update changes an object as a user would. It retries on conflicts.
 func update[T client.Object](s *tenant, o T, change func(T)) {
 	s.t.Helper()
 	s.Eventually(func() error {
@@ -175,13 +173,13 @@ func update[T client.Object](s *tenant, o T, change func(T)) {
 	}).Should(Succeed())
 }
 
-// conditioned is an object of ours.
+// conditioned is a Drover object with conditions.
 type conditioned interface {
 	client.Object
 	conditions.Getter
 }
 
-// says waits for a condition to have the reason, with a message that holds the words.
+// says waits for a condition with the given reason and a message that contains the words.
 func (s *tenant) says(o conditioned, kind, reason, words string) {
 	s.t.Helper()
 	s.Eventually(func(g Gomega) {
@@ -195,11 +193,11 @@ func (s *tenant) says(o conditioned, kind, reason, words string) {
 	}).Should(Succeed())
 }
 
-// atRest holds that nobody writes the object any more.
+// atRest checks that nothing writes the object any more.
 func (s *tenant) atRest(o client.Object, during time.Duration) {
 	s.t.Helper()
 	var version string
-	s.Eventually(func() bool { // let the last write come first
+	s.Eventually(func() bool { // wait for the last write
 		before := version
 		version = read(s, o).GetResourceVersion()
 		return before == version
@@ -207,8 +205,8 @@ func (s *tenant) atRest(o client.Object, during time.Duration) {
 	s.Consistently(func() string { return read(s, o).GetResourceVersion() }, during, 250*time.Millisecond).Should(Equal(version))
 }
 
-// refusesChange holds that a change of an object is refused with the words, whoever else changes
-// the object meanwhile.
+// refusesChange checks that a change is refused with the words. It retries when the object changes
+// meanwhile.
 func (s *tenant) refusesChange(o client.Object, change func(), words string) {
 	s.t.Helper()
 	s.Eventually(func(g Gomega) {
@@ -218,13 +216,13 @@ func (s *tenant) refusesChange(o client.Object, change func(), words string) {
 	}, 10*time.Second).Should(Succeed())
 }
 
-// isGone waits until an object is.
+// isGone waits until an object is deleted.
 func (s *tenant) isGone(o client.Object) {
 	s.t.Helper()
 	s.Eventually(func() bool { return apierrors.IsNotFound(env.client.Get(s.ctx, client.ObjectKeyFromObject(o), o)) }).Should(BeTrue())
 }
 
-// edited is the kubeconfig of the management cluster, changed.
+// edited returns the management cluster's kubeconfig with a change.
 func (s *tenant) edited(change func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) []byte {
 	s.t.Helper()
 	config, err := clientcmd.Load(s.Kubeconfig)
@@ -236,7 +234,8 @@ func (s *tenant) edited(change func(*clientcmdapi.Cluster, *clientcmdapi.AuthInf
 	return data
 }
 
-// impostor is a TLS server that the kubeconfig's CA vouches for, and that answers as handler likes.
+// impostor starts a TLS server that answers with handler, and returns a kubeconfig whose CA trusts
+// it.
 func (s *tenant) impostor(handler http.HandlerFunc) []byte {
 	s.t.Helper()
 	server := httptest.NewTLSServer(handler)

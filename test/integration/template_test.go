@@ -22,8 +22,8 @@ func template(s *tenant, name string, machine infrav1.SimulatedMachine) *infrav1
 	}}
 }
 
-// A template learns from the cloud what its machines will be, once its account is there, and asks
-// no more then.
+// TestTemplate tests that a template gets the properties of its machines from the cloud once its
+// account is ready, and makes no calls after that.
 func TestTemplate(t *testing.T) {
 	s := newTenant(t)
 	small := template(s, "small", infrav1.SimulatedMachine{})
@@ -55,7 +55,8 @@ func TestTemplate(t *testing.T) {
 		return audit.Calls(wire.DescribeCatalog)
 	}, 3*time.Second, time.Second).Should(Equal(asked), "a template polls")
 
-	// What was known stays when the account has trouble: an autoscaler must not forget its pools.
+	// Known values stay when the account has problems, because an autoscaler must not forget its
+	// pools.
 	update(s, account, func(a *infrav1.CloudAccount) { a.Spec.CredentialsRef.Name = "nothing" })
 	s.says(small, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, "is not ready")
 	s.Expect(small.Status.Capacity.Cpu().Value()).To(BeEquivalentTo(2))

@@ -13,8 +13,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// What is wrong is refused at once, with the field and the cure; by the CRD or by the webhook, the
-// user can't tell.
+// TestAdmissionRefuses tests that invalid objects are refused on creation, with the field and the
+// remedy. Users can't tell whether the CRD or the webhook refuses.
 func TestAdmissionRefuses(t *testing.T) {
 	s := newTenant(t)
 	machine := func(edit func(*infrav1.CloudMachineFields)) *infrav1.CloudMachine {
@@ -89,15 +89,15 @@ func TestAdmissionRefuses(t *testing.T) {
 	}))
 }
 
-// Templates can't be changed, except in the dry run by which Cluster API sees whether a
-// ClusterClass changed them.
+// TestTemplatesAreImmutable tests that templates can't be changed, except in the dry run by which
+// Cluster API checks whether a ClusterClass changed them.
 func TestTemplatesAreImmutable(t *testing.T) {
 	s := newTenant(t)
 	machines := template(s, "small", infrav1.SimulatedMachine{})
 	clusters := &infrav1.CloudClusterTemplate{ObjectMeta: s.meta("clusters")}
 	s.create(machines, clusters)
 
-	// By patches, because the templates' own controller may write their status at any moment.
+	// The test uses patches, because the templates' controller may write their status at any time.
 	try := func(o client.Object, change func(), options ...client.PatchOption) error {
 		before := o.DeepCopyObject().(client.Object)
 		change()
@@ -122,7 +122,7 @@ func TestTemplatesAreImmutable(t *testing.T) {
 	s.Expect(read(s, machines).Spec.Template.Spec.Simulated.DiskGiB).To(BeEquivalentTo(20), "the default is in the object")
 }
 
-// An account stays where it is.
+// TestAccountKeepsItsRegion tests that the region of an account can't be changed.
 func TestAccountKeepsItsRegion(t *testing.T) {
 	s := newTenant(t)
 	account := s.Account()
@@ -140,7 +140,8 @@ func TestAccountKeepsItsRegion(t *testing.T) {
 	s.refusesChange(project, func() { project.Spec.OpenStack.RegionalProviderIDs = false }, "regionalProviderIDs can't be changed")
 }
 
-// A machine is what it was made as.
+// TestMachineIsImmutable tests that the cloud fields and the accountRef of a machine can't be
+// changed.
 func TestMachineIsImmutable(t *testing.T) {
 	s := newTenant(t)
 	machine := &infrav1.CloudMachine{ObjectMeta: s.meta("m"), Spec: infrav1.CloudMachineSpec{CloudMachineFields: infrav1.CloudMachineFields{
@@ -157,8 +158,8 @@ func TestMachineIsImmutable(t *testing.T) {
 	s.refusesChange(machine, func() { machine.Spec.ProviderID = "simulated:///sim-1a/i-2" }, "providerID is set once")
 }
 
-// TestCopyIsRefused: a copy of a CloudMachine would claim the original's VM. The API server itself
-// selects by creation token.
+// TestCopyIsRefused tests that a copy of a CloudMachine is refused, because it would claim the
+// original's VM. The API server itself selects by creation token.
 func TestCopyIsRefused(t *testing.T) {
 	s := newTenant(t)
 	machine := func(name string, change func(*infrav1.CloudMachineSpec)) *infrav1.CloudMachine {

@@ -18,10 +18,10 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestCloudInitConfig: machines that Drover itself has join by kubeadm come to Ready Nodes as they
-// were described, by tokens whose requests Drover alone approves, and with no more rights in the
-// cluster than the book asks for. Where one of kubeadm's roles is missing, the condition names it,
-// and all goes on once it is there.
+// TestCloudInitConfig tests that machines that Drover makes join with kubeadm become Ready Nodes
+// with the described properties. Drover alone approves the requests of their tokens, and needs no
+// more permissions in the cluster than the book lists. If one of kubeadm's roles is missing, the
+// condition names it, and bootstrapping continues once the role exists.
 func TestCloudInitConfig(t *testing.T) {
 	s := stage{house.Stage(t, "teal")}
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "kubeadm:kubelet-config"}}
@@ -45,7 +45,7 @@ func TestCloudInitConfig(t *testing.T) {
 	s.Empty()
 }
 
-// waitFor checks that so many configs wait for the control plane, each with these words.
+// waitFor checks that n configs wait for the control plane, with the words in their conditions.
 func (s stage) waitFor(n int, words string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		list := &bootstrapv1.CloudInitConfigList{}

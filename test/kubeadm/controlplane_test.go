@@ -27,10 +27,10 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestKubeadmControlPlane: a cluster whose control plane is Cluster API's own gets a VM for it, and
-// workers by CloudInitConfigs, which know of it what the contract says: the kubeconfig that its
-// provider has made of the cluster's authority. Nothing on that VM follows "kubeadm init": the API
-// server that it would bring up is there already, of the same authority.
+// TestKubeadmControlPlane tests that a cluster with Cluster API's own control plane gets a VM for
+// it, and workers from CloudInitConfigs. These use only what the contract provides: the kubeconfig
+// that the control plane provider creates from the cluster's CA. Nothing on that VM runs "kubeadm
+// init", because the API server exists already, with the same CA.
 func TestKubeadmControlPlane(t *testing.T) {
 	bare, objects := house.Bare(t, "gold")
 	s := stage{bare}
@@ -64,9 +64,9 @@ func TestKubeadmControlPlane(t *testing.T) {
 	s.Empty()
 }
 
-// byKubeadmControlPlane puts a KubeadmControlPlane of one machine into the place of the adopted
-// one, and the workload cluster's authority where its provider looks for one before it makes its
-// own.
+// byKubeadmControlPlane replaces the adopted control plane with a KubeadmControlPlane of one
+// machine. It stores the workload cluster's CA where the provider looks for one before it generates
+// its own.
 func (s stage) byKubeadmControlPlane(objects []client.Object) []client.Object {
 	s.Helper()
 	endpoint := clusterv1.APIEndpoint{}

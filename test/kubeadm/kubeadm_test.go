@@ -32,8 +32,8 @@ import (
 
 type stage struct{ *rig.Stage }
 
-// example is the pool of the book's section on KubeadmConfig, for the stage's cluster, whose name
-// that page has.
+// example returns the pool from the book's section on KubeadmConfig, for the stage's cluster, which
+// has the name that the page uses.
 func (s stage) example() (pool scenario.Pool, config *unstructured.Unstructured, others []client.Object) {
 	s.Helper()
 	root, err := playground.Root(s.Ctx)
@@ -58,8 +58,8 @@ func (s stage) example() (pool scenario.Pool, config *unstructured.Unstructured,
 	return s.NewPool("kubeadm", 2), config, others
 }
 
-// TestMachineDeployment: the book's example comes to Ready Nodes as they were described, rolls and
-// goes, and nothing is left of it.
+// TestMachineDeployment tests that the machines of the book's example become Ready Nodes with the
+// described properties, roll, and are deleted without leftovers.
 func TestMachineDeployment(t *testing.T) {
 	s := stage{house.Stage(t, "blue")}
 	pool, _, objects := s.example()
@@ -82,8 +82,9 @@ func TestMachineDeployment(t *testing.T) {
 	}
 }
 
-// TestWithoutProviderID: where a kubelet can't be told its provider ID, as on clouds that make it
-// up with the machine, Drover gives it to the Node, by the VM's address.
+// TestWithoutProviderID tests that Drover sets the provider ID of the Node, which it finds by the
+// VM's address, if the kubelet can't set it. This is so on clouds that generate the provider ID
+// with the machine.
 func TestWithoutProviderID(t *testing.T) {
 	s := stage{house.Stage(t, "grey")}
 	pool, config, objects := s.example()
@@ -102,8 +103,8 @@ func TestWithoutProviderID(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestWrongAuthority: a machine that pins another authority than the cluster has gives up, and is
-// no Node.
+// TestWrongAuthority tests that a machine that pins a CA other than the cluster's gives up and does
+// not become a Node.
 func TestWrongAuthority(t *testing.T) {
 	s := stage{house.Stage(t, "pink")}
 	pool, config, objects := s.example()
@@ -116,7 +117,7 @@ func TestWrongAuthority(t *testing.T) {
 	s.nothingLeft()
 }
 
-// rename puts another cluster's name into the example.
+// rename replaces the cluster's name in the example.
 func rename(objects []client.Object, from, to string) {
 	var walk func(any) any
 	walk = func(v any) any {
@@ -143,7 +144,7 @@ func rename(objects []client.Object, from, to string) {
 	}
 }
 
-// own are the stage's Nodes.
+// own returns the stage's Nodes.
 func (s stage) own(ctx context.Context) (own []corev1.Node, err error) {
 	list := &corev1.NodeList{}
 	if err := s.Rig.Nodes.List(ctx, list); err != nil {
@@ -157,8 +158,7 @@ func (s stage) own(ctx context.Context) (own []corev1.Node, err error) {
 	return own, nil
 }
 
-// described checks that the Nodes have the labels and taints of the example, and no other taint any
-// more.
+// described checks that the Nodes have the labels and taints of the example, and no other taints.
 func (s stage) described(ctx context.Context) (string, error) {
 	nodes, err := s.own(ctx)
 	for _, n := range nodes {
@@ -170,8 +170,8 @@ func (s stage) described(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// approved checks that for each Node a client certificate was approved for this reason, and a
-// serving one by Drover.
+// approved checks that for each Node a client certificate was approved with this reason, and a
+// serving certificate by Drover.
 func (s stage) approved(first string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		nodes, err := s.own(ctx)
@@ -207,8 +207,8 @@ func (s stage) approved(first string) scenario.Check {
 	}
 }
 
-// gaveUp checks that so many machines have given up to join, each with these words on its console,
-// and that none is a Node.
+// gaveUp checks that n machines gave up joining with the words on their consoles, and that none is
+// a Node.
 func (s stage) gaveUp(ctx context.Context, n int, words string) (string, error) {
 	nodes, err := s.own(ctx)
 	if err != nil {
@@ -238,8 +238,8 @@ func (s stage) gaveUp(ctx context.Context, n int, words string) (string, error) 
 	return "", nil
 }
 
-// nothingLeft waits until there is nothing of any machine, the provider's objects and tokens
-// included: the tokens run out.
+// nothingLeft waits until nothing of any machine is left, including the provider's objects and
+// tokens. The tokens expire.
 func (s stage) nothingLeft() {
 	s.Helper()
 	s.Empty()

@@ -13,17 +13,18 @@ import (
 	"github.com/drover-io/drover/test/rig"
 )
 
-// tokenTTL is for how long the provider's tokens are good, so that a test sees them go.
+// tokenTTL is the lifetime of the provider's tokens. It is short so that a test sees them expire.
 const tokenTTL = 2 * time.Minute
 
 var house = rig.House{Patience: 5 * time.Minute}
 
 func TestMain(m *testing.M) { os.Exit(house.Main(m, begin)) }
 
-// begin starts a rig whose workload cluster is as kubeadm leaves one, and whose management cluster
-// has both kubeadm providers.
+// begin starts a rig whose workload cluster is set up like one of kubeadm, and whose management
+// cluster has both kubeadm providers.
 func begin(ctx context.Context, _ ...string) (*rig.Rig, error) {
-	// It comes on top of the others: approving is Drover's work but for kubeadm's tokens.
+	// This controller is added to the others. Otherwise Drover approves, except for kubeadm's
+	// tokens.
 	r, err := rig.Start(ctx, "--controllers=certificatesigningrequest-approving-controller")
 	if err != nil {
 		return nil, err

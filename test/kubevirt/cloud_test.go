@@ -28,16 +28,16 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// namespace is what the book's Role is for.
+// namespace is the namespace of the book's Role.
 const namespace = "blue-machines"
 
-// infra is the cluster that runs the VMs, which all tests share.
+// infra is the cluster that runs the VMs. All tests share it.
 var infra *cluster
 
-// cluster is where they run, with Drover's user of the namespace.
+// cluster is the infrastructure cluster with Drover's user.
 type cluster struct {
 	*virt.Cluster
-	// kubeconfig is Drover's, with the rights that the book gives it.
+	// kubeconfig is Drover's kubeconfig, with the permissions from the book.
 	kubeconfig []byte
 }
 
@@ -61,15 +61,15 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// restart restarts the API server, and virt-controller, which does not survive that on a busy
-// computer.
+// restart restarts the API server, and virt-controller, which exits when the API server restarts on
+// a busy computer.
 func (c *cluster) restart(t testing.TB) {
 	t.Helper()
 	NewWithT(t).Expect(c.RestartAPIServer(withoutEnd(t))).To(Succeed())
 	NewWithT(t).Expect(c.KubeVirt.RestartController(withoutEnd(t), c.ControlPlane)).To(Succeed())
 }
 
-// makeTenant makes the namespace, with an instancetype.
+// makeTenant creates the namespace and an instancetype in it.
 func (c *cluster) makeTenant(ctx context.Context) error {
 	if err := c.NewTenant(ctx, namespace); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (c *cluster) makeTenant(ctx context.Context) error {
 
 func mebibytes(n int64) *resource.Quantity { return resource.NewQuantity(n<<20, resource.BinarySI) }
 
-// account is the driver's at the infrastructure cluster.
+// account returns the spec of an account at the infrastructure cluster.
 func account(domains ...infrav1.KubeVirtFailureDomain) *infrav1.CloudAccountSpec {
 	return &infrav1.CloudAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: "kubevirt"},
@@ -96,7 +96,7 @@ func account(domains ...infrav1.KubeVirtFailureDomain) *infrav1.CloudAccountSpec
 
 func credentials() map[string][]byte { return map[string][]byte{"kubeconfig": infra.kubeconfig} }
 
-// badCredentials are well-formed, and not the API server's.
+// badCredentials returns well-formed credentials that the API server refuses.
 func badCredentials(t testing.TB) map[string][]byte {
 	config, err := clientcmd.Load(infra.kubeconfig)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
@@ -108,7 +108,7 @@ func badCredentials(t testing.TB) map[string][]byte {
 	return map[string][]byte{"kubeconfig": bad}
 }
 
-// machine is a small one; the stand-in nodes start whatever they get.
+// machine returns a small machine. The stand-in nodes start every machine.
 func machine(change func(*infrav1.KubeVirtMachine)) *infrav1.CloudMachineFields {
 	m := &infrav1.KubeVirtMachine{
 		CPU: &infrav1.KubeVirtCPU{Cores: 1}, MemoryMiB: 128, Architecture: "amd64",
@@ -120,7 +120,7 @@ func machine(change func(*infrav1.KubeVirtMachine)) *infrav1.CloudMachineFields 
 	return &infrav1.CloudMachineFields{KubeVirt: m}
 }
 
-// counted counts the calls that go through it, by their names, and may stand in the way of one.
+// counted counts calls by name, and can make a call fail before or after it is sent.
 type counted struct {
 	http.RoundTripper
 	mu     sync.Mutex
@@ -165,7 +165,7 @@ func (c *counted) reset() {
 	c.calls = nil
 }
 
-// connect makes a driver whose calls are counted.
+// connect returns a driver whose calls are counted.
 func connect(t testing.TB, spec *infrav1.CloudAccountSpec) (cloud.Driver, *counted) {
 	t.Helper()
 	return connectBy(t, spec, credentials())
@@ -187,7 +187,7 @@ func connectBy(t testing.TB, spec *infrav1.CloudAccountSpec, credentials map[str
 	return d, calls
 }
 
-// left are the names of all that carries the ownership ID.
+// left returns the names of everything with the ownership ID.
 func (c *cluster) left(t testing.TB, owner string) (found []string) {
 	t.Helper()
 	for _, list := range []client.ObjectList{&kubevirtv1.VirtualMachineList{}, &kubevirtv1.VirtualMachineInstanceList{}, &cdiv1.DataVolumeList{}, &corev1.SecretList{}} {
@@ -216,12 +216,11 @@ func (c *cluster) left(t testing.TB, owner string) (found []string) {
 	return found
 }
 
-// until asks as long as it takes to come true. The bound is for what never comes: a busy computer
-// takes minutes.
+// until polls until ok returns true. The limit is high because a busy computer takes minutes.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	NewWithT(t).Eventually(ok, 10*time.Minute, 100*time.Millisecond).Should(BeTrue(), what)
 }
 
-// withoutEnd is for cleanups, which come after the test's context has ended.
+// withoutEnd returns a context for cleanups, which run after the test's context has ended.
 func withoutEnd(t testing.TB) context.Context { return context.WithoutCancel(t.Context()) }

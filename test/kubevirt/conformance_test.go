@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubevirt_test holds the KubeVirt driver to a real Kubernetes API server with KubeVirt's
-// own virt-api, its webhooks and virt-controller, and CDI's controller, under the rights that the
-// book gives it. The nodes and their storage are stand-ins. "make test-kubevirt" builds what it
-// needs. It may not import controllers.
+// Package kubevirt_test tests the KubeVirt driver against a real Kubernetes API server with
+// KubeVirt's own virt-api, its webhooks, virt-controller and CDI's controller, with the permissions
+// from the book. The nodes and their storage are stand-ins. "make test-kubevirt" builds the
+// programs that it needs. The package must not import controllers.
 package kubevirt_test
 
 import (
@@ -48,11 +48,11 @@ func TestConformance(t *testing.T) {
 			"unknown domain": {Machine: machine(nil), FailureDomain: "rack-z", Code: cloud.InvalidSpec},
 		},
 		Machines: 60,
-		Patience: 5 * time.Minute, // virt-controller takes its time for many deletions on two busy cores
+		Patience: 5 * time.Minute, // virt-controller is slow with many deletions on two busy cores
 		Calls: conformance.Calls{
-			Probe:    2, // the first one also asks for the place
+			Probe:    2, // the first probe also asks for the place
 			Create:   2, // the Secret and the VM
-			Again:    2, // the Secret, which is there, and a look at the VM
+			Again:    2, // the Secret, which exists, and a read of the VM
 			List:     4, // VMIs, volumes, VMs, Secrets
 			Describe: 4,
 			Page:     500,
@@ -75,8 +75,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// noQuota leaves no room for a VM, as an operator's ResourceQuota does. Its status is what the
-// quota controller would write.
+// noQuota leaves no room for a VM, as an operator's ResourceQuota does. It also sets the status
+// that the quota controller would write.
 func noQuota(t testing.TB) (undo func()) {
 	t.Helper()
 	g := NewWithT(t)
@@ -85,7 +85,7 @@ func noQuota(t testing.TB) (undo func()) {
 	g.Expect(infra.Admin.Create(t.Context(), quota)).To(Succeed())
 	quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none}
 	g.Expect(infra.Admin.Status().Update(t.Context(), quota)).To(Succeed())
-	// The API server looks at quotas through a watch.
+	// The API server reads quotas through a watch.
 	probe := foreignVM("probe")
 	until(t, "the quota is in force", func() bool { return infra.Admin.Create(t.Context(), probe.DeepCopy(), client.DryRunAll) != nil })
 	return func() {
@@ -94,7 +94,7 @@ func noQuota(t testing.TB) (undo func()) {
 	}
 }
 
-// foreignVM is somebody else's in the same namespace.
+// foreignVM returns somebody else's VM in the same namespace.
 func foreignVM(name string) *kubevirtv1.VirtualMachine {
 	return &kubevirtv1.VirtualMachine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},

@@ -14,9 +14,9 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestConsole: what the guest writes to its console is read from the pod's log, by the rights that
-// the book gives. There is no kubelet here, so that a door stands in for it: the API server asks it
-// for what it would ask a kubelet for.
+// TestConsole tests that the guest's console output is read from the pod's log, with the
+// permissions from the book. There is no kubelet here, so a stand-in answers the API server's
+// requests to it.
 func TestConsole(t *testing.T) {
 	g := NewWithT(t)
 	d, calls := connect(t, account())

@@ -25,11 +25,11 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// TestMachineDeployment: Cluster API and Drover's manager make a pool of VMs of KubeVirt, whose
-// guests read their Secrets and become Ready Nodes; a VM that a tenant deletes is replaced, and one
-// whose node is drained gives way; and nothing is left of the pool in the end.
+// TestMachineDeployment tests a pool of KubeVirt VMs with Cluster API and Drover's manager. The
+// guests read their Secrets and become Ready Nodes. A VM that a tenant deletes is replaced, and so
+// is a VM whose node is drained. In the end nothing is left of the pool.
 func TestMachineDeployment(t *testing.T) {
-	log.SetLogger(logr.Discard()) // the test's own clients have nothing to say
+	log.SetLogger(logr.Discard()) // discards the logs of the test's own clients
 	g := NewWithT(t)
 	management, err := playground.StartManagement(t.Context(), playground.ManagementOptions{
 		ControlPlaneOptions: playground.ControlPlaneOptions{Progress: os.Stderr},
@@ -104,14 +104,14 @@ func TestMachineDeployment(t *testing.T) {
 	g.Expect(infra.left(t, owned.Spec.OwnershipID)).To(BeEmpty())
 }
 
-// upToDate tells whether Cluster API counts so many machines of the pool as available.
+// upToDate reports whether Cluster API counts n machines of the pool as available.
 func upToDate(t *testing.T, c client.Client, n int32) bool {
 	md := &clusterv1.MachineDeployment{}
 	NewWithT(t).Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "team-a", Name: "blue-md-0"}, md)).To(Succeed())
 	return ptr.Deref(md.Status.AvailableReplicas, 0) == n && ptr.Deref(md.Status.Replicas, 0) == n
 }
 
-// onKubeVirt changes objects that are made for the simulated cloud.
+// onKubeVirt changes objects for the simulated cloud into objects for KubeVirt.
 func onKubeVirt(objects []client.Object) []client.Object {
 	for _, o := range objects {
 		switch o := o.(type) {

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-io/drover/test/faultproxy"
 )
 
-// between starts a proxy before the infrastructure cluster's API server, and returns what reaches
-// it.
+// between starts a proxy in front of the infrastructure cluster's API server, and returns the proxy
+// and credentials that use it.
 func between(t testing.TB) (*faultproxy.Proxy, map[string][]byte) {
 	t.Helper()
 	g := NewWithT(t)
@@ -37,8 +37,8 @@ func between(t testing.TB) (*faultproxy.Proxy, map[string][]byte) {
 	return proxy, map[string][]byte{"kubeconfig": kubeconfig}
 }
 
-// followed is an account with its inventory, as the manager has it. It would list every second if
-// it had to.
+// followed is an account with its inventory, as in the manager. It would list every second if it
+// could not watch.
 type followed struct {
 	*fleet.Account
 	proxy *faultproxy.Proxy
@@ -61,7 +61,7 @@ func followAccount(t testing.TB) followed {
 	key, config := types.NamespacedName{Namespace: "team-a", Name: "kubevirt"}, fleet.AccountConfig{Spec: *spec, Credentials: secret}
 	a, err := accounts.Set(key, config)
 	g.Expect(err).NotTo(HaveOccurred())
-	info, err := a.Probe(t.Context()) // as the controller does, which pins the place
+	info, err := a.Probe(t.Context()) // as the controller does; this pins the place
 	g.Expect(err).NotTo(HaveOccurred())
 	config.Place = info.Place
 	a, err = accounts.Set(key, config)
@@ -69,8 +69,8 @@ func followAccount(t testing.TB) followed {
 	return followed{a, proxy}
 }
 
-// calls counts those since the last reset, by their verbs. Watches last for minutes, and are begun
-// anew.
+// calls counts the calls since the last reset, by verb. Watches last for minutes and are then
+// restarted.
 func (a followed) calls() map[string]int {
 	n := map[string]int{}
 	for _, c := range a.proxy.Calls() {
@@ -79,7 +79,7 @@ func (a followed) calls() map[string]int {
 	return n
 }
 
-// make makes a machine as the controller does, and comes back as long as its turn has not come.
+// make creates a machine as the controller does, and retries until the account accepts the create.
 func (a followed) make(t testing.TB, owner string) cloud.Reference {
 	req := request(owner, machine(nil))
 	var made cloud.Resource
@@ -94,7 +94,7 @@ func (a followed) state(ref cloud.Reference) cloud.State {
 	return ""
 }
 
-// quiet waits until the account is followed, and not listed.
+// quiet waits until the account is followed by watches, and not listed.
 func (a followed) quiet(t testing.TB) {
 	t.Helper()
 	a.proxy.Reset()
@@ -104,7 +104,7 @@ func (a followed) quiet(t testing.TB) {
 	}, "5m", "3s").Should(BeTrue(), "the account is followed")
 }
 
-// halt is done by a tenant's hand, past the proxy.
+// halt stops a VM as a tenant would, without the proxy.
 func halt(t testing.TB, token string) {
 	t.Helper()
 	NewWithT(t).Eventually(func() error {
@@ -118,7 +118,7 @@ func halt(t testing.TB, token string) {
 	}, "2m", "500ms").Should(Succeed())
 }
 
-// makeAll makes so many machines at once, and returns when all run.
+// makeAll creates machines in parallel, and returns when all of them run.
 func (a followed) makeAll(t testing.TB, owner string, machines int) []cloud.Reference {
 	t.Helper()
 	refs := make([]cloud.Reference, machines)
@@ -138,8 +138,8 @@ func (a followed) makeAll(t testing.TB, owner string, machines int) []cloud.Refe
 	return refs
 }
 
-// TestPool: 300 machines, made at once, run, stand idle and are deleted without a trace; and what
-// that costs.
+// TestPool tests that 300 machines, created in parallel, run, idle and are deleted without
+// leftovers, and counts the calls.
 func TestPool(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -168,8 +168,8 @@ func TestPool(t *testing.T) {
 	g.Expect(a.calls()["deletecollection"]).To(BeNumerically("<", machines/10), "Secrets go many at a time, as their VMs are seen gone")
 }
 
-// TestFollowed: what becomes of machines is known whatever happens to the watches; and where
-// nothing can be watched, the account is listed.
+// TestFollowed tests that changes of machines are noticed whatever happens to the watches, and that
+// the account is listed if nothing can be watched.
 func TestFollowed(t *testing.T) {
 	a := followAccount(t)
 	refs := a.makeAll(t, newOwner(t), 5)
@@ -214,7 +214,7 @@ func TestFollowed(t *testing.T) {
 		a.quiet(t)
 	})
 	t.Run("silence", func(t *testing.T) {
-		a.proxy.SetLag(func(faultproxy.Call) time.Duration { return time.Hour }) // the streams are open, and nothing comes
+		a.proxy.SetLag(func(faultproxy.Call) time.Duration { return time.Hour }) // the streams are open, but silent
 		ref := next()
 		halt(t, ref.Token)
 		a.proxy.Reset()
@@ -228,7 +228,7 @@ func TestFollowed(t *testing.T) {
 	})
 }
 
-// withoutWatches takes the right to watch away, and leaves the others.
+// withoutWatches removes the permission to watch, and keeps the others.
 func withoutWatches(t testing.TB) (giveBack func()) {
 	t.Helper()
 	role := &rbacv1.Role{}
@@ -241,7 +241,7 @@ func withoutWatches(t testing.TB) (giveBack func()) {
 		NewWithT(t).Expect(infra.Admin.Update(withoutEnd(t), now)).To(Succeed())
 	}
 	giveBack = func() { set(role.Rules) }
-	t.Cleanup(giveBack) // whatever happens, the other tests need it
+	t.Cleanup(giveBack) // the other tests need the permission in any case
 	reduced := role.DeepCopy().Rules
 	for i := range reduced {
 		reduced[i].Verbs = slices.DeleteFunc(reduced[i].Verbs, func(verb string) bool { return verb == "watch" })
@@ -250,8 +250,8 @@ func withoutWatches(t testing.TB) (giveBack func()) {
 	return giveBack
 }
 
-// TestForgotten: what happened while nobody could listen, and the API server does not remember, is
-// read anew by the same Follow.
+// TestForgotten tests that the same Follow reads everything again if it missed changes that the API
+// server no longer has.
 func TestForgotten(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -266,7 +266,7 @@ func TestForgotten(t *testing.T) {
 
 	var mu sync.Mutex
 	var told []cloud.Change
-	of := func(n int) (tokens []string) { // those of the nth telling of everything
+	of := func(n int) (tokens []string) { // those of the nth complete change
 		mu.Lock()
 		defer mu.Unlock()
 		for _, c := range told {
@@ -297,7 +297,7 @@ func TestForgotten(t *testing.T) {
 	t.Cleanup(func() { cancel(); g.Eventually(ended, "1m").Should(Receive()) })
 	until(t, "everything is told", func() bool { return len(of(1)) == 2 })
 	watching := time.Now()
-	halt(t, kept.Token) // so that the streams of VMs and guests have told something
+	halt(t, kept.Token) // so that the streams of VMs and guests have sent something
 	until(t, "the watches run", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
@@ -326,7 +326,7 @@ func TestForgotten(t *testing.T) {
 	until(t, "the VM is gone", func() bool {
 		return client.IgnoreNotFound(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(vm), vm)) == nil && vm.UID == "" || theInstance(t, d, lost.Token).ID == ""
 	})
-	infra.restart(t) // it remembers nothing of before
+	infra.restart(t) // it has no memory of earlier changes
 	shut.Store(false)
 	close(open)
 	until(t, "everything is told again", func() bool { return len(of(2)) == 1 })

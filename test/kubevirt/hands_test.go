@@ -18,7 +18,7 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// kubelet answers what the API server asks node-1's kubelet for, until the test is over.
+// kubelet answers the API server's requests to node-1's kubelet until the test ends.
 func (c *cluster) kubelet(t testing.TB, answer http.HandlerFunc) {
 	t.Helper()
 	g := NewWithT(t)
@@ -38,7 +38,7 @@ func (c *cluster) end(t testing.TB, name string) {
 	c.change(t, name, func(vmi *kubevirtv1.VirtualMachineInstance) { vmi.Status.Phase = kubevirtv1.Succeeded })
 }
 
-// change changes a guest as virt-handler does.
+// change changes the status of a guest as virt-handler does.
 func (c *cluster) change(t testing.TB, name string, change func(*kubevirtv1.VirtualMachineInstance)) {
 	t.Helper()
 	NewWithT(t).Eventually(func() error {
@@ -51,7 +51,7 @@ func (c *cluster) change(t testing.TB, name string, change func(*kubevirtv1.Virt
 	}, "2m", "100ms").Should(Succeed())
 }
 
-// setCondition is a change of one condition.
+// setCondition returns a change that sets a condition.
 func setCondition(kind kubevirtv1.VirtualMachineInstanceConditionType, status corev1.ConditionStatus) func(*kubevirtv1.VirtualMachineInstance) {
 	return func(vmi *kubevirtv1.VirtualMachineInstance) {
 		all := slices.DeleteFunc(vmi.Status.Conditions, func(c kubevirtv1.VirtualMachineInstanceCondition) bool { return c.Type == kind })
@@ -59,8 +59,8 @@ func setCondition(kind kubevirtv1.VirtualMachineInstanceConditionType, status co
 	}
 }
 
-// evict asks for a guest's pod to go, as the drain of its node does, until virt-api has taken note.
-// KubeVirt lets no such pod go by itself.
+// evict requests the eviction of a guest's pod, as a drain of its node does, until virt-api has
+// noticed. KubeVirt never lets such a pod be evicted directly.
 func (c *cluster) evict(t testing.TB, name string) {
 	t.Helper()
 	g := NewWithT(t)
@@ -73,7 +73,7 @@ func (c *cluster) evict(t testing.TB, name string) {
 	}, "2m", "500ms").Should(MatchError(ContainSubstring("triggered evacuation of VMI")))
 }
 
-// plug puts a volume into the VM's specification, as virt-api does when it is asked to add one.
+// plug adds a volume to the VM's spec, as virt-api does for an addvolume request.
 func (c *cluster) plug(t testing.TB, vm, volume string) {
 	t.Helper()
 	g := NewWithT(t)

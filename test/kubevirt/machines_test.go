@@ -34,8 +34,8 @@ func request(owner string, spec *infrav1.CloudMachineFields) cloud.Request {
 	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[:8], UserData: []byte("#cloud-config\n"), Spec: spec}
 }
 
-// newOwner is an ownership ID, all of whose machines are deleted when the test is over, with
-// nothing left.
+// newOwner returns an ownership ID. After the test, it deletes all machines with this ID and checks
+// that nothing is left.
 func newOwner(t testing.TB) string {
 	owner := "test-" + newToken()[:16]
 	t.Cleanup(func() {
@@ -45,8 +45,8 @@ func newOwner(t testing.TB) string {
 	return owner
 }
 
-// deleteAll moves the deletion of all that has the ownership ID one step on, VMs first, and returns
-// how much there was.
+// deleteAll performs one step of the deletion of everything with the ownership ID, VMs first, and
+// returns how many resources it found.
 func deleteAll(t testing.TB, d cloud.Driver, owner string) int {
 	ctx := withoutEnd(t)
 	found := listed(t, d, owner)
@@ -68,7 +68,7 @@ func listed(t testing.TB, d cloud.Driver, owner string) []cloud.Resource {
 	return slices.DeleteFunc(found, func(r cloud.Resource) bool { return r.OwnershipID != owner })
 }
 
-// theInstance is the token's, as a live read shows it, or an empty resource.
+// theInstance returns the token's instance from a live read, or an empty resource.
 func theInstance(t testing.TB, d cloud.Driver, token string) cloud.Resource {
 	t.Helper()
 	found, err := d.Describe(t.Context(), []cloud.Reference{{Token: token}})
@@ -88,7 +88,7 @@ func runs(t testing.TB, d cloud.Driver, token string) cloud.Resource {
 	return r
 }
 
-// everything asks for all that a machine can say.
+// everything sets all fields of a machine.
 func everything(m *infrav1.KubeVirtMachine) {
 	m.CPU = &infrav1.KubeVirtCPU{Cores: 2, Sockets: 2, Threads: 1, Dedicated: ptr.To(true), Model: "host-passthrough"}
 	m.RootDisk = infrav1.KubeVirtRootDisk{Bus: "scsi", DataVolume: &infrav1.KubeVirtDataVolume{
@@ -113,8 +113,8 @@ func everything(m *infrav1.KubeVirtMachine) {
 	m.Labels, m.Annotations = map[string]string{"team": "blue"}, map[string]string{"example.com/cost-centre": "42"}
 }
 
-// TestMachine: what a machine says of itself arrives at KubeVirt, whose webhooks take it; and its
-// volumes are made, shown and deleted with it.
+// TestMachine tests that the fields of a machine reach KubeVirt, that its webhooks accept them, and
+// that the volumes are created, listed and deleted with the machine.
 func TestMachine(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -160,8 +160,8 @@ func TestMachine(t *testing.T) {
 	})
 }
 
-// TestDeletion: a VM that is gone is not the end: its volumes and its Secret must be gone too. What
-// somebody else plugged into the VM stays.
+// TestDeletion tests that a deletion is complete only when the volumes and the Secret are gone too,
+// not just the VM. Volumes that somebody else attached to the VM stay.
 func TestDeletion(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -214,7 +214,7 @@ func TestDeletion(t *testing.T) {
 	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKeyFromObject(plugged), claim)).To(Succeed())
 	g.Expect(claim.DeletionTimestamp).To(BeNil())
 
-	other := foreignVM(req.Token) // the name is free again, and another one takes it
+	other := foreignVM(req.Token) // the name is free again, and another VM takes it
 	g.Expect(infra.Admin.Create(t.Context(), other)).To(Succeed())
 	t.Cleanup(func() { _ = infra.Admin.Delete(withoutEnd(t), other) })
 	g.Expect(d.Delete(t.Context(), []cloud.Resource{running})).To(Equal([]error{nil}))
@@ -222,8 +222,8 @@ func TestDeletion(t *testing.T) {
 	g.Expect(other.DeletionTimestamp).To(BeNil(), "what has the name by now is another")
 }
 
-// TestNames: what only has the name, or only the labels, is nobody's of ours: never adopted, shown
-// or touched.
+// TestNames tests that a resource with only the name, or only the labels, is not Drover's: it is
+// never adopted, listed or changed.
 func TestNames(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -261,8 +261,8 @@ func TestNames(t *testing.T) {
 	g.Expect(infra.Admin.Delete(t.Context(), clone)).To(Succeed())
 }
 
-// TestQuota: a quota that is used up is told as such, and once there is room, the same machine is
-// made with the user data of then.
+// TestQuota tests that an exhausted quota is reported as such, and that the same machine is created
+// with the current user data once there is room.
 func TestQuota(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -284,7 +284,7 @@ func TestQuota(t *testing.T) {
 	runs(t, d, req.Token)
 }
 
-// TestRefusal: a webhook's words arrive, with the field.
+// TestRefusal tests that the error contains the webhook's message with the field.
 func TestRefusal(t *testing.T) {
 	g := NewWithT(t)
 	d, _ := connect(t, account())
@@ -293,12 +293,14 @@ func TestRefusal(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("spec.template.spec")))
 }
 
-// sameNetworks is what the CRD refuses too: KubeVirt's webhook must say no by itself.
+// sameNetworks sets networks that the CRD also refuses, so KubeVirt's webhook must refuse them by
+// itself.
 func sameNetworks(m *infrav1.KubeVirtMachine) {
 	m.Networks = []infrav1.KubeVirtNetwork{{Name: "a"}, {Name: "a", Multus: "b"}}
 }
 
-// TestReasons: what keeps a machine from running is told in the words of whoever keeps it.
+// TestReasons tests that the reason that prevents a machine from running is the message of the
+// component that reports it.
 func TestReasons(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(*infrav1.KubeVirtMachine)
@@ -340,7 +342,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestHands: what a tenant does to a VM is seen as what it is.
+// TestHands tests that a tenant's changes to a VM are reported correctly.
 func TestHands(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -379,8 +381,8 @@ func TestHands(t *testing.T) {
 	g.Expect(again.ID).To(Equal(string(vm(ended).UID)), "it is not made again")
 }
 
-// TestDrain: when the node of a VM is drained, KubeVirt's own webhook says so: a VM that is left to
-// others is about to be taken back, and one that is moved stays what it is.
+// TestDrain tests what KubeVirt's own webhook reports when the node of a VM is drained. A VM with
+// the eviction strategy External is about to be reclaimed. A VM that is migrated stays as it is.
 func TestDrain(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -409,7 +411,7 @@ func TestDrain(t *testing.T) {
 	now = theInstance(t, d, moved.Token)
 	g.Expect(now.Ending).To(BeFalse())
 	g.Expect(now.Notice).To(ContainSubstring("KubeVirt moves the VM"))
-	infra.change(t, moved.Token, func(vmi *kubevirtv1.VirtualMachineInstance) { // as the virt-handler of where it has come to
+	infra.change(t, moved.Token, func(vmi *kubevirtv1.VirtualMachineInstance) { // as the virt-handler of the new node does
 		vmi.Status.NodeName, vmi.Status.EvacuationNodeName = "node-2", ""
 		vmi.Labels[kubevirtv1.NodeNameLabel] = "node-2"
 	})
@@ -418,16 +420,16 @@ func TestDrain(t *testing.T) {
 	g.Expect(after).To(Equal(before), "it keeps its machine, and nothing is said any more")
 }
 
-// TestNamespace: a namespace that is being deleted takes no machine and says so, its machines go
-// with it, and one that is gone is told as that.
+// TestNamespace tests that a namespace that is being deleted accepts no machine and reports this,
+// that its machines are deleted with it, and that a deleted namespace is reported as such.
 func TestNamespace(t *testing.T) {
 	g := NewWithT(t)
 	const doomed = "doomed-machines"
 	g.Expect(infra.NewTenant(t.Context(), doomed)).To(Succeed())
 	binding := virt.Binding(doomed, virt.User)
-	binding.Name, binding.Subjects[0].Namespace = "of-another-namespace", namespace // where the user stays
+	binding.Name, binding.Subjects[0].Namespace = "of-another-namespace", namespace // the namespace of the user
 	g.Expect(infra.Admin.Create(t.Context(), binding)).To(Succeed())
-	// Somebody is in no hurry to let go of the rights, and so of the namespace.
+	// A finalizer delays the deletion of the permissions, and so of the namespace.
 	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: doomed, Name: virt.User}}
 	for _, o := range []client.Object{role, binding} {
 		kept := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/kept"]}}`))
@@ -450,8 +452,8 @@ func TestNamespace(t *testing.T) {
 	g.Expect(err).To(MatchError(ContainSubstring("being terminated")))
 }
 
-// TestCrash: the manager dies before or after each call of a creation, and another one goes on:
-// there is one VM, with its user data.
+// TestCrash tests a manager that dies before or after each call of a create. Another manager
+// continues, and there is one VM with its user data.
 func TestCrash(t *testing.T) {
 	died := errors.New("the manager died")
 	for _, op := range []string{"CreateSecret", "PatchSecret", "CreateVirtualMachine", "GetVirtualMachine"} {
@@ -460,7 +462,7 @@ func TestCrash(t *testing.T) {
 				g := NewWithT(t)
 				owner := newOwner(t)
 				req := request(owner, machine(nil))
-				if op == "PatchSecret" || op == "GetVirtualMachine" { // they come only where an attempt was cut off already
+				if op == "PatchSecret" || op == "GetVirtualMachine" { // these calls follow only an interrupted attempt
 					d, calls := connect(t, account())
 					calls.before = func(op string) error {
 						if op == "CreateVirtualMachine" {
@@ -496,8 +498,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestOutage: an API server that restarts answers for nothing that it does not know, and all is as
-// it was.
+// TestOutage tests that a restarting API server never returns incomplete answers, and that
+// everything is unchanged afterwards.
 func TestOutage(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -514,7 +516,7 @@ func TestOutage(t *testing.T) {
 
 	started := make(chan error, 1)
 	go func() { started <- infra.StartAPIServer(withoutEnd(t)) }()
-	for done := false; !done; { // also while it starts, no listing misses the machine
+	for done := false; !done; { // no listing misses the machine, even during the start
 		select {
 		case err := <-started:
 			g.Expect(err).NotTo(HaveOccurred())
@@ -531,8 +533,8 @@ func TestOutage(t *testing.T) {
 	g.Expect(runs(t, d, req.Token).ID).To(Equal(made.ID))
 }
 
-// TestRights: each right that is taken away is missed by the call that needs it, as Unauthorized,
-// and comes back with it.
+// TestRights tests that without each permission, the call that needs it fails with Unauthorized,
+// and that it works again with the permission.
 func TestRights(t *testing.T) {
 	g := NewWithT(t)
 	owner := newOwner(t)
@@ -542,7 +544,7 @@ func TestRights(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	role := &rbacv1.Role{}
 	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "drover"}, role)).To(Succeed())
-	t.Cleanup(func() { // whatever happens, the other tests need them
+	t.Cleanup(func() { // the other tests need them in any case
 		now := &rbacv1.Role{}
 		g.Expect(infra.Admin.Get(withoutEnd(t), client.ObjectKeyFromObject(role), now)).To(Succeed())
 		now.Rules = role.Rules
@@ -551,7 +553,7 @@ func TestRights(t *testing.T) {
 	infra.kubelet(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	for i, rule := range role.Rules {
 		if rule.Resources[0] == "virtualmachineinstancetypes" {
-			continue // the conformance suite asks for one
+			continue // the conformance suite uses one
 		}
 		need := func() error {
 			found, err := d.List(t.Context())

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// onVolumes is a machine with a root disk of an image and two data disks, one of another image on
-// another class of storage, one empty.
+// onVolumes sets a root disk from an image and two data disks: one from another image with another
+// storage class, and one empty.
 func onVolumes(m *infrav1.KubeVirtMachine) {
 	m.RootDisk = infrav1.KubeVirtRootDisk{DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 10, Source: infrav1.KubeVirtDataVolumeSource{
 		Registry: &infrav1.KubeVirtRegistrySource{URL: "docker://registry.example.com/node:1"},
@@ -30,16 +30,16 @@ func onVolumes(m *infrav1.KubeVirtMachine) {
 	}
 }
 
-// onImage is a machine whose root disk is an image that is fetched.
+// onImage sets a root disk with an image that is downloaded.
 func onImage(m *infrav1.KubeVirtMachine) {
 	m.RootDisk = infrav1.KubeVirtRootDisk{DataVolume: &infrav1.KubeVirtDataVolume{SizeGiB: 1, Source: infrav1.KubeVirtDataVolumeSource{
 		HTTP: &infrav1.KubeVirtHTTPSource{URL: "https://images.example.com/node.qcow2"},
 	}}}
 }
 
-// TestVolumes: CDI itself fills the volumes of a machine, from what the machine says and on the
-// storage that it says, before the machine runs; and with the machine, all goes that CDI has made
-// for it.
+// TestVolumes tests that CDI fills the volumes of a machine, with the sources and storage classes
+// from its spec, before the machine runs. Everything that CDI created for the machine is deleted
+// with it.
 func TestVolumes(t *testing.T) {
 	g := NewWithT(t)
 	d, _ := connect(t, account())
@@ -62,7 +62,7 @@ func TestVolumes(t *testing.T) {
 	until(t, "claims and their volumes are gone", func() bool { return len(claimsOf(t, req.Token)) == 0 && len(volumesOf(t, req.Token)) == 0 })
 }
 
-// claimsOf are the claims that CDI has made for a machine, those in between included.
+// claimsOf returns the claims that CDI created for a machine, including temporary ones.
 func claimsOf(t testing.TB, token string) []corev1.PersistentVolumeClaim {
 	t.Helper()
 	all := &corev1.PersistentVolumeClaimList{}
@@ -70,7 +70,7 @@ func claimsOf(t testing.TB, token string) []corev1.PersistentVolumeClaim {
 	return all.Items
 }
 
-// volumesOf are those that a claim of the machine's has, or had.
+// volumesOf returns the volumes that are or were bound to a claim of the machine.
 func volumesOf(t testing.TB, token string) (found []corev1.PersistentVolume) {
 	t.Helper()
 	all := &corev1.PersistentVolumeList{}
@@ -85,8 +85,8 @@ func volumesOf(t testing.TB, token string) (found []corev1.PersistentVolume) {
 	return found
 }
 
-// TestMended: an image that is not there keeps a machine waiting, and is no end: CDI tries again,
-// and the machine runs.
+// TestMended tests that a missing image makes a machine wait and is not final: CDI retries, and the
+// machine runs.
 func TestMended(t *testing.T) {
 	g := NewWithT(t)
 	d, _ := connect(t, account())

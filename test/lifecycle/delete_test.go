@@ -20,7 +20,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// A machine with data disks leaves none of them behind, nor its NIC.
+// TestDependantsGoToo checks that deleting a machine leaves neither its data disks nor its NIC
+// behind.
 func TestDependantsGoToo(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -36,7 +37,8 @@ func TestDependantsGoToo(t *testing.T) {
 	s.until("nothing is left", s.gone())
 }
 
-// Deletion needs neither template, nor bootstrap config, nor the Cluster's other parts.
+// TestDeletionOfTheBroken checks that a deletion needs neither the templates nor the bootstrap
+// config.
 func TestDeletionOfTheBroken(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -56,7 +58,8 @@ func TestDeletionOfTheBroken(t *testing.T) {
 	s.until("nothing is left", s.gone())
 }
 
-// The Cluster deleted with all its machines, which Cluster API does without draining them.
+// TestDeletionOfTheCluster deletes the Cluster with all its machines, which Cluster API does
+// without draining them.
 func TestDeletionOfTheCluster(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -68,7 +71,7 @@ func TestDeletionOfTheCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.until("nothing is left", s.gone())
-	for _, m := range machines { // an adopted cluster lives on, and Cluster API removes no Node while the Cluster goes
+	for _, m := range machines { // an adopted cluster lives on, and Cluster API deletes no Node while it deletes the Cluster
 		s.until("the Node is gone", s.deleted(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}))
 	}
 	s.until("the Cluster and its footing are gone", func(context.Context) (string, error) {
@@ -85,9 +88,10 @@ func TestDeletionOfTheCluster(t *testing.T) {
 	})
 }
 
-// A namespace deleted whole takes its credentials with it at once, in whatever order Kubernetes
-// comes by: its VMs go with it, by the credentials that the manager holds, and nothing is left, in
-// the cloud or of the namespace. Seen to fail when an account was ended with its Secret.
+// TestDeletionOfTheNamespace deletes a whole namespace, and with it the credentials, in any order
+// that Kubernetes chooses. The VMs are deleted with the credentials that the manager holds. Nothing
+// is left, neither in the cloud nor of the namespace. The test failed when the account was
+// disconnected together with its Secret.
 func TestDeletionOfTheNamespace(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -107,8 +111,9 @@ func TestDeletionOfTheNamespace(t *testing.T) {
 	s.soon("the namespace is gone", s.deleted(namespace))
 }
 
-// An account that waits for its machines is connected again by a manager that begins anew. Not
-// parallel: it restarts the one that all tests share.
+// TestAccountUnderDeletionAfterARestart checks that a restarted manager connects an account again
+// that waits for its machines. The test is not parallel, because it restarts the manager that all
+// tests share.
 func TestAccountUnderDeletionAfterARestart(t *testing.T) {
 	s := newStage(t)
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
@@ -130,7 +135,8 @@ func TestAccountUnderDeletionAfterARestart(t *testing.T) {
 	s.soon("the account is gone", s.deleted(s.Account()))
 }
 
-// A machine whose Cluster and CloudCluster were torn out by force is deleted by its token alone.
+// TestDeletionWithoutItsCluster checks that a machine is deleted by its token alone after its
+// Cluster and CloudCluster were removed by force.
 func TestDeletionWithoutItsCluster(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -155,7 +161,7 @@ func TestDeletionWithoutItsCluster(t *testing.T) {
 	}
 }
 
-// tearOut takes an object's finalizers off until it is gone.
+// tearOut removes an object's finalizers. It returns "" once the object is gone.
 func (s *stage) tearOut(ctx context.Context, o client.Object) (string, error) {
 	err := env.client.Get(ctx, client.ObjectKeyFromObject(o), o)
 	if err != nil {
@@ -168,7 +174,8 @@ func (s *stage) tearOut(ctx context.Context, o client.Object) (string, error) {
 	return fmt.Sprintf("%T is still there", o), nil
 }
 
-// An account that is needed to delete machines waits for them.
+// TestAccountWaitsForItsMachines checks that an account stays until the machines that need it are
+// deleted.
 func TestAccountWaitsForItsMachines(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -187,8 +194,8 @@ func TestAccountWaitsForItsMachines(t *testing.T) {
 	s.until("the account is gone", s.deleted(account))
 }
 
-// With credentials that never work again, a machine says so and can be let go by name, and by its
-// own name alone.
+// TestAbandon checks that a machine whose credentials never work again reports it, and that a user
+// can abandon it with an annotation that holds exactly its own name.
 func TestAbandon(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -234,7 +241,7 @@ func (s *stage) annotate(m *infrav1.CloudMachine, value string) {
 	}
 }
 
-// event checks that an Event of the test's namespace has the reason and says the words.
+// event checks that the test's namespace has an Event with the reason and the words.
 func (s *stage) event(reason string, words ...string) scenario.Check {
 	return eventIn(env.client, s.Namespace, reason, words...)
 }
@@ -258,12 +265,12 @@ func eventIn(r client.Reader, namespace, reason string, words ...string) scenari
 	}
 }
 
-// A Machine without a MachineDeployment works like any other, with a name as long as Cluster API
-// takes.
+// TestMachineByItself checks a Machine without a MachineDeployment, with the longest name that
+// Cluster API accepts.
 func TestMachineByItself(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	owner := s.single("a-machine-with-a-name." + strings.Repeat("x", 39)) // 61, with a dot: no cloud's name and no hostname label
+	owner := s.single("a-machine-with-a-name." + strings.Repeat("x", 39)) // 61 characters, with a dot: valid neither as a cloud's name nor as a hostname label
 	s.until("the Machine has a Node", s.hasNode(owner))
 	if err := scenario.Delete(s.ctx, env.client, owner); err != nil {
 		t.Fatal(err)
@@ -271,7 +278,7 @@ func TestMachineByItself(t *testing.T) {
 	s.until("nothing is left", s.gone())
 }
 
-// single makes a Machine without a MachineDeployment.
+// single creates a Machine without a MachineDeployment.
 func (s *stage) single(name string, change ...func(*clusterv1.Machine)) *clusterv1.Machine {
 	s.Helper()
 	owner, machine := handMade(s.Adopted, name, "")
@@ -285,7 +292,7 @@ func (s *stage) single(name string, change ...func(*clusterv1.Machine)) *cluster
 	return owner
 }
 
-// hasNode checks that a Machine has one.
+// hasNode checks that a Machine has a Node.
 func (s *stage) hasNode(m *clusterv1.Machine) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		have := &clusterv1.Machine{}

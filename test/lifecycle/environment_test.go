@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package lifecycle runs Drover's manager, under its shipped roles, against a real API server,
-// Cluster API's own manager and the simulated cloud, and looks at machines from their creation to
-// their end. One cluster is management and workload cluster at once; each test has a namespace and
-// a cloud account of its own.
+// Package lifecycle runs Drover's manager, with its shipped roles, against a real API server,
+// Cluster API's own manager and the simulated cloud, and tests machines from creation to deletion.
+// One cluster is management and workload cluster at once. Each test has its own namespace and its
+// own cloud account.
 package lifecycle
 
 import (
@@ -31,20 +31,21 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// patience bounds every wait of these tests. They are never this slow unless something is broken.
+// patience bounds each wait of these tests. A wait takes this long only when something is broken.
 const patience = 6 * time.Minute
 
-// lateAfter is when a machine whose Node is not ready is late.
+// lateAfter is the time after which a machine whose Node is not ready counts as late.
 const lateAfter = 15 * time.Second
 
-// The orphan collector's times, scaled down. The grace is longer than the longest create that is
-// not slowed on purpose, and than a busy computer takes to notice what is announced in it.
+// The orphan collector's times, scaled down. The grace period is longer than the longest create
+// that is not slowed on purpose, and longer than a busy computer takes to notice what is announced
+// in it.
 const (
 	orphanPeriod = time.Second
 	orphanGrace  = 8 * time.Second
 )
 
-// environment is what all tests share.
+// environment is shared by all tests.
 type environment struct {
 	management *playground.Management
 	cloud      *playground.Simulator
@@ -55,7 +56,7 @@ type environment struct {
 	drover     *playground.Process
 }
 
-var env environment // set by TestMain alone
+var env environment // set by TestMain only
 
 func TestMain(m *testing.M) {
 	code, err := run(m)
@@ -67,7 +68,7 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) (code int, err error) {
-	log.SetLogger(logr.Discard()) // the tests' own clients have nothing to say
+	log.SetLogger(logr.Discard()) // the tests' own clients need no log
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	start, done := context.WithTimeout(ctx, 15*time.Minute) // it may have to build everything
@@ -77,7 +78,7 @@ func run(m *testing.M) (code int, err error) {
 		ControlPlaneOptions: playground.ControlPlaneOptions{
 			Progress:              os.Stderr,
 			ControllerManagerArgs: []string{"--node-monitor-grace-period=16s", "--node-monitor-period=2s"},
-			Controllers: append(playground.DefaultControllers(), // they bind volumes and attach them
+			Controllers: append(playground.DefaultControllers(), // these two bind and attach volumes
 				"persistentvolume-attach-detach-controller", "persistentvolume-binder-controller"),
 		},
 		CoreArgs: []string{"--feature-gates=MachineTaintPropagation=true"}, // alpha in Cluster API 1.14
@@ -105,7 +106,7 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	// Tests wait far more than they work: more of them at once than there are cores.
+	// Tests mostly wait, so more of them run at once than there are cores.
 	flag.Parse()
 	if err := flag.Set("test.parallel", strconv.Itoa(max(6, runtime.GOMAXPROCS(0)))); err != nil {
 		return 1, err
@@ -113,8 +114,8 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// startDrover starts the manager. It is alone, and needs no election that a busy computer could
-// make it lose.
+// startDrover starts the manager. There is only one, so it needs no leader election, which it could
+// lose on a busy computer.
 func startDrover(ctx context.Context, args ...string) (*playground.Process, error) {
 	return env.management.StartDrover(ctx, playground.DroverOptions{
 		Binary: env.binary,
@@ -127,14 +128,14 @@ func startDrover(ctx context.Context, args ...string) (*playground.Process, erro
 	})
 }
 
-// stage is one test's cluster with its own account at the cloud.
+// stage is one test's cluster with its own cloud account.
 type stage struct {
 	*testing.T
 	scenario.Adopted
 	ctx context.Context
 }
 
-// newStage makes a cluster that is ready for machines, and takes it down when the test ends.
+// newStage creates a cluster that is ready for machines, and deletes it when the test ends.
 func newStage(t *testing.T, change ...func(*scenario.Adopted)) *stage {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -159,9 +160,9 @@ func newStage(t *testing.T, change ...func(*scenario.Adopted)) *stage {
 	return s
 }
 
-// leave looks whether a pool was frozen that never had too many machines, and has all that the test
-// leaves behind deleted; nobody waits for it. It would keep the managers busy until the last test
-// has ended.
+// leave fails the test if a pool was frozen that never had too many machines, and then deletes the
+// test's namespace without waiting. The leftovers would keep the managers busy until the last test
+// ends.
 func (s *stage) leave() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 30*time.Second)
 	defer cancel()
@@ -183,7 +184,7 @@ func (s *stage) create(objects ...client.Object) {
 	}
 }
 
-// until waits for a check, and shows the objects that matter if it does not come true.
+// until waits for a check, and shows the relevant objects if it does not come true.
 func (s *stage) until(what string, check scenario.Check) {
 	s.Helper()
 	if err := env.view.Until(s.ctx, what, check); err != nil {
@@ -191,7 +192,7 @@ func (s *stage) until(what string, check scenario.Check) {
 	}
 }
 
-// describe tells of each machine what it waits for.
+// describe returns what each machine waits for.
 func (s *stage) describe() string {
 	var b strings.Builder
 	ctx := context.WithoutCancel(s.ctx)
@@ -249,14 +250,14 @@ func (s *stage) resources() []simulator.SnapshotResource {
 	return ours
 }
 
-// gone checks that nothing is left: no object, no VM, no dependant, no Secret and no token.
+// gone checks that nothing is left: no object, VM, dependant, Secret or token.
 func (s *stage) gone() scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		left, err := s.Left(ctx, env.client, env.client)
 		if err != nil {
 			return "", err
 		}
-		left.Nodes, left.BootstrapTokens = 0, 0 // shared with other tests; looked at by name where it matters
+		left.Nodes, left.BootstrapTokens = 0, 0 // shared with other tests; checked by name where it matters
 		if left != (scenario.Left{}) {
 			return left.String(), nil
 		}
@@ -267,7 +268,7 @@ func (s *stage) gone() scenario.Check {
 	}
 }
 
-// machines returns the test's CloudMachines as the API server has them.
+// machines returns the test's CloudMachines from the API server.
 func (s *stage) machines() []infrav1.CloudMachine {
 	s.Helper()
 	list := &infrav1.CloudMachineList{}
@@ -277,8 +278,7 @@ func (s *stage) machines() []infrav1.CloudMachine {
 	return list.Items
 }
 
-// refused asserts that the API server refuses to create o, with every one of the words in its
-// answer.
+// refused asserts that the API server rejects o, with all the words in its answer.
 func (s *stage) refused(o client.Object, words ...string) {
 	s.Helper()
 	err := env.client.Create(s.ctx, o)
@@ -297,11 +297,11 @@ func (s *stage) refused(o client.Object, words ...string) {
 	}
 }
 
-// quiet is how long a test watches that something does not happen: several polls of the inventory,
-// which comes every second or two in these tests.
+// quiet is how long a test watches that nothing happens: several polls of the inventory, which come
+// every second or two in these tests.
 const quiet = 6 * time.Second
 
-// stays asserts that look finds nothing wrong for a while.
+// stays asserts that look finds nothing wrong for the duration of quiet.
 func (s *stage) stays(what string, look func() (wrong string)) {
 	s.Helper()
 	end := time.NewTimer(quiet)

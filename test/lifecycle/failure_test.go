@@ -18,7 +18,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// What the cloud refuses is said in the condition, by its code, with what to look at.
+// TestRefusalsAreSaid checks that the condition reports what the cloud refuses, by its error code,
+// and names what to look at.
 func TestRefusalsAreSaid(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -64,15 +65,15 @@ func TestRefusalsAreSaid(t *testing.T) {
 			if err := scenario.Delete(s.ctx, env.client, pool.Deployment()); err != nil {
 				t.Fatal(err)
 			}
-			if test.fault.Kind == "" { // nothing was ever made, and the cloud said so: the machine goes without a wait
+			if test.fault.Kind == "" { // nothing was ever created, and the cloud said so: the machine is deleted without a wait
 				s.until("nothing is left", s.gone())
 			}
 		})
 	}
 }
 
-// A zone without capacity is left for another, and remembered: a machine that comes later does not
-// ask there again.
+// TestNoCapacityMovesToAnotherZone checks that a create moves from a zone without capacity to
+// another one, and that the zone is remembered: later machines do not try it again.
 func TestNoCapacityMovesToAnotherZone(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -99,12 +100,12 @@ func TestNoCapacityMovesToAnotherZone(t *testing.T) {
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 6, Machine: infrav1.SimulatedMachine{InstanceType: "medium"}}
 	s.create(pool.Objects()...)
 	s.until("six machines are ready", pool.Ready(env.view, 6))
-	if n := refused(); n > 6*len(full) { // they may all have asked at the same moment
+	if n := refused(); n > 6*len(full) { // all machines may have tried at the same moment
 		t.Errorf("%d creates of six machines were refused in %d zones", n, len(full))
 	}
 
-	// Where machines start is chance: one that may be in no other zone asks in each of the full
-	// ones, if nobody has.
+	// The start zone is random. A machine that is bound to one of the full zones tries it if no
+	// other machine has.
 	for _, zone := range full {
 		scout := pool
 		scout.Name, scout.Replicas = "scout-"+zone, 1
@@ -142,7 +143,7 @@ func TestNoCapacityMovesToAnotherZone(t *testing.T) {
 	}
 }
 
-// Machines of one account spread over its zones.
+// TestMachinesSpreadOverZones checks that the machines of one account spread over its zones.
 func TestMachinesSpreadOverZones(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -153,13 +154,13 @@ func TestMachinesSpreadOverZones(t *testing.T) {
 	for _, m := range s.machines() {
 		zones[m.Status.FailureDomain]++
 	}
-	if len(zones) < 2 { // three zones and twelve machines: by chance in one of 3^11 runs
+	if len(zones) < 2 { // three zones and twelve machines: one of 3^11 runs fails by chance
 		t.Errorf("all machines are in one zone: %v", zones)
 	}
 }
 
-// Credentials that are refused stop nothing but the calls; new ones are used as soon as the Secret
-// has them.
+// TestCredentialsAreRotated checks that rejected credentials stop only the calls, and that new ones
+// are used as soon as the Secret holds them.
 func TestCredentialsAreRotated(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

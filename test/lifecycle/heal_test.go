@@ -23,8 +23,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// A VM that someone removed behind Drover's back is noticed, its Node goes, and a
-// MachineHealthCheck replaces the Machine. It is never made again under the same Machine.
+// TestVanishedVMIsReplaced removes a VM behind Drover's back. Drover notices, the Node is deleted,
+// and a MachineHealthCheck replaces the Machine. The VM is never recreated for the same Machine.
 func TestVanishedVMIsReplaced(t *testing.T) {
 	for _, action := range []simulator.InstanceAction{simulator.ActTerminate, simulator.ActVanish} {
 		t.Run(string(action), func(t *testing.T) {
@@ -55,9 +55,9 @@ func TestVanishedVMIsReplaced(t *testing.T) {
 	}
 }
 
-// A VM that is gone stays gone when nothing replaces the Machine: the CloudMachine says so, and
-// makes no other, nor does a manager that begins anew. Not parallel: it restarts the one that all
-// tests share.
+// TestVanishedVMIsNotMadeAgain checks that a lost VM stays lost when nothing replaces the Machine:
+// the CloudMachine reports it and creates no other VM, not even after a restart of the manager. The
+// test is not parallel, because it restarts the manager that all tests share.
 func TestVanishedVMIsNotMadeAgain(t *testing.T) {
 	s := newStage(t)
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
@@ -87,7 +87,7 @@ func TestVanishedVMIsNotMadeAgain(t *testing.T) {
 	}
 }
 
-// instanceOf finds a machine's live instance.
+// instanceOf returns a machine's live instance.
 func (s *stage) instanceOf(m *infrav1.CloudMachine) simulator.SnapshotResource {
 	s.Helper()
 	for _, r := range s.live() {
@@ -126,8 +126,9 @@ func (s *stage) deleted(o client.Object) scenario.Check {
 	}
 }
 
-// The node-problem-detector found a deadlocked kernel on every Node of a pool: all machines are
-// replaced, one at a time. The example in docs/safety.md.
+// TestNodeProblemsOneAtATime sets a deadlocked kernel on every Node of a pool, as the
+// node-problem-detector would. All machines are replaced, one at a time. This is the example in
+// docs/safety.md.
 func TestNodeProblemsOneAtATime(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -168,18 +169,18 @@ func TestNodeProblemsOneAtATime(t *testing.T) {
 	}
 }
 
-// kernelDeadlock is what the node-problem-detector says of a Node, and a MachineHealthCheck bears
-// for a second.
+// kernelDeadlock is a Node condition that the node-problem-detector sets and the MachineHealthCheck
+// tolerates for one second.
 var kernelDeadlock = clusterv1.UnhealthyNodeCondition{Type: "KernelDeadlock", Status: corev1.ConditionTrue, TimeoutSeconds: ptr.To(int32(1))}
 
-// deadlocked says so of a Node, or takes it back, as the node-problem-detector would.
+// deadlocked sets or clears that condition on a Node, as the node-problem-detector would.
 func (s *stage) deadlocked(name string, status corev1.ConditionStatus) {
 	s.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(node), node); err != nil {
 		s.Fatal(err)
 	}
-	before, since := node.DeepCopy(), metav1.NewTime(time.Now().Add(-time.Minute)) // for longer than is borne, all of them
+	before, since := node.DeepCopy(), metav1.NewTime(time.Now().Add(-time.Minute)) // longer than the check tolerates, for all of them
 	node.Status.Conditions = append(slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kernelDeadlock.Type }),
 		corev1.NodeCondition{Type: kernelDeadlock.Type, Status: status, Reason: "DockerHung", LastTransitionTime: since, LastHeartbeatTime: metav1.Now()})
 	if err := env.client.Status().Patch(s.ctx, node, client.StrategicMergeFrom(before)); err != nil {
@@ -187,8 +188,8 @@ func (s *stage) deadlocked(name string, status corev1.ConditionStatus) {
 	}
 }
 
-// Where more machines are sick than the MachineHealthCheck is told to believe, none is replaced;
-// when they are few enough again, the sick ones are, and no other.
+// TestTooManySickMachines checks that no machine is replaced while more are sick than the
+// MachineHealthCheck allows. When they are few enough again, only the sick ones are replaced.
 func TestTooManySickMachines(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

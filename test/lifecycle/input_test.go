@@ -25,7 +25,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// raw sends a body to the API server as it stands, as no typed client would.
+// raw posts a body to the API server unchanged, which no typed client would do.
 func (s *stage) raw(group, resource, contentType, body string) error {
 	s.Helper()
 	c, err := kubernetes.NewForConfig(env.management.AdminConfig())
@@ -36,8 +36,8 @@ func (s *stage) raw(group, resource, contentType, body string) error {
 		Param("fieldValidation", "Strict").SetHeader("Content-Type", contentType).Body([]byte(body)).Do(s.ctx).Error()
 }
 
-// What can't be meant is refused where it is written, with the field in the answer.
-// (test/integration has more.)
+// TestBadInputIsRefused checks that the API server rejects invalid input when it is written, and
+// names the field. (test/integration has more.)
 func TestBadInputIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -131,8 +131,8 @@ func TestBadInputIsRefused(t *testing.T) {
 	}
 }
 
-// What only the cloud can judge is judged by it, and the answer stays readable whatever was asked
-// for.
+// TestStrangeStringsReachTheCloud checks that the cloud judges what only the cloud can judge, and
+// that the message stays readable for any input.
 func TestStrangeStringsReachTheCloud(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -168,13 +168,14 @@ func TestStrangeStringsReachTheCloud(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
-// User data that the cloud would not take are not sent: it is said how many bytes there are, and
-// how many may be. It is Drover's own config that says so, before they are written, or else the
-// machine. Files alone have a way around it (test/bootstrap and test/vm).
+// TestUserDataTooLarge checks that user data above the cloud's limit are not sent, and that a
+// condition states how many bytes there are and how many are allowed. Drover's own config reports
+// it before the data are written; for the data of other providers the CloudMachine does. Only files
+// have a way around the limit (test/bootstrap and test/vm).
 func TestUserDataTooLarge(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	noise := make([]byte, 20<<10) // of which nothing can be squeezed
+	noise := make([]byte, 20<<10) // does not compress
 	for i := range noise {
 		noise[i] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+/"[rand.IntN(64)]
 	}
@@ -216,7 +217,7 @@ func TestUserDataTooLarge(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
-// onlyConfig is the test's one CloudInitConfig.
+// onlyConfig returns the test's one CloudInitConfig.
 func (s *stage) onlyConfig() *bootstrapv1.CloudInitConfig {
 	s.Helper()
 	configs := &bootstrapv1.CloudInitConfigList{}
@@ -226,8 +227,8 @@ func (s *stage) onlyConfig() *bootstrapv1.CloudInitConfig {
 	return &configs.Items[0]
 }
 
-// byHand makes a Machine whose bootstrap data are in a Secret that somebody wrote, as other
-// bootstrap providers do.
+// byHand creates a Machine whose bootstrap data are in a Secret written by hand, as with other
+// bootstrap providers.
 func (s *stage) byHand(name, secret string, change ...func(*infrav1.CloudMachine)) (*clusterv1.Machine, *infrav1.CloudMachine) {
 	s.Helper()
 	owner, machine := handMade(s.Adopted, name, secret)
@@ -238,7 +239,8 @@ func (s *stage) byHand(name, secret string, change ...func(*infrav1.CloudMachine
 	return owner, machine
 }
 
-// handMade is a Machine without a MachineDeployment, whose bootstrap data are in a Secret.
+// handMade returns a Machine without a MachineDeployment, whose bootstrap data are in a Secret, and
+// its CloudMachine.
 func handMade(a scenario.Adopted, name, secret string) (*clusterv1.Machine, *infrav1.CloudMachine) {
 	meta := metav1.ObjectMeta{Namespace: a.Namespace, Name: name}
 	fields := scenario.Pool{Cluster: a}.Template("", infrav1.SimulatedMachine{}).Spec.Template.Spec
@@ -253,7 +255,7 @@ func handMade(a scenario.Adopted, name, secret string) (*clusterv1.Machine, *inf
 	}}, machine
 }
 
-// touch brings an object back to its controller.
+// touch changes an annotation of an object, so that its controller reconciles it.
 func (s *stage) touch(o client.Object) {
 	s.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"lifecycle-test/touched":"%d"}}}`, rand.Int())
@@ -262,8 +264,8 @@ func (s *stage) touch(o client.Object) {
 	}
 }
 
-// Bootstrap data that are missing, or not where they should be, are waited for; nothing is made
-// without them.
+// TestBootstrapDataMissing checks that a machine waits for bootstrap data that are missing or under
+// the wrong key, and that no VM is created without them.
 func TestBootstrapDataMissing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -290,8 +292,9 @@ func TestBootstrapDataMissing(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
-// A machine stays what it was made as, field by field, and its two names in the cloud can't be
-// taken from it. What others change in its status or in its Machine does not confuse it.
+// TestRunningMachineIsNotMoved checks that the fields of a machine are immutable, one by one, and
+// that its provider ID and creation token cannot be removed. Changes of others to its status or to
+// its Machine do not confuse it.
 func TestRunningMachineIsNotMoved(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -29,8 +29,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// A VM that runs and does not become a Node says how far it came, as far as that can be known, and
-// takes it back when it has. (test/bootstrap has what becomes of its certificates.)
+// TestNodeThatDoesNotCome checks that a running VM that does not become a Node reports how far it
+// got, as far as Drover can know, and clears the report when it has joined. (test/bootstrap tests
+// its certificates.)
 func TestNodeThatDoesNotCome(t *testing.T) {
 	t.Parallel()
 	t.Run("nothing starts on the VM", func(t *testing.T) {
@@ -77,7 +78,7 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 		}
 		goOn()
 		machine := s.late("its bootstrap token has expired or was deleted")
-		s.touch(&bootstrapv1.CloudInitConfig{ObjectMeta: s.meta(data.Name)}) // it would be looked at within a quarter of an hour
+		s.touch(&bootstrapv1.CloudInitConfig{ObjectMeta: s.meta(data.Name)}) // it would be reconciled within a quarter of an hour anyway
 		s.joins(pool, machine)
 	})
 	t.Run("it does not trust the API server", func(t *testing.T) {
@@ -101,7 +102,7 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 		machine := s.late("has asked "+env.management.URL+" for a certificate", "look at /var/log/drover-bootstrap.log",
 			"its console ended with", "certificate signed by unknown authority")
 		s.asksSeldom(machine)
-		// Its user data stay as they are. The next machine's are right.
+		// Its user data stay wrong. The next machine's are right.
 		if err := scenario.Delete(s.ctx, env.client, &clusterv1.Machine{ObjectMeta: s.meta(machine.Name)}); err != nil {
 			t.Fatal(err)
 		}
@@ -109,8 +110,8 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 	})
 }
 
-// asksSeldom holds Drover to what a console may cost: a call when the machine is late, and one each
-// time that its VM has run for twice as long.
+// asksSeldom asserts the allowed number of console reads: one when the machine becomes late, and
+// one each time that its VM has run twice as long.
 func (s *stage) asksSeldom(machine *infrav1.CloudMachine) {
 	s.Helper()
 	runs := time.Since(conditions.Get(machine, clusterv1.ReadyCondition).LastTransitionTime.Time)
@@ -124,7 +125,7 @@ func (s *stage) asksSeldom(machine *infrav1.CloudMachine) {
 	}
 }
 
-// fault adds a fault to the creation of the test's VMs.
+// fault adds a fault to the creates of the test's VMs.
 func (s *stage) fault(f simulator.Fault) (id string) {
 	s.Helper()
 	f.Account, f.Operation = s.Name, "RunInstances"
@@ -135,8 +136,8 @@ func (s *stage) fault(f simulator.Fault) (id string) {
 	return id
 }
 
-// held makes a pool of one machine, of which no VM is made until goOn is called, and returns its
-// user data.
+// held creates a pool of one machine, and returns its user data. No VM is created until goOn is
+// called.
 func (s *stage) held() (pool scenario.Pool, data *corev1.Secret, goOn func()) {
 	s.Helper()
 	id := s.fault(simulator.Fault{Kind: simulator.ErrorBefore})
@@ -161,8 +162,8 @@ func (s *stage) held() (pool scenario.Pool, data *corev1.Secret, goOn func()) {
 	}
 }
 
-// late waits until the test's one machine says that no kubelet has asked for a certificate, with
-// the words.
+// late waits until the test's one machine reports, with the words, that no kubelet has requested a
+// certificate.
 func (s *stage) late(words ...string) *infrav1.CloudMachine {
 	s.Helper()
 	s.until("there is a machine", func(context.Context) (string, error) {
@@ -176,7 +177,7 @@ func (s *stage) late(words ...string) *infrav1.CloudMachine {
 	return machine
 }
 
-// joins waits until the machine is a ready Node and has no more to say.
+// joins waits until the machine is a ready Node and has nothing more to report.
 func (s *stage) joins(pool scenario.Pool, machine *infrav1.CloudMachine) {
 	s.Helper()
 	s.until("the machine is ready", pool.Ready(env.view, 1))
@@ -192,7 +193,7 @@ func (s *stage) joins(pool scenario.Pool, machine *infrav1.CloudMachine) {
 	}
 }
 
-// shown is what "kubectl get cloudmachines" shows under "Waiting for".
+// shown returns what "kubectl get cloudmachines" shows under "Waiting for".
 func (s *stage) shown(name string) string {
 	s.Helper()
 	c, err := kubernetes.NewForConfig(env.management.AdminConfig())

@@ -30,9 +30,10 @@ const (
 	preTerminate = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/lifecycle-test"
 )
 
-// What must happen before a machine goes happens before its VM is touched: hooks are removed, pods
-// evicted, volumes detached. What never happens holds it no longer than its time-out. Four Machines
-// go at once, because Cluster API looks every 20 s.
+// TestMachinesAreHeld checks that everything that must precede a machine's deletion happens before
+// its VM is touched: hooks are removed, pods are evicted, volumes are detached. What never happens
+// delays the deletion no longer than its timeout. Four Machines are deleted at once, because
+// Cluster API checks every 20 s.
 func TestMachinesAreHeld(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -101,9 +102,9 @@ func TestMachinesAreHeld(t *testing.T) {
 	}
 	s.soon("nothing is left", s.gone())
 	s.soon("all ends are recorded", ends.complete(len(all)))
-	s.detach(clinging) // its attacher comes back
+	s.detach(clinging) // the volume's attacher comes back
 
-	for _, m := range all { // the times are whole seconds
+	for _, m := range all { // times have a precision of whole seconds
 		status, touched := ends.owner(m.Name).Status.Deletion, ends.machine(m.Name).DeletionTimestamp.Time
 		t.Logf("%s: %+v, then its VM at %s", m.Name, status, touched.Format(time.TimeOnly))
 		if status == nil {
@@ -125,7 +126,7 @@ func TestMachinesAreHeld(t *testing.T) {
 	}
 }
 
-// node is a Machine's.
+// node returns a Machine's Node.
 func (s *stage) node(m *clusterv1.Machine) *corev1.Node {
 	s.Helper()
 	node := &corev1.Node{}
@@ -143,7 +144,7 @@ func (s *stage) unhook(m *clusterv1.Machine, hook string) {
 	}
 }
 
-// pod runs one on a Machine's Node, and waits until its kubelet says so.
+// pod runs a pod on a Machine's Node, and waits until its kubelet reports it as running.
 func (s *stage) pod(m *clusterv1.Machine, volumes []corev1.Volume) *corev1.Pod {
 	s.Helper()
 	pod := &corev1.Pod{ObjectMeta: s.meta("pod-on-" + m.Name), Spec: corev1.PodSpec{
@@ -170,13 +171,13 @@ func (s *stage) pod(m *clusterv1.Machine, volumes []corev1.Volume) *corev1.Pod {
 	return pod
 }
 
-// driver of volumes, of which there is no more than its name: what it would attach, attach and
-// detach say.
+// driver is the name of a volume driver that does not exist. withVolume and detach do what it would
+// do.
 const driver = "volumes.lifecycle-test"
 
-// withVolume runs a pod with a volume on a Machine's Node. kube-controller-manager binds it and
-// asks for it to be attached, and to be detached when the pod is gone. The test does as the
-// driver's external-attacher would.
+// withVolume runs a pod with a volume on a Machine's Node. kube-controller-manager binds the
+// volume, requests its attachment, and requests its detachment when the pod is gone. The test acts
+// as the driver's external-attacher.
 func (s *stage) withVolume(m *clusterv1.Machine) {
 	s.Helper()
 	name := "volume-of-" + m.Name
@@ -213,7 +214,7 @@ func (s *stage) withVolume(m *clusterv1.Machine) {
 	})
 }
 
-// detach lets go of a Machine's volume, once that is asked for.
+// detach releases a Machine's volume after its detachment was requested.
 func (s *stage) detach(m *clusterv1.Machine) {
 	s.Helper()
 	s.soon("the volume is detached", func(ctx context.Context) (string, error) {
@@ -229,10 +230,10 @@ func (s *stage) detach(m *clusterv1.Machine) {
 	})
 }
 
-// volume is the name of a Machine's.
+// volume returns the name of a Machine's volume.
 func (s *stage) volume(m *clusterv1.Machine) string { return s.Name + "-" + m.Name }
 
-// attachment is that of a Machine's volume; nil when there is none.
+// attachment returns the VolumeAttachment of a Machine's volume, or nil when there is none.
 func (s *stage) attachment(ctx context.Context, m *clusterv1.Machine) (*storagev1.VolumeAttachment, error) {
 	list := &storagev1.VolumeAttachmentList{}
 	if err := env.client.List(ctx, list); err != nil {
@@ -246,14 +247,14 @@ func (s *stage) attachment(ctx context.Context, m *clusterv1.Machine) (*storagev
 	return nil, nil
 }
 
-// ends holds what was last seen of objects, also of those that are gone.
+// ends holds the last seen state of objects, including deleted ones.
 type ends struct {
 	mu   sync.Mutex
 	last map[string]client.Object // by type and name
-	gone int                      // how many Machines and CloudMachines are
+	gone int                      // the number of deleted Machines and CloudMachines
 }
 
-// ends follows the Machines, CloudMachines and pods of the test from now on.
+// ends watches the Machines, CloudMachines and pods of the test from now on.
 func (s *stage) ends() *ends {
 	s.Helper()
 	e := &ends{last: map[string]client.Object{}}
@@ -279,7 +280,7 @@ func (e *ends) see(kind watch.EventType, o client.Object) {
 	}
 }
 
-// complete checks that the ends of n Machines and of their CloudMachines are known.
+// complete checks that n Machines and their CloudMachines were seen deleted.
 func (e *ends) complete(n int) scenario.Check {
 	return func(context.Context) (string, error) {
 		e.mu.Lock()

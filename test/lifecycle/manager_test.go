@@ -36,8 +36,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// house is a management cluster whose managers a test may harm: the one that the other tests share
-// is none.
+// house is a management cluster whose managers a test may harm, unlike the one that the other tests
+// share.
 type house struct {
 	*testing.T
 	ctx        context.Context
@@ -45,7 +45,7 @@ type house struct {
 	client     client.Client
 }
 
-// newHouse starts a management cluster, without any manager of Drover's.
+// newHouse starts a management cluster without a Drover manager.
 func newHouse(t *testing.T) *house {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
@@ -67,7 +67,7 @@ func newHouse(t *testing.T) *house {
 	return &house{T: t, ctx: ctx, management: management, client: c}
 }
 
-// start starts a manager that lives until the test ends, at most.
+// start starts a manager that runs at most until the test ends.
 func (h *house) start(args ...string) *playground.Process {
 	h.Helper()
 	p, err := h.management.StartDrover(h.ctx, playground.DroverOptions{
@@ -85,7 +85,7 @@ func (h *house) start(args ...string) *playground.Process {
 	return p
 }
 
-// run runs a part of the test by itself, with two minutes to live.
+// run runs a part of the test as a subtest, with a timeout of patience.
 func (h *house) run(name string, test func(*house)) {
 	h.Run(name, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(h.ctx, patience)
@@ -94,8 +94,8 @@ func (h *house) run(name string, test func(*house)) {
 	})
 }
 
-// adopted makes a namespace with a cluster and an account of its own in the shared cloud. Nothing
-// of it exists yet.
+// adopted returns a pool for a namespace and a cluster of its own, and creates its account in the
+// shared cloud. None of its objects exists yet.
 func (h *house) adopted(name string) scenario.Pool {
 	h.Helper()
 	kubeconfig, err := h.management.Kubeconfig("house", "system:masters")
@@ -125,7 +125,7 @@ func (h *house) delete(objects ...client.Object) {
 	}
 }
 
-// soon waits for a check. The API server may be away meanwhile.
+// soon waits for a check. It tolerates an API server that is down.
 func (h *house) soon(what string, check scenario.Check) {
 	h.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -143,7 +143,7 @@ func (h *house) soon(what string, check scenario.Check) {
 	h.Fatalf("waiting until %s: %s (%v)", what, still, err)
 }
 
-// instances are the VMs of a pool's account.
+// instances returns the VMs of a pool's account.
 func (h *house) instances(pool scenario.Pool) []simulator.SnapshotResource {
 	h.Helper()
 	snapshot, err := env.admin.Snapshot(h.ctx)
@@ -169,8 +169,8 @@ func (h *house) running(pool scenario.Pool, n int) scenario.Check {
 	}
 }
 
-// oneEach asserts that the pool has n machines, and each exactly one VM, made by one request that
-// had an effect.
+// oneEach asserts that the pool has n machines with exactly one VM each, created by one effective
+// request.
 func (h *house) oneEach(pool scenario.Pool, n int) {
 	h.Helper()
 	list := &infrav1.CloudMachineList{}
@@ -197,7 +197,8 @@ func (h *house) gone(pool scenario.Pool) scenario.Check {
 	return scenario.All(scenario.Empty(h.client, &clusterv1.MachineList{}, in), scenario.Empty(h.client, &infrav1.CloudMachineList{}, in), h.running(pool, 0))
 }
 
-// What happens to managers, and to what they talk to, one after another in one management cluster.
+// TestManagers stops and disturbs managers and their peers, one case after another in one
+// management cluster.
 func TestManagers(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -210,7 +211,7 @@ func TestManagers(t *testing.T) {
 	h.run("watch-filter", (*house).dividedByLabel)
 }
 
-// What happens to machines and objects while managers come and go.
+// TestManagersAtWork tests machines and objects while managers come and go.
 func TestManagersAtWork(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
@@ -219,11 +220,11 @@ func TestManagersAtWork(t *testing.T) {
 	h.run("node-before-its-address", (*house).nodeBeforeItsAddress)
 	h.run("node-gone-before-its-trouble", (*house).nodeGoneBeforeItsTrouble)
 	h.run("secrets", (*house).secretsStaySecret)
-	h.run("behind-the-webhooks", (*house).behindTheWebhooks) // the last: it removes them
+	h.run("behind-the-webhooks", (*house).behindTheWebhooks) // last, because it removes them
 }
 
-// While no manager serves the webhooks, new objects are refused and say why; what runs is not
-// touched.
+// webhookDown checks that new objects are rejected with a reason while no manager serves the
+// webhooks, and that running machines are not touched.
 func (h *house) webhookDown() {
 	pool := h.adopted("webhook-down")
 	drover := h.start()
@@ -242,7 +243,7 @@ func (h *house) webhookDown() {
 	if !conditions.IsTrue(&machines.Items[0], clusterv1.ReadyCondition) || len(h.instances(pool)) != 1 {
 		h.Error("the machine suffered from the loss of the webhook")
 	}
-	if err := pool.Scale(h.ctx, h.client, 2); err != nil { // Cluster API will be refused the CloudMachine, and tries again
+	if err := pool.Scale(h.ctx, h.client, 2); err != nil { // the webhook rejects Cluster API's CloudMachine, and Cluster API retries
 		h.Fatal(err)
 	}
 	h.start()
@@ -252,7 +253,7 @@ func (h *house) webhookDown() {
 	h.soon("nothing is left", h.gone(pool))
 }
 
-// leader returns the one of the managers that leads.
+// leader returns the manager that holds the lease.
 func (h *house) leader(managers ...*playground.Process) (leader *playground.Process) {
 	h.Helper()
 	h.soon("one of the managers leads", func(context.Context) (string, error) {
@@ -271,8 +272,8 @@ func (h *house) leader(managers ...*playground.Process) (leader *playground.Proc
 	return leader
 }
 
-// A leader that is killed in the middle of creations, with many calls on their way, is followed by
-// the other manager. No machine is lost, and none is made twice.
+// leaderKilled kills a leader in the middle of creates, with many calls in flight. The other
+// manager takes over. No machine is lost, and none is created twice.
 func (h *house) leaderKilled() {
 	pool := h.adopted("leader-killed")
 	pool.Replicas = 5
@@ -299,8 +300,8 @@ func (h *house) leaderKilled() {
 	h.soon("nothing is left", h.gone(pool))
 }
 
-// Managers whose clocks differ by many minutes: the one that thinks that the other's lease is long
-// over does not take it, and makes no second VM when it leads at last.
+// clockSkew runs managers whose clocks differ by many minutes. The one to which the other's lease
+// seems expired does not take it, and creates no second VM when it leads at last.
 func (h *house) clockSkew() {
 	const lease = 4 * time.Second
 	args := []string{"--leader-elect-lease-duration=" + lease.String(), "--leader-elect-renew-deadline=3s"}
@@ -345,7 +346,7 @@ func (h *house) clockSkew() {
 	h.soon("nothing is left", h.gone(pool))
 }
 
-// proxied returns a kubeconfig for a manager that a proxy to the management cluster is set before.
+// proxied returns a kubeconfig for a manager that reaches the management cluster through a proxy.
 func (h *house) proxied(options faultproxy.Options) string {
 	h.Helper()
 	options.Upstream, options.CA, options.Parse = h.management.URL, h.management.CA(), faultproxy.Kubernetes
@@ -385,8 +386,8 @@ func (h *house) latency(d time.Duration) {
 	})
 }
 
-// A manager that is asked to stop while a create is on its way waits for the answer, writes it down
-// and ends well.
+// askedToStop stops a manager while a create is in flight. The manager waits for the answer,
+// records it and exits without an error.
 func (h *house) askedToStop() {
 	pool := h.adopted("asked-to-stop")
 	pool.Replicas = 1
@@ -423,7 +424,7 @@ func (h *house) askedToStop() {
 	h.soon("nothing is left", h.gone(pool))
 }
 
-// The API server goes away while machines come up, and comes back.
+// apiServerRestarts restarts the API server while machines are created.
 func (h *house) apiServerRestarts() {
 	pool := h.adopted("api-server-restarts")
 	pool.Replicas = 3
@@ -439,14 +440,14 @@ func (h *house) apiServerRestarts() {
 	if err := h.management.RestartAPIServer(h.ctx); err != nil {
 		h.Fatal(err)
 	}
-	h.start() // a leader that could not renew its Lease ends itself, as it should, and nobody starts it again here
+	h.start() // a leader that could not renew its Lease exits, as it should, and nothing else restarts it here
 	h.soon("all machines are ready", pool.Ready(h.client, 3))
 	h.oneEach(pool, 3)
 	h.delete(pool.Deployment())
 	h.soon("nothing is left", h.gone(pool))
 }
 
-// touched lists what Drover has written of a pool and its cluster.
+// touched lists what Drover has written for a pool and its cluster.
 func (h *house) touched(pool scenario.Pool) (all []string) {
 	h.Helper()
 	in := client.InNamespace(pool.Cluster.Namespace)
@@ -476,8 +477,8 @@ func (h *house) touched(pool scenario.Pool) (all []string) {
 	return all
 }
 
-// only asserts that Drover has written to every kind of object of the one pool, and to nothing of
-// the other.
+// only asserts that Drover has written to every kind of object of the pool mine, and to nothing of
+// the pool other.
 func (h *house) only(mine, other scenario.Pool) {
 	h.Helper()
 	if n := len(h.touched(mine)); n < 10 { // one of each kind, three Secrets and a VM
@@ -488,7 +489,7 @@ func (h *house) only(mine, other scenario.Pool) {
 	}
 }
 
-// A manager for one namespace serves that one alone.
+// onlyNamespace checks that a manager for one namespace serves only that namespace.
 func (h *house) onlyNamespace() {
 	inside, outside := h.adopted("inside"), h.adopted("outside")
 	inside.Replicas, outside.Replicas = 1, 1
@@ -504,9 +505,9 @@ func (h *house) onlyNamespace() {
 	h.delete(outside.Deployment(), outside.Cluster.Cluster())
 }
 
-// Two managers among whom the work is divided by label lead at the same time, each for its part:
-// none waits for the other, none does the other's work when that is gone, and what bears no label
-// is nobody's. Seen to fail when both had one lease.
+// dividedByLabel runs two managers that divide the work by label. Both lead at the same time, each
+// for its part. Neither waits for the other, neither takes over when the other is gone, and no
+// manager serves objects without a label. The test failed when both shared one lease.
 func (h *house) dividedByLabel() {
 	one, two, other := h.adopted("part-one"), h.adopted("part-two"), h.adopted("no-part")
 	one.Replicas, two.Replicas, other.Replicas = 1, 1, 1
@@ -538,16 +539,16 @@ func (h *house) dividedByLabel() {
 	h.delete(other.Deployment(), other.Cluster.Cluster())
 }
 
-// createLabelled creates a cluster with its pool, whose objects all have the label that managers
-// filter by.
+// createLabelled creates a cluster with its pool. All objects have the label that managers filter
+// by.
 func (h *house) createLabelled(pool scenario.Pool, value string) {
 	h.Helper()
 	label := map[string]string{clusterv1.WatchLabel: value}
 	for _, o := range append(pool.Cluster.Objects(), pool.Objects()...) {
 		labels := maps.Clone(label)
-		maps.Copy(labels, o.GetLabels()) // a Secret's says that it holds credentials
+		maps.Copy(labels, o.GetLabels()) // a Secret has a label that says that it holds credentials
 		o.SetLabels(labels)
-		switch o := o.(type) { // what is cloned gets the label of its template
+		switch o := o.(type) { // clones get the label of their template
 		case *infrav1.CloudMachineTemplate:
 			o.Spec.Template.ObjectMeta.Labels = label
 		case *clusterv1.MachineDeployment:
@@ -557,8 +558,8 @@ func (h *house) createLabelled(pool scenario.Pool, value string) {
 	}
 }
 
-// Where no webhook stands in the way, because someone took it away, the controller refuses the same
-// by itself: the manager's own credentials never go to an endpoint of a tenant's.
+// behindTheWebhooks checks that the controller refuses by itself what the webhooks reject, if a
+// user removed them: the manager's own credentials never go to a tenant's endpoint.
 func (h *house) behindTheWebhooks() {
 	h.start()
 	h.delete(&admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: h.webhooks()}})
@@ -568,7 +569,7 @@ func (h *house) behindTheWebhooks() {
 	account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "operator", Name: "own-endpoint"}}
 	account.Spec.Simulated = &infrav1.SimulatedAccount{Endpoint: server.URL}
 	h.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "operator"}})
-	h.soon("the account is taken", func(ctx context.Context) (string, error) { // the API server takes a moment to forget webhooks
+	h.soon("the account is taken", func(ctx context.Context) (string, error) { // the API server takes a moment to forget the webhooks
 		return "", client.IgnoreAlreadyExists(h.client.Create(ctx, account.DeepCopy()))
 	})
 	h.soon("the account is refused", h.says(account, clusterv1.ReadyCondition, infrav1.NotPermittedReason, "never sent to an endpoint of one's own"))
@@ -577,7 +578,7 @@ func (h *house) behindTheWebhooks() {
 	}
 }
 
-// webhooks is the name of Drover's webhook configuration.
+// webhooks returns the name of Drover's webhook configuration.
 func (h *house) webhooks() string {
 	h.Helper()
 	list := &admissionv1.ValidatingWebhookConfigurationList{}

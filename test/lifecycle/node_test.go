@@ -35,9 +35,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// A bootstrap provider that is not Drover's: its kubelet neither knows its provider ID nor has its
-// Machine's name. The Node is found by the VM's address, and Cluster API then by the provider ID
-// that Drover gave it.
+// TestNodeWithoutProviderID uses another bootstrap provider: its kubelet does not know its provider
+// ID and does not have its Machine's name. Drover finds the Node by the VM's address, and Cluster
+// API finds it by the provider ID that Drover sets.
 func TestNodeWithoutProviderID(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -71,9 +71,9 @@ func TestNodeWithoutProviderID(t *testing.T) {
 	s.soon("the Node is gone", s.deleted(have))
 }
 
-// That its VM runs is known soon after a machine has become a Node, although the account's next
-// listing is ten minutes off: it comes when all that start have joined. Seen to fail when Nodes did
-// not bring it forward.
+// TestNodesBringTheListing checks that Drover soon knows that the VM of a new Node runs, although
+// the account's next listing is ten minutes off: the listing comes when all starting machines have
+// joined. The test failed when Nodes did not bring the listing forward.
 func TestNodesBringTheListing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, func(a *scenario.Adopted) {
@@ -85,14 +85,15 @@ func TestNodesBringTheListing(t *testing.T) {
 	s.soon("three machines are ready", pool.Ready(env.client, 3))
 }
 
-// A Node without a provider ID arrives when its machine has looked for it, and the manager's cache
-// does not have the machine's addresses yet, by which it is found: it is linked all the same. Seen
-// to fail when addresses that are written down did not bring the machine back.
+// nodeBeforeItsAddress registers a Node without a provider ID after its machine has looked for it,
+// while the manager's cache still lacks the machine's addresses, by which the Node is found. Drover
+// links the Node all the same. The test failed when a write of addresses did not requeue the
+// machine.
 func (h *house) nodeBeforeItsAddress() {
 	const behind = 12 * time.Second
 	pool := h.adopted("address-late")
-	// The answer to the create is lost, so that the VM runs when it is seen first: its addresses
-	// are written down with that.
+	// The answer to the create is lost, so the VM already runs when Drover first sees it and
+	// records its addresses.
 	h.fault(simulator.Fault{Kind: simulator.CutAfter, Operation: wire.RunInstances, Account: "house-address-late", Count: 1})
 	var written atomic.Bool
 	drover := h.start("--kubeconfig=" + h.proxied(faultproxy.Options{
@@ -118,7 +119,7 @@ func (h *house) nodeBeforeItsAddress() {
 		}
 		return "", nil
 	})
-	<-time.After(behind / 2) // what the cloud's listings bring has been heard of
+	<-time.After(behind / 2) // until the events of the cloud's listings are handled
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "before-its-address"}}
 	h.create(node)
 	before := node.DeepCopy()
@@ -126,7 +127,7 @@ func (h *house) nodeBeforeItsAddress() {
 	if err := h.client.Status().Patch(h.ctx, node, client.MergeFrom(before)); err != nil {
 		h.Fatal(err)
 	}
-	var cancel context.CancelFunc // machines that have no Node are looked at again within minutes anyway
+	var cancel context.CancelFunc // machines without a Node are reconciled within minutes anyway
 	whole := h.ctx
 	h.ctx, cancel = context.WithTimeout(whole, 2*time.Minute)
 	defer cancel()
@@ -142,8 +143,8 @@ func (h *house) nodeBeforeItsAddress() {
 	drover.Kill()
 }
 
-// A machine that is deleted before Cluster API knows its Node takes the Node along: nobody else
-// would.
+// TestNodeThatNobodyMatched checks that a machine that is deleted before Cluster API knows its Node
+// takes the Node along. No other controller would delete it.
 func TestNodeThatNobodyMatched(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -156,7 +157,7 @@ func TestNodeThatNobodyMatched(t *testing.T) {
 		}
 		return "", nil
 	})
-	s.pauseObject(owner, `""`) // Cluster API matches nothing from here on
+	s.pauseObject(owner, `""`) // from here on Cluster API matches no Node
 	s.approve(node)
 	have := &corev1.Node{}
 	s.soon("the Node has the provider ID", func(ctx context.Context) (string, error) {
@@ -181,9 +182,10 @@ func TestNodeThatNobodyMatched(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
-// A Node without provider ID that comes when its VM is about to go, or whose addresses nobody knew,
-// goes with the VM, by its name. One of that name that was there before the machine is somebody
-// else's. Seen to fail on either side: a Node that stayed, and one that went.
+// TestNodeThatCameLast checks that a Node without a provider ID that registers just before its VM
+// is deleted, or whose addresses are unknown, is deleted with the VM, by its name. A Node of that
+// name that is older than the machine is not the machine's, and stays. The test failed both ways:
+// with a Node that stayed, and with one that was deleted.
 func TestNodeThatCameLast(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -191,7 +193,7 @@ func TestNodeThatCameLast(t *testing.T) {
 	nothing := &corev1.Secret{ObjectMeta: s.meta("nothing"), Data: map[string][]byte{"value": []byte("#cloud-config\n")}}
 	there := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name("old")}}
 	s.create(nothing, there)
-	<-time.After(time.Second) // what is older is told by whole seconds
+	<-time.After(time.Second) // ages are compared in whole seconds
 	_, machine := s.byHand(name("new"), "nothing")
 	_, other := s.byHand(there.Name, "nothing")
 	for _, m := range []*infrav1.CloudMachine{machine, other} {
@@ -215,8 +217,8 @@ func TestNodeThatCameLast(t *testing.T) {
 	s.soon("nothing is left", s.gone())
 }
 
-// Two clouds gave the same private address to two machines of one cluster: a Node at that address
-// is neither's, until one of the machines is gone.
+// TestAddressOfTwoMachines checks that a Node at a private address that two clouds gave to two
+// machines of one cluster is linked to neither, until one of the machines is gone.
 func TestAddressOfTwoMachines(t *testing.T) {
 	t.Parallel()
 	const network = "10.82.0.0/16"
@@ -246,7 +248,7 @@ func TestAddressOfTwoMachines(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.soon("the twin is gone", s.deleted(twin))
-	s.touch(machine) // it would look again by itself within minutes
+	s.touch(machine) // it would be reconciled within minutes anyway
 	s.soon("the Node is the machine's", func(ctx context.Context) (string, error) {
 		if err := env.client.Get(ctx, client.ObjectKeyFromObject(have), have); err != nil {
 			return "", err
@@ -261,8 +263,8 @@ func TestAddressOfTwoMachines(t *testing.T) {
 	})
 }
 
-// foreignData is a Secret with user data that name no provider ID, and a token that Drover knows
-// nothing of.
+// foreignData returns a Secret with user data without a provider ID, and creates their token, of
+// which Drover knows nothing.
 func (s *stage) foreignData(name, node string) *corev1.Secret {
 	s.Helper()
 	token, err := bootstraputil.GenerateBootstrapToken()
@@ -295,8 +297,8 @@ func (s *stage) foreignData(name, node string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: s.meta(name), Data: map[string][]byte{"value": data}}
 }
 
-// approve does what the foreign provider's approver does: it lets the Node have its certificates,
-// until it is there. Drover does not.
+// approve acts as the other provider's approver: it approves the Node's certificates until the Node
+// exists. Drover does not approve them.
 func (s *stage) approve(node string) {
 	s.Helper()
 	c, err := kubernetes.NewForConfig(env.management.AdminConfig())
@@ -343,9 +345,9 @@ func parseRequest(text []byte) (*x509.CertificateRequest, error) {
 	return x509.ParseCertificateRequest(block.Bytes)
 }
 
-// A second Node with a machine's provider ID goes, before the manager's cache has the machine's
-// trouble with it, which it wrote itself: the machine is content all the same. Seen to fail when
-// that write did not bring the machine back.
+// nodeGoneBeforeItsTrouble deletes a second Node with a machine's provider ID before the manager's
+// cache has the condition that the manager wrote about it. The machine clears the condition all the
+// same. The test failed when that write did not requeue the machine.
 func (h *house) nodeGoneBeforeItsTrouble() {
 	pool := h.adopted("trouble-late")
 	pool.Replicas = 1
@@ -391,8 +393,8 @@ func (h *house) nodeGoneBeforeItsTrouble() {
 	drover.Kill()
 }
 
-// Two Nodes that say they are the same machine are not guessed about: the machine names both, until
-// one is gone.
+// TestNodesThatCannotBeToldApart checks that Drover does not guess between two Nodes that claim to
+// be the same machine: the machine names both until one is gone.
 func TestNodesThatCannotBeToldApart(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -423,7 +425,7 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 	}
 	s.soon("the machine is content again", told)
 
-	// Nodes without a provider ID at the VM's address: both, or none, are the machine's.
+	// Nodes without a provider ID at the VM's address: while there are two, none is linked.
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: machine.Name}}
 	twins := []*corev1.Node{{}, {}}
 	for i, twin := range twins {
@@ -450,10 +452,10 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 		}
 		return ""
 	})
-	// The machine has come in time: a Node that goes before the time for that is over would make it
-	// late.
+	// The machine joined in time. A Node that is deleted before lateAfter has passed would make the
+	// machine late.
 	<-time.After(time.Until(conditions.Get(&machine, clusterv1.ReadyCondition).LastTransitionTime.Add(lateAfter + time.Second)))
-	// The real Node goes, and its VM hangs: it does not come back by itself.
+	// The real Node is deleted, and its VM hangs, so the Node does not come back by itself.
 	if err := env.admin.Act(s.ctx, vm.ID, "Hang"); err != nil {
 		t.Fatal(err)
 	}
@@ -462,7 +464,7 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 	}
 	tells := says(&machine, infrav1.MachineNodeLinkedCondition, infrav1.DuplicateNodesReason, twins[0].Name, twins[1].Name, "address")
 	s.soon("the machine tells of both twins", func(ctx context.Context) (string, error) {
-		s.touch(&machine) // that its only Node went is no event for it, and Drover learns of it when it does
+		s.touch(&machine) // the deletion of its only Node is no event for it, so Drover learns of it at the next reconcile
 		return tells(ctx)
 	})
 	if err := scenario.Delete(s.ctx, env.client, twins[0]); err != nil {

@@ -29,7 +29,8 @@ import (
 // armed lets the orphan collector delete.
 func armed(a *scenario.Adopted) { a.OrphanPolicy = infrav1.OrphanPolicyDelete }
 
-// withMachine brings up a pool, and returns its cluster's ownership ID and one of its machines.
+// withMachine creates a pool, and returns it with its cluster's ownership ID and one of its
+// machines.
 func (s *stage) withMachine(replicas int32) (scenario.Pool, string, *infrav1.CloudMachine) {
 	s.Helper()
 	pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: replicas}
@@ -43,7 +44,7 @@ func (s *stage) withMachine(replicas int32) (scenario.Pool, string, *infrav1.Clo
 	return pool, cluster.Spec.OwnershipID, &machine
 }
 
-// byCloud makes a VM with a data disk past Drover, as a lost create does.
+// byCloud creates a VM with a data disk without Drover, as a lost create does.
 func (s *stage) byCloud(owner, token string) wire.Resource {
 	s.Helper()
 	vm, err := env.admin.Run(s.ctx, s.Name, wire.RunInstancesRequest{
@@ -56,7 +57,7 @@ func (s *stage) byCloud(owner, token string) wire.Resource {
 	return vm
 }
 
-// tagged counts what costs money and has one of the tokens.
+// tagged returns the number of resources that cost money and carry one of the tokens.
 func (s *stage) tagged(tokens ...string) (n int) {
 	for _, r := range s.resources() {
 		if slices.Contains(tokens, r.Tags[cloud.TagToken]) {
@@ -66,7 +67,7 @@ func (s *stage) tagged(tokens ...string) (n int) {
 	return n
 }
 
-// noneTagged checks that nothing with the token is left.
+// noneTagged checks that no resource with the token is left.
 func (s *stage) noneTagged(token string) scenario.Check {
 	return func(context.Context) (string, error) {
 		if n := s.tagged(token); n > 0 {
@@ -76,7 +77,7 @@ func (s *stage) noneTagged(token string) scenario.Check {
 	}
 }
 
-// keeps asserts that everything with the tokens stays for several passes after the grace.
+// keeps asserts that all resources with the tokens stay for several passes after the grace period.
 func (s *stage) keeps(tokens ...string) {
 	s.Helper()
 	before := s.tagged(tokens...)
@@ -91,7 +92,7 @@ func (s *stage) keeps(tokens ...string) {
 	}
 }
 
-// dryRun is what "drover orphans" says of the test's namespace.
+// dryRun returns the output of "drover orphans" for the test's namespace.
 func (s *stage) dryRun(args ...string) string {
 	s.Helper()
 	raw, err := env.management.Kubeconfig("operator", "system:masters")
@@ -111,15 +112,15 @@ func (s *stage) dryRun(args ...string) string {
 	return string(out)
 }
 
-// lost is a token that this management cluster may have made, beside the machine's own: no
-// hexadecimal digit ends it.
+// lost returns a token that this management cluster could have issued, besides the machine's own.
+// Its suffix is not hexadecimal, so it cannot be a real token.
 func lost(m *infrav1.CloudMachine, n int) string {
 	return fmt.Sprintf("%s-x%d", m.Spec.CreationToken[:24], n)
 }
 
-// What a machine left behind is removed, VM and dependants, not before it was seen long enough; it
-// costs one live read and what a deletion costs, and nothing else is touched. MCM's scenario:
-// "orphan VM with the cluster's tags".
+// TestOrphanIsDeleted checks that the VM and the dependants that a machine left behind are deleted,
+// and not before they were seen for the grace period. This costs one live read and the calls of a
+// deletion. Nothing else is touched. MCM's scenario: "orphan VM with the cluster's tags".
 func TestOrphanIsDeleted(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, armed)
@@ -143,8 +144,8 @@ func TestOrphanIsDeleted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One VM (one call to end it, another for its disk), one disk; a live read before each, none
-	// other.
+	// One VM (one call to terminate it, one to delete its disk) and one disk, with a live read
+	// before each call, and no other calls.
 	for op, most := range map[string]int{wire.TerminateInstances: 1, wire.DeleteResources: 2, wire.DescribeResources: 3, wire.RunInstances: 0} {
 		if n := audit.Machine(token, op) + audit.Machine(disk, op); n > most {
 			t.Errorf("%s was called %d times for the two orphans, want %d at most", op, n, most)
@@ -156,9 +157,10 @@ func TestOrphanIsDeleted(t *testing.T) {
 	s.until("the pool is as it was", pool.Ready(env.view, 1))
 }
 
-// Orphans that are only to be reported, of paused clusters, of clusters that are not here, and
-// those that another management cluster made with a copy of the CloudCluster, stay as they are.
-// Seen to fail when paused clusters were judged, and when it did not matter who made a token.
+// TestOrphansThatStay checks that these orphans stay: those of an account that only reports, those
+// of a paused cluster, those of a cluster that is not here, and those that another management
+// cluster made with a copy of the CloudCluster. It failed when the collector judged paused
+// clusters, and when it ignored which management cluster issued a token.
 func TestOrphansThatStay(t *testing.T) {
 	t.Parallel()
 	reported := newStage(t, func(a *scenario.Adopted) { a.Namespace += "-reported" })
@@ -208,14 +210,15 @@ func TestOrphansThatStay(t *testing.T) {
 	}
 }
 
-// A store of objects that lost most of them makes no orphans, until a person says so: for the very
-// set that was shown. Seen to fail when nothing was doubted.
+// TestManyOrphansAreAsked checks that VMs are not deleted as orphans when the API server has lost
+// most of their objects, until a person confirms exactly the set that was shown. It failed without
+// the brake.
 func TestManyOrphansAreAsked(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, armed)
 	pool, _, _ := s.withMachine(4)
 	machines := s.machines()
-	// Their objects vanish as in a backup that is too old: finalizers do not hold them.
+	// The objects vanish as after the restore of an old backup: finalizers do not hold them.
 	s.pause(true)
 	for i := range machines {
 		s.soon("Drover leaves the machine alone", s.paused(&machines[i], true))
@@ -242,7 +245,7 @@ func TestManyOrphansAreAsked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	confirm("000000000000") // some other set's
+	confirm("000000000000") // the digest of another set
 	var tokens []string
 	for i := range machines {
 		tokens = append(tokens, machines[i].Spec.CreationToken)
@@ -260,9 +263,10 @@ func TestManyOrphansAreAsked(t *testing.T) {
 	})
 }
 
-// What a deleted cluster left behind is found, because the account remembers whose it was; and then
-// forgotten. (No listing answers until it is there: by an empty one the cluster might be forgotten
-// before.) Seen to fail when the account did not remember.
+// TestLeftOversOfADeletedCluster checks that the leftovers of a deleted cluster are found, because
+// the account remembers the cluster's ownership ID, and that the account forgets the ID afterwards.
+// Listings fail until the leftovers exist: after an empty listing the account could forget the
+// cluster too early. The test failed when the account did not remember.
 func TestLeftOversOfADeletedCluster(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, armed)
@@ -304,9 +308,9 @@ func TestLeftOversOfADeletedCluster(t *testing.T) {
 	})
 }
 
-// Of two VMs with one token, the one that the CloudMachine has recorded stays. A create that takes
-// longer than the grace makes no orphan either. Seen to fail when machines that have recorded no VM
-// were not asked for their tokens.
+// TestWhatAMachineHasStays checks that of two VMs with one token the one that the CloudMachine has
+// recorded stays. A create that takes longer than the grace period makes no orphan either. The test
+// failed when the collector ignored the tokens of machines without a recorded VM.
 func TestWhatAMachineHasStays(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, armed)
@@ -345,10 +349,10 @@ func TestWhatAMachineHasStays(t *testing.T) {
 	}
 }
 
-// Between the two sightings the manager ends, and another one begins: it starts counting anew. A
-// listing that fails, or comes without its rights and finds nothing, confirms nothing either. (It
-// restarts what all share: not in parallel.) Seen to fail when the new process took up the
-// sightings that the status shows.
+// TestOrphanIsSeenAnewAfterARestart restarts the manager between two sightings: the new process
+// starts counting again. A listing that fails confirms nothing either. The test is not parallel,
+// because it restarts the manager that all tests share. It failed when the new process took over
+// the sightings from the status.
 func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 	s := newStage(t, armed)
 	_, owner, machine := s.withMachine(1)
@@ -364,7 +368,7 @@ func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 	}
 	s.soon("it is seen", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansDeletingReason))
 	env.drover.Kill()
-	restarted := time.Now().Truncate(time.Second) // as precisely as the status tells times
+	restarted := time.Now().Truncate(time.Second) // the precision of times in the status
 	<-time.After(time.Second)
 	if env.drover, err = startDrover(s.ctx); err != nil {
 		t.Fatal(err)
@@ -389,8 +393,8 @@ func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 	}
 }
 
-// The safety controllers may run as a Deployment of their own: then that one alone deletes orphans,
-// and makes nothing.
+// safetyApart runs the safety controllers as a Deployment of their own. Only that one deletes
+// orphans, and it creates nothing.
 func (h *house) safetyApart() {
 	pool := h.adopted("apart")
 	pool.Replicas, pool.Cluster.OrphanPolicy = 1, infrav1.OrphanPolicyDelete

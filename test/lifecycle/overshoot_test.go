@@ -27,9 +27,10 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// Machines that nobody asked for freeze their pool, and it thaws when they are gone; a user's own
-// pause stays. MCM's scenario: "machine objects made by hand freeze the deployment". Cluster API
-// would delete them at once, so the MachineSet is held by its user.
+// TestOvershootFreezes checks that surplus machines freeze their pool, that it thaws when they are
+// gone, and that a user's own pause stays. MCM's scenario: "machine objects made by hand freeze the
+// deployment". The test pauses the MachineSet, because Cluster API would delete the machines at
+// once.
 func TestOvershootFreezes(t *testing.T) {
 	for name, pausedByUser := range map[string]bool{"running": false, "paused by its user": true} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
@@ -49,7 +50,7 @@ func TestOvershootFreezes(t *testing.T) {
 			if value, mine := deployment.Annotations[clusterv1.PausedAnnotation], "frozen-by-drover"; (value == mine) == pausedByUser {
 				t.Errorf("the MachineDeployment is paused by %q", value)
 			}
-			for _, m := range extra[:2] { // three are left: one fewer than the bound
+			for _, m := range extra[:2] { // three are left, one fewer than the bound
 				if err := scenario.Delete(s.ctx, env.client, m); err != nil {
 					t.Fatal(err)
 				}
@@ -64,7 +65,7 @@ func TestOvershootFreezes(t *testing.T) {
 			}
 			s.pauseObject(set, "null")
 			s.pauseObject(deployment, "null")
-			for _, m := range extra { // Cluster API would choose which to keep
+			for _, m := range extra { // otherwise Cluster API would choose which to keep
 				if err := scenario.Delete(s.ctx, env.client, m); err != nil {
 					t.Fatal(err)
 				}
@@ -78,7 +79,8 @@ func TestOvershootFreezes(t *testing.T) {
 	}
 }
 
-// A frozen pool can be deleted: Cluster API would not delete what is paused.
+// TestOvershootIsDeleted checks that a frozen pool can be deleted, although Cluster API does not
+// delete paused objects.
 func TestOvershootIsDeleted(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -91,19 +93,20 @@ func TestOvershootIsDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.soon("the pool is thawed, to go", s.frozen(deployment, set, false))
-	s.pauseObject(set, "null") // which was its user's
+	s.pauseObject(set, "null") // the pause of its user
 	s.soon("nothing is left", s.gone())
 }
 
-// A scale-down that Cluster API has yet to see, here for its user's pause, is no overshoot: frozen,
-// the pool would stay as large as it is, for what is paused by Drover is not scaled down either.
+// TestScaleDownIsNoOvershoot checks that a scale-down that Cluster API has not seen yet, here
+// because the user paused the pool, is no overshoot. A frozen pool would keep its size, because
+// Cluster API does not scale down what Drover has paused.
 func TestScaleDownIsNoOvershoot(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	pool, _, _ := s.withMachine(5)
 	deployment := pool.Deployment()
 	s.pauseObject(deployment, `""`)
-	if err := pool.Scale(s.ctx, env.client, 1); err != nil { // one more for the surge, and two to spare
+	if err := pool.Scale(s.ctx, env.client, 1); err != nil { // plus one for the surge and two to spare
 		t.Fatal(err)
 	}
 	s.stays("the pool", func() string {
@@ -119,8 +122,8 @@ func TestScaleDownIsNoOvershoot(t *testing.T) {
 	s.soon("one machine is left", pool.Ready(env.client, 1))
 }
 
-// VMs count as well as objects: of one Machine that has five VMs, four are too many. The pool thaws
-// when they are gone.
+// TestOvershootOfVMs checks that VMs count as well as objects: one Machine with five VMs has four
+// too many. The pool thaws when they are gone.
 func TestOvershootOfVMs(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -145,8 +148,8 @@ func TestOvershootOfVMs(t *testing.T) {
 	}
 }
 
-// A MachineSet by itself is frozen too. It is never paused: it goes on deleting what is too many,
-// unless its user holds it.
+// TestOvershootOfAMachineSet checks that a standalone MachineSet is frozen too. Drover never pauses
+// it: the set keeps deleting its surplus, unless its user has paused it.
 func TestOvershootOfAMachineSet(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -181,7 +184,7 @@ func TestOvershootOfAMachineSet(t *testing.T) {
 	s.pauseObject(set, `"by its user"`)
 	extra := s.extraMachines(set, 4)
 	s.soon("it is frozen", frozen(true))
-	for _, m := range extra[:3] { // it has no surge: two are left
+	for _, m := range extra[:3] { // without a surge: two are left
 		if err := scenario.Delete(s.ctx, env.client, m); err != nil {
 			t.Fatal(err)
 		}
@@ -199,8 +202,9 @@ func TestOvershootOfAMachineSet(t *testing.T) {
 	})
 }
 
-// A freeze is cut off between its labels and its condition, because Cluster API writes the
-// MachineDeployment at that moment. The next pass completes it, and people are told as well.
+// freezeInTwoPasses interrupts a freeze between its labels and its condition, as a concurrent write
+// of Cluster API to the MachineDeployment does. The next pass completes it, and emits the Event as
+// well.
 func (h *house) freezeInTwoPasses() {
 	pool := h.adopted("freeze")
 	pool.Replicas = 1
@@ -241,8 +245,7 @@ func (h *house) freezeInTwoPasses() {
 	drover.Kill()
 }
 
-// neverFrozen is an error when the test is about something else than too many machines, and a pool
-// of its was frozen.
+// neverFrozen returns an error if a pool was frozen in a test that is not about surplus machines.
 func (s *stage) neverFrozen(ctx context.Context) error {
 	if strings.HasPrefix(s.Namespace, "testovershoot") {
 		return nil
@@ -259,7 +262,7 @@ func (s *stage) neverFrozen(ctx context.Context) error {
 	return nil
 }
 
-// onlySet is the MachineSet of the test's one pool.
+// onlySet returns the MachineSet of the test's one pool.
 func (s *stage) onlySet() *clusterv1.MachineSet {
 	s.Helper()
 	sets := &clusterv1.MachineSetList{}
@@ -269,7 +272,7 @@ func (s *stage) onlySet() *clusterv1.MachineSet {
 	return &sets.Items[0]
 }
 
-// pauseObject sets or removes Cluster API's pause of one object; value is JSON.
+// pauseObject sets or removes Cluster API's pause annotation of one object; value is JSON.
 func (s *stage) pauseObject(o client.Object, value string) {
 	s.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, clusterv1.PausedAnnotation, value)
@@ -278,7 +281,7 @@ func (s *stage) pauseObject(o client.Object, value string) {
 	}
 }
 
-// extraMachines are Machines of a set that its controller did not make.
+// extraMachines creates n Machines of a set that the set's controller did not create.
 func (s *stage) extraMachines(set *clusterv1.MachineSet, n int) (all []*clusterv1.Machine) {
 	s.Helper()
 	for i := range n {
@@ -293,7 +296,7 @@ func (s *stage) extraMachines(set *clusterv1.MachineSet, n int) (all []*clusterv
 	return all
 }
 
-// frozen checks whether a pool is frozen, with all that belongs to it.
+// frozen checks whether a pool is frozen, with its labels, annotations and condition.
 func (s *stage) frozen(d *clusterv1.MachineDeployment, set *clusterv1.MachineSet, want bool) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		for _, o := range []client.Object{d, set} {

@@ -16,7 +16,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// A paused Cluster's machines are neither made nor deleted; afterwards everything goes on.
+// TestPausedClusterStandsStill checks that a paused Cluster's machines are neither created nor
+// deleted, and that work resumes afterwards.
 func TestPausedClusterStandsStill(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -27,7 +28,7 @@ func TestPausedClusterStandsStill(t *testing.T) {
 
 	s.pause(true)
 	s.until("the machine says that it is paused", s.paused(&machine, true))
-	if err := env.client.Delete(s.ctx, &machine); err != nil { // past Cluster API, which stands still as well
+	if err := env.client.Delete(s.ctx, &machine); err != nil { // not through Cluster API, which is paused as well
 		t.Fatal(err)
 	}
 	s.stays("the VM of a paused machine", func() string {
@@ -44,8 +45,8 @@ func TestPausedClusterStandsStill(t *testing.T) {
 	s.until("nothing is left", s.gone())
 }
 
-// The annotation on the object alone is enough, and a machine that is paused before its creation is
-// not made.
+// TestPausedObjectIsNotMade checks that the annotation on the object alone is enough, and that a
+// machine that is paused before its creation is not created.
 func TestPausedObjectIsNotMade(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

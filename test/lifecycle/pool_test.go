@@ -18,9 +18,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// A pool's whole life, as the integration suite of machine-controller-manager has it: none, one,
-// six and two machines, an update that makes it four, and the end. A Node that belongs to nobody is
-// there throughout, and stays as it was.
+// TestPoolComesUpAndGoes takes a pool through its whole life, as the integration suite of
+// machine-controller-manager does: zero, one, six and two machines, an update that also scales to
+// four, and the deletion. A Node that belongs to no machine exists throughout and must not change.
 func TestPoolComesUpAndGoes(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -81,7 +81,8 @@ func (s *stage) counts(n int) {
 	}
 }
 
-// A pool that is made smaller loses the machine that its owner, or the order of deletion, names.
+// TestWhichMachineGoes checks that a scale-down deletes the machine that its owner or the deletion
+// order names.
 func TestWhichMachineGoes(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -149,8 +150,8 @@ func TestWhichMachineGoes(t *testing.T) {
 	s.until("nothing is left", s.gone())
 }
 
-// nextOf waits for a Machine that is not among the older ones, and until the second of its creation
-// is over: Cluster API tells ages apart by whole seconds.
+// nextOf waits for a Machine that is not among the older ones, and until it is a second old:
+// Cluster API compares ages in whole seconds.
 func (s *stage) nextOf(older []string) (name string) {
 	s.Helper()
 	s.soon("there is another machine, of an age of its own", func(ctx context.Context) (string, error) {

@@ -25,9 +25,9 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// A pool's life as its owner changes it: what needs no new machine reaches those that there are;
-// what does is rolled within maxSurge and maxUnavailable; and a change that cannot work is taken
-// back, to the revision from before and the machines of it that are left.
+// TestRollout changes a pool as its owner would. Changes that need no new machine are applied to
+// the existing ones. Other changes are rolled out within maxSurge and maxUnavailable. A change that
+// cannot work is rolled back to the previous revision and its remaining machines.
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -70,8 +70,8 @@ func TestRollout(t *testing.T) {
 	s.until("nothing is left", s.gone())
 }
 
-// inPlace changes what Cluster API brings to machines that there are: labels, annotations and
-// taints down to the Node, and times of deletion to the Machine. No VM is made for it.
+// inPlace changes what Cluster API propagates to existing machines: labels, annotations and taints
+// to the Node, and deletion timeouts to the Machine. No VM is created for it.
 func (s *stage) inPlace(pool scenario.Pool) {
 	s.Helper()
 	before, made := s.owners(), s.creates()
@@ -128,9 +128,9 @@ func (s *stage) inPlace(pool scenario.Pool) {
 	}
 }
 
-// takenBack rolls to a size of machine that does not exist, which goes as far as maxUnavailable
-// lets it, and back. Cluster API has no command for a rollback: the template from before is named
-// again, and its MachineSet becomes the newest revision.
+// takenBack rolls out a machine size that does not exist, which goes as far as maxUnavailable
+// allows, and rolls it back. Cluster API has no rollback command: the test names the previous
+// template again, and its MachineSet becomes the newest revision.
 func (s *stage) takenBack(pool scenario.Pool, before map[types.UID]string) {
 	s.Helper()
 	good := s.newestSet()
@@ -147,7 +147,7 @@ func (s *stage) takenBack(pool scenario.Pool, before map[types.UID]string) {
 				old++
 			}
 		}
-		if refused != 3 || old != 3 { // four and two, of which three must be available
+		if refused != 3 || old != 3 { // four and a surge of two, of which three must be available
 			return fmt.Sprintf("%d machines are refused by the cloud, %d are left of four", refused, old), nil
 		}
 		return "", nil
@@ -182,13 +182,13 @@ func (s *stage) takenBack(pool scenario.Pool, before map[types.UID]string) {
 	}
 }
 
-// revision of a MachineSet; 0 when it names none.
+// revision returns the revision of a MachineSet, or 0 when it has none.
 func revision(set *clusterv1.MachineSet) int {
 	n, _ := strconv.Atoi(set.Annotations[clusterv1.RevisionAnnotation])
 	return n
 }
 
-// newestSet is the MachineSet of the highest revision.
+// newestSet returns the MachineSet with the highest revision.
 func (s *stage) newestSet() *clusterv1.MachineSet {
 	s.Helper()
 	sets := &clusterv1.MachineSetList{}
@@ -199,7 +199,7 @@ func (s *stage) newestSet() *clusterv1.MachineSet {
 	return &set
 }
 
-// owners are the names of the test's Machines that are not being deleted.
+// owners returns the names of the test's Machines that are not being deleted, by UID.
 func (s *stage) owners() map[types.UID]string {
 	s.Helper()
 	list := &clusterv1.MachineList{}
@@ -215,7 +215,7 @@ func (s *stage) owners() map[types.UID]string {
 	return names
 }
 
-// creates is how often the cloud was asked to make a VM in the test's account.
+// creates returns how often the cloud was asked to create a VM in the test's account.
 func (s *stage) creates() (n int) {
 	s.Helper()
 	audit, err := env.admin.Audit(s.ctx)
@@ -231,7 +231,7 @@ func (s *stage) creates() (n int) {
 }
 
 // census counts the test's Machines at each change of one of them, in the order in which the API
-// server made the changes: none is missed, as by looking now and then.
+// server made the changes. It misses no change, as polling would.
 type census struct {
 	mu                       sync.Mutex
 	machines                 map[types.UID]*clusterv1.Machine
@@ -239,7 +239,7 @@ type census struct {
 	presentNow, availableNow int
 }
 
-// census begins one, which ends with the test.
+// census starts a census that runs until the test ends.
 func (s *stage) census() *census {
 	s.Helper()
 	list := &clusterv1.MachineList{}
@@ -260,8 +260,8 @@ func (s *stage) census() *census {
 	return c
 }
 
-// watch lists the objects of a kind in the test's namespace, and returns all changes from then on,
-// until the test ends.
+// watch lists the objects of a kind in the test's namespace into list, and returns all later
+// changes until the test ends.
 func (s *stage) watch(list client.ObjectList) <-chan watch.Event {
 	s.Helper()
 	scheme, err := scenario.Scheme()
@@ -305,7 +305,7 @@ func (c *census) count() {
 	c.mostSeen, c.leastServing = max(c.mostSeen, c.presentNow), min(c.leastServing, c.availableNow)
 }
 
-// complete checks that the census has come to a time at which there were n machines, all available.
+// complete checks that the census has reached a state of n machines, all available.
 func (c *census) complete(n int) scenario.Check {
 	return func(context.Context) (string, error) {
 		c.mu.Lock()
@@ -317,16 +317,16 @@ func (c *census) complete(n int) scenario.Check {
 	}
 }
 
-// result is how many Machines there were at most, those being deleted among them, and how many were
-// available at least.
+// result returns the highest number of Machines, including those being deleted, and the lowest
+// number of available ones.
 func (c *census) result() (most, least int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mostSeen, c.leastServing
 }
 
-// With the strategy OnDelete a new template is for new machines alone: each of the old ones stays
-// until somebody deletes it.
+// TestOnDelete checks that with the strategy OnDelete a new template applies to new machines only.
+// Each old machine stays until a user deletes it.
 func TestOnDelete(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -368,7 +368,8 @@ func TestOnDelete(t *testing.T) {
 	s.until("nothing is left", s.gone())
 }
 
-// renewed checks that of two ready machines all but the old ones are of the template "second".
+// renewed checks that there are two ready machines, and that all but the old ones use the template
+// "second".
 func (s *stage) renewed(old map[types.UID]string) scenario.Check {
 	return func(context.Context) (string, error) {
 		machines, owners := s.machines(), s.owners()

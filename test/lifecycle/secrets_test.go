@@ -32,16 +32,16 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// secrets are what must be in Secrets and nowhere else, by what they are.
+// secrets holds values that may occur only in Secrets, by a description.
 type secrets map[string]string
 
-// find returns what of the secrets is in a text, as it is or as base64 has it.
+// find returns which of the secrets occur in a text, in plain or as base64.
 func (s secrets) find(text []byte) (found []string) {
 	for what, secret := range s {
 		if i := bytes.Index(text, []byte(secret)); i >= 0 {
 			found = append(found, fmt.Sprintf("%s in …%s…", what, text[max(0, i-200):min(len(text), i+len(secret)+40)]))
 		}
-		for shift := range 3 { // where it begins within a group of three bytes is not known
+		for shift := range 3 { // the offset within a group of three bytes is unknown
 			encoded := base64.StdEncoding.EncodeToString(append(make([]byte, shift), secret...))
 			if middle := encoded[4 : len(encoded)-4]; bytes.Contains(text, []byte(middle)) {
 				found = append(found, what+" as base64")
@@ -51,9 +51,9 @@ func (s secrets) find(text []byte) (found []string) {
 	return found
 }
 
-// Secrets are looked for in all that a manager puts out while machines come up, fail in every way
-// that has to do with a secret, and go: at the verbosity at which it logs every request, and with a
-// cloud that repeats secrets in its answers.
+// secretsStaySecret searches a manager's whole output for secrets, while machines are created, fail
+// in every way that involves a secret, and are deleted. The manager logs at the verbosity that
+// shows every request, and the cloud repeats secrets in its answers.
 func (h *house) secretsStaySecret() {
 	const credentials, content, kubeconfig = "HUSH-credentials-8f1d3a", "HUSH-content-77b0e2", "HUSH-kubeconfig-19ce5d"
 	pool := h.adopted("secrets")
@@ -67,7 +67,7 @@ func (h *house) secretsStaySecret() {
 	hidden := secrets{"the cloud's token": credentials, "the kubeconfig's client key": clientKey(h, pool.Cluster.Kubeconfig)}
 	drover := h.start("-v=6")
 
-	// It comes up.
+	// The pool comes up.
 	h.create(append(pool.Cluster.Objects(), pool.Objects()...)...)
 	h.soon("the bootstrap token is there", func(ctx context.Context) (string, error) {
 		list := &corev1.SecretList{}
@@ -75,7 +75,7 @@ func (h *house) secretsStaySecret() {
 		for _, secret := range list.Items {
 			if id, token, ok := strings.Cut(string(secret.Data["bootstrap-token"]), "."); ok {
 				hidden["the bootstrap token"] = token
-				_ = id // is part of the token Secret's name, and no secret
+				_ = id // part of the token Secret's name, and no secret
 				return "", nil
 			}
 		}
@@ -83,9 +83,9 @@ func (h *house) secretsStaySecret() {
 	})
 	h.soon("the machine is ready", pool.Ready(h.client, 1))
 
-	// The cloud repeats its caller's token, in the code of an error.
+	// The cloud repeats the caller's token in an error code.
 	for _, op := range []string{wire.RunInstances, wire.DescribeResources, wire.DescribeCatalog} {
-		// Longer than what is kept of a code, and cut in the token's middle.
+		// Longer than the part of a code that Drover keeps: the cut falls within the token.
 		for _, code := range []string{"No." + credentials, strings.Repeat("x", 52) + "." + credentials} {
 			h.fault(simulator.Fault{Kind: simulator.ErrorBefore, Operation: op, Account: "house-secrets", Code: code, Count: 1})
 		}
@@ -95,7 +95,7 @@ func (h *house) secretsStaySecret() {
 	}
 	h.soon("the second machine is ready in spite of it", pool.Ready(h.client, 2))
 
-	// The credentials are revoked, spoilt, and put right.
+	// The credentials are revoked, corrupted, and restored.
 	account := pool.Cluster.Account()
 	h.tokens(pool, "another")
 	h.soon("the account is refused", h.says(account, clusterv1.ReadyCondition, infrav1.UnauthorizedReason))
@@ -105,7 +105,7 @@ func (h *house) secretsStaySecret() {
 	h.tokens(pool, credentials)
 	h.soon("the account works again", h.says(account, clusterv1.ReadyCondition, infrav1.ReadyReason))
 
-	// The kubeconfig is spoilt in several ways.
+	// The kubeconfig is corrupted in several ways.
 	hidden["the spoilt kubeconfig"] = kubeconfig
 	control := pool.Cluster.ControlPlane()
 	for spoilt, reason := range map[string]string{
@@ -119,7 +119,7 @@ func (h *house) secretsStaySecret() {
 		h.soon("the control plane answers again", h.says(control, clusterv1.AvailableCondition, controlplanev1.AvailableReason))
 	}
 
-	// It goes, with a cloud that repeats the token once more.
+	// The pool is deleted, while the cloud repeats the token once more.
 	for _, op := range []string{wire.TerminateInstances, wire.DescribeResources} {
 		h.fault(simulator.Fault{Kind: simulator.ErrorBefore, Operation: op, Account: "house-secrets", Code: "No." + credentials, Count: 1})
 	}
@@ -129,7 +129,7 @@ func (h *house) secretsStaySecret() {
 	h.search(drover, hidden, secrets{"a file's content": content})
 }
 
-// clientKey is a line from the middle of a kubeconfig's private key.
+// clientKey returns a line from the middle of a kubeconfig's private key.
 func clientKey(h *house, kubeconfig []byte) string {
 	h.Helper()
 	config, err := clientcmd.Load(kubeconfig)
@@ -173,9 +173,9 @@ func (h *house) secret(pool scenario.Pool, suffix, key, value string) {
 	}
 }
 
-// search looks for the secrets in the manager's log and metrics, and in all objects but Secrets.
-// What the user's own templates hold, in their spec, may be there and in what Cluster API clones
-// from them, and nowhere else.
+// search looks for the secrets in the manager's log and metrics, and in all objects except Secrets.
+// Secrets in the spec of the user's own templates may occur there and in the objects that Cluster
+// API clones from them, and nowhere else.
 func (h *house) search(drover *playground.Process, hidden, ofTemplates secrets) {
 	h.Helper()
 	everywhere := secrets{}
@@ -243,7 +243,7 @@ func (h *house) search(drover *playground.Process, hidden, ofTemplates secrets) 
 	}
 }
 
-// says checks that a condition of an object has the reason and says the words.
+// says checks that a condition of an object has the reason, and the words in its message.
 func (h *house) says(o conditioned, condition, reason string, words ...string) scenario.Check {
 	return saysTo(h.client, o, condition, reason, words...)
 }

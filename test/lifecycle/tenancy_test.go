@@ -33,7 +33,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// meta is an object's in this test's namespace.
+// meta returns the metadata of an object in this test's namespace.
 func (s *stage) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: s.Namespace, Name: name}
 }
@@ -44,7 +44,7 @@ type conditioned interface {
 	conditions.Getter
 }
 
-// says checks that a condition of an object has the reason and says the words.
+// says checks that a condition of an object has the reason, and the words in its message.
 func says(o conditioned, condition, reason string, words ...string) scenario.Check {
 	return saysTo(env.client, o, condition, reason, words...)
 }
@@ -69,7 +69,7 @@ func saysTo(r client.Reader, o conditioned, condition, reason string, words ...s
 	}
 }
 
-// soon is until for what the view does not follow: it looks several times a second.
+// soon is until for objects that the view does not follow: it polls several times a second.
 func (s *stage) soon(what string, check scenario.Check) {
 	s.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -87,7 +87,8 @@ func (s *stage) soon(what string, check scenario.Check) {
 	s.Fatalf("waiting until %s: %s (%v)\n%s", what, still, err, s.describe())
 }
 
-// onlyMachine checks that the test's one CloudMachine has a reason and says the words.
+// onlyMachine checks that the Ready condition of the test's one CloudMachine has the reason, and
+// the words in its message.
 func (s *stage) onlyMachine(reason string, words ...string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		machines := s.machines()
@@ -98,8 +99,8 @@ func (s *stage) onlyMachine(reason string, words ...string) scenario.Check {
 	}
 }
 
-// What lies in another namespace does not exist: neither an account, nor a Secret, nor a template
-// of the right name.
+// TestOtherNamespacesAreOutOfReach checks that an account, a Secret or a template in another
+// namespace is not used, although its name matches.
 func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 	t.Parallel()
 	rich := newStage(t)
@@ -107,7 +108,7 @@ func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 	poor := &stage{T: t, ctx: rich.ctx, Adopted: rich.Adopted}
 	poor.Namespace += "-poor"
 	cluster := poor.CloudCluster()
-	cluster.Spec.AccountRefs = nil // or the Cluster itself would wait for the account
+	cluster.Spec.AccountRefs = nil // otherwise the Cluster itself would wait for the account
 	poor.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: poor.Namespace}}, cluster, poor.ControlPlane(), poor.Cluster())
 	poor.soon("the control plane waits for its kubeconfig", says(poor.ControlPlane(), clusterv1.AvailableCondition,
 		controlplanev1.KubeconfigMissingReason, poor.Name+"-adopted"))
@@ -140,8 +141,8 @@ func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 	})
 }
 
-// No reference has a namespace: who writes one is told so, and an old client that can't be told has
-// it dropped.
+// TestReferencesHaveNoNamespace checks that no reference has a namespace: strict validation rejects
+// one as an unknown field, and the API server drops one from an old client.
 func TestReferencesHaveNoNamespace(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -182,13 +183,13 @@ func TestReferencesHaveNoNamespace(t *testing.T) {
 	}
 }
 
-// listener counts the calls that reach an endpoint.
+// listener starts an endpoint and counts the calls that reach it.
 func (s *stage) listener(answer http.HandlerFunc) (url string, calls *atomic.Int64) {
 	s.Helper()
 	calls = &atomic.Int64{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
-		_, _ = io.Copy(io.Discard, r.Body) // only then is a caller's hanging up seen
+		_, _ = io.Copy(io.Discard, r.Body) // only then is a caller's disconnect seen
 		answer(w, r)
 	}))
 	s.Cleanup(server.Close)
@@ -205,8 +206,8 @@ func (s *stage) change(o client.Object, change func()) error {
 	return env.client.Patch(s.ctx, o, client.MergeFrom(before))
 }
 
-// The manager's own credentials serve the namespaces that the operator listed, and no endpoint but
-// the operator's.
+// TestAmbientCredentials checks that the manager's own credentials serve only the namespaces that
+// the operator listed, and only the operator's endpoint.
 func TestAmbientCredentials(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -234,7 +235,7 @@ func TestAmbientCredentials(t *testing.T) {
 	if err := s.change(inside, func() { inside.Spec.Simulated.Endpoint = url }); err == nil || !strings.Contains(err.Error(), "endpoint can't be changed") {
 		t.Errorf("an ambient account was given an endpoint: %v", err)
 	}
-	// A Secret that is gone, or that is there and empty, is not the same as none.
+	// A missing Secret and an empty Secret both differ from no reference.
 	own.Spec.CredentialsRef = &infrav1.LocalReference{Name: "own"}
 	s.create(own)
 	s.soon("the Secret is missed", says(own, clusterv1.ReadyCondition, infrav1.SecretInvalidReason))
@@ -248,12 +249,13 @@ func TestAmbientCredentials(t *testing.T) {
 	}
 }
 
-// An endpoint that is no cloud harms nobody: its account says what is wrong, in bounded words that
-// quote nothing of the answer, nothing follows it elsewhere, and other accounts go on.
+// TestHostileEndpoints checks that an endpoint that is not a cloud harms no other account. Its own
+// account reports the error in a message of bounded length that quotes nothing of the answer.
+// Drover follows no redirect, and other accounts go on.
 func TestHostileEndpoints(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	const inside = "INSIDE-5d1f" // stands for what an endpoint within the operator's network would answer
+	const inside = "INSIDE-5d1f" // stands for the answer of an endpoint inside the operator's network
 	elsewhere, followed := s.listener(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, inside) })
 	json := func(w http.ResponseWriter) { w.Header().Set("Content-Type", "application/json") }
 	zones := func(zones ...string) http.HandlerFunc {
@@ -334,7 +336,7 @@ func TestHostileEndpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.soon("the machine goes as well", s.gone())
-	for _, account := range accounts { // or they would call for as long as the other tests run
+	for _, account := range accounts { // otherwise they would call for as long as the other tests run
 		if err := scenario.Delete(s.ctx, env.client, account); err != nil {
 			t.Fatal(err)
 		}
@@ -342,12 +344,12 @@ func TestHostileEndpoints(t *testing.T) {
 	}
 }
 
-// What lies on a machine's disk before it has joined lets it ask for a certificate, and do nothing
-// else.
+// TestBootstrapTokenOpensLittle checks that the bootstrap token on a machine's disk allows the
+// machine to request a certificate, and nothing else.
 func TestBootstrapTokenOpensLittle(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	// A machine that joined has no token any more.
+	// A machine that has joined has no token any more, so these VMs never start a kubelet.
 	if _, err := env.admin.AddFault(s.ctx, simulator.Fault{Kind: simulator.DeadBody, Account: s.Name, Operation: "RunInstances"}); err != nil {
 		t.Fatal(err)
 	}
@@ -418,7 +420,7 @@ func TestBootstrapTokenOpensLittle(t *testing.T) {
 	for _, r := range rules.Status.ResourceRules {
 		for _, resource := range r.Resources {
 			for _, verb := range r.Verbs {
-				// Everybody may ask who they are and what they may.
+				// Every account may ask for its own identity and permissions.
 				if !strings.HasPrefix(resource, "selfsubject") {
 					may = append(may, verb+" "+resource)
 				}
@@ -432,7 +434,7 @@ func TestBootstrapTokenOpensLittle(t *testing.T) {
 	}
 }
 
-// dataSecrets are the Secrets that CloudInitConfigs of this test own.
+// dataSecrets returns the Secrets that CloudInitConfigs of this test own.
 func (s *stage) dataSecrets(ctx context.Context) []corev1.Secret {
 	s.Helper()
 	secrets := &corev1.SecretList{}

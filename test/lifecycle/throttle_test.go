@@ -16,15 +16,15 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// strictCloud is a cloud that throttles by EC2's figures, for one test. A hundred kubelets under
-// the race detector would be too much.
+// strictCloud starts a cloud for one test that throttles with the figures of EC2. It runs no
+// kubelets: a hundred of them under the race detector would be too much.
 func strictCloud(t *testing.T, network string) (*playground.Simulator, simulator.Admin) {
 	t.Helper()
 	return ownCloud(t, network, "--throttle=ec2", "--latency=100ms", "--no-pods")
 }
 
-// ownCloud is a cloud for one test. Its machines have addresses of the given network: all clusters
-// of these tests have their Nodes in one, where no address may come twice.
+// ownCloud starts a cloud for one test. Its machines have addresses of the given network. All
+// clusters of these tests register their Nodes in one cluster, where no address may occur twice.
 func ownCloud(t *testing.T, network string, args ...string) (*playground.Simulator, simulator.Admin) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "cloud.yaml")
@@ -39,7 +39,8 @@ func ownCloud(t *testing.T, network string, args ...string) (*playground.Simulat
 	return cloud, simulator.Admin{URL: cloud.URL}
 }
 
-// likeEC2 puts a cluster on a strict cloud, and tells its account of EC2's figures.
+// likeEC2 puts a cluster on a strict cloud, and sets the rate limits of its account to the figures
+// of EC2.
 func likeEC2(cloud *playground.Simulator) func(*scenario.Adopted) {
 	return func(a *scenario.Adopted) {
 		a.Endpoint, a.Token = cloud.URL, cloud.Token
@@ -51,7 +52,7 @@ func likeEC2(cloud *playground.Simulator) func(*scenario.Adopted) {
 	}
 }
 
-// throttled asserts that under 2 % of all calls, and of the creates, were throttled.
+// throttled asserts that fewer than 2 % of all calls, and of the creates, were throttled.
 func throttled(t *testing.T, admin simulator.Admin) {
 	t.Helper()
 	audit, err := admin.Audit(t.Context())
@@ -67,14 +68,15 @@ func throttled(t *testing.T, admin simulator.Admin) {
 	}
 }
 
-// patient gives a test more time: a minute is the cloud's, the rest is for the computer.
+// patient gives a test more time: one minute for the cloud, the rest for a slow computer.
 func (s *stage) patient() {
 	ctx, cancel := context.WithTimeout(s.Context(), 4*patience)
 	s.Cleanup(cancel)
 	s.ctx = ctx
 }
 
-// A hundred machines, which EC2 lets nobody ask for at once.
+// TestHundredMachinesThrottled creates a hundred machines, more than EC2 lets an account create at
+// once.
 func TestHundredMachinesThrottled(t *testing.T) {
 	t.Parallel()
 	cloud, admin := strictCloud(t, "10.80.0.0/16")
@@ -96,8 +98,9 @@ func TestHundredMachinesThrottled(t *testing.T) {
 	}
 }
 
-// Two clusters with the same credentials are one account to the cloud, and share what it allows:
-// each for itself would ask for twice as much as there is.
+// TestTwoClustersShareOneBucket runs two clusters with the same credentials. To the cloud they are
+// one account, so they must share its rate limit. Each on its own would send twice as many calls as
+// are allowed.
 func TestTwoClustersShareOneBucket(t *testing.T) {
 	t.Parallel()
 	cloud, admin := strictCloud(t, "10.81.0.0/16")
@@ -118,7 +121,7 @@ func TestTwoClustersShareOneBucket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(snapshot.Instances()); n != 2*each { // a create whose answer is late is sent again, and makes nothing
+	if n := len(snapshot.Instances()); n != 2*each { // a create whose answer is late is retried, and must not create a second VM
 		t.Errorf("%d VMs were made, want %d", n, 2*each)
 	}
 	throttled(t, admin)

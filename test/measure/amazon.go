@@ -17,7 +17,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// awsSecret opens the account; it is nobody's.
+// awsSecret is the secret key of the account. It is not a real secret.
 const awsSecret = "measured/secret+access/key"
 
 // amazon is a stand-in for EC2, in this process.
@@ -29,7 +29,7 @@ type amazon struct {
 	closers  []func()
 }
 
-// Cleanup takes what is to be done in the end; ec2stub.New asks for it.
+// Cleanup registers a function to run at the end. ec2stub.New requires it.
 func (a *amazon) Cleanup(do func()) { a.closers = append(a.closers, do) }
 
 func (a *amazon) start(_ context.Context, o Options) error {
@@ -47,7 +47,7 @@ func (a *amazon) adopt(c *scenario.Adopted) {
 	c.Dress = func(o client.Object) {
 		rig.DressAWS(o, a.cloud.URL, awsSecret)
 		if account, ok := o.(*infrav1.CloudAccount); ok && a.throttle {
-			account.Spec.RateLimits = nil // the driver's own are EC2's
+			account.Spec.RateLimits = nil // the driver's defaults are EC2's limits
 		}
 	}
 }

@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-// The users whose writes are counted: the managers in the management cluster, and whose kubeconfig
-// they use in the workload cluster.
+// The users whose writes are counted: the managers in the management cluster, and the user of the
+// kubeconfig in the workload cluster.
 const (
 	droverUser = "system:serviceaccount:drover-system:drover-manager"
 	coreUser   = "system:serviceaccount:capi-system:capi-manager"
 	adopter    = "adopter"
 )
 
-// policy has the API server log the writes of the managers, and nothing else.
+// policy makes the API server log only the writes of these users.
 const policy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -32,12 +32,12 @@ rules:
 - level: None
 `
 
-// Writes counts write requests that an API server answered, whatever the answer, by what was
-// written: for instance "patch cloudmachines/status". A refused one has its status added: "patch
+// Writes counts write requests that an API server answered, successful or not, by what was written:
+// for instance "patch cloudmachines/status". Refused requests have the status code added: "patch
 // cloudmachines 409".
 type Writes map[string]int
 
-// event is what is read of a line of the audit log.
+// event holds the fields that are read from a line of the audit log.
 type event struct {
 	Verb, UserAgent string
 	User            struct{ Username string }
@@ -63,8 +63,7 @@ type auditLog struct {
 	drover, core Writes
 }
 
-// read takes in what was written since it was last called, and returns all writes so far, Drover's
-// and Cluster API's.
+// read reads new lines and returns all writes so far, by Drover and by Cluster API.
 func (l *auditLog) read() (drover, core Writes, err error) {
 	if l.drover == nil {
 		l.drover, l.core = Writes{}, Writes{}
@@ -78,7 +77,7 @@ func (l *auditLog) read() (drover, core Writes, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("read the audit log: %w", err)
 	}
-	whole := bytes.LastIndexByte(raw, '\n') + 1 // the last line may still be under way
+	whole := bytes.LastIndexByte(raw, '\n') + 1 // the last line may be incomplete
 	l.offset += int64(whole)
 	for line := range bytes.Lines(raw[:whole]) {
 		e := event{}
@@ -95,7 +94,7 @@ func (l *auditLog) read() (drover, core Writes, err error) {
 	return maps.Clone(l.drover), maps.Clone(l.core), nil
 }
 
-// minus returns what came on top of the earlier counts.
+// minus returns the difference from earlier counts.
 func (w Writes) minus(before Writes) Writes {
 	d := Writes{}
 	for what, n := range w {
@@ -106,16 +105,16 @@ func (w Writes) minus(before Writes) Writes {
 	return d
 }
 
-// The sides that Drover's writes belong to.
+// The sides that Drover's writes are assigned to.
 const (
 	Infrastructure = "infrastructure"
 	Bootstrap      = "bootstrap"
-	// Aside are Events, leader election, and what is written once for a cluster: they do not count
-	// for a machine.
+	// Aside is for Events, leader election and what is written once per cluster. These writes do
+	// not count towards machines.
 	Aside = "aside"
 )
 
-// side tells which of Drover's providers writes a thing.
+// side returns which of Drover's providers writes the resource.
 func side(what string) string {
 	resource, _, _ := strings.Cut(strings.Fields(what)[1], "/")
 	switch resource {
@@ -124,11 +123,11 @@ func side(what string) string {
 	case "cloudinitconfigs", "secrets", "certificatesigningrequests":
 		return Bootstrap
 	default:
-		return Infrastructure // CloudMachines and Nodes, and whatever else should not be written
+		return Infrastructure // CloudMachines, Nodes, and anything that should not be written
 	}
 }
 
-// Side sums the writes of one side.
+// Side returns the sum of the writes of one side.
 func (w Writes) Side(s string) int {
 	n := 0
 	for what, count := range w {
@@ -139,5 +138,5 @@ func (w Writes) Side(s string) int {
 	return n
 }
 
-// Total is the sum of all writes but those aside.
+// Total returns the sum of all writes except Aside.
 func (w Writes) Total() int { return w.Side(Infrastructure) + w.Side(Bootstrap) }

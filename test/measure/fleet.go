@@ -23,43 +23,43 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// Options of one measurement.
+// Options configures a measurement.
 type Options struct {
-	// Cloud is where the machines are made; by default the simulated one, which is a process. The
-	// others are in this one.
+	// Cloud is the cloud to create the machines in. The default is the simulated cloud, which runs
+	// as a process. The others run in this process.
 	Cloud Cloud
-	// Machines to make.
+	// Machines is the number of machines to create.
 	Machines int
-	// Clusters that they are divided among, each with an account of its own, all of which are the
-	// same one at the cloud; 0: one.
+	// Clusters is the number of clusters to spread the machines over. Each has its own
+	// CloudAccount, all for the same account of the cloud. 0 means one.
 	Clusters int
-	// PoolSize is how many machines a MachineDeployment has at most; 0: all in one.
+	// PoolSize is the maximum number of machines of a MachineDeployment. 0 means all in one.
 	PoolSize int
-	// Latency of each call of the cloud.
+	// Latency is the latency of each cloud call.
 	Latency time.Duration
-	// Joins is the time from the create to the moment when the machine boots.
+	// Joins is the time from the create call until the machine boots.
 	Joins time.Duration
-	// Throttle is the cloud's preset, "none" by default. With "ec2" the CloudAccount has EC2's
-	// limits too.
+	// Throttle is the cloud's throttling preset, "none" by default. With "ec2" the CloudAccount has
+	// EC2's rate limits too.
 	Throttle string
-	// Inventory of the CloudAccount. The zero value leaves the defaults.
+	// Inventory is the inventory setting of the CloudAccount. The zero value means the defaults.
 	Inventory infrav1.InventorySpec
-	// Idle is how long nothing happens between Ready and deletion. 0 leaves that out.
+	// Idle is how long nothing happens between Ready and deletion. 0 skips this phase.
 	Idle time.Duration
-	// Vanish has one VM vanish at the end of Idle.
+	// Vanish makes one VM vanish at the end of Idle.
 	Vanish bool
-	// Binary is the drover program. By default it is built without the race detector.
+	// Binary is the path of the drover program. By default it is built without the race detector.
 	Binary string
-	// Dir is where data and logs go. It must exist, and stays.
+	// Dir is the folder for data and logs. It must exist, and is not removed.
 	Dir string
-	// Profile writes CPU profiles of Drover, Cluster API's core and the API server, taken while
-	// machines come, to Dir.
+	// Profile writes CPU profiles of Drover, Cluster API's core and the API server to Dir. They
+	// cover the time in which the machines are created.
 	Profile bool
-	// Say gets a line now and then; nil: nobody.
+	// Say is called with progress messages. It may be nil.
 	Say func(format string, args ...any)
 }
 
-// Cloud is where machines are made.
+// Cloud names the cloud to create machines in.
 type Cloud string
 
 // The clouds.
@@ -69,7 +69,7 @@ const (
 	VSphere   Cloud = "vsphere" // govmomi's simulator of a vCenter
 )
 
-// placeOf is what a cloud is measured in.
+// placeOf returns the place for a cloud.
 func placeOf(c Cloud) (place, error) {
 	switch c {
 	case "", Simulated:
@@ -82,32 +82,32 @@ func placeOf(c Cloud) (place, error) {
 	return nil, fmt.Errorf("there is no cloud %q to measure on", c)
 }
 
-// Result of one measurement.
+// Result is the result of a measurement.
 type Result struct {
 	Cloud    Cloud  `json:"cloud"`
 	Machines int    `json:"machines"`
 	Clusters int    `json:"clusters"`
 	Throttle string `json:"throttle"`
-	// Create lasts until all machines are Ready, Delete from there until all is gone.
+	// Create lasts until all machines are Ready. Delete lasts from then until everything is gone.
 	Create Phase  `json:"create"`
 	Idle   *Phase `json:"idle,omitempty"`
 	Delete Phase  `json:"delete"`
-	// LastVM is when the cloud made the last one, in seconds after the MachineDeployments were
-	// created.
+	// LastVM is the time at which the cloud created the last VM, in seconds after the creation of
+	// the MachineDeployments.
 	LastVM float64 `json:"lastVMSeconds"`
-	// VanishSeen is how long it took until the CloudMachine of a VM that vanished said so, in
-	// seconds; 0: not tried.
+	// VanishSeen is the time until the CloudMachine reported its vanished VM, in seconds. 0 means
+	// not measured.
 	VanishSeen float64 `json:"vanishSeenSeconds,omitempty"`
-	// PeakMemory of Drover in bytes, over all phases.
+	// PeakMemory is the peak memory of Drover in bytes, over all phases.
 	PeakMemory int64 `json:"peakMemoryBytes"`
-	// Profiles are the files, where asked for.
+	// Profiles lists the profile files, if requested.
 	Profiles []string `json:"-"`
 }
 
-// namespace of all clusters. The first has its name.
+// namespace is the namespace of all clusters, and the name of the first.
 const namespace = "fleet"
 
-// fleet is what runs while it is measured.
+// fleet is the state of a measurement.
 type fleet struct {
 	Options
 	management *playground.Management
@@ -122,8 +122,8 @@ type fleet struct {
 	pools    []scenario.Pool
 }
 
-// Run measures a fleet's life from nothing to nothing, on processes of its own. The management
-// cluster is its own workload cluster.
+// Run measures the life of a fleet from creation to deletion, with its own processes. The
+// management cluster is also the workload cluster.
 func Run(ctx context.Context, o Options) (_ *Result, err error) {
 	if o.Say == nil {
 		o.Say = func(string, ...any) {}
@@ -155,8 +155,8 @@ func (f *fleet) start(ctx context.Context) (err error) {
 	}
 	f.audit.path = filepath.Join(f.Dir, "audit.log")
 	coreArgs := []string{"--kube-api-qps=1000", "--kube-api-burst=2000", "--clustercache-client-qps=1000", "--clustercache-client-burst=2000"}
-	// With thousands of machines on few cores, the API server takes longer over a lease than the
-	// manager would wait; and nobody starts it again here.
+	// With thousands of machines on few cores, the API server takes longer to renew a lease than
+	// the manager would wait. Nothing restarts the manager here.
 	droverArgs := []string{"--leader-elect-lease-duration=3m", "--leader-elect-renew-deadline=2m"}
 	if f.Profile {
 		for _, name := range []string{"drover", "capi-core"} {
@@ -174,11 +174,11 @@ func (f *fleet) start(ctx context.Context) (err error) {
 			Dir: f.Dir, Progress: os.Stderr,
 			APIServerArgs: []string{
 				"--audit-policy-file=" + filepath.Join(f.Dir, "audit-policy.yaml"), "--audit-log-path=" + f.audit.path,
-				"--audit-log-maxsize=100000", // never begin another file
+				"--audit-log-maxsize=100000", // never rotate the file
 				"--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000",
 			},
-			// Bodies hardly ever renew their Leases here: a kubelet's heartbeats are no part of
-			// what is measured.
+			// The Nodes hardly ever renew their Leases, because heartbeats of kubelets are not part
+			// of the measurement.
 			ControllerManagerArgs: []string{"--node-monitor-grace-period=24h", "--kube-api-qps=1000", "--kube-api-burst=2000"},
 		},
 		CoreArgs: coreArgs,
@@ -203,8 +203,8 @@ func write(file, text string) error {
 	return nil
 }
 
-// quietBodies hardly ever renew their Leases: a kubelet's heartbeats are no part of what is
-// measured.
+// quietBodies returns options with which Nodes hardly ever renew their Leases, because heartbeats
+// of kubelets are not part of the measurement.
 func quietBodies() body.Options {
 	return body.Options{
 		NoPods: true, LeaseInterval: simulator.Duration{Duration: time.Hour}, StatusInterval: simulator.Duration{Duration: time.Hour},
@@ -220,13 +220,13 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// adopt brings the clusters to where machines can be made.
+// adopt creates the clusters and waits until machines can be created.
 func (f *fleet) adopt(ctx context.Context) (err error) {
 	if f.client, err = scenario.NewClient(f.management.AdminConfig()); err != nil {
 		return err
 	}
-	// Of the Machines only their existence is followed: to decode thousands of whole ones would
-	// cost what is measured.
+	// Watch only the metadata of Machines. Decoding thousands of whole Machines would distort the
+	// measurement.
 	machines := &metav1.PartialObjectMetadata{}
 	machines.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("Machine"))
 	f.view, err = scenario.Follow(ctx, f.management.AdminConfig(), namespace, &clusterv1.Cluster{}, &clusterv1.MachineDeployment{}, machines)
@@ -245,7 +245,7 @@ func (f *fleet) adopt(ctx context.Context) (err error) {
 		cluster := f.cluster(n, kubeconfig)
 		objects := cluster.Objects()
 		if n > 0 {
-			objects = objects[1:] // the namespace is there
+			objects = objects[1:] // the namespace exists
 		}
 		if err := scenario.Create(ctx, f.client, objects...); err != nil {
 			return err
@@ -258,7 +258,7 @@ func (f *fleet) adopt(ctx context.Context) (err error) {
 	return f.view.Until(limited, "the clusters are adopted", scenario.All(checks...))
 }
 
-// cluster is the one of this number. All of them adopt the management cluster.
+// cluster returns the cluster with this number. All of them adopt the management cluster.
 func (f *fleet) cluster(n int, kubeconfig []byte) scenario.Adopted {
 	a := scenario.Adopted{Namespace: namespace, Name: namespace, Kubeconfig: kubeconfig, Inventory: f.Inventory}
 	if n > 0 {
@@ -275,7 +275,7 @@ func (f *fleet) cluster(n int, kubeconfig []byte) scenario.Adopted {
 	return a
 }
 
-// stop ends everything but leaves the logs.
+// stop stops everything and keeps the logs.
 func (f *fleet) stop() error {
 	var errs []error
 	if f.management != nil {

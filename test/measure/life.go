@@ -18,15 +18,15 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// Patience: what a fleet may take before it counts as stuck.
+// patience returns how long a fleet may take before it counts as stuck.
 func (f *fleet) patience() time.Duration {
 	return 3*time.Minute + time.Duration(f.Machines)*time.Second
 }
 
-// quiet is how long Drover must have written nothing before an idle time begins.
+// quiet is how long Drover must have written nothing before the idle phase begins.
 const quiet = 10 * time.Second
 
-// measure takes the fleet through its life.
+// measure runs all phases of the fleet.
 func (f *fleet) measure(ctx context.Context) (*Result, error) {
 	r := &Result{Cloud: f.Cloud, Machines: f.Machines, Clusters: f.Clusters, Throttle: f.Throttle}
 	start, err := f.mark(ctx)
@@ -76,7 +76,7 @@ func (f *fleet) measure(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// create makes all pools, and waits until all their machines are Ready.
+// create creates all pools, and waits until all their machines are Ready.
 func (f *fleet) create(ctx context.Context) error {
 	size := (f.Machines + f.Clusters - 1) / f.Clusters
 	if f.PoolSize > 0 {
@@ -99,7 +99,7 @@ func (f *fleet) create(ctx context.Context) error {
 	return f.view.Until(ctx, "all machines are Ready", f.progress(scenario.All(checks...)))
 }
 
-// progress says from time to time how many machines are Ready.
+// progress reports how many machines are Ready every 10 seconds.
 func (f *fleet) progress(check scenario.Check) scenario.Check {
 	const every = 10 * time.Second
 	next := time.Now().Add(every)
@@ -117,7 +117,7 @@ func (f *fleet) progress(check scenario.Check) scenario.Check {
 		for i := range all.Items {
 			ready += ptr.Deref(all.Items[i].Status.ReadyReplicas, 0)
 		}
-		machines := machineNames() // a MachineSet counts only those of its scalings that are through
+		machines := machineNames() // a MachineSet updates its counts only after it has finished scaling
 		if err := f.view.List(ctx, machines, client.InNamespace(namespace)); err != nil {
 			return missing, err
 		}
@@ -137,7 +137,7 @@ func (f *fleet) lastVM(ctx context.Context, start time.Time) (float64, error) {
 	return books.last.Sub(start).Seconds(), nil
 }
 
-// idle lets Idle pass while nothing is asked for, and then has a VM vanish.
+// idle waits for Idle without any request, and then makes a VM vanish.
 func (f *fleet) idle(ctx context.Context, r *Result) error {
 	if err := f.calmDown(ctx); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (f *fleet) idle(ctx context.Context, r *Result) error {
 	return err
 }
 
-// calmDown waits until Drover has written nothing for a while.
+// calmDown waits until Drover has written nothing for the duration quiet.
 func (f *fleet) calmDown(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, f.patience())
 	defer cancel()
@@ -183,7 +183,7 @@ func (f *fleet) calmDown(ctx context.Context) error {
 	return nil
 }
 
-// wait lets time pass: it is what an idle time consists of.
+// wait waits for d, or until ctx ends.
 func wait(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -195,8 +195,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// vanish removes a VM behind Drover's back and returns how long it took until its CloudMachine said
-// so.
+// vanish terminates a VM without Drover's knowledge, and returns the time in seconds until its
+// CloudMachine reports this.
 func (f *fleet) vanish(ctx context.Context) (float64, error) {
 	machines := &infrav1.CloudMachineList{}
 	if err := f.client.List(ctx, machines, client.InNamespace(namespace), client.Limit(1)); err != nil {
@@ -225,7 +225,7 @@ func (f *fleet) vanish(ctx context.Context) (float64, error) {
 	return time.Since(start).Seconds(), err
 }
 
-// delete scales all pools to 0, and waits until no Machine and nothing in the cloud is left.
+// delete scales all pools to 0, and waits until no Machine is left.
 func (f *fleet) delete(ctx context.Context) error {
 	for _, p := range f.pools {
 		if err := p.Scale(ctx, f.client, 0); err != nil {
@@ -237,15 +237,16 @@ func (f *fleet) delete(ctx context.Context) error {
 	return f.view.Until(ctx, "no machine is left", f.progress(scenario.Empty(f.view, machineNames(), namespace)))
 }
 
-// machineNames is a list of Machines without more than their metadata.
+// machineNames returns an empty list of the metadata of Machines.
 func machineNames() *metav1.PartialObjectMetadataList {
 	machines := &metav1.PartialObjectMetadataList{}
 	machines.SetGroupVersionKind(clusterv1.GroupVersion.WithKind("MachineList"))
 	return machines
 }
 
-// prove fails when anything is left in the cloud, or for long of what Kubernetes collects after its
-// owners: kube-controller-manager deletes the Secrets of 300 machines in more than ten seconds.
+// prove fails if anything is left in the cloud. It waits up to 2 minutes for Kubernetes' garbage
+// collector: kube-controller-manager takes more than ten seconds to delete the Secrets of 300
+// machines.
 func (f *fleet) prove(ctx context.Context) error {
 	books, err := f.place.books(ctx)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-io/drover/test/playground"
 )
 
-// marks are all counters at a moment.
+// marks holds all counters at one time.
 type marks struct {
 	at           time.Time
 	calls        map[string]int
@@ -26,22 +26,22 @@ type marks struct {
 	cpu          map[string]time.Duration
 }
 
-// Phase is what happened between two moments.
+// Phase holds the changes between two marks.
 type Phase struct {
 	Seconds float64 `json:"seconds"`
-	// CloudCalls by operation; Throttled of them were refused.
+	// CloudCalls counts the calls by operation. Throttled counts those that were refused.
 	CloudCalls map[string]int `json:"cloudCalls"`
 	Throttled  int            `json:"throttled"`
-	// Writes are Drover's in both clusters, CoreWrites Cluster API's.
+	// Writes counts Drover's writes in both clusters, CoreWrites those of Cluster API.
 	Writes     Writes `json:"writes"`
 	CoreWrites Writes `json:"coreWrites"`
-	// Reconciles of Drover, by controller.
+	// Reconciles counts Drover's reconciles by controller.
 	Reconciles map[string]int `json:"reconciles"`
-	// CPUSeconds by process.
+	// CPUSeconds holds the CPU time by process.
 	CPUSeconds map[string]float64 `json:"cpuSeconds"`
 }
 
-// Calls is the sum of all calls of the cloud.
+// Calls returns the sum of all cloud calls.
 func (p Phase) Calls() int {
 	n := 0
 	for _, c := range p.CloudCalls {
@@ -95,7 +95,7 @@ func (f *fleet) mark(ctx context.Context) (marks, error) {
 	return m, nil
 }
 
-// processes are those whose CPU time is told.
+// processes returns the processes whose CPU time is reported.
 func (f *fleet) processes() map[string]*playground.Process {
 	all := map[string]*playground.Process{
 		"drover": f.drover, "capi-core": f.management.Core(), "kube-apiserver": f.management.APIServer(),

@@ -15,29 +15,29 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// place is where the machines are made, with its own books.
+// place is the cloud that the machines are created in.
 type place interface {
 	start(ctx context.Context, o Options) error
-	// adopt makes the cluster's account one of this place.
+	// adopt sets the cluster's account to this place.
 	adopt(*scenario.Adopted)
-	// calls are those that came, by operation; throttled of them were refused.
+	// calls returns the calls received, by operation, and how many of them were throttled.
 	calls(ctx context.Context) (byOperation map[string]int, throttled int, err error)
 	books(ctx context.Context) (books, error)
-	// terminate ends a VM behind Drover's back.
+	// terminate terminates a VM without Drover's knowledge.
 	terminate(ctx context.Context, id string) error
-	// processes are what it runs in, where that is measured.
+	// processes returns the processes of the place, if it has any.
 	processes() map[string]*playground.Process
 	stop() error
 }
 
-// books are what a place knows of its machines.
+// books holds what a place knows of its machines.
 type books struct {
-	vms  int       // ever made
-	last time.Time // when the last one was
-	live int       // VMs, and what belongs to them, that are on the bill
+	vms  int       // created in total
+	last time.Time // creation time of the last VM
+	live int       // billed VMs and dependants
 }
 
-// simulated is the simulated cloud as a process.
+// simulated is the simulated cloud, as a process.
 type simulated struct {
 	process *playground.Simulator
 	admin   simulator.Admin

@@ -16,12 +16,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// profileLength is that of one profile; one follows the other while machines come, and pprof merges
-// them.
+// profileLength is the length of one profile. Profiles follow each other while machines are
+// created, and pprof merges them.
 const profileLength = 10 * time.Second
 
-// profile begins CPU profiles. The function that it returns waits for the end of those under way
-// and returns the files.
+// profile starts CPU profiles. The returned function waits for the profiles in progress and returns
+// the files.
 func (f *fleet) profile(ctx context.Context) func() []string {
 	enough := make(chan struct{})
 	var group sync.WaitGroup
@@ -50,7 +50,7 @@ func (f *fleet) profile(ctx context.Context) func() []string {
 	return func() []string { close(enough); group.Wait(); return files }
 }
 
-// download gets a file as the administrator, whom only the API server asks for.
+// download downloads a file as the administrator. Only the API server checks the credentials.
 func (f *fleet) download(ctx context.Context, url, file string) (err error) {
 	administrator, err := rest.HTTPClientFor(f.management.AdminConfig())
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/drover-io/drover/test/vcenter"
 )
 
-// vspherePassword opens the vCenter; it is nobody's.
+// vspherePassword is the password of the vCenter. It is not a real secret.
 const vspherePassword = "measured-password"
 
-// vsphere is govmomi's vCenter, in this process. It throttles nobody.
+// vsphere is govmomi's vCenter simulator, in this process. It does not throttle.
 type vsphere struct {
 	vcenter *vcenter.VCenter
 	fleet   *body.Fleet
@@ -40,9 +40,9 @@ func (v *vsphere) adopt(c *scenario.Adopted) {
 		rig.DressVSphere(o, v.vcenter.URL, v.vcenter.CA, vspherePassword)
 		switch o := o.(type) {
 		case *infrav1.CloudAccount:
-			o.Spec.RateLimits = nil // the driver's own are what users have
+			o.Spec.RateLimits = nil // use the driver's defaults, as users do
 		case *infrav1.CloudMachineTemplate:
-			o.Spec.Template.Spec.VSphere.AntiAffinityGroup = "" // a rule of DRS has a price of its own
+			o.Spec.Template.Spec.VSphere.AntiAffinityGroup = "" // a DRS rule has its own cost
 		}
 	}
 }

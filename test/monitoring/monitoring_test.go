@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package monitoring shows the alert rules and the dashboard in config/prometheus to the real
-// Prometheus, which reads what a real manager serves. There is nothing here but tests.
+// Package monitoring tests the alert rules and the dashboard in config/prometheus with the real
+// Prometheus, which scrapes a real manager. This package holds only tests.
 package monitoring
 
 import (
@@ -58,8 +58,8 @@ func readRules(t *testing.T) rules {
 	return r
 }
 
-// TestRules has Prometheus' own tool check the rules, and play them through. Each alert fires at
-// least once there, and is quiet at least once.
+// TestRules checks the rules and runs their unit tests with Prometheus' own tool. Each alert must
+// fire at least once there, and must stay quiet at least once.
 func TestRules(t *testing.T) {
 	promtool := program(t)
 	for _, args := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
@@ -100,8 +100,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestQueries asks every query of the dashboard and of the alerts of a Prometheus that reads a
-// manager with much trouble. Each has an answer: what it names is served, with those labels.
+// TestQueries runs every query of the dashboard and of the alerts against a Prometheus that scrapes
+// a manager with many problems. Each must have a result: the metrics exist, with those labels.
 func TestQueries(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	s := start(t)
@@ -109,7 +109,7 @@ func TestQueries(t *testing.T) {
 	began := time.Now()
 	s.lives(prometheus)
 	s.trouble()
-	// Not among them: DroverNoRoom, for which the cloud must have been asked a second time, minutes
+	// DroverNoRoom is not in the list, because it needs a second cloud call, which comes minutes
 	// later.
 	s.until("what is wrong raises alarm", prometheus.raised("DroverPoolFrozen", "DroverUnauthorized", "DroverOrphansAsk", "DroverOrphansStay"))
 	s.failingCalls()
@@ -137,7 +137,7 @@ type panel struct {
 
 type target struct{ Expr, LegendFormat string }
 
-// asked is the query with Grafana's variables filled in: all accounts.
+// asked returns the query with values for Grafana's variables: all accounts.
 func (t target) asked() string {
 	return strings.NewReplacer("$__rate_interval", "30s", "$account", ".*").Replace(t.Expr)
 }
@@ -160,19 +160,19 @@ func readDashboard(t *testing.T) (d dashboard) {
 	return d
 }
 
-// comparison is the end of an alert's expression. With "bool" it says of each series whether it is
-// so, and not only of those for which it is.
+// comparison matches the end of an alert's expression. With "bool", the expression returns every
+// series with its result, not only those for which it is true.
 var comparison = regexp.MustCompile(` (>|==) ([0-9.]+)$`)
 
-// queries are those of the dashboard and the alerts, made to answer whether or not there is
-// something to tell.
+// queries returns the queries of the dashboard and the alerts, changed so that they always have a
+// result.
 func queries(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for _, g := range readRules(t).Groups {
 		for _, r := range g.Rules {
 			if strings.HasPrefix(r.Expr, "absent(") {
-				continue // has an answer when there is nothing: it is asked in the end
+				continue // has a result only if there is no data; it is tested at the end
 			}
 			if !comparison.MatchString(r.Expr) {
 				t.Fatalf("%s compares with nothing: %s", r.Alert, r.Expr)
@@ -262,8 +262,8 @@ func start(t *testing.T) *stage {
 	return s
 }
 
-// lives has a pool of machines come and go, some before the others, and sees that each part of
-// their lives was measured, once each.
+// lives creates and deletes a pool of machines in two steps, and checks that each phase was
+// measured once per machine.
 func (s *stage) lives(prometheus server) {
 	s.Helper()
 	const machines, first = 10, 4
@@ -279,7 +279,7 @@ func (s *stage) lives(prometheus server) {
 	}
 }
 
-// measured checks that a part of machines' lives was measured so many times.
+// measured checks that a phase of machines was measured the given number of times.
 func (s server) measured(part string, times int) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		query := fmt.Sprintf(`drover_machine_%s_seconds_count{cloud="simulated"} == %d and drover_machine_%s_seconds_sum > 0`, part, times, part)
@@ -291,8 +291,8 @@ func (s server) measured(part string, times int) scenario.Check {
 	}
 }
 
-// trouble brings about what there are alerts for: a frozen pool, orphans beyond belief, credentials
-// that do not work, no capacity.
+// trouble causes the states that have alerts: a frozen pool, too many orphans, wrong credentials,
+// no capacity.
 func (s *stage) trouble() {
 	good := scenario.Pool{Cluster: s.blue, Name: "good", Replicas: 1}
 	none := scenario.Pool{Cluster: s.blue, Name: "none", Replicas: 1, Machine: infrav1.SimulatedMachine{InstanceType: "large"}}
@@ -311,13 +311,13 @@ func (s *stage) trouble() {
 	for range 6 { // of one machine, which freezes its pool
 		s.byHand(vm, vm.Tags[cloud.TagToken])
 	}
-	for i := range 4 { // of no machine, and made here: the token's beginning says so
+	for i := range 4 { // of no machine, but with the token prefix of this management cluster
 		s.byHand(vm, fmt.Sprintf("%s%0*d", vm.Tags[cloud.TagToken][:8], len(vm.Tags[cloud.TagToken])-8, i))
 	}
 }
 
-// failingCalls has half of all listings fail in the cloud, and throttles half of the rest. From
-// then on few are complete.
+// failingCalls makes half of all listings fail in the cloud, and throttles half of the rest. From
+// then on few listings are complete.
 func (s *stage) failingCalls() {
 	for _, code := range []string{wire.InternalError, wire.RequestLimitExceeded} {
 		_, err := s.admin.AddFault(s.Context(), simulator.Fault{
@@ -327,7 +327,7 @@ func (s *stage) failingCalls() {
 	}
 }
 
-// byHand makes a VM past Drover.
+// byHand creates a VM without Drover.
 func (s *stage) byHand(like simulator.SnapshotResource, token string) {
 	s.Helper()
 	_, err := s.admin.Run(s.Context(), like.Account, wire.RunInstancesRequest{
@@ -367,7 +367,8 @@ func (s *stage) until(what string, check scenario.Check) {
 // server is a running Prometheus.
 type server struct{ url string }
 
-// startPrometheus runs the real one, on the rules, with one target: the URL of a manager's metrics.
+// startPrometheus runs the real Prometheus with the rules and one target: the URL of a manager's
+// metrics.
 func startPrometheus(t *testing.T, metrics string) server {
 	t.Helper()
 	target, err := url.Parse(metrics)
@@ -416,7 +417,7 @@ func startPrometheus(t *testing.T, metrics string) server {
 	return s
 }
 
-// ask returns how many series answer a query.
+// ask returns the number of series in the result of a query.
 func (s server) ask(ctx context.Context, query string) (int, error) {
 	var answer struct{ Result []any }
 	if err := s.get(ctx, "/api/v1/query?query="+url.QueryEscape(query), &answer); err != nil {
@@ -425,8 +426,7 @@ func (s server) ask(ctx context.Context, query string) (int, error) {
 	return len(answer.Result), nil
 }
 
-// raised checks that alerts have begun: they fire when they have gone on for a time that no test
-// waits.
+// raised checks that alerts are pending. They fire only after a time for which no test waits.
 func (s server) raised(names ...string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		var answer struct {
@@ -444,7 +444,7 @@ func (s server) raised(names ...string) scenario.Check {
 	}
 }
 
-// get asks Prometheus' API.
+// get calls Prometheus' API.
 func (s server) get(ctx context.Context, path string, data any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
 	if err != nil {
@@ -468,7 +468,8 @@ func (s server) get(ctx context.Context, path string, data any) error {
 	return nil
 }
 
-// program returns what runs Prometheus' programs, from Debian's or Ubuntu's archive.
+// program returns the command that runs Prometheus' programs, from the package archive of Debian or
+// Ubuntu.
 func program(t *testing.T) string {
 	t.Helper()
 	var stderr strings.Builder

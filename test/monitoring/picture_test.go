@@ -23,12 +23,11 @@ import (
 
 var draw = flag.String("draw", "", "the file that TestQueries draws the dashboard to: ../../docs/pictures/dashboard.svg. By default one that is thrown away.")
 
-// What a unit of Grafana's grid is wide and high, in points, and what of a panel is around its
-// curves.
+// The size of a unit of Grafana's grid and the space around the curves of a panel, in points.
 const (
 	column, row              = 48, 34
 	above, below, left, gaps = 30, 34, 52, 8
-	legendWidth, moreWidth   = 6.3, 80 // of a letter, and of what says that there are more
+	legendWidth, moreWidth   = 6.3, 80 // width of a letter, and of the note that there are more
 )
 
 var (
@@ -42,7 +41,7 @@ type series struct {
 	Values [][2]any
 }
 
-// point is the series' place of this number; ok is false where it has no value then.
+// point returns the point at index i. ok is false if it has no value.
 func (s series) point(i int) (at, value float64, ok bool) {
 	at, _ = s.Values[i][0].(float64)
 	text, _ := s.Values[i][1].(string)
@@ -50,15 +49,15 @@ func (s series) point(i int) (at, value float64, ok bool) {
 	return at, value, err == nil && !math.IsNaN(value) && !math.IsInf(value, 0)
 }
 
-// over asks Prometheus for the answers between two times.
+// over queries Prometheus for a time range.
 func (s server) over(ctx context.Context, query string, from, to time.Time) (answer struct{ Result []series }, err error) {
 	err = s.get(ctx, fmt.Sprintf("/api/v1/query_range?query=%s&start=%d&end=%d&step=1", url.QueryEscape(query), from.Unix(), to.Unix()), &answer)
 	return answer, err
 }
 
-// drawDashboard draws what Grafana would show of the run so far, with the dashboard's own titles,
-// places, queries and units: Grafana itself can't be had where the tests run. A panel without
-// anything to show is an error.
+// drawDashboard draws the dashboard for the run so far as Grafana would, with its titles,
+// positions, queries and units. Grafana itself is not available where the tests run. A panel
+// without data is an error.
 func drawDashboard(t *testing.T, prometheus server, from time.Time) {
 	t.Helper()
 	file := cmp.Or(*draw, filepath.Join(t.TempDir(), "dashboard.svg"))
@@ -91,7 +90,7 @@ func drawDashboard(t *testing.T, prometheus server, from time.Time) {
 	}
 }
 
-// draw writes the panel, and says whether it shows a value.
+// draw writes the panel, and reports whether it shows a value.
 func (p panel) draw(t *testing.T, w io.Writer, prometheus server, from, to time.Time) bool {
 	t.Helper()
 	width, height := float64(p.GridPos.W*column), float64(p.GridPos.H*row)
@@ -151,7 +150,7 @@ func (p panel) draw(t *testing.T, w io.Writer, prometheus server, from, to time.
 	return shown
 }
 
-// drawNumber writes what the panel shows last.
+// drawNumber writes the last value of the panel.
 func (p panel) drawNumber(w io.Writer, found []series, width, height float64) bool {
 	if len(found) == 0 {
 		return false
@@ -161,7 +160,7 @@ func (p panel) drawNumber(w io.Writer, found []series, width, height float64) bo
 	return ok
 }
 
-// path is the series' curve, with a gap where it has no value.
+// path returns the curve of the series, with gaps where it has no value.
 func (s series) path(x, y func(float64) float64) string {
 	var d strings.Builder
 	last := math.Inf(-1)
@@ -176,7 +175,7 @@ func (s series) path(x, y func(float64) float64) string {
 	return d.String()
 }
 
-// roundUp is the end of an axis that shows v.
+// roundUp returns the end of an axis that shows v.
 func roundUp(v float64) float64 {
 	if v == 0 {
 		return 1
@@ -186,7 +185,7 @@ func roundUp(v float64) float64 {
 	return ten * steps[slices.IndexFunc(steps, func(s float64) bool { return s*ten >= v*(1-1e-9) })]
 }
 
-// inUnits writes a value as the panel does.
+// inUnits formats a value as the panel does.
 func (p panel) inUnits(v float64) string {
 	short := func(v float64) string { return strconv.FormatFloat(v, 'g', 3, 64) }
 	switch unit := p.FieldConfig.Defaults.Unit; {

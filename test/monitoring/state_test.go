@@ -27,8 +27,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// stateConfig is as much of kube-state-metrics' configuration as the one here uses. What is not of
-// it is refused.
+// stateConfig has the fields of kube-state-metrics' configuration that ours uses. Unknown fields
+// are refused.
 type stateConfig struct {
 	Kind string `json:"kind"`
 	Spec struct {
@@ -56,7 +56,7 @@ type stateMetric struct {
 	} `json:"each"`
 }
 
-// each is what the metric's type says it is.
+// each returns the field for the metric's type.
 func (m stateMetric) each() *stateEach {
 	return map[string]*stateEach{"Gauge": m.Each.Gauge, "Info": m.Each.Info, "StateSet": m.Each.StateSet}[m.Each.Type]
 }
@@ -69,9 +69,9 @@ type stateEach struct {
 	List           []string            `json:"list,omitempty"`
 }
 
-// TestStatePaths: what kube-state-metrics is told to show of our kinds are fields that they have,
-// by their CRDs, with all the states that there are; and it shows the conditions of every kind that
-// has such.
+// TestStatePaths tests that kube-state-metrics' configuration for our kinds names only fields that
+// their CRDs have, with all possible states, and that it covers the conditions of every kind that
+// has them.
 func TestStatePaths(t *testing.T) {
 	var config stateConfig
 	if err := yaml.UnmarshalStrict(read(t, "kube-state-metrics.yaml"), &config); err != nil {
@@ -154,11 +154,11 @@ func readCRDs(t *testing.T) map[string]*apiextensionsv1.JSONSchemaProps {
 	return schemas
 }
 
-// metadata is what Kubernetes gives to every object, and CRDs do not spell out.
+// metadata lists fields that every object has and that CRDs do not describe.
 var metadata = []string{"name", "namespace", "creationTimestamp", "deletionTimestamp"}
 
-// field finds a field by its path, through lists as kube-state-metrics goes through them; nil when
-// there is none.
+// field returns a field by its path. It goes through lists as kube-state-metrics does, and returns
+// nil if there is no such field.
 func field(schema *apiextensionsv1.JSONSchemaProps, path ...string) *apiextensionsv1.JSONSchemaProps {
 	if len(path) > 0 && path[0] == "metadata" {
 		if len(path) == 3 && path[1] == "labels" || len(path) == 2 && slices.Contains(metadata, path[1]) {
@@ -179,7 +179,7 @@ func field(schema *apiextensionsv1.JSONSchemaProps, path ...string) *apiextensio
 	return schema
 }
 
-// enum returns the values that a field may have, sorted.
+// enum returns the allowed values of a field, sorted.
 func enum(schema *apiextensionsv1.JSONSchemaProps) []string {
 	var values []string
 	for _, v := range schema.Enum {
@@ -189,8 +189,8 @@ func enum(schema *apiextensionsv1.JSONSchemaProps) []string {
 	return values
 }
 
-// TestState: the real kube-state-metrics takes the configuration, needs no more rights than the
-// book gives it, and shows each metric of objects that a real manager works on.
+// TestState tests that the real kube-state-metrics accepts the configuration, needs no more
+// permissions than the book grants, and serves each metric for objects of a running manager.
 func TestState(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	var config stateConfig
@@ -210,7 +210,7 @@ func TestState(t *testing.T) {
 		for _, r := range config.Spec.Resources {
 			for _, m := range r.Metrics {
 				name := r.MetricNamePrefix + "_" + m.Name
-				if m.Name != "deletion" && m.Name != "orphans" && !strings.Contains(served, "\n"+name+"{") { // nothing is deleted, and nothing an orphan
+				if m.Name != "deletion" && m.Name != "orphans" && !strings.Contains(served, "\n"+name+"{") { // nothing is being deleted, and there are no orphans
 					return fmt.Sprintf("%s has none in\n%s", name, served), nil
 				}
 			}
@@ -222,8 +222,8 @@ func TestState(t *testing.T) {
 	})
 }
 
-// startStateMetrics runs kube-state-metrics as a user with the role that the book has for it, and
-// returns where it serves.
+// startStateMetrics runs kube-state-metrics as a user with the role from the book, and returns its
+// URL.
 func (s *stage) startStateMetrics() string {
 	s.Helper()
 	book := string(read(s.T, "../../docs/monitoring.md"))
@@ -264,7 +264,7 @@ func (s *stage) startStateMetrics() string {
 	return fmt.Sprintf("http://127.0.0.1:%d/metrics", ports[0])
 }
 
-// get reads a page.
+// get returns the body of a page.
 func get(ctx context.Context, url string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -33,7 +33,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// object is of a kind that has conditions.
+// object is an object that has conditions.
 type object interface {
 	client.Object
 	conditions.Getter
@@ -49,22 +49,23 @@ func items(list client.ObjectList) (all []object) {
 	return all
 }
 
-// facts are what a move changes, all of it, and what it must not change.
+// facts holds everything that a move changes, and everything that it must not change.
 type facts struct {
-	// uids of all objects in the cluster's namespace, by kind and name.
+	// uids holds the UIDs of all objects in the cluster's namespace, by kind and name.
 	uids map[string]types.UID
-	// kept of each object: spec, labels, finalizers, owners by name, and a hash of a Secret's data.
+	// kept holds of each object: spec, labels, finalizers, owners by name, and a hash of a Secret's
+	// data.
 	kept map[string]string
-	// nodes are the Nodes' UIDs by name, vms the tokens by instance ID, of those that were not
-	// terminated.
+	// nodes holds the Nodes' UIDs by name. vms holds the creation tokens of the VMs that were not
+	// terminated, by instance ID.
 	nodes, vms map[string]string
-	// changes that were asked of the cloud so far.
+	// changes counts the mutating calls to the cloud so far.
 	changes map[string]int
-	// tokens made so far in the workload cluster, by machine.
+	// tokens counts the bootstrap tokens created so far in the workload cluster, by machine.
 	tokens map[string]int
 }
 
-// differences says what differs of that which a move must keep.
+// differences returns the differences in what a move must keep, or "".
 func (f facts) differences(g facts) string {
 	var all []string
 	for _, d := range []string{
@@ -78,7 +79,7 @@ func (f facts) differences(g facts) string {
 	return strings.Join(all, "\n")
 }
 
-// without leaves one machine out.
+// without removes one machine from the facts.
 func (f facts) without(m infrav1.CloudMachine) facts {
 	for _, kind := range []string{"Machine/", "CloudMachine/", "CloudInitConfig/", "Secret/"} {
 		delete(f.uids, kind+m.Name)
@@ -113,11 +114,11 @@ func (s *stage) facts(at *site) facts {
 	return f
 }
 
-// furniture is what Kubernetes itself puts into every namespace. clusterctl leaves the namespace
-// where it is.
+// furniture lists the objects that Kubernetes creates in every namespace. clusterctl does not move
+// them.
 var furniture = []string{"ConfigMap/kube-root-ca.crt", "ServiceAccount/default"}
 
-// objects are all in the cluster's namespace, of any kind but Events, by kind and name.
+// objects returns all objects in the cluster's namespace except Events, by kind and name.
 func (s *stage) objects(at *site) map[string]*unstructured.Unstructured {
 	s.Helper()
 	d, err := discovery.NewDiscoveryClientForConfig(at.AdminConfig())
@@ -155,11 +156,11 @@ func keptOf(o *unstructured.Unstructured) string {
 	text, _ := json.Marshal(map[string]any{
 		"spec": o.Object["spec"], "type": o.Object["type"], "data": fmt.Sprintf("%x", sha256.Sum256(fmt.Append(nil, o.Object["data"]))),
 		"labels": o.GetLabels(), "finalizers": finalizers, "owners": owners,
-	}) // of what was JSON: can't fail
+	}) // the values come from JSON, so this can't fail
 	return string(text)
 }
 
-// vms are the account's that were not terminated.
+// vms returns the account's VMs that were not terminated.
 func (s *stage) vms() (ours []wire.Resource) {
 	s.Helper()
 	snapshot, err := s.admin.Snapshot(s.ctx)
@@ -172,7 +173,7 @@ func (s *stage) vms() (ours []wire.Resource) {
 	return ours
 }
 
-// calls counts what a manager has asked of the cloud, by its own metrics.
+// calls returns the cloud calls of a manager, from its own metrics.
 func (s *stage) calls(at *site) string {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, at.drover.Metrics, nil)
@@ -189,7 +190,7 @@ func (s *stage) calls(at *site) string {
 	return strings.Join(lines, "\n")
 }
 
-// different says in which keys two maps differ, with both values.
+// different returns the keys in which two maps differ, with both values.
 func different[V comparable](before, after map[string]V) string {
 	var lines []string
 	keys := maps.Clone(before)
@@ -209,8 +210,8 @@ func different[V comparable](before, after map[string]V) string {
 	return strings.Join(lines, "\n")
 }
 
-// works checks that every status says what it says of n machines that run, whoever wrote it and
-// however often it was lost.
+// works checks that every status reports n running machines, even after statuses were lost and
+// written again.
 func (s *stage) works(at *site, n int32) scenario.Check {
 	return scenario.All(s.Available(at.view), s.partsWork(at.view), s.machinesWork(at.view, int(n)), s.pool.Ready(at.view, n))
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestMove is one story: there with three machines, changes at the new place, back with a machine
-// half made, and the end.
+// TestMove moves three machines to another management cluster, changes them there, moves back with
+// one machine half created, and deletes everything.
 func TestMove(t *testing.T) {
 	s := newStage(t)
 	s.must(scenario.Create(s.ctx, s.source.client, s.Objects()...))
@@ -35,17 +35,17 @@ func TestMove(t *testing.T) {
 	s.changes()
 	s.backWithOneHalfMade()
 
-	s.must(s.target.Stop()) // nothing hangs on the place where it was
+	s.must(s.target.Stop()) // nothing depends on the old place any more
 	s.end()
 }
 
-// there moves machines that run. Nobody but clusterctl notices: neither a move that was broken off,
-// with the objects at both places and armed collectors too, nor the one that ends it.
+// there moves running machines. Neither an interrupted move, with the objects at both places and
+// both collectors active, nor the move that completes it may affect anything.
 func (s *stage) there() {
 	before := s.settled(s.source, 3)
 	s.breakOff(s.source, s.target)
 	half := len(s.machines(s.target))
-	for range 3 { // passes of both collectors, after the grace
+	for range 3 { // both collectors run after their grace period
 		s.wait()
 	}
 	if n := len(s.machines(s.target)); n != half || len(s.machines(s.source)) != 3 {
@@ -56,7 +56,8 @@ func (s *stage) there() {
 	if d := before.differences(now); d != "" {
 		s.Errorf("the move that was broken off changed this:\n%s", d)
 	}
-	// clusterctl begins no move of a Cluster that is paused: who broke one off takes that back.
+	// clusterctl does not move a paused Cluster. After an interrupted move, the user must unpause
+	// it.
 	s.must(s.source.client.Patch(s.ctx, s.Cluster(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":null}}`))))
 	before = s.settled(s.source, 3)
 
@@ -73,8 +74,7 @@ func (s *stage) there() {
 	}
 }
 
-// changes are what a moved cluster must be good for: one more machine, and another in the place of
-// one.
+// changes tests that a moved cluster can add a machine and replace one.
 func (s *stage) changes() {
 	before := s.facts(s.target)
 	s.must(s.pool.Scale(s.ctx, s.target.client, 4))
@@ -103,8 +103,8 @@ func (s *stage) changes() {
 	})
 }
 
-// backWithOneHalfMade moves while a create is under way: the machine has its token and no provider
-// ID, and the old manager's call takes effect when the new one's has.
+// backWithOneHalfMade moves during a create: the machine has its token and no provider ID. The call
+// of the old manager takes effect after that of the new one.
 func (s *stage) backWithOneHalfMade() {
 	s.settled(s.target, 4)
 	creates := s.hold()
@@ -113,12 +113,12 @@ func (s *stage) backWithOneHalfMade() {
 	half := s.halfMade(s.target)
 	before := s.facts(s.target)
 
-	// Cluster API spares its users this: it moves nothing before each Machine has a Node.
+	// Cluster API prevents this: it moves nothing before each Machine has a Node.
 	if out, err := s.clusterctl(s.target, s.source); err == nil || !strings.Contains(out, "is still provisioning the node") {
 		s.Fatalf("clusterctl moved a machine without a Node, or failed by other means: %v\n%s", err, out)
 	}
-	// Who restores a backup is not spared, and has the same on the other side. For clusterctl to do
-	// it, it has to be told that there is a Node; status does not move.
+	// A restore from a backup has no such check and leads to the same state. The test sets a
+	// NodeRef so that clusterctl moves the machine anyway. A move does not copy the status.
 	machine := &clusterv1.Machine{}
 	s.must(s.target.client.Get(s.ctx, client.ObjectKeyFromObject(&half), machine))
 	unchanged := machine.DeepCopy()
@@ -127,7 +127,7 @@ func (s *stage) backWithOneHalfMade() {
 	s.move(s.target, s.source)
 
 	second := s.arrival(creates)
-	for second.gone() { // the old manager gave up, and tried again before it was told to pause
+	for second.gone() { // the old manager gave up and retried before the pause
 		second = s.arrival(creates)
 	}
 	second.pass()
@@ -160,7 +160,7 @@ func (s *stage) backWithOneHalfMade() {
 	s.nothingLeft(s.target)
 }
 
-// end takes everything down at the place where it was made.
+// end deletes everything at the original place.
 func (s *stage) end() {
 	s.must(s.pool.Scale(s.ctx, s.source.client, 0))
 	s.until(s.source, "all machines are gone", s.pool.Ready(s.source.view, 0))
@@ -180,7 +180,7 @@ func (s *stage) end() {
 	s.soon("the CloudAccount is gone", func() string { return s.present(s.source, "Secret/blue-adopted", "Secret/blue-credentials") })
 }
 
-// one is any of the machines.
+// one returns any of the machines.
 func (s *stage) one(at *site) *infrav1.CloudMachine {
 	s.Helper()
 	for _, m := range s.machines(at) {
@@ -190,7 +190,7 @@ func (s *stage) one(at *site) *infrav1.CloudMachine {
 	return nil
 }
 
-// settled returns the facts once nobody changes any of them any more.
+// settled returns the facts once nothing changes them any more.
 func (s *stage) settled(at *site, n int32) facts {
 	s.Helper()
 	s.until(at, fmt.Sprintf("%d machines run", n), s.works(at, n))
@@ -204,7 +204,7 @@ func (s *stage) settled(at *site, n int32) facts {
 	return last
 }
 
-// same asserts what a move must keep, and that it was a move: new UIDs throughout.
+// same checks what a move must keep, and that all UIDs are new.
 func (s *stage) same(before facts, at *site) {
 	s.Helper()
 	var after facts
@@ -227,8 +227,8 @@ func (s *stage) compare(before, after facts) {
 	}
 }
 
-// nothingLeft asserts that clusterctl left nothing of the cluster behind, the user's Secrets and
-// the CloudAccount included.
+// nothingLeft checks that clusterctl left nothing of the cluster behind, including the user's
+// Secrets and the CloudAccount.
 func (s *stage) nothingLeft(at *site) {
 	s.Helper()
 	if left := s.present(at); left != "" {
@@ -236,7 +236,7 @@ func (s *stage) nothingLeft(at *site) {
 	}
 }
 
-// present says what there is besides the objects that are expected, or what of them is missing.
+// present compares the existing objects with the expected ones and returns the difference, or "".
 func (s *stage) present(at *site, expected ...string) string {
 	s.Helper()
 	names := slices.Sorted(maps.Keys(s.objects(at)))
@@ -246,7 +246,7 @@ func (s *stage) present(at *site, expected ...string) string {
 	return fmt.Sprintf("there are %q, want %q", names, expected)
 }
 
-// machines are the CloudMachines by name.
+// machines returns the CloudMachines by name.
 func (s *stage) machines(at *site) map[string]infrav1.CloudMachine {
 	s.Helper()
 	list := &infrav1.CloudMachineList{}
@@ -258,7 +258,7 @@ func (s *stage) machines(at *site) map[string]infrav1.CloudMachine {
 	return all
 }
 
-// halfMade is the only machine with a token and no provider ID.
+// halfMade returns the only machine with a token and no provider ID.
 func (s *stage) halfMade(at *site) infrav1.CloudMachine {
 	s.Helper()
 	var found []infrav1.CloudMachine
@@ -273,8 +273,8 @@ func (s *stage) halfMade(at *site) infrav1.CloudMachine {
 	return found[0]
 }
 
-// oneEach asserts that n machines run, and that for no token there was ever more than one VM. The
-// cloud keeps terminated ones in its books for ten minutes.
+// oneEach checks that n machines run, and that there was never more than one VM for a token. The
+// cloud lists terminated VMs for ten minutes.
 func (s *stage) oneEach(n int) {
 	s.Helper()
 	snapshot, err := s.admin.Snapshot(s.ctx)
@@ -295,7 +295,7 @@ func (s *stage) oneEach(n int) {
 	}
 }
 
-// cloudEmpty says what would be on the bill.
+// cloudEmpty returns how many billed resources are left in the cloud, or "".
 func (s *stage) cloudEmpty() string {
 	s.Helper()
 	snapshot, err := s.admin.Snapshot(s.ctx)
@@ -306,7 +306,7 @@ func (s *stage) cloudEmpty() string {
 	return ""
 }
 
-// create is one that waits on its way to the cloud.
+// create is a create call held on its way to the cloud.
 type create struct {
 	ctx  context.Context // ends when the caller gives up
 	open chan struct{}
@@ -315,7 +315,7 @@ type create struct {
 func (c create) pass()      { close(c.open) }
 func (c create) gone() bool { return c.ctx.Err() != nil }
 
-// hold has all creates wait on their way to the cloud, until each is told to pass.
+// hold makes all creates wait on their way to the cloud until pass is called for each.
 func (s *stage) hold() <-chan create {
 	creates := make(chan create)
 	s.line.SetRule(func(ctx context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {

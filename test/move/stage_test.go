@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package move moves a cluster with running machines from one management cluster to another and
-// back, with the real clusterctl: status is lost and UIDs are new, and nothing may come of it for a
+// back, with the real clusterctl. A move drops the status and changes UIDs, and must not affect any
 // machine.
 package move
 
@@ -37,17 +37,17 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// patience bounds every wait, quiet is how long a test watches that nothing happens: some polls of
-// the inventory.
+// patience bounds every wait. quiet is how long a test checks that nothing happens: several polls
+// of the inventory.
 const (
 	patience = 3 * time.Minute
 	quiet    = 3 * time.Second
 )
 
-// adopter is the workload cluster's user that Drover and Cluster API are there.
+// adopter is the user of the workload cluster as which Drover and Cluster API connect.
 const adopter = "adopter"
 
-// site is a management cluster with a manager of Drover's of its own, which talks to it through a
+// site is a management cluster with its own Drover manager, which talks to the API server through a
 // proxy.
 type site struct {
 	*playground.Management
@@ -57,13 +57,13 @@ type site struct {
 	drover *playground.Process
 }
 
-// stage has two sites, and what outlives both: a workload cluster with its own control plane, and a
+// stage has two sites and what both share: a workload cluster with its own control plane, and a
 // cloud.
 type stage struct {
 	*testing.T
 	scenario.Adopted
 	ctx            context.Context
-	binary         string // drover, with the race detector
+	binary         string // drover, built with the race detector
 	source, target *site
 	workload       *playground.ControlPlane
 	nodes          client.WithWatch
@@ -71,12 +71,12 @@ type stage struct {
 	admin          simulator.Admin
 	line           *faultproxy.Proxy // between the managers and the cloud
 	pool           scenario.Pool
-	ctl            string // clusterctl
+	ctl            string // path of clusterctl
 	tokens         *tokens
 }
 
 func newStage(t *testing.T) *stage {
-	log.SetLogger(logr.Discard()) // the test's own clients have nothing to say
+	log.SetLogger(logr.Discard()) // discards the logs of the test's own clients
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	t.Cleanup(cancel)
 	s := &stage{T: t, ctx: ctx}
@@ -120,7 +120,7 @@ func (s *stage) startCloud() {
 	s.Cleanup(s.line.Close)
 }
 
-// startClusters starts all three at once.
+// startClusters starts all three clusters in parallel.
 func (s *stage) startClusters(tools playground.Tools) error {
 	var wg sync.WaitGroup
 	var errs [3]error
@@ -178,7 +178,7 @@ func (s *stage) startDrover(at *site) (err error) {
 	return err
 }
 
-// clusterctl moves the stage's namespace.
+// clusterctl moves the stage's namespace and returns clusterctl's output.
 func (s *stage) clusterctl(from, to *site) (string, error) {
 	out, err := s.clusterctlMove(from, to).CombinedOutput()
 	return string(out), err
@@ -188,7 +188,7 @@ func (s *stage) clusterctlMove(from, to *site) *exec.Cmd {
 	home := s.TempDir()
 	config := filepath.Join(home, "clusterctl.yaml")
 	s.must(os.WriteFile(config, nil, 0o600))
-	const nowhere = "http://127.0.0.1:1" // it needs nothing but the two clusters
+	const nowhere = "http://127.0.0.1:1" // clusterctl needs only the two clusters
 	cmd := exec.CommandContext(s.ctx, s.ctl, "move", "--kubeconfig="+from.AdminKubeconfig(), "--to-kubeconfig="+to.AdminKubeconfig(),
 		"--namespace="+s.Namespace, "--config="+config)
 	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME="+home, "CLUSTERCTL_DISABLE_VERSIONCHECK=true",
@@ -196,7 +196,7 @@ func (s *stage) clusterctlMove(from, to *site) *exec.Cmd {
 	return cmd
 }
 
-// breakOff begins a move and kills clusterctl as soon as the first machine is at the new place.
+// breakOff starts a move and kills clusterctl as soon as the target has the first machine.
 func (s *stage) breakOff(from, to *site) {
 	s.Helper()
 	cmd := s.clusterctlMove(from, to)
@@ -215,9 +215,9 @@ func (s *stage) breakOff(from, to *site) {
 	}
 }
 
-// move moves the cluster. Its machines run on meanwhile. The old manager's watch of Clusters is
-// behind, so that it sees the objects being deleted and never that clusterctl had paused the
-// Cluster before.
+// move moves the cluster while its machines run. The watch for Clusters of the old manager lags, so
+// that it sees the deletion of the objects but never the pause that clusterctl set on the Cluster
+// before.
 func (s *stage) move(from, to *site) {
 	s.Helper()
 	from.api.SetLag(func(c faultproxy.Call) time.Duration {
@@ -242,7 +242,7 @@ func (s *stage) must(err error) {
 	}
 }
 
-// until waits for what is true of objects.
+// until waits for a check of objects to pass.
 func (s *stage) until(at *site, what string, check scenario.Check) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.ctx, patience)
@@ -252,7 +252,7 @@ func (s *stage) until(at *site, what string, check scenario.Check) {
 	}
 }
 
-// soon waits for what no watch tells of.
+// soon polls for a state that no watch reports.
 func (s *stage) soon(what string, check func() string) {
 	s.Helper()
 	end := time.NewTimer(patience)
@@ -272,7 +272,7 @@ func (s *stage) soon(what string, check func() string) {
 	}
 }
 
-// wait lets quiet pass.
+// wait waits for the duration quiet.
 func (s *stage) wait() {
 	t := time.NewTimer(quiet)
 	defer t.Stop()
@@ -282,7 +282,7 @@ func (s *stage) wait() {
 	}
 }
 
-// describe tells of each object what it waits for.
+// describe returns what each object waits for.
 func (s *stage) describe(at *site) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "--- at the %s:\n", at.Name)
@@ -297,7 +297,7 @@ func (s *stage) describe(at *site) string {
 	return b.String()
 }
 
-// tokens counts how often the workload cluster was given a bootstrap token, by machine.
+// tokens counts the bootstrap tokens created in the workload cluster, by machine.
 type tokens struct {
 	mu   sync.Mutex
 	made map[string]int
@@ -309,8 +309,8 @@ func (t *tokens) all() map[string]int {
 	return maps.Clone(t.made)
 }
 
-// watchTokens follows the tokens of the workload cluster: also one that exists for a moment only is
-// counted.
+// watchTokens watches the tokens of the workload cluster. The watch also counts a token that exists
+// only for a moment.
 func (s *stage) watchTokens() *tokens {
 	w, err := s.nodes.Watch(s.ctx, &corev1.SecretList{}, client.InNamespace(metav1.NamespaceSystem),
 		client.MatchingFields{"type": string(corev1.SecretTypeBootstrapToken)})

@@ -38,11 +38,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tenants are those that no test has at the moment (TENANTS in hack/openstack/catalogue.py).
+// tenants holds the tenants that no test uses at the moment (TENANTS in
+// hack/openstack/catalogue.py).
 var tenants = make(chan string, 3)
 
-// newTenant waits for one whom no other test has, so that it can count what he has, and change his
-// quotas.
+// newTenant waits for a tenant that no other test uses, so that the test can count its resources
+// and change its quotas.
 func newTenant(t *testing.T) *tenant {
 	t.Parallel()
 	name := <-tenants
@@ -50,7 +51,7 @@ func newTenant(t *testing.T) *tenant {
 	return logIn(t, name)
 }
 
-// tenant speaks to OpenStack behind the driver's back.
+// tenant calls OpenStack without the driver.
 type tenant struct {
 	t        testing.TB
 	name     string
@@ -85,7 +86,7 @@ func logIn(t testing.TB, name string) *tenant {
 	return who
 }
 
-// do makes a call that must succeed, with headers as pairs.
+// do makes a call that must succeed. headers are pairs of name and value.
 func (w *tenant) do(service *gophercloud.ServiceClient, method, path string, body, answer any, headers ...string) {
 	w.t.Helper()
 	more := map[string]string{}
@@ -100,8 +101,8 @@ func (w *tenant) do(service *gophercloud.ServiceClient, method, path string, bod
 	}
 }
 
-// left lists the servers, ports, floating IPs, trunks and volumes that carry the ownership ID, or
-// all but foreign ones for "". A floating IP or a trunk whose port is not there is everybody's.
+// left lists the servers, ports, floating IPs, trunks and volumes with the ownership ID, or all of
+// Drover's for "". A floating IP or a trunk without its port counts for every ownership ID.
 func (w *tenant) left(ownership string) (found []string) {
 	w.t.Helper()
 	var servers struct {
@@ -123,7 +124,7 @@ func (w *tenant) left(ownership string) (found []string) {
 		}
 	}
 	w.do(w.network, http.MethodGet, "ports", nil, &ports)
-	owners := map[string]string{} // by the name of the port
+	owners := map[string]string{} // by port name
 	for _, p := range ports.Ports {
 		owners[p.Name] = p.Description
 		if strings.Contains(p.Description, cloud.TagOwnership+"="+ownership) || ownership == "" && strings.HasPrefix(p.Owner, "compute:") {
@@ -155,7 +156,7 @@ type floatingIP struct {
 	Address         string `json:"floating_ip_address"`
 }
 
-// floatingIPs are all of the project's.
+// floatingIPs returns all floating IPs of the project.
 func (w *tenant) floatingIPs() []floatingIP {
 	w.t.Helper()
 	var answer struct {
@@ -176,7 +177,7 @@ type volume struct {
 	}
 }
 
-// volumes are all of the project's.
+// volumes returns all volumes of the project.
 func (w *tenant) volumes() []volume {
 	w.t.Helper()
 	var answer struct{ Volumes []volume }
@@ -184,7 +185,7 @@ func (w *tenant) volumes() []volume {
 	return answer.Volumes
 }
 
-// setQuota changes a project's quota, as the cloud's operator, until the test is over or undo is
+// setQuota changes a project's quota as the cloud's operator, until the test ends or undo is
 // called.
 func setQuota(t testing.TB, admin *tenant, project, name string, value int) (undo func()) {
 	path := "os-quota-sets/" + project
@@ -204,7 +205,7 @@ func account(project string) *infrav1.CloudAccountSpec {
 	}
 }
 
-// clouds is a Secret's data by which one logs in to this Keystone.
+// clouds returns the data of a Secret for a login at this Keystone.
 func clouds(auth map[string]string) map[string][]byte {
 	auth["auth_url"] = keystone
 	file, err := json.Marshal(map[string]any{"clouds": map[string]any{"cloud": map[string]any{"auth": auth}}})
@@ -226,7 +227,7 @@ func machine(change func(*infrav1.OpenStackMachine)) *infrav1.CloudMachineFields
 	return &infrav1.CloudMachineFields{OpenStack: m}
 }
 
-// counted counts the calls that go through it, by their names, and may stand in the way of one.
+// counted counts calls by name, and can make a call fail before or after it is sent.
 type counted struct {
 	mu     sync.Mutex
 	calls  map[string]int
@@ -290,17 +291,17 @@ func request(owner, token string, spec *infrav1.CloudMachineFields) cloud.Reques
 	return cloud.Request{Token: token, OwnershipID: owner, Namespace: "team-a", Name: "blue-" + token[len(token)-8:], UserData: []byte("#cloud-config\n"), Spec: spec}
 }
 
-// patience is for what never comes: on a busy computer a server may take ten minutes, of which it
-// needs a second.
+// patience bounds every wait. On a busy computer, a server that normally takes a second may take
+// ten minutes.
 const patience = 40 * time.Minute
 
-// until asks as long as it takes to come true.
+// until polls until ok returns true.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	NewWithT(t).Eventually(ok, patience, time.Second).Should(BeTrue(), what)
 }
 
-// image is the ID of node-image.
+// image returns the ID of node-image.
 func (w *tenant) image() string {
 	w.t.Helper()
 	g := NewWithT(w.t)
@@ -312,5 +313,5 @@ func (w *tenant) image() string {
 	return answer.Images[0].ID
 }
 
-// withoutEnd is for cleanups, which come after the test's context has ended.
+// withoutEnd returns a context for cleanups, which run after the test's context has ended.
 func withoutEnd(t testing.TB) context.Context { return context.WithoutCancel(t.Context()) }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package openstack_test holds the OpenStack driver to a real OpenStack: Keystone, Nova, Neutron,
-// Glance and Placement, with a hypervisor that boots nothing. "make test-openstack" installs it and
-// starts it. It may not import controllers.
+// Package openstack_test tests the OpenStack driver against a real OpenStack: Keystone, Nova,
+// Neutron, Glance, Cinder and Placement, with a hypervisor that boots nothing. "make
+// test-openstack" installs and starts it. The package must not import controllers.
 package openstack_test
 
 import (
@@ -15,8 +15,7 @@ import (
 	driver "github.com/drover-io/drover/cloud/openstack"
 )
 
-// TestConformance has subtests that run at the same time, and goes before the tests that do
-// themselves.
+// TestConformance has parallel subtests, and runs before the tests that are parallel themselves.
 func TestConformance(t *testing.T) {
 	who, admin := logIn(t, "test-1"), logIn(t, "admin")
 	conformance.Run(t, conformance.Target{
@@ -71,13 +70,13 @@ func TestConformance(t *testing.T) {
 			}), Code: cloud.NotFound},
 			"no such group": {Machine: machine(func(m *infrav1.OpenStackMachine) { m.SecurityGroups = []string{"nothing"} }), Code: cloud.InvalidSpec},
 		},
-		Machines:  12, // and as many ports: a server takes seconds of a processor
+		Machines:  12, // and as many ports; a server takes seconds of CPU time
 		Transport: &counted{before: pagesOf(5)},
 		Patience:  patience,
 		Calls: conformance.Calls{
 			Page:     5,
 			Probe:    2, // with the token
-			Create:   6, // the token, the look, flavor, image, network, the server
+			Create:   6, // the token, the live read, flavor, image, network, the server
 			Offering: 3, // with the token
 			List:     2, // servers and ports
 			Describe: 2,
@@ -102,7 +101,7 @@ func TestConformance(t *testing.T) {
 
 const unknownID = "00000000-0000-4000-8000-000000000000"
 
-// foreignServer is somebody else's in the same project.
+// foreignServer returns somebody else's server in the same project.
 func foreignServer(who *tenant, name string) map[string]any {
 	var flavors struct{ Flavors []struct{ ID, Name string } }
 	who.do(who.compute, http.MethodGet, "flavors", nil, &flavors)

@@ -27,21 +27,21 @@ import (
 
 func newToken() string { return strings.ToLower(rand.Text()) }
 
-// newOwner is an ownership ID, all of whose machines are deleted when the test is over, with
-// nothing left.
+// newOwner returns an ownership ID. After the test, it deletes all machines with this ID and checks
+// that nothing is left.
 func newOwner(t testing.TB, who *tenant) string {
 	owner := "test-" + newToken()[:16]
 	t.Cleanup(func() {
 		d := connect(t, who, http.DefaultTransport)
-		// A server that is deleted before Nova has found a host for it is not listed, comes again
-		// in BUILD, and goes by itself.
+		// A server that is deleted before Nova has found a host for it disappears from listings,
+		// reappears in BUILD, and then disappears by itself.
 		until(t, "nothing is left of "+owner, func() bool { return deleteAll(t, d, owner) == 0 && len(who.left(owner)) == 0 })
 	})
 	return owner
 }
 
-// deleteAll moves the deletion of all that has the ownership ID one step on, servers first, and
-// returns how much there was.
+// deleteAll performs one step of the deletion of everything with the ownership ID, servers first,
+// and returns how many resources it found.
 func deleteAll(t testing.TB, d cloud.Driver, owner string) int {
 	ctx := withoutEnd(t)
 	found, err := d.List(ctx)
@@ -61,7 +61,7 @@ func deleteAll(t testing.TB, d cloud.Driver, owner string) int {
 	return len(found)
 }
 
-// withPorts asks for two ports of the machine's own, with all that a port can say.
+// withPorts sets two ports for the machine, with all fields of a port.
 func withPorts(m *infrav1.OpenStackMachine) {
 	off := false
 	m.Networks = nil
@@ -71,13 +71,13 @@ func withPorts(m *infrav1.OpenStackMachine) {
 	}
 }
 
-// withFloatingIP is withPorts, with a floating IP for the first.
+// withFloatingIP is withPorts with a floating IP for the first port.
 func withFloatingIP(m *infrav1.OpenStackMachine) {
 	withPorts(m)
 	m.Ports[0].FloatingNetwork = "public"
 }
 
-// withAll has all that Drover itself makes for a machine: ports, a floating IP, a trunk and
+// withAll sets all resources that Drover creates for a machine: ports, a floating IP, a trunk and
 // volumes.
 func withAll(m *infrav1.OpenStackMachine) {
 	withFloatingIP(m)
@@ -87,7 +87,7 @@ func withAll(m *infrav1.OpenStackMachine) {
 	m.Volumes = []infrav1.OpenStackVolume{{SizeGiB: 2}, {SizeGiB: 1, AvailabilityZone: "nova"}}
 }
 
-// ensureMade asks for the machine until its volumes can be used.
+// ensureMade calls Ensure until the volumes of the machine are available.
 func ensureMade(t testing.TB, d cloud.Driver, req cloud.Request) (made cloud.Resource) {
 	t.Helper()
 	until(t, "it is made", func() bool {
@@ -103,8 +103,8 @@ func ensureMade(t testing.TB, d cloud.Driver, req cloud.Request) (made cloud.Res
 
 var poolSize = flag.Int("machines", 10, "how many machines TestPool makes")
 
-// TestPool: machines with ports of their own, made at once, run in the zones that were asked for
-// and are deleted without a trace; and what that costs.
+// TestPool tests that machines with their own ports, created in parallel, run in the requested
+// zones and are deleted without leftovers. It also counts the calls.
 func TestPool(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -125,8 +125,8 @@ func TestPool(t *testing.T) {
 	t.Logf("calls to make %d machines with two ports each: %v", machines, calls.calls)
 	g.Expect(calls.calls["CreateServer"]).To(Equal(machines))
 	g.Expect(calls.calls["CreatePorts"]).To(Equal(machines), "one call makes all of a machine's ports")
-	// One create, and a share of the looks: what runs at once asks together. The token and the
-	// names are asked for once.
+	// One create per machine, and a share of the live reads, which concurrent calls share. The
+	// token and the names are requested once.
 	g.Expect(calls.total()-calls.calls["CreatePorts"]).To(BeNumerically("<=", machines+16), "%v", calls.calls)
 
 	var tagged struct{ Ports []struct{ ID string } }
@@ -163,7 +163,7 @@ func TestPool(t *testing.T) {
 	g.Expect(calls.calls["DeletePort"]).To(Equal(2 * machines))
 }
 
-// TestMachine: what a machine says of itself arrives at Nova.
+// TestMachine tests that the fields of a machine reach Nova.
 func TestMachine(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -218,8 +218,8 @@ func TestMachine(t *testing.T) {
 
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGpVnYwEo6Wc0HGOpYWPS2MZdYjVfpFHnqUbCBHqGSqN test"
 
-// TestNoValidHost: a machine that no host has room for fails with Nova's words, and is not made
-// again in its place.
+// TestNoValidHost tests that a machine for which no host has room fails with Nova's message, and is
+// not created again in its place.
 func TestNoValidHost(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -233,7 +233,7 @@ func TestNoValidHost(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(found).To(HaveLen(3), "the server and its ports")
 		g.Expect(found[0].ID).To(Equal(made.ID))
-		// Nova writes down the fault a moment after the state.
+		// Nova stores the fault a moment after the state.
 		return found[0].State == cloud.StateFailed && found[0].Code == cloud.NoCapacity && strings.HasPrefix(found[0].Reason, "No valid host was found")
 	})
 	again, err := d.Ensure(t.Context(), req)
@@ -242,8 +242,8 @@ func TestNoValidHost(t *testing.T) {
 	g.Expect(again.State).To(Equal(cloud.StateFailed))
 }
 
-// TestBuildAborts: a machine whose host gives up building it fails with Nova's words, is not made
-// again in its place, and goes with its parts.
+// TestBuildAborts tests that a machine whose host aborts the build fails with Nova's message, is
+// not created again in its place, and is deleted with its dependants.
 func TestBuildAborts(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -264,8 +264,8 @@ func TestBuildAborts(t *testing.T) {
 	g.Expect(again.ID).To(Equal(made.ID))
 }
 
-// TestQuota: a quota that is used up is told as such, leaves no port behind, and once raised the
-// same machine is made.
+// TestQuota tests that an exhausted quota is reported as such and leaves no port behind. Once the
+// quota is raised, the same machine is created.
 func TestQuota(t *testing.T) {
 	g := NewWithT(t)
 	who, admin := newTenant(t), logIn(t, "admin")
@@ -282,8 +282,9 @@ func TestQuota(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// TestRevokedToken: a token that is revoked while it is used costs one login, and no more. It is
-// revoked before Glance sees it: Nova, which has seen it, goes on to believe it for a while.
+// TestRevokedToken tests that a token that is revoked while in use costs one login and nothing
+// else. It is revoked before Glance sees it, because Nova, which has seen it, accepts it for a
+// while.
 func TestRevokedToken(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -314,7 +315,7 @@ func TestRevokedToken(t *testing.T) {
 	g.Expect(who.left(owner)).To(ContainElement(HavePrefix("server ")))
 }
 
-// TestCredentials: each kind of credentials logs in, and none for another project.
+// TestCredentials tests that each kind of credentials can log in, and none for another project.
 func TestCredentials(t *testing.T) {
 	g := NewWithT(t)
 	who, admin := newTenant(t), logIn(t, "admin")
@@ -346,8 +347,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestForeign: a server of the same name, and a port, that are not Drover's are neither taken nor
-// touched.
+// TestForeign tests that Drover neither adopts nor changes a server with the same name, or a port,
+// that is not its own.
 func TestForeign(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -368,9 +369,9 @@ func TestForeign(t *testing.T) {
 	g.Expect(theirs.Server.Status).To(Equal("ACTIVE"))
 }
 
-// TestCrash ends one manager after another, before and after each of its calls, and the next goes
-// on with what there is: one server comes, with its ports, its floating IP, its trunk and its
-// volumes, and nothing is left after it.
+// TestCrash stops managers before and after each of their calls, and the next one continues with
+// the existing resources. There is one server with its ports, its floating IP, its trunk and its
+// volumes, and nothing is left after its deletion.
 func TestCrash(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -390,7 +391,7 @@ func TestCrash(t *testing.T) {
 	crashes([]string{"CreatePorts", "CreateFloatingIP", "CreateTrunk", "CreateVolume", "CreateServer"}, func(d cloud.Driver) {
 		_, err := d.Ensure(t.Context(), req)
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "%v", err)
-	}, func() { // What there is by now is found by its token, also if nobody goes on: a port with a floating IP once that is gone.
+	}, func() { // The token finds what exists so far, even without another attempt: a port with a floating IP is found once the IP is gone.
 		found, err := next.Describe(t.Context(), []cloud.Reference{{Token: req.Token}})
 		if err == nil {
 			g.Expect(found == nil).To(Equal(len(who.left(owner)) == 0))
@@ -402,12 +403,12 @@ func TestCrash(t *testing.T) {
 	ensureMade(t, next, req)
 	g.Expect(who.left(owner)).To(ConsistOf(HavePrefix("server "), HavePrefix("port "), HavePrefix("port "), HavePrefix("floating IP "),
 		HavePrefix("trunk "), HavePrefix("volume "), HavePrefix("volume ")))
-	// The port of the trunk comes last.
+	// The port of the trunk is deleted last.
 	crashes([]string{"DeleteServer", "DeleteFloatingIP", "DeleteTrunk", "DeletePort"}, func(d cloud.Driver) { deleteAll(t, oneByOne{d}, owner) }, func() {})
 }
 
-// oneByOne deletes nothing at the same time: what would go beside the call at which a manager
-// crashes is left for the next crash.
+// oneByOne deletes one resource at a time. Resources that would be deleted in parallel with the
+// crashing call stay for the next crash.
 type oneByOne struct{ cloud.Driver }
 
 func (o oneByOne) Delete(ctx context.Context, resources []cloud.Resource) (errs []error) {
@@ -417,8 +418,8 @@ func (o oneByOne) Delete(ctx context.Context, resources []cloud.Resource) (errs 
 	return errs
 }
 
-// TestAbandoned: what a manager has made when it crashes goes, also if nobody ever makes the
-// server.
+// TestAbandoned tests that resources of a crashed manager are deleted, even if the server is never
+// created.
 func TestAbandoned(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -431,8 +432,8 @@ func TestAbandoned(t *testing.T) {
 	g.Expect(who.left(owner)).To(BeEmpty())
 }
 
-// crashing lets calls through up to one, which is cut off before it is sent or before its answer
-// comes, as are all that follow.
+// crashing passes calls until the given one. It cuts off this call, before sending it or before its
+// answer arrives, and all calls after it.
 func crashing(when, op string) *counted {
 	crashed, crash := atomic.Bool{}, errors.New("crash")
 	cut := func(now, called string) error {
@@ -448,8 +449,8 @@ func crashing(when, op string) *counted {
 	}
 }
 
-// TestFloatingIP: a machine has the address of its floating IP; where the server is refused, it
-// goes with the ports.
+// TestFloatingIP tests that a machine has the address of its floating IP, and that the IP is
+// deleted with the ports if the server is refused.
 func TestFloatingIP(t *testing.T) {
 	g := NewWithT(t)
 	who, admin := newTenant(t), logIn(t, "admin")
@@ -478,7 +479,7 @@ func TestFloatingIP(t *testing.T) {
 	g.Expect(who.left(over)).To(BeEmpty())
 }
 
-// pagesOf has a listing come in pages of that size.
+// pagesOf limits the pages of a listing to the given size.
 func pagesOf(size int) func(string, *http.Request) error {
 	return func(_ string, req *http.Request) error {
 		query := req.URL.Query()
@@ -490,7 +491,7 @@ func pagesOf(size int) func(string, *http.Request) error {
 	}
 }
 
-// TestPages: 100 servers are listed by 20.
+// TestPages tests that 100 servers are listed in pages of 20.
 func TestPages(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)

@@ -50,8 +50,8 @@ var (
 	changes = regexp.MustCompile(`(?m)^(Date|Content-Length|Connection|Transfer-Encoding): .*\r\n`)
 )
 
-// TestRecord walks through what the driver meets, and holds the real answers to the codes that they
-// stand for.
+// TestRecord triggers the answers that the driver handles, and checks that the driver maps each to
+// the right code.
 func TestRecord(t *testing.T) {
 	g := NewWithT(t)
 	who, admin := newTenant(t), logIn(t, "admin")
@@ -98,7 +98,7 @@ func TestRecord(t *testing.T) {
 	keep("ListServers", "servers")
 	text, err := d.(cloud.Console).Console(t.Context(), running[0])
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(text)).To(HaveSuffix("LAST LINE")) // what Nova's fake hypervisor shows
+	g.Expect(string(text)).To(HaveSuffix("LAST LINE")) // the console output of Nova's fake hypervisor
 	keep("GetConsoleOutput", "console")
 
 	ensure("recorded-token-0002", func(m *infrav1.OpenStackMachine) { withPorts(m); m.Flavor = "huge" }, "")

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestVolumes: a machine boots from a volume and has further ones, of the sizes and types that were
-// asked for; they go with it.
+// TestVolumes tests that a machine boots from a volume and has further volumes, with the requested
+// sizes and types, and that they are deleted with it.
 func TestVolumes(t *testing.T) {
 	g := NewWithT(t)
 	who := newTenant(t)
@@ -50,8 +50,8 @@ func TestVolumes(t *testing.T) {
 	until(t, "their volumes are gone", func() bool { return len(who.volumes()) == 0 })
 }
 
-// TestOwnVolumes: volumes that say their zone are in it, that of the machine or another; they go
-// with the machine, and leave nothing where it is refused.
+// TestOwnVolumes tests that volumes with a zone are in this zone, which is that of the machine or
+// another. They are deleted with the machine, and nothing is left if it is refused.
 func TestOwnVolumes(t *testing.T) {
 	g := NewWithT(t)
 	who, admin := newTenant(t), logIn(t, "admin")
@@ -92,7 +92,7 @@ func TestOwnVolumes(t *testing.T) {
 	until(t, "nothing is left", func() bool { return deleteAll(t, d, owner) == 0 })
 }
 
-// setVolumeQuota waits until no more are used than that: Cinder refuses it before.
+// setVolumeQuota sets the quota. It retries, because Cinder refuses a quota below the current use.
 func setVolumeQuota(t testing.TB, admin, who *tenant, n int) {
 	set := func(n int) {
 		until(t, "Cinder takes the quota", func() bool {
@@ -106,8 +106,8 @@ func setVolumeQuota(t testing.TB, admin, who *tenant, n int) {
 	t.Cleanup(func() { set(1000) })
 }
 
-// TestVolumeQuota: a machine whose volume exceeds a quota fails, which Nova finds only after its
-// answer.
+// TestVolumeQuota tests that a machine whose volume exceeds the quota fails. Nova detects this only
+// after it has accepted the request.
 func TestVolumeQuota(t *testing.T) {
 	g := NewWithT(t)
 	who, admin := newTenant(t), logIn(t, "admin")

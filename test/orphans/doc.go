@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package orphans lets random schedules of mistakes, faults and restarts loose on the orphan
+// Package orphans runs random schedules of mistakes, faults and restarts against the orphan
 // collector, with its periods scaled down: the real manager (--run=safety) with the real API
-// server, Cluster API and the simulated cloud. The test plays who makes and deletes machines,
-// because that is who errs here; so it knows at each moment what has an owner.
+// server, Cluster API and the simulated cloud. The test itself creates and deletes machines,
+// because those are the actors that make the mistakes here. So it always knows what has an owner.
 //
-// What must never happen is that the collector deletes what belongs to a machine, to no cluster of
-// ours, or to objects that were lost in a mass and are not given up. When the schedule is over and
-// a person has answered what was asked, every true orphan must be gone. A schedule is a function of
-// its seed; several run side by side, each in a namespace and with an account of its own (a wave).
-// There is nothing here but tests.
+// The collector must never delete what belongs to a machine, what belongs to no cluster of ours, or
+// what belongs to objects that were lost in a mass and are not given up. When the schedule is over
+// and a person has answered all questions, every true orphan must be gone. A schedule is a function
+// of its seed. Several run side by side, each in its own namespace and with its own account (a
+// wave). The package contains only tests.
 package orphans

@@ -33,34 +33,34 @@ var (
 const (
 	period = time.Second
 	grace  = 4 * time.Second
-	// long is enough for the collector to do what it must not: with many tenants a pass comes late,
-	// and a few must have seen it.
+	// long is enough time for the collector to do what it must not: with many tenants a pass comes
+	// late, and a few passes must have seen it.
 	long = 4 * grace
 	// patience is how long a wave may take to come to rest.
 	patience = 3 * time.Minute
 )
 
-// bench is what the tenants of all waves share.
+// bench is shared by the tenants of all waves.
 type bench struct {
 	management *playground.Management
 	admin      simulator.Admin
 	cloud      *playground.Simulator
 	client     client.Client
 	binary     string
-	// identity begins the creation tokens of this management cluster.
+	// identity is the prefix of this management cluster's creation tokens.
 	identity string
 
 	mu        sync.Mutex
 	collector *playground.Process
 }
 
-// TestSchedules runs random schedules, wave by wave, until one breaks something. Seen to fail with
-// -grace 1s, when the grace was counted from the listing, when paused clusters were judged, when
-// machines under deletion did not own their VMs, and when accounts under deletion were judged in
-// addition. It does not see whether the share of the fleet counts: its losses in a mass are halves
-// as well.
+// TestSchedules runs random schedules, wave by wave, until one breaks an invariant. It failed with
+// -grace 1s, when the grace period was counted from the listing, when paused clusters were judged,
+// when machines under deletion did not own their VMs, and when accounts under deletion were judged
+// as well. It does not detect whether the share of the fleet counts: its mass losses are also half
+// of the fleet.
 func TestSchedules(t *testing.T) {
-	ctrl.SetLogger(logr.Discard()) // what matters here is in the managers' logs
+	ctrl.SetLogger(logr.Discard()) // what matters is in the managers' logs
 	first := *seed
 	if first == 0 {
 		first = rand.Uint64N(1_000_000) * 1000
@@ -72,7 +72,7 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// start starts everything but tenants.
+// start starts everything except tenants.
 func start(t *testing.T) *bench {
 	b := &bench{}
 	var err error
@@ -109,7 +109,7 @@ func start(t *testing.T) *bench {
 	check("make a client", err)
 	b.identity, err = controllers.Identity(t.Context(), b.client)
 	check("ask for the management cluster's identity", err)
-	// The webhooks are those of a manager that looks after nobody's objects.
+	// The webhooks are served by a manager that reconciles no objects.
 	_, err = b.management.StartDrover(t.Context(), playground.DroverOptions{
 		Binary: b.binary, Args: []string{"--run=machines", "--watch-filter=nobody"},
 	})
@@ -136,8 +136,7 @@ func (b *bench) collect(ctx context.Context) error {
 	return err
 }
 
-// restart kills the collector, between two sightings of whatever it has in sight, and starts
-// another one.
+// restart kills the collector, between two sightings of whatever it tracks, and starts another one.
 func (b *bench) restart(ctx context.Context) error {
 	b.mu.Lock()
 	b.collector.Kill()
@@ -157,7 +156,7 @@ func (b *bench) save(t *testing.T) {
 	}
 }
 
-// wave runs n schedules at once: their faults and mistakes, then rest.
+// wave runs n schedules at once: their faults and mistakes, then the rest.
 func (b *bench) wave(t *testing.T, first uint64, n int) {
 	begin := time.Now()
 	tenants := make([]*tenant, n)
@@ -222,14 +221,14 @@ func (b *bench) wave(t *testing.T, first uint64, n int) {
 	}
 }
 
-// watch looks at the cloud's books again and again.
+// watch checks the cloud's records periodically.
 func watch(ctx context.Context, b *bench, tenants []*tenant) {
 	for scenario.Pause(ctx, 200*time.Millisecond) {
 		snapshot, err := b.admin.Snapshot(ctx)
 		if err != nil {
-			continue // of the test's end
+			continue // only at the end of the test
 		}
-		at := time.Now() // no earlier than what the snapshot shows
+		at := time.Now() // no earlier than the time of the snapshot
 		of := map[string][]simulator.SnapshotResource{}
 		for _, r := range snapshot.Live() {
 			of[r.Account] = append(of[r.Account], r)
@@ -240,7 +239,7 @@ func watch(ctx context.Context, b *bench, tenants []*tenant) {
 	}
 }
 
-// between returns a duration of so many seconds.
+// between returns a random duration between from and to, in seconds.
 func between(r *rand.Rand, from, to float64) time.Duration {
 	return time.Duration((from + r.Float64()*(to-from)) * float64(time.Second)).Round(100 * time.Millisecond)
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// event is what may befall a tenant; of two, the one with twice the weight comes twice as often.
+// event is something that may happen to a tenant, with a probability proportional to its weight.
 type event struct {
 	weight int
 	what   string
@@ -74,9 +74,9 @@ func (x *tenant) play(ctx context.Context) error {
 	return nil
 }
 
-// draw returns up to n machines that have their VM and were never lost, in random order: one that
-// is lost, back and lost again before the collector has looked was, for all that it can see, lost
-// all the time.
+// draw returns up to n machines that have their VM and were never lost, in random order. A machine
+// that is lost, restored and lost again between two passes of the collector is, as far as the
+// collector can see, lost all the time.
 func (x *tenant) draw(n int) []*machine {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -85,7 +85,7 @@ func (x *tenant) draw(n int) []*machine {
 	return all[:min(n, len(all))]
 }
 
-// giveUp says that a machine is no more: what is left of it has had no owner since then.
+// giveUp records that a machine no longer exists: its remains have had no owner since that time.
 func (x *tenant) giveUp(m *machine, since time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -98,8 +98,9 @@ func (x *tenant) delete(ctx context.Context, m *machine) error {
 	return scenario.Delete(ctx, x.bench.client, m.object.DeepCopy())
 }
 
-// bringBack makes the object as a backup has it: with its spec, and another UID. On a computer that
-// is too busy to do so at once the grace may end meanwhile: then nobody is to blame.
+// bringBack restores the object as a backup does: with its spec, and another UID. On a computer
+// that is too busy to do so at once the grace period may end meanwhile. Then the schedule proves
+// nothing.
 func (x *tenant) bringBack(ctx context.Context, m *machine) error {
 	o := x.object(m.object.Spec.CreationToken)
 	o.Spec.ProviderID = m.object.Spec.ProviderID
@@ -116,7 +117,7 @@ func (x *tenant) bringBack(ctx context.Context, m *machine) error {
 	return err
 }
 
-// terminate ends a VM by the test's own hand.
+// terminate terminates a VM on behalf of the test.
 func (x *tenant) terminate(ctx context.Context, id, token string) error {
 	x.mu.Lock()
 	x.touched[id], x.touched[token] = true, true
@@ -124,7 +125,7 @@ func (x *tenant) terminate(ctx context.Context, id, token string) error {
 	return x.bench.admin.Act(ctx, id, simulator.ActTerminate)
 }
 
-// createLater makes a machine beside what else happens; it may take longer than the grace.
+// createLater creates a machine in the background. It may take longer than the grace period.
 func (x *tenant) createLater(ctx context.Context) error {
 	token, slow, record := x.token(x.bench.identity), between(x.rand, 0, long.Seconds()), between(x.rand, 0, 2)
 	disk := x.rand.IntN(2) == 0
@@ -147,7 +148,8 @@ func (x *tenant) deleteMachine(ctx context.Context) error {
 	return nil
 }
 
-// deleteSlowly: until its VM is gone, a machine has it, however long its pods take to leave.
+// deleteSlowly checks that a machine owns its VM until the VM is gone, however long the drain
+// takes.
 func (x *tenant) deleteSlowly(ctx context.Context) error {
 	for _, m := range x.draw(1) {
 		o := m.object.DeepCopy()
@@ -204,8 +206,8 @@ func (x *tenant) loseOneForAMoment(ctx context.Context) error {
 	return nil
 }
 
-// many are so many machines that nobody would believe that they are orphans; none if there are too
-// few.
+// many returns so many machines that the collector must doubt that they are orphans, or none if
+// there are too few.
 func (x *tenant) many() []*machine {
 	all := x.draw(4 + x.rand.IntN(4))
 	if len(all) < 4 {
@@ -214,7 +216,7 @@ func (x *tenant) many() []*machine {
 	return all
 }
 
-// loseMany loses many at once: one by one they would be believed.
+// loseMany loses many machines at once: one by one they would be believed.
 func (x *tenant) loseMany(ctx context.Context) ([]*machine, error) {
 	lost, begin := x.many(), time.Now()
 	for _, m := range lost {
@@ -245,7 +247,7 @@ func (x *tenant) loseManyForAWhile(ctx context.Context) error {
 	return nil
 }
 
-// loseManyForGood gives the machines up when a person is asked, and not before.
+// loseManyForGood gives the machines up only once a person is asked.
 func (x *tenant) loseManyForGood(ctx context.Context) error {
 	lost, err := x.loseMany(ctx)
 	if err != nil || len(lost) == 0 {
@@ -265,12 +267,12 @@ func (x *tenant) loseManyForGood(ctx context.Context) error {
 		}
 	}
 	for _, m := range lost {
-		x.giveUp(m, time.Now().Add(-grace)) // they may go as soon as they are confirmed, which is done in rest
+		x.giveUp(m, time.Now().Add(-grace)) // they may be deleted as soon as they are confirmed, which rest does
 	}
 	return nil
 }
 
-// secondVM: the one that is recorded stays, and the other has no owner.
+// secondVM creates a second VM for a machine: the recorded one stays, and the other has no owner.
 func (x *tenant) secondVM(ctx context.Context) error {
 	for _, m := range x.draw(1) {
 		since := time.Now()
@@ -280,14 +282,15 @@ func (x *tenant) secondVM(ctx context.Context) error {
 		}
 		x.mu.Lock()
 		x.lostVM[vm.ID] = since
-		// What belongs to it goes with it, and carries the machine's token.
+		// Its dependants are deleted with it, and carry the machine's token.
 		x.touched[m.object.Spec.CreationToken] = true
 		x.mu.Unlock()
 	}
 	return nil
 }
 
-// twins: nothing goes until a person has chosen.
+// twins creates two VMs for a machine that has recorded none: neither may be deleted until a person
+// has chosen.
 func (x *tenant) twins(ctx context.Context) error {
 	token := x.token(x.bench.identity)
 	o := x.object(token)
@@ -325,7 +328,7 @@ func (x *tenant) pause(ctx context.Context, paused bool) error {
 	return x.bench.client.Patch(ctx, cluster, client.MergeFrom(before))
 }
 
-// moveHalfWay is "clusterctl move" that deletes what it has copied, breaks off, and is turned back.
+// moveHalfWay is a "clusterctl move" that deletes what it has copied, aborts, and is reverted.
 func (x *tenant) moveHalfWay(ctx context.Context) error {
 	if err := x.pause(ctx, true); err != nil {
 		return err
@@ -345,7 +348,8 @@ func (x *tenant) moveHalfWay(ctx context.Context) error {
 	return x.pause(ctx, false)
 }
 
-// moveAway ends it here: what is in the cloud has its owner in another management cluster.
+// moveAway moves the cluster away: from then on, the VMs have their owners in another management
+// cluster.
 func (x *tenant) moveAway(ctx context.Context) error {
 	x.later.Wait()
 	if err := x.pause(ctx, true); err != nil {
@@ -368,8 +372,8 @@ func (x *tenant) moveAway(ctx context.Context) error {
 	return nil
 }
 
-// deleteNamespace is a mistake: all objects are asked to go, and finalizers hold those that stand
-// for VMs.
+// deleteNamespace deletes the namespace by mistake: all objects are being deleted, and finalizers
+// hold those that represent VMs.
 func (x *tenant) deleteNamespace(ctx context.Context) error {
 	x.later.Wait()
 	x.gone = true
@@ -385,7 +389,7 @@ func (x *tenant) deleteNamespace(ctx context.Context) error {
 	return scenario.Delete(ctx, x.bench.client, x.Adopted.Objects()[0])
 }
 
-// finalizers sets those of an object.
+// finalizers sets the finalizers of an object.
 func (x *tenant) finalizers(ctx context.Context, o client.Object, names ...string) error {
 	if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 		return err
@@ -395,12 +399,12 @@ func (x *tenant) finalizers(ctx context.Context, o client.Object, names ...strin
 	return x.bench.client.Patch(ctx, o, client.MergeFrom(before))
 }
 
-// unhold lets an object go that is being deleted.
+// unhold removes the finalizers of an object, so that it can be deleted.
 func (x *tenant) unhold(ctx context.Context, o client.Object) error {
 	return client.IgnoreNotFound(x.finalizers(ctx, o))
 }
 
-// release lets everything go that deleteNamespace held.
+// release removes the finalizers that deleteNamespace set.
 func (x *tenant) release(ctx context.Context) error {
 	list := &infrav1.CloudMachineList{}
 	if err := x.bench.client.List(ctx, list, client.InNamespace(x.Namespace)); err != nil {
@@ -419,8 +423,8 @@ func (x *tenant) release(ctx context.Context) error {
 	return nil
 }
 
-// listingTrouble lasts a while beside what else happens: the listing fails, is cut, takes long,
-// comes empty as for credentials that have lost their rights, or lacks a page.
+// listingTrouble disturbs the listing for a while, in the background: it fails, is cut, is slow, is
+// empty as for credentials without permissions, or lacks a page.
 func (x *tenant) listingTrouble(ctx context.Context) error {
 	lasts := between(x.rand, 1, 6)
 	kind := one(x, "fails", "cut", "slow", "empty", "short")

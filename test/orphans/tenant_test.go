@@ -25,8 +25,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// tenant is a namespace with a Cluster, an account, and machines that the test makes and deletes as
-// Drover's other controllers would.
+// tenant is a namespace with a Cluster, an account, and machines that the test creates and deletes
+// as Drover's other controllers would.
 type tenant struct {
 	scenario.Adopted
 	bench *bench
@@ -35,33 +35,33 @@ type tenant struct {
 	owner string // the cluster's ownership ID
 	names int
 	later sync.WaitGroup // creates under way, and faults that end by themselves
-	// gone: nothing here is the collector's any more, because the cluster has moved away or its
-	// namespace is being deleted.
+	// gone means that the collector must leave everything here alone, because the cluster has moved
+	// away or its namespace is being deleted.
 	gone bool
 
 	mu       sync.Mutex
 	machines []*machine
-	// lost is since when what has the token has had no owner, for good; lostVM the same of one VM
-	// of several. What is in neither is to be kept.
+	// lost is the time, by token, since which the token's resources have had no owner, for good.
+	// lostVM is the same for one VM of several, by its ID. Everything in neither must be kept.
 	lost, lostVM map[string]time.Time
-	// touched are the tokens of which the test itself has deleted something, so that nobody is
-	// blamed.
+	// touched holds the tokens and VM IDs of which the test itself deleted something, so that the
+	// collector is not blamed.
 	touched map[string]bool
 	there   map[string]simulator.SnapshotResource
 	broken  error
-	// late: an object came back so late that the schedule proves nothing.
+	// late means that an object came back so late that the schedule proves nothing.
 	late bool
 	log  []string
-	// collected is how many of the VMs are gone that had no owner, asked how often a person was
+	// collected is the number of deleted VMs without an owner, and asked how often a person was
 	// asked.
 	collected, asked int
 }
 
-// machine is a CloudMachine that has its VM.
+// machine is a CloudMachine with its VM.
 type machine struct {
 	object *infrav1.CloudMachine
 	vm     string
-	back   bool // it was lost and brought back
+	back   bool // it was lost and restored
 }
 
 func newTenant(b *bench, seed uint64) *tenant {
@@ -89,13 +89,13 @@ func (x *tenant) history() string {
 	return strings.Join(x.log, "\n")
 }
 
-// token makes a creation token of a management cluster's.
+// token returns a new creation token of a management cluster.
 func (x *tenant) token(identity string) string {
 	x.names++
 	return fmt.Sprintf("%s%012x%012x", identity, x.rand.Uint64()>>16, x.names)
 }
 
-// setUp makes the account, the cluster, and machines that have been there for long.
+// setUp creates the account, the cluster, and machines that exist from the start.
 func (x *tenant) setUp(ctx context.Context) error {
 	err := x.bench.admin.SetAccount(ctx, simulator.AccountOptions{Name: x.Name, Tokens: []string{x.Token}})
 	if err != nil {
@@ -117,7 +117,7 @@ func (x *tenant) setUp(ctx context.Context) error {
 	return nil
 }
 
-// objects are the namespace and all in it but machines.
+// objects returns the namespace and everything in it except machines.
 func (x *tenant) objects() []client.Object {
 	infra, cluster := x.CloudCluster(), x.Cluster()
 	infra.Spec.OwnershipID = x.owner
@@ -133,7 +133,7 @@ func (x *tenant) objects() []client.Object {
 	return append(objects, infra, cluster)
 }
 
-// object is a CloudMachine as its controller leaves it once the token is chosen.
+// object returns a CloudMachine as its controller leaves it after it has chosen the token.
 func (x *tenant) object(token string) *infrav1.CloudMachine {
 	m := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: "m-" + token[8:]}}
 	m.Labels = map[string]string{clusterv1.ClusterNameLabel: x.Name}
@@ -142,7 +142,7 @@ func (x *tenant) object(token string) *infrav1.CloudMachine {
 	return m
 }
 
-// run makes a VM in the cloud, some with a disk that outlives it.
+// run creates a VM in the cloud, optionally with a disk that outlives it.
 func (x *tenant) run(ctx context.Context, owner, token string, disk bool) (wire.Resource, error) {
 	request := wire.RunInstancesRequest{Region: "sim-1", InstanceType: "small", Image: "node-image", Tags: map[string]string{}}
 	if owner != "" {
@@ -160,8 +160,8 @@ func (x *tenant) record(ctx context.Context, m *infrav1.CloudMachine, vm wire.Re
 	return x.bench.client.Patch(ctx, m, client.MergeFrom(before))
 }
 
-// create makes a machine: the token is written, after a while the VM is there, and after another
-// its name is written.
+// create creates a machine: it writes the token, after a delay creates the VM, and after another
+// delay records the provider ID.
 func (x *tenant) create(ctx context.Context, token string, slow, record time.Duration, disk bool) error {
 	m := x.object(token)
 	if err := x.bench.client.Create(ctx, m); err != nil {
@@ -187,8 +187,7 @@ func (x *tenant) create(ctx context.Context, token string, slow, record time.Dur
 	return nil
 }
 
-// see compares the cloud's books, as they were shortly before that time, with those of the last
-// look.
+// see compares the cloud's records, read shortly before at, with those of the last check.
 func (x *tenant) see(at time.Time, now []simulator.SnapshotResource) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -213,7 +212,7 @@ func (x *tenant) see(at time.Time, now []simulator.SnapshotResource) {
 	x.there = there
 }
 
-// since tells whether a resource is a true orphan, and since when.
+// since returns since when a resource is a true orphan, and whether it is one.
 func (x *tenant) since(r simulator.SnapshotResource) (time.Time, bool) {
 	if at, lost := x.lostVM[r.ID]; lost {
 		return at, true
@@ -231,8 +230,8 @@ func (x *tenant) violation() error {
 	return x.broken
 }
 
-// rest waits until every true orphan is gone, answering as a person does who looks first. What
-// there was to keep is there.
+// rest waits until every true orphan is gone, and answers questions like a person who checks first.
+// Everything that was to be kept must still exist.
 func (x *tenant) rest(ctx context.Context) error {
 	x.later.Wait()
 	x.proxy.SetRule(nil)
@@ -262,7 +261,7 @@ func (x *tenant) rest(ctx context.Context) error {
 	return nil
 }
 
-// orphans are what is there and should not be.
+// orphans returns the existing resources that should be gone.
 func (x *tenant) orphans() (left []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -301,7 +300,7 @@ func (x *tenant) answer(ctx context.Context) error {
 			continue // it is not in the set
 		}
 		if !slices.ContainsFunc(orphans, func(key string) bool { return strings.HasSuffix(key, "/"+shown.ID) }) {
-			return nil // it is behind, and will look again
+			return nil // the status is stale, and the collector will update it
 		}
 	}
 	x.note("a person confirms %s", o.Digest)
@@ -313,7 +312,7 @@ func (x *tenant) answer(ctx context.Context) error {
 	return x.bench.client.Patch(ctx, account, client.MergeFrom(before))
 }
 
-// clear removes all of it.
+// clear removes the tenant.
 func (x *tenant) clear(ctx context.Context) error {
 	x.proxy.Close()
 	err := x.release(ctx)

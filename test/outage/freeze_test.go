@@ -16,11 +16,11 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestFreezeIsCutOff cuts a freeze off at each of its writes; then the API server that did not
-// answer does. Nothing may stay frozen. Nor may what Drover's cache did not show to be frozen yet
-// when it thawed the rest.
+// TestFreezeIsCutOff interrupts a freeze at each of its writes, and then the unreachable API server
+// answers again. Nothing may stay frozen, not even an object that Drover's cache did not show as
+// frozen when Drover thawed the rest.
 //
-// Seen to fail when the condition was written last, and at the lag when nothing was looked at again
+// It failed when the condition was written last, and, with the lag, when nothing was checked again
 // after a thaw.
 func TestFreezeIsCutOff(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
@@ -47,7 +47,7 @@ func TestFreezeIsCutOff(t *testing.T) {
 			return "", nil
 		})
 		s.line(true)
-		scenario.Pause(s.ctx, 3*time.Second) // it is asked again, and answers
+		scenario.Pause(s.ctx, 3*time.Second) // the API server is probed again, and answers
 		s.seat.API.SetRule(nil)
 		s.until("nothing is frozen", s.frozen(false))
 		s.until("it says so", s.reachable(infrav1.ReachableReason))
@@ -67,7 +67,7 @@ func TestFreezeIsCutOff(t *testing.T) {
 	s.until("nothing is frozen", s.frozen(false))
 }
 
-// line opens or cuts the line to the workload cluster.
+// line opens or cuts the connection to the workload cluster.
 func (s *stage) line(open bool) {
 	if open {
 		s.API.SetRule(nil)

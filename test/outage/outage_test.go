@@ -40,11 +40,11 @@ var (
 const (
 	patience = 4 * time.Minute
 	quiet    = 4 * time.Second
-	// silence is how long the kubelets are silent when Cluster API is connected again: its
-	// MachineHealthChecks look every 15 s at most. The controller waits for five periods.
+	// silence is how long the kubelets stay silent after Cluster API is connected again: its
+	// MachineHealthChecks check at least every 15 s. The controller waits for five periods.
 	silence = 35 * time.Second
 	period  = 15 * time.Second
-	// unhealthy is how long the MachineHealthCheck lets a Node be Unknown, in seconds.
+	// unhealthy is how long the MachineHealthCheck tolerates an Unknown Node, in seconds.
 	unhealthy = 15
 )
 
@@ -56,18 +56,19 @@ type stage struct {
 	rig  *rig.Rig
 	seat *rig.Seat
 	pool scenario.Pool
-	// flags of Drover's.
+	// flags of the Drover manager.
 	flags []string
 }
 
-// TestOutage is one cluster's story. The line of Drover and Cluster API to the API server is cut,
-// and the kubelets fall silent: the Nodes become Unknown, for longer than the MachineHealthCheck
-// bears. The line comes back before the kubelets do, which is the moment at which a fleet would be
-// replaced. Then the management cluster's API server is away for a while; then the workload
-// cluster's etcd.
+// TestOutage takes one cluster through three outages. First, the connection of Drover and Cluster
+// API to the API server is cut, and the kubelets fall silent: the Nodes become Unknown, for longer
+// than the MachineHealthCheck tolerates. The connection comes back before the kubelets do, which is
+// the moment at which a whole fleet would be replaced. Then the management cluster's API server is
+// down for a while. Then the workload cluster's etcd is.
 //
-// Without the controller (-off), Cluster API replaces every machine as soon as the line is back.
-// Seen to fail, too, when it thawed at the first answer, and when it took back a user's own pause.
+// Without the controller (-off), Cluster API replaces every machine as soon as the connection is
+// back. The test also failed when the controller thawed at the first answer, and when it removed a
+// user's own pause.
 func TestOutage(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	asked := period
@@ -173,10 +174,10 @@ func TestOutage(t *testing.T) {
 	s.until("the cluster is thawed", s.reachable(infrav1.ReachableReason))
 }
 
-// managementOutage takes the management cluster's API server away for longer than the
-// MachineHealthCheck and the orphan collector bear. Nobody concludes anything from that. It takes
-// more than one mistake for this to fail: a collector that reads clusters from its cache, and takes
-// a list of machines that failed for an empty one, still doubts that all of them are gone.
+// managementOutage stops the management cluster's API server for longer than the MachineHealthCheck
+// and the orphan collector tolerate. Neither may act on that. A single bug does not make this check
+// fail: a collector that reads clusters from its cache, and takes a failed list of machines for an
+// empty one, still doubts that all of them are gone.
 func (s *stage) managementOutage() {
 	s.Helper()
 	before, vms := s.machines(), s.vms()
@@ -195,7 +196,7 @@ func (s *stage) managementOutage() {
 	}
 }
 
-// start brings up a cluster with a pool, and Drover with these flags.
+// start starts a cluster with a pool, and Drover with these flags.
 func start(t *testing.T, name string, replicas int, flags ...string) *stage {
 	r, err := rig.Start(t.Context(), "--node-monitor-grace-period=14s", "--node-monitor-period=2s")
 	if err != nil {
@@ -256,7 +257,7 @@ func (s *stage) until(what string, check scenario.Check) {
 	s.Logf("%5.1fs until %s", took.Seconds(), what)
 }
 
-// machines are the pool's Machines that are not being deleted: their UIDs by name.
+// machines returns the UIDs of the pool's Machines that are not being deleted, by name.
 func (s *stage) machines() map[string]types.UID {
 	s.Helper()
 	list := &clusterv1.MachineList{}
@@ -283,7 +284,7 @@ func (s *stage) allThere(before map[string]types.UID) {
 	}
 }
 
-// instances are the living VMs of a CloudMachine.
+// instances returns the IDs of the live VMs of a CloudMachine.
 func (s *stage) instances(machine string) (ids []string) {
 	s.Helper()
 	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
@@ -298,7 +299,7 @@ func (s *stage) instances(machine string) (ids []string) {
 	return ids
 }
 
-// each does something to the VMs of these machines, as far as there are any.
+// each performs an action on the existing VMs of these machines.
 func (s *stage) each(machines map[string]types.UID, act simulator.InstanceAction) {
 	s.Helper()
 	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
@@ -314,8 +315,8 @@ func (s *stage) each(machines map[string]types.UID, act simulator.InstanceAction
 	}
 }
 
-// userDeletes is a user's own delete, in the outage: it goes through, undrained, and is not made
-// good.
+// userDeletes deletes a Machine as a user during the outage: the delete goes through without a
+// drain, and the Machine is not replaced.
 func (s *stage) userDeletes(name string) {
 	s.Helper()
 	m := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: name}}
@@ -337,7 +338,7 @@ func (s *stage) userDeletes(name string) {
 	}
 }
 
-// userMakes makes a Machine by hand that waits for nothing but the API server.
+// userMakes creates a Machine by hand that waits only for the API server.
 func (s *stage) userMakes(name string) {
 	s.Helper()
 	meta := metav1.ObjectMeta{Namespace: s.Namespace, Name: name}
@@ -377,7 +378,7 @@ func (s *stage) connected(want bool) scenario.Check {
 	}
 }
 
-// seenUnknown checks whether Cluster API has read, since the outage, that a Node is Unknown.
+// seenUnknown checks whether Cluster API has read since the outage that a Node is Unknown.
 func (s *stage) seenUnknown(ctx context.Context) (string, error) {
 	list := &clusterv1.MachineList{}
 	if err := s.rig.Client.List(ctx, list, client.InNamespace(s.Namespace), client.MatchingLabels{clusterv1.MachineDeploymentNameLabel: s.pool.Name}); err != nil {
@@ -392,8 +393,8 @@ func (s *stage) seenUnknown(ctx context.Context) (string, error) {
 	return "no Machine says so", nil
 }
 
-// unknown checks that all Nodes have been Unknown for longer than the MachineHealthCheck bears, by
-// the API server itself.
+// unknown checks against the API server itself that all Nodes have been Unknown for longer than the
+// MachineHealthCheck tolerates.
 func (s *stage) unknown(ctx context.Context) (string, error) {
 	nodes := &corev1.NodeList{}
 	if err := s.rig.Nodes.List(ctx, nodes); err != nil {
@@ -410,7 +411,7 @@ func (s *stage) unknown(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// reachable checks the condition.
+// reachable checks the reason of the Reachable condition. With -off it always succeeds.
 func (s *stage) reachable(reason string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		infra := s.CloudCluster()
@@ -427,8 +428,8 @@ func (s *stage) reachable(reason string) scenario.Check {
 	}
 }
 
-// frozen checks whether all that may replace machines is paused, and the cluster marked; or
-// nothing.
+// frozen checks whether everything that may replace machines is paused and the cluster is marked,
+// or, if want is false, that nothing is.
 func (s *stage) frozen(want bool) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		infra, sets := s.CloudCluster(), &clusterv1.MachineSetList{}

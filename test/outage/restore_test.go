@@ -27,16 +27,16 @@ import (
 
 var share = flag.Int("share", 20, "share of the fleet beyond which orphans are not believed, in percent; with 100, TestRestore must fail")
 
-// grace is how long a VM must have been without a machine to be an orphan.
+// grace is how long a VM must have had no machine to be an orphan.
 const grace = 4 * time.Second
 
-// TestRestore is what an operator does who has lost etcd: it comes back as it was some time ago.
-// Since then, the pool got two more machines, and one was deleted and made good. So the cloud has
-// three VMs that no object knows, and an object whose VM is gone. The collector, armed to delete,
-// takes nothing away before a person has said so, and then those three alone.
+// TestRestore simulates an operator who has lost etcd and restores a backup. After the backup, the
+// pool got two more machines, and one machine was deleted and replaced. So the cloud has three VMs
+// that no object knows, and one object's VM is gone. The collector may delete, but deletes nothing
+// until a person confirms, and then only those three VMs.
 //
-// With -share 100, which takes the rule of the share away, the three are deleted unasked, and the
-// test fails.
+// With -share 100, which disables the limit on the share of the fleet, the three VMs are deleted
+// unasked, and the test fails.
 func TestRestore(t *testing.T) {
 	ctrl.SetLogger(logr.Discard())
 	const before, after = 4, 6
@@ -97,7 +97,7 @@ func TestRestore(t *testing.T) {
 	if err := scenario.Delete(s.ctx, s.rig.Client, s.pool.Deployment()); err != nil {
 		t.Fatal(err)
 	}
-	// The Nodes of the VMs without a machine stay: nothing tells whose they were.
+	// The Nodes of the VMs without a machine stay: nothing tells which machine they belonged to.
 	s.until("nothing is left", scenario.All(scenario.Empty(s.rig.Client, &infrav1.CloudMachineList{}, s.Namespace), func(ctx context.Context) (string, error) {
 		snapshot, err := s.rig.Admin.Snapshot(ctx)
 		if n := len(s.Live(snapshot)); n > 0 {
@@ -107,7 +107,7 @@ func TestRestore(t *testing.T) {
 	}))
 }
 
-// vms are the living VMs: their IDs by the name of the CloudMachine that they were made for.
+// vms returns the IDs of the live VMs, by the name of the CloudMachine that they were created for.
 func (s *stage) vms() map[string]string {
 	s.Helper()
 	snapshot, err := s.rig.Admin.Snapshot(s.ctx)
@@ -123,7 +123,7 @@ func (s *stage) vms() map[string]string {
 	return all
 }
 
-// keeps checks that these VMs are there.
+// keeps checks that these VMs still exist.
 func (s *stage) keeps(what string, vms map[string]string) {
 	s.Helper()
 	now := s.vms()
@@ -134,7 +134,7 @@ func (s *stage) keeps(what string, vms map[string]string) {
 	}
 }
 
-// orphans checks what the account says of them.
+// orphans checks the reason of the account's NoOrphans condition.
 func (s *stage) orphans(reason string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		account := s.Account()
@@ -148,7 +148,7 @@ func (s *stage) orphans(reason string) scenario.Check {
 	}
 }
 
-// confirm is a person's word that what the account shows may go.
+// confirm acts as a person who confirms that the orphans that the account shows may be deleted.
 func (s *stage) confirm() {
 	s.Helper()
 	account := s.Account()

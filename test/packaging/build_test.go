@@ -12,8 +12,8 @@ import (
 
 var goBuild = regexp.MustCompile(`go build (.*)-ldflags "(.*)" -o `)
 
-// TestOneBuild: the Dockerfile and hack/binary build the manager with the same flags, so that their
-// programs are the same.
+// TestOneBuild tests that the Dockerfile and hack/binary build the manager with the same flags, so
+// that both produce the same program.
 func TestOneBuild(t *testing.T) {
 	var found []string
 	for _, file := range []string{"Dockerfile", "hack/binary"} {
@@ -37,7 +37,7 @@ var (
 	makeTarget  = regexp.MustCompile(`(?m)^([a-z0-9-]+):.*## `)
 )
 
-// TestWorkflowsCallMake: what the workflows run are targets of the Makefile.
+// TestWorkflowsCallMake tests that the workflows run only targets that the Makefile has.
 func TestWorkflowsCallMake(t *testing.T) {
 	var targets []string
 	for _, m := range makeTarget.FindAllStringSubmatch(string(read(t, root(t)+"/Makefile")), -1) {
@@ -53,7 +53,7 @@ func TestWorkflowsCallMake(t *testing.T) {
 		for _, m := range slices.Concat(makeCommand.FindAllStringSubmatch(text, -1), matrix.FindAllStringSubmatch(text, -1)) {
 			for _, target := range strings.Fields(strings.ReplaceAll(m[1], ",", " ")) {
 				if strings.ContainsAny(target, "${}.") {
-					continue // the matrix, whose targets are looked at by themselves
+					continue // targets from the matrix are checked separately
 				}
 				called++
 				if !slices.Contains(targets, target) {

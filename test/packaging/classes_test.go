@@ -21,9 +21,8 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// classes has Cluster API write what each cloud's ClusterClass says, with the variables that the
-// cloud's flavour is given too: then the same must come of both. The clouds are not there, and the
-// pools have no machines.
+// classes tests that each cloud's ClusterClass and its flavour, given the same variables, lead to
+// the same objects. The clouds do not exist, and the pools have no machines.
 func (l *life) classes(t *testing.T) {
 	const namespace = "team-d"
 	if err := scenario.Create(t.Context(), l.admin, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
@@ -56,8 +55,8 @@ func (l *life) classes(t *testing.T) {
 	}
 }
 
-// written waits for an object of the cluster, of want's kind and with all that want's spec says but
-// names.
+// written waits for an object of the cluster of want's kind. The object must have all fields of
+// want's spec, except names.
 func (l *life) written(namespace, cluster string, want *unstructured.Unstructured) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		found := &unstructured.UnstructuredList{}
@@ -72,14 +71,14 @@ func (l *life) written(namespace, cluster string, want *unstructured.Unstructure
 	}
 }
 
-// named are the fields that tell one object's name to another: Cluster API makes names of its own.
+// named holds the fields that refer to other objects by name. Cluster API generates its own names.
 var named = []string{"bootstrap", "infrastructureRef", "selector"}
 
-// lacks says where an object does not have what is wanted.
+// lacks returns the path and values of the first difference, or "" if is contains all of want.
 func lacks(path string, is, want any) string {
 	fields, ok := want.(map[string]any)
 	if !ok {
-		has, e1 := json.Marshal(is) // numbers that were YAML have another type
+		has, e1 := json.Marshal(is) // numbers from YAML have another type
 		wants, e2 := json.Marshal(want)
 		if err := errors.Join(e1, e2); err != nil || !bytes.Equal(has, wants) {
 			return fmt.Sprintf("%s is %s, not %s (%v)", path, has, wants, err)

@@ -28,18 +28,17 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// clusterctl is the real program with a folder as its only repositories, and no network.
+// clusterctl is the real program, with a local folder as its only repository and no network.
 type clusterctl struct {
 	path, config string
 	env          []string
-	ca           string // a certificate, as PEM, that the flavours are given
+	ca           string // a PEM certificate for the flavours
 }
 
-// clouds are those that are not simulated; each has a flavour of its name, and one with a
-// ClusterClass.
+// clouds are the real clouds. Each has a flavour of its name, and one with a ClusterClass.
 var clouds = []string{"aws", "kubevirt", "openstack", "vsphere"}
 
-// flavors are those in templates/; the last is what a user gets who names none.
+// flavors returns the flavours in templates/. The last one, "", is the default.
 func flavors() []string {
 	all := []string{"adopted", "autoscaled", "mixed", "topology", "aws-eks", "aws-spot", "aws-kubeadm", "kubevirt-kubeadm", "openstack-kubeadm", "vsphere-kubeadm"}
 	for _, cloud := range clouds {
@@ -48,8 +47,8 @@ func flavors() []string {
 	return append(all, "")
 }
 
-// kinds are what a flavour must have, beside a Cluster and the account: the parts of a cluster, or
-// the class that has them.
+// kinds returns the kinds that a flavour must have besides the Cluster and the account: the parts
+// of a cluster, or the class that holds them.
 func kinds(flavor string) []string {
 	switch {
 	case strings.HasPrefix(flavor, "topology"):
@@ -67,8 +66,8 @@ func newClusterctl(t *testing.T) clusterctl {
 	return newClusterctlFor(t, release(t))
 }
 
-// newClusterctlFor is a clusterctl that takes Drover from a release's folder, and what else from
-// further lines of its configuration.
+// newClusterctlFor returns a clusterctl that installs Drover from the folder of a release. The
+// other lines are added to its configuration.
 func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
 	t.Helper()
 	path := strings.TrimSpace(string(run(t, nil, root(t)+"/hack/tool", "clusterctl")))
@@ -85,7 +84,7 @@ func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
 	return clusterctl{path: path, config: config, ca: ca, env: []string{
 		"HOME=" + home, "XDG_CONFIG_HOME=" + home, "KUBECONFIG=" + home + "/none", "CLUSTERCTL_DISABLE_VERSIONCHECK=true",
 		"HTTP_PROXY=" + nowhere, "HTTPS_PROXY=" + nowhere, "http_proxy=" + nowhere, "https_proxy=" + nowhere,
-		// What the flavours have no default for.
+		// Variables for which the flavours have no default.
 		"DROVER_SIMULATED_ENDPOINT_A=http://one.example.com", "DROVER_SIMULATED_ENDPOINT_B=http://two.example.com",
 		"DROVER_AWS_REGION=eu-central-1", "DROVER_AWS_IMAGE_ID=ami-0a1b",
 		"DROVER_SPOT_QUEUE_URL=https://sqs.eu-central-1.amazonaws.com/123456789012/drover",
@@ -101,7 +100,7 @@ func newClusterctlFor(t *testing.T, release string, more ...string) clusterctl {
 	}}
 }
 
-// generate writes the objects of a cluster with three machines.
+// generate returns the objects of a cluster with three machines.
 func (c clusterctl) generate(t *testing.T, flavor, name, namespace string) []byte {
 	t.Helper()
 	return c.run(t, "generate", "cluster", name, "--infrastructure", "drover:"+version, "--flavor", flavor,
@@ -113,7 +112,7 @@ func (c clusterctl) run(t *testing.T, args ...string) []byte {
 	return run(t, c.env, c.path, append(args, "--config", c.config)...)
 }
 
-// refuses runs what clusterctl must not do, and say why.
+// refuses runs a command that clusterctl must refuse with a message that contains why.
 func (c clusterctl) refuses(t *testing.T, why string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), c.path, append(args, "--config", c.config)...)
@@ -166,7 +165,7 @@ func TestClusterctl(t *testing.T) {
 	})
 }
 
-// badInput: clusterctl says what is wrong, by the name that the user knows it by.
+// badInput tests that clusterctl's error names the wrong input as the user knows it.
 func badInput(t *testing.T, ctl clusterctl) {
 	generate := func(version, flavor string, more ...string) []string {
 		return append([]string{"generate", "cluster", "blue", "--infrastructure", "drover:" + version, "--flavor", flavor, "--target-namespace", "team-a",
@@ -197,8 +196,8 @@ func badInput(t *testing.T, ctl clusterctl) {
 	}
 }
 
-// flavorRules decodes the flavour strictly, so that a field that no kind has is an error. A
-// certificate of many lines comes through as it was.
+// flavorRules decodes the flavour strictly, so that an unknown field is an error. A certificate of
+// several lines must stay unchanged.
 func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -241,8 +240,8 @@ func flavorRules(t *testing.T, out []byte, ca string, want []string) {
 	}
 }
 
-// staticPodRules: a pod that kubelets are to run is one, strictly, and each file of theirs that it
-// mounts is written or kubeadm's own.
+// staticPodRules checks that each static pod decodes strictly, and that each host path that it
+// mounts is a file of the flavour, or the admin.conf that kubeadm writes.
 func staticPodRules(t *testing.T, kcp *kcpv1.KubeadmControlPlane) {
 	written := map[string]bool{"/etc/kubernetes/admin.conf": true}
 	files := kcp.Spec.KubeadmConfigSpec.Files
@@ -265,9 +264,9 @@ func staticPodRules(t *testing.T, kcp *kcpv1.KubeadmControlPlane) {
 	}
 }
 
-// replicasRules: a pool has as many machines as were asked for; or it leaves the number to the
-// cluster-autoscaler, and says between which bounds. With both, the number would be set back by
-// each "kubectl apply".
+// replicasRules checks that a pool either has the requested number of replicas, or leaves the
+// number to the cluster-autoscaler and sets both bounds. With replicas and bounds, each "kubectl
+// apply" would reset the number.
 func replicasRules(t *testing.T, md *clusterv1.MachineDeployment) {
 	_, most := md.Annotations[clusterv1.AutoscalerMaxSizeAnnotation]
 	_, least := md.Annotations[clusterv1.AutoscalerMinSizeAnnotation]
@@ -281,7 +280,7 @@ func replicasRules(t *testing.T, md *clusterv1.MachineDeployment) {
 	}
 }
 
-// grep returns the lines that hold s.
+// grep returns the lines that contain s.
 func grep(out []byte, s string) string {
 	var lines []string
 	for line := range strings.Lines(string(out)) {

@@ -17,9 +17,10 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// nodeConfig is what nodeadm, the program of EKS's images, finds in the user data of the flavour's
-// machines. It is read as nodeadm does it: a message of several parts, of which the one of EKS's
-// type counts (nodeadm/internal/configprovider/userdata.go).
+// nodeConfig returns the configuration that nodeadm, the bootstrap program of EKS images, finds in
+// the user data of the flavour's machines. It parses the user data as nodeadm does: a multipart
+// message, of which only the part with EKS's content type counts
+// (nodeadm/internal/configprovider/userdata.go).
 func nodeConfig(t *testing.T, flavor []byte) *unstructured.Unstructured {
 	t.Helper()
 	all := objects(t, flavor)
@@ -45,11 +46,11 @@ func nodeConfig(t *testing.T, flavor []byte) *unstructured.Unstructured {
 		t.Fatal(err)
 	}
 	config := objects(t, text)[0]
-	config.SetName("blue") // nodeadm needs none, the API server does
+	config.SetName("blue") // nodeadm needs no name, the API server does
 	return config
 }
 
-// TestEKSUserData: the machines are told where the API server is, and trust its CA as EKS gives it.
+// TestEKSUserData tests that the user data holds the API server's address and EKS's CA.
 func TestEKSUserData(t *testing.T) {
 	config := nodeConfig(t, newClusterctl(t).generate(t, "aws-eks", "blue", "team-a"))
 	cluster, _, err := unstructured.NestedStringMap(config.Object, "spec", "cluster")

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-io/drover/test/playground"
 )
 
-// oldKinds: a manager whose CRDs are an older release's does not begin, because the API server
-// would drop what it writes. It names a field that is not known, and what to do.
+// oldKinds tests that a manager does not start with the CRDs of an older release, because the API
+// server would drop fields that it writes. The error names an unknown field and a remedy.
 func oldKinds(t *testing.T, management *playground.Management, server client.Client) {
 	crd := &unstructured.Unstructured{}
 	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
@@ -49,7 +49,7 @@ func oldKinds(t *testing.T, management *playground.Management, server client.Cli
 	change(func(fields map[string]any) { fields["creationAttempt"] = field })
 }
 
-// TestWithoutClusterAPI: where Cluster API was forgotten, the manager says so.
+// TestWithoutClusterAPI tests that the manager reports a missing Cluster API.
 func TestWithoutClusterAPI(t *testing.T) {
 	plane, err := playground.StartControlPlane(t.Context(), playground.ControlPlaneOptions{Progress: os.Stderr})
 	if err != nil {

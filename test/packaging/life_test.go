@@ -25,9 +25,9 @@ import (
 
 const team = "team-a"
 
-// life is a cluster made as docs/adopt-a-cluster.md tells a user to, with the real programs: two
+// life is a cluster created as docs/adopt-a-cluster.md tells users to, with the real programs: two
 // Secrets, the output of clusterctl, three machines. The management cluster adopts itself, with a
-// kubeconfig that may do no more than the book asks for.
+// kubeconfig that has only the permissions from that page.
 type life struct {
 	ctl        clusterctl
 	management *playground.Management
@@ -39,7 +39,7 @@ type life struct {
 	kubeconfig *corev1.Secret
 }
 
-// newLife starts a cloud, and Drover's manager.
+// newLife starts a cloud and Drover's manager.
 func newLife(t *testing.T, ctl clusterctl, management *playground.Management) *life {
 	t.Helper()
 	l := &life{ctl: ctl, management: management, blue: scenario.Adopted{Namespace: team, Name: "blue"}}
@@ -89,8 +89,8 @@ func (l *life) begin(t *testing.T) {
 	until(t, l.pool.Ready(l.admin, 3))
 }
 
-// create makes what the flavour describes, with these variables. What clusters of a namespace share
-// may be there.
+// create creates the objects of the flavour, with the given variables. Objects that the clusters of
+// a namespace share may already exist.
 func (l *life) create(t *testing.T, flavor, name, namespace string, variables ...string) {
 	t.Helper()
 	ctl := l.ctl
@@ -102,12 +102,12 @@ func (l *life) create(t *testing.T, flavor, name, namespace string, variables ..
 	}
 }
 
-// describe shows the whole cluster on one screen, and says of each part that it is well.
+// describe checks that clusterctl shows the whole cluster on one screen, and every part as healthy.
 func (l *life) describe(t *testing.T) {
 	show := func(more ...string) string {
 		return string(l.ctl.run(t, append([]string{"describe", "cluster", "blue", "--namespace", team, "--color=false"}, more...)...))
 	}
-	until(t, func(context.Context) (string, error) { // conditions are summed up a moment after the machines are ready
+	until(t, func(context.Context) (string, error) { // conditions are summarised a moment after the machines are ready
 		out := show()
 		for _, line := range []string{"Cluster team-a/blue", "─CloudCluster team-a/blue", "─AdoptedControlPlane team-a/blue", "─MachineDeployment team-a/blue-md-0", "─3 Machines"} {
 			if found := grep([]byte(out), line); !strings.Contains(found, "True") {
@@ -121,7 +121,7 @@ func (l *life) describe(t *testing.T) {
 	if n := strings.Count(short, "\n"); n > 20 {
 		t.Errorf("three machines take %d lines", n)
 	}
-	// Each machine with its conditions, down to the cloud's part.
+	// Each machine is shown with its conditions, including those of the CloudMachine.
 	long := show("--show-conditions", "all", "--grouping=false", "--echo")
 	for _, m := range l.machines(t) {
 		_, part, _ := strings.Cut(long, "CloudMachine "+team+"/"+m.Name)
@@ -131,9 +131,9 @@ func (l *life) describe(t *testing.T) {
 	}
 }
 
-// upgrade goes to the next release while machines run. clusterctl takes the old manager's
-// Deployment down, deletes what belongs to it but kinds and namespace, and installs the new one. No
-// machine, no VM and no call to the cloud comes of it.
+// upgrade upgrades to the next release while machines run. clusterctl deletes the old manager's
+// Deployment and its other objects except CRDs and namespace, and installs the new ones. The
+// upgrade must change no machine and no VM, and must make no call to the cloud.
 func (l *life) upgrade(t *testing.T, server client.Client) {
 	plan := string(l.ctl.run(t, "upgrade", "plan"))
 	t.Log("\n" + plan)
@@ -145,7 +145,7 @@ func (l *life) upgrade(t *testing.T, server client.Client) {
 	if len(vms) != 3 {
 		t.Fatalf("there are %d VMs", len(vms))
 	}
-	l.drover.Kill() // it is what runs in the Deployment's Pods
+	l.drover.Kill() // this process stands for the Deployment's Pods
 	if err := admin.ResetAudit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -188,8 +188,8 @@ func (l *life) upgrade(t *testing.T, server client.Client) {
 	until(t, l.pool.Ready(l.admin, 4))
 }
 
-// autoscaled is a second cluster in the namespace, of the same account: its pool has the least
-// machines that it may, and as many as the autoscaler says.
+// autoscaled tests a second cluster in the namespace, with the same account. Its pool starts at the
+// minimum size, and then has as many machines as the autoscaler sets.
 func (l *life) autoscaled(t *testing.T) {
 	amber := scenario.Adopted{Namespace: team, Name: "amber"}
 	pool := scenario.Pool{Cluster: amber, Name: "amber-md-0"}
@@ -215,8 +215,8 @@ func (l *life) autoscaled(t *testing.T) {
 	})
 }
 
-// end: first the machines, which are drained, and then the Cluster: while a Cluster goes, Cluster
-// API neither drains nor removes Nodes.
+// end deletes the machines first, so that they are drained, and then the Cluster. While a Cluster
+// is being deleted, Cluster API neither drains nor deletes Nodes.
 func (l *life) end(t *testing.T) {
 	for _, step := range []struct {
 		end  client.Object
@@ -235,7 +235,7 @@ func (l *life) end(t *testing.T) {
 	if err := l.admin.Get(t.Context(), client.ObjectKeyFromObject(l.kubeconfig), &corev1.Secret{}); err != nil {
 		t.Errorf("the user's kubeconfig: %v", err)
 	}
-	// The account has no owner: it goes when its user says so.
+	// The account has no owner, so it stays until the user deletes it.
 	account := &infrav1.CloudAccount{ObjectMeta: metav1.ObjectMeta{Namespace: team, Name: "simulated"}}
 	if err := l.admin.Delete(t.Context(), account); err != nil {
 		t.Error(err)
@@ -253,7 +253,7 @@ func (l *life) machines(t *testing.T) []clusterv1.Machine {
 	return list.Items
 }
 
-// vms are the IDs of those that live.
+// vms returns the IDs of the running VMs.
 func (l *life) vms(t *testing.T, admin simulator.Admin) (ids []string) {
 	t.Helper()
 	snapshot, err := admin.Snapshot(t.Context())

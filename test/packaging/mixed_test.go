@@ -20,7 +20,7 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// mixed is one cluster with a pool on each of two clouds, which know nothing of each other and have
+// mixed tests one cluster with a pool on each of two clouds. The clouds are independent and have
 // different credentials.
 func (l *life) mixed(t *testing.T) {
 	const namespace, name = "team-c", "violet"
@@ -51,7 +51,7 @@ func (l *life) mixed(t *testing.T) {
 		}
 	}
 
-	// One cloud's pool goes, the other's machines stay.
+	// Deleting one cloud's pool does not affect the other cloud's machines.
 	if err := l.admin.Delete(t.Context(), b.Deployment()); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func (l *life) mixed(t *testing.T) {
 	until(t, scenario.Empty(l.admin, &infrav1.CloudAccountList{}, namespace))
 }
 
-// gone checks that a pool has no machine any more.
+// gone checks that a pool has no machines left.
 func (l *life) gone(p scenario.Pool) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		list := &infrav1.CloudMachineList{}
@@ -89,8 +89,8 @@ func (l *life) gone(p scenario.Pool) scenario.Check {
 	}
 }
 
-// otherCloud is a second cloud. Its machines have addresses of a network of their own, as all Nodes
-// are in one cluster.
+// otherCloud starts a second cloud. Its machines have addresses of a separate network, because all
+// Nodes are in one cluster.
 func otherCloud(t *testing.T) *playground.Simulator {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "cloud.yaml")

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package packaging tests what a release hands to its users: the manifests, as kustomize and
-// clusterctl make them from config and templates. It reads files and runs those programs; it starts
-// no manager and no API server.
+// Package packaging tests the contents of a release: the manifests that kustomize and clusterctl
+// build from config and templates. Most tests only read files and run those programs.
 package packaging
 
 import (
@@ -33,7 +32,7 @@ const (
 	providerName  = "infrastructure-drover"
 )
 
-// release writes a release into a folder of its own and returns that of its one version.
+// release writes a release into a new folder and returns the folder of its only version.
 func release(t *testing.T) string {
 	t.Helper()
 	return releaseInto(t, t.TempDir(), version)
@@ -55,8 +54,8 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// run runs a program from the repository's root, with env added to this process's own, and returns
-// its output.
+// run runs a program in the repository's root, with env added to the environment of this process,
+// and returns its output.
 func run(t *testing.T, env []string, name string, args ...string) []byte {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -77,7 +76,7 @@ func read(t *testing.T, path string) []byte {
 	return data
 }
 
-// objects parses a file of many YAML documents.
+// objects parses a file with multiple YAML documents.
 func objects(t *testing.T, data []byte) []*unstructured.Unstructured {
 	t.Helper()
 	var all []*unstructured.Unstructured
@@ -93,7 +92,7 @@ func objects(t *testing.T, data []byte) []*unstructured.Unstructured {
 	return all
 }
 
-// only returns the objects of one kind, as T.
+// only returns the objects of one kind, converted to T.
 func only[T any](t *testing.T, all []*unstructured.Unstructured, kind string) []T {
 	t.Helper()
 	var found []T
@@ -122,7 +121,7 @@ func TestComponents(t *testing.T) {
 	t.Run("webhooks", func(t *testing.T) { webhookRules(t, all) })
 }
 
-// clusterctlRules are those of Cluster API's book, "clusterctl provider contract".
+// clusterctlRules checks the rules of "clusterctl provider contract" in Cluster API's book.
 func clusterctlRules(t *testing.T, all []*unstructured.Unstructured) {
 	if n := only[corev1.Namespace](t, all, "Namespace"); len(n) != 1 || n[0].Name != namespace {
 		t.Errorf("want the Namespace %s alone, got %d", namespace, len(n))
@@ -235,7 +234,8 @@ func roleRules(t *testing.T, all []*unstructured.Unstructured) {
 		check(r.Name, r.Rules)
 	}
 	manager := rbacv1.Subject{Kind: "ServiceAccount", Namespace: namespace, Name: "drover-manager"}
-	// As a user: clusterctl would move a service account to the provider's own namespace.
+	// The subject is a User, because clusterctl would move a ServiceAccount to the provider's
+	// namespace.
 	kubeadm := rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "system:serviceaccount:capi-kubeadm-bootstrap-system:capi-kubeadm-bootstrap-manager"}
 	whose := map[string]rbacv1.Subject{"drover-manager": manager, "drover-metrics-auth": manager, "drover-kubeadm-bootstrap": kubeadm}
 	for _, b := range only[rbacv1.ClusterRoleBinding](t, all, "ClusterRoleBinding") {
@@ -248,10 +248,10 @@ func roleRules(t *testing.T, all []*unstructured.Unstructured) {
 	}
 	for _, crd := range only[apiextensionsv1.CustomResourceDefinition](t, all, "CustomResourceDefinition") {
 		roles := []string{"drover-view", "drover-edit"}
-		if s := crd.Spec.Versions[0].Subresources; s != nil && s.Status != nil { // what has a status has a controller
+		if s := crd.Spec.Versions[0].Subresources; s != nil && s.Status != nil { // a kind with a status has a controller
 			roles = append(roles, "drover-manager")
 		}
-		if crd.Spec.Names.Kind != "CloudAccount" { // no business of Cluster API's core
+		if crd.Spec.Names.Kind != "CloudAccount" { // Cluster API's core does not need it
 			roles = append(roles, "drover-capi-core")
 		}
 		for _, role := range roles {

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// TestSafetyApart: the safety controllers have a Deployment of their own, the manager leaves them
-// to it, and all else is as in infrastructure-components.yaml.
+// TestSafetyApart tests that the safety controllers have their own Deployment, that the manager
+// does not run them, and that all other objects equal those of infrastructure-components.yaml.
 func TestSafetyApart(t *testing.T) {
 	folder := release(t)
 	one, two := objects(t, read(t, folder+"/infrastructure-components.yaml")), objects(t, read(t, folder+"/infrastructure-components-safety.yaml"))

@@ -27,11 +27,11 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestManagementCluster is the life of a provider, as clusterctl leads it, in a management cluster
-// with a real API server and the real Cluster API: installed, used, upgraded, deleted. The cluster
-// runs no Pods: what those of Drover's Deployment would do is done by a manager beside it, and of
-// cert-manager there are the kinds alone. clusterctl does not mind: unless it is told to, it does
-// not wait for Deployments.
+// TestManagementCluster tests the life cycle of a provider as clusterctl manages it: install, use,
+// upgrade and delete, in a management cluster with a real API server and the real Cluster API. The
+// cluster runs no Pods. A manager process next to it does the work of Drover's Deployment, and only
+// the CRDs of cert-manager are installed. clusterctl accepts this, because it does not wait for
+// Deployments by default.
 func TestManagementCluster(t *testing.T) {
 	repository := t.TempDir()
 	releaseInto(t, repository, version)
@@ -48,7 +48,7 @@ func TestManagementCluster(t *testing.T) {
 	})
 	ctl := newClusterctlFor(t, filepath.Join(repository, providerName, "latest"),
 		"- name: cluster-api", "  type: CoreProvider", "  url: "+coreRepository(t),
-		// What a site without the Internet says when it has installed cert-manager by its own
+		// A site without internet access sets this after it has installed cert-manager by its own
 		// means.
 		"cert-manager:", "  externallyProvisioned: true")
 	ctl.env = append(ctl.env, "KUBECONFIG="+management.AdminKubeconfig())
@@ -62,7 +62,7 @@ func TestManagementCluster(t *testing.T) {
 	}
 	installKinds(t, server, moduleDir(t, "hack/tools/nodeadm", "github.com/awslabs/amazon-eks-ami/nodeadm")+"/crds/*.yaml")
 
-	step := func(name string, do func(t *testing.T)) { // each stands on those before it
+	step := func(name string, do func(t *testing.T)) { // each step depends on the ones before it
 		if !t.Run(name, do) {
 			t.FailNow()
 		}
@@ -117,8 +117,8 @@ func TestManagementCluster(t *testing.T) {
 	step("delete", func(t *testing.T) { deleteProvider(t, ctl, server) })
 }
 
-// wrongContract: clusterctl installs no release that obeys a contract which Cluster API here does
-// not, and says which that is.
+// wrongContract tests that clusterctl refuses a release with a contract that Cluster API here does
+// not support, and names the contract.
 func wrongContract(t *testing.T, ctl clusterctl) {
 	repository := t.TempDir()
 	folder := releaseInto(t, repository, version)
@@ -146,10 +146,10 @@ func installKinds(t *testing.T, server client.Client, pattern string) {
 	}
 }
 
-// coreVersion is Cluster API's, which is what the playground runs.
+// coreVersion is the version of Cluster API that the playground runs.
 const coreVersion = "v1.14.2"
 
-// moduleDir is the source of a module that the go.mod in a folder requires.
+// moduleDir returns the source folder of a module that the go.mod in the given folder requires.
 func moduleDir(t *testing.T, folder, module string) string {
 	t.Helper()
 	dir, _, err := playground.FindModule(t.Context(), folder, module)
@@ -159,7 +159,7 @@ func moduleDir(t *testing.T, folder, module string) string {
 	return dir
 }
 
-// coreRepository has clusterctl find Cluster API itself.
+// coreRepository returns the URL from which clusterctl installs Cluster API itself.
 func coreRepository(t *testing.T) string {
 	t.Helper()
 	url, err := playground.CoreRepository(t.Context(), t.TempDir())
@@ -169,7 +169,7 @@ func coreRepository(t *testing.T) string {
 	return url
 }
 
-// installed is clusterctl's list of providers.
+// installed returns clusterctl's inventory of providers.
 func installed(t *testing.T, server client.Client) (all []string) {
 	t.Helper()
 	list := &unstructured.UnstructuredList{}
@@ -199,8 +199,8 @@ func podRules(t *testing.T, server client.Client, components []*unstructured.Uns
 	}
 }
 
-// deleteProvider: the components go at once, kinds and namespace when one says so, and nobody's
-// objects go along.
+// deleteProvider tests that clusterctl deletes the components immediately, the CRDs and the
+// namespace only on request, and no objects of users.
 func deleteProvider(t *testing.T, ctl clusterctl, server client.Client) {
 	ctl.refuses(t, "existing objects", "delete", "--infrastructure", "drover", "--include-crd")
 	for _, namespace := range []string{"team-a", "team-b", "team-c", "team-d"} {
@@ -229,7 +229,7 @@ func deleteProvider(t *testing.T, ctl clusterctl, server client.Client) {
 		t.Errorf("%d Deployments are left (%v)", len(left.Items), err)
 	}
 
-	ctl.run(t, "init", "--infrastructure", "drover:"+version, "--bootstrap", "-", "--control-plane", "-") // there is something to delete again
+	ctl.run(t, "init", "--infrastructure", "drover:"+version, "--bootstrap", "-", "--control-plane", "-") // so that there is something to delete again
 	ctl.run(t, "delete", "--infrastructure", "drover", "--include-crd", "--include-namespace")
 	until(t, func(ctx context.Context) (string, error) {
 		if names := ours(t, server); len(names) > 0 {
@@ -242,7 +242,7 @@ func deleteProvider(t *testing.T, ctl clusterctl, server client.Client) {
 	})
 }
 
-// ours are the names of Drover's CRDs.
+// ours returns the names of Drover's CRDs.
 func ours(t *testing.T, server client.Client) (names []string) {
 	t.Helper()
 	list := &unstructured.UnstructuredList{}
@@ -256,7 +256,7 @@ func ours(t *testing.T, server client.Client) (names []string) {
 	return names
 }
 
-// accept creates an object. A kind that was defined a moment ago may not be served yet.
+// accept creates an object. It retries while the API server does not serve a new kind yet.
 func accept(t *testing.T, server client.Client, o *unstructured.Unstructured, options ...client.CreateOption) {
 	t.Helper()
 	var last error

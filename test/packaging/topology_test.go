@@ -21,14 +21,15 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// topology is a cluster made by the ClusterClass: the user says a few words in the Cluster, and
-// Cluster API writes the rest.
+// topology is a cluster created from the ClusterClass: the user sets a few fields of the Cluster,
+// and Cluster API creates the other objects.
 type topology struct {
 	*life
 	namespace, name string
 }
 
-// classTemplates are what the ClusterClass itself refers to. All others are Cluster API's copies.
+// classTemplates is the name of the templates that the ClusterClass itself refers to. All others
+// are copies that Cluster API made.
 const classTemplates = "drover-adopted-worker"
 
 func (l *life) topology(t *testing.T) {
@@ -52,12 +53,12 @@ func (l *life) topology(t *testing.T) {
 	s.patch(t, `{"metadata":{"annotations":{"touched":"yes"}}}`)
 	s.stays(t, "a Cluster that was touched", first)
 
-	// Another class, whose templates have other names and say the same: nothing is made anew.
+	// Another class, whose templates have other names but the same content, replaces nothing.
 	s.copyClass(t)
 	s.patch(t, `{"spec":{"topology":{"classRef":{"name":"drover-copy"}}}}`)
 	s.stays(t, "a Cluster that has another class with the same content", first)
 
-	// Another size, by a variable: a new template, and new machines.
+	// Another size, set by a variable, leads to a new template and new machines.
 	s.setVariable(t, "instanceType", `"medium"`)
 	until(t, s.machinesAre(3, "medium"))
 	until(t, func(context.Context) (string, error) { // Cluster API deletes the old template a moment after the last machine
@@ -79,7 +80,7 @@ func (l *life) topology(t *testing.T) {
 		t.Error("the class takes a variable that it does not have")
 	}
 
-	// A version that the existing control plane does not have yet: the workers wait for it.
+	// The existing control plane does not have this version yet, so the workers wait for it.
 	third := s.facts(t)
 	s.patch(t, `{"spec":{"topology":{"version":"v1.36.4"}}}`)
 	s.stays(t, "a Cluster whose control plane is older than it should be", third)
@@ -94,12 +95,12 @@ func (l *life) topology(t *testing.T) {
 		t.Error(err)
 	}
 	until(t, scenario.Empty(l.admin, &infrav1.CloudAccountList{}, s.namespace))
-	if err := scenario.Delete(t.Context(), l.admin, nodes(t, l.admin)...); err != nil { // they stay, when a whole Cluster goes
+	if err := scenario.Delete(t.Context(), l.admin, nodes(t, l.admin)...); err != nil { // Nodes stay when a whole Cluster is deleted
 		t.Error(err)
 	}
 }
 
-// machinesAre checks that there are n machines, all ready and of one size.
+// machinesAre checks that there are n machines, all of them ready and of the given size.
 func (s topology) machinesAre(n int32, size string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		mds := &clusterv1.MachineDeploymentList{}
@@ -129,8 +130,8 @@ func (s topology) machinesAre(n int32, size string) scenario.Check {
 	}
 }
 
-// facts are what a rollout would change: the machines, the templates that they are made from, and
-// the pool's generation.
+// facts returns what a rollout would change: the machines, their templates, and the generation of
+// the pool.
 func (s topology) facts(t *testing.T) map[string]string {
 	t.Helper()
 	facts := map[string]string{}
@@ -158,8 +159,8 @@ func (s topology) facts(t *testing.T) map[string]string {
 	return facts
 }
 
-// stays watches for a while that nothing is made anew. The topology's controller looks at the
-// cluster in the meantime: it was just changed.
+// stays checks for a while that nothing is replaced. The topology controller reconciles the cluster
+// during that time, because the cluster has just changed.
 func (s topology) stays(t *testing.T, what string, before map[string]string) {
 	t.Helper()
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: s.name}}
@@ -185,7 +186,7 @@ func (s topology) stays(t *testing.T, what string, before map[string]string) {
 	})
 }
 
-// copyClass makes the class drover-copy, with a machine template of another name.
+// copyClass creates the class drover-copy, with a machine template of another name.
 func (s topology) copyClass(t *testing.T) {
 	t.Helper()
 	template := &infrav1.CloudMachineTemplate{}
@@ -234,7 +235,7 @@ func (s topology) setVariable(t *testing.T, name, value string) {
 	}
 }
 
-// tryVariable sets a variable to a JSON value. The others stay as they are.
+// tryVariable sets a variable to a JSON value. Other variables keep their values.
 func (s topology) tryVariable(t *testing.T, name, value string) error {
 	t.Helper()
 	cluster := &clusterv1.Cluster{}
@@ -250,7 +251,7 @@ func (s topology) tryVariable(t *testing.T, name, value string) error {
 	return s.admin.Patch(t.Context(), cluster, client.MergeFrom(before))
 }
 
-// nodes are all that there are.
+// nodes returns all Nodes.
 func nodes(t *testing.T, c client.Client) (all []client.Object) {
 	t.Helper()
 	list := &corev1.NodeList{}

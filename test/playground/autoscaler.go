@@ -16,23 +16,24 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// AutoscalerOptions say as whom the cluster-autoscaler runs, and for what.
+// AutoscalerOptions configure the identity of the cluster-autoscaler and the cluster that it
+// scales.
 type AutoscalerOptions struct {
-	// Management and Workload are kubeconfigs: where it finds MachineDeployments, and where pods
-	// and Nodes.
+	// Management and Workload are the kubeconfigs of the cluster with the MachineDeployments, and
+	// of the cluster with the pods and Nodes.
 	Management, Workload []byte
-	// Namespace and Cluster are the one cluster's whose pools it scales.
+	// Namespace and Cluster identify the one cluster whose pools it scales.
 	Namespace, Cluster string
 }
 
-// AutoscalerHaste are arguments by which the cluster-autoscaler does in seconds what it takes
-// minutes for.
+// AutoscalerHaste are arguments that make the cluster-autoscaler do in seconds what otherwise takes
+// minutes.
 var AutoscalerHaste = []string{"--scan-interval=1s", "--scale-down-unneeded-time=4s", "--scale-down-delay-after-add=4s",
 	"--unremovable-node-recheck-timeout=4s", "--node-delete-delay-after-taint=0s", "--v=4"}
 
 // StartAutoscaler runs the real cluster-autoscaler for this cluster, with the arguments and
-// environment of the book's Deployment and in haste, and returns once it has made a first round. It
-// ends with the control plane.
+// environment of the Deployment in the docs plus AutoscalerHaste. It returns after the first scan.
+// The process ends with the control plane.
 func (c *ControlPlane) StartAutoscaler(ctx context.Context, opts AutoscalerOptions) (*Process, error) {
 	if c.autoscaler != nil {
 		return nil, errors.New("start the cluster-autoscaler: it was started before")
@@ -70,7 +71,7 @@ func (c *ControlPlane) StartAutoscaler(ctx context.Context, opts AutoscalerOptio
 	return c.autoscaler, nil
 }
 
-// autoscalerOfTheBook reads how the book has it started.
+// autoscalerOfTheBook reads the arguments and environment from the Deployment in the docs.
 func autoscalerOfTheBook(ctx context.Context, opts AutoscalerOptions) (args, env []string, err error) {
 	root, err := Root(ctx)
 	if err != nil {

@@ -11,18 +11,18 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// provider is one of Cluster API's managers as its release installs it, from the manifests in its
-// module: in its own namespace, with its own service account and roles, the prefix before its
-// names.
+// provider is one of Cluster API's managers as its release installs it from the manifests in its
+// module: in its own namespace, with its own service account and roles, and with a prefix before
+// its names.
 type provider struct {
 	tool      string // in hack/tool
 	folder    string // in the module
 	prefix    string
 	namespace string
-	label     string // its cluster.x-k8s.io/provider
-	aggregate string // the label of ClusterRoles that add to its own, where it has such
-	// contracts are the labels that the release puts on its CRDs: the contract's version and the
-	// API versions for it.
+	label     string // the value of its label cluster.x-k8s.io/provider
+	aggregate string // the label of ClusterRoles that are aggregated into its own, if there are any
+	// contracts are the labels that the release puts on its CRDs: each contract version and its API
+	// versions.
 	contracts map[string]string
 	args      []string
 }
@@ -32,9 +32,9 @@ func coreProvider() provider {
 		tool: "capi-core", folder: "core", prefix: "capi-", namespace: "capi-system", label: "cluster-api",
 		aggregate: "cluster.x-k8s.io/aggregate-to-manager",
 		contracts: map[string]string{"cluster.x-k8s.io/v1beta1": "v1beta1", "cluster.x-k8s.io/v1beta2": "v1beta2"},
-		// A hundred Machines at once, the default, take two cores from the API server's watches:
-		// each patch then rests on what was seen many seconds before, conflicts, and is tried
-		// again.
+		// The default of a hundred Machines at once takes two cores from the API server's watches.
+		// Each patch is then based on a cache that is many seconds old, fails with a conflict, and
+		// is retried.
 		args: []string{"--feature-gates=ClusterTopology=true,MachinePool=true", "--machine-concurrency=10"},
 	}
 }
@@ -56,7 +56,7 @@ func kubeadmControlPlaneProvider() provider {
 }
 
 // StartKubeadmBootstrap adds Cluster API's kubeadm bootstrap provider, and returns once it serves.
-// args come last on its command line.
+// args are appended to its command line.
 func (m *Management) StartKubeadmBootstrap(ctx context.Context, args ...string) (*Process, error) {
 	return m.startFurther(ctx, kubeadmBootstrapProvider(), args...)
 }
@@ -67,7 +67,7 @@ func (m *Management) StartKubeadmControlPlane(ctx context.Context) (*Process, er
 	return m.startFurther(ctx, kubeadmControlPlaneProvider())
 }
 
-// startFurther adds a provider to a management cluster that is up.
+// startFurther adds a provider to a running management cluster.
 func (m *Management) startFurther(ctx context.Context, p provider, args ...string) (_ *Process, err error) {
 	if m.opts.Tools, err = m.opts.Tools.with(ctx, m.opts.Progress, p.tool); err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (m *Management) startFurther(ctx context.Context, p provider, args ...strin
 	return m.addProvider(ctx, module, version, p, args...)
 }
 
-// addProvider installs a provider, starts its manager, and tells clusterctl's inventory of it.
+// addProvider installs a provider, starts its manager, and adds it to clusterctl's inventory.
 func (m *Management) addProvider(ctx context.Context, module, version string, p provider, args ...string) (*Process, error) {
 	process, err := m.startProvider(ctx, module, p, args...)
 	if err != nil {
@@ -113,8 +113,8 @@ func (m *Management) startProvider(ctx context.Context, module string, p provide
 	return m.startManager(ctx, g)
 }
 
-// installKinds applies the CRDs with what the release's kustomization adds to them: labels, and
-// where to convert.
+// installKinds applies the CRDs with the additions of the release's kustomization: the labels and
+// the conversion webhook.
 func (m *Management) installKinds(ctx context.Context, dir, url string, p provider) error {
 	crds, err := read(dir)
 	if err != nil {
@@ -133,8 +133,8 @@ func (m *Management) installKinds(ctx context.Context, dir, url string, p provid
 	return established(ctx, m.client, crds)
 }
 
-// installRoles applies the service account, the roles and their bindings, named and placed as the
-// release does.
+// installRoles applies the service account, the roles and their bindings, with the names and
+// namespace of the release.
 func (m *Management) installRoles(ctx context.Context, dir string, p provider) error {
 	objects, err := read(dir)
 	if err != nil {
@@ -160,8 +160,8 @@ func (m *Management) installRoles(ctx context.Context, dir string, p provider) e
 	return apply(ctx, m.client, objects...)
 }
 
-// rebind points a binding at the role and service account by their released names, and to the
-// aggregated role if any.
+// rebind points a binding at the role and the service account by their released names, and at the
+// aggregated role if there is one.
 func (p provider) rebind(o *unstructured.Unstructured) error {
 	role, _, err := unstructured.NestedString(o.Object, "roleRef", "name")
 	if err != nil {

@@ -18,13 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// cdiNamespace is where CDI is installed.
+// cdiNamespace is the namespace of CDI.
 const cdiNamespace = "cdi"
 
 // StartCDI installs CDI (Containerized Data Importer) in the control plane, runs its own
-// cdi-controller under its own service account, and returns once it works. hack/kubevirt builds it;
-// what it says goes to progress. There is no cdi-apiserver, and so none of its webhooks, and
-// nothing that its importer pods run on: who uses it plays that.
+// cdi-controller with its own service account, and returns once it works. hack/kubevirt builds it,
+// and its output goes to progress. There is no cdi-apiserver, and so none of its webhooks. Nothing
+// runs its importer pods: the caller must simulate that.
 func (c *ControlPlane) StartCDI(ctx context.Context, progress io.Writer) (p *Process, err error) {
 	defer func() {
 		if err != nil {
@@ -58,8 +58,8 @@ func (c *ControlPlane) StartCDI(ctx context.Context, progress io.Writer) (p *Pro
 	return p, p.waitFor(ctx, "CDI works", startDeadline, func(ctx context.Context) error { return configured(ctx, admin) })
 }
 
-// cdiEnvironment is what its operator would give the controller. The images are of pods that nobody
-// really runs.
+// cdiEnvironment returns the environment that CDI's operator would give the controller. The images
+// belong to pods that never really run.
 func cdiEnvironment() []string {
 	env := []string{"UPLOADPROXY_SERVICE=cdi-uploadproxy", "PULL_POLICY=IfNotPresent", "INSTALLER_PART_OF_LABEL=", "INSTALLER_VERSION_LABEL="}
 	for _, image := range []string{"IMPORTER", "CLONER", "UPLOADSERVER", "OVIRT_POPULATOR"} {
@@ -68,8 +68,8 @@ func cdiEnvironment() []string {
 	return env
 }
 
-// configured tells whether the controller has done something: it writes down what importer pods
-// get.
+// configured returns nil once the controller has set the resource requirements of importer pods in
+// the status of the CDIConfig.
 func configured(ctx context.Context, admin client.Client) error {
 	config := object("cdi.kubevirt.io/v1beta1", "CDIConfig", "", "config", nil)
 	if err := admin.Get(ctx, client.ObjectKeyFromObject(config), config); err != nil {
@@ -81,7 +81,7 @@ func configured(ctx context.Context, admin client.Client) error {
 	return nil
 }
 
-// installCDI applies the manifests, and the CDI object that its operator would work on.
+// installCDI applies the manifests, and the CDI object that the operator would reconcile.
 func (c *ControlPlane) installCDI(ctx context.Context, admin client.Client, manifests string) error {
 	crds, others, err := readDefinitions(manifests)
 	if err != nil {
@@ -96,7 +96,8 @@ func (c *ControlPlane) installCDI(ctx context.Context, admin client.Client, mani
 	return apply(ctx, admin, append(others, object("cdi.kubevirt.io/v1beta1", "CDI", "", "cdi", map[string]any{"spec": map[string]any{}}))...)
 }
 
-// readDefinitions reads a list of manifests, with what defines kinds apart: it must come first.
+// readDefinitions reads a list of manifests, and returns the CRDs separately: they must be applied
+// first.
 func readDefinitions(manifests string) (crds, others []*unstructured.Unstructured, err error) {
 	lists, err := read(manifests)
 	if err != nil {
@@ -119,9 +120,9 @@ func readDefinitions(manifests string) (crds, others []*unstructured.Unstructure
 	return crds, others, nil
 }
 
-// writeCDIFiles writes the controller's kubeconfig, and the key with which it signs what clones
-// show to each other. The build has the controller look for it in its working folder. What uploads
-// need is left out.
+// writeCDIFiles writes the controller's kubeconfig, and the key with which it signs the tokens for
+// clones. The build makes the controller look for the key in its working directory. The files for
+// uploads are omitted.
 func (c *ControlPlane) writeCDIFiles(ctx context.Context) error {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

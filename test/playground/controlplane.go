@@ -29,36 +29,40 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// startDeadline is many times what a start takes, because the machine may have better things to do.
-// A program that ends before it is ready is seen at once.
+// startDeadline is many times what a start takes, because the computer may be busy. A program that
+// ends before it is ready is noticed at once.
 const startDeadline = 3 * time.Minute
 
-// ControlPlaneOptions say what a ControlPlane is like. The zero value serves.
+// ControlPlaneOptions configure a ControlPlane. The zero value is valid.
 type ControlPlaneOptions struct {
-	// Name is the name of the cluster in kubeconfigs; by default "playground".
+	// Name is the name of the cluster in kubeconfigs. Default: "playground".
 	Name string
-	// Dir is where data, certificates and logs go. By default a new folder, which Stop removes.
+	// Dir is the folder for data, certificates and logs. By default it is a new folder, which Stop
+	// removes.
 	Dir string
-	// Tools are the programs to run. Those that are missing come from hack/tool.
+	// Tools are the programs to run. hack/tool provides the missing ones.
 	Tools Tools
-	// Progress gets what hack/tool says while it builds. By default nothing is shown.
+	// Progress receives the output of hack/tool while it builds. By default it is discarded.
 	Progress io.Writer
-	// Addresses are further ones at which machines reach the API server, through a network of their
-	// own, and which its certificate therefore names. It listens on 127.0.0.1 all the same.
+	// Addresses are additional addresses at which machines reach the API server through a network
+	// of their own. Its certificate therefore names them. The server still listens only on
+	// 127.0.0.1.
 	Addresses []net.IP
-	// APIServerArgs and ControllerManagerArgs come last on the command lines, for instance
+	// APIServerArgs and ControllerManagerArgs are appended to the command lines, for example
 	// "--node-monitor-grace-period=10s" for the latter.
 	APIServerArgs, ControllerManagerArgs []string
-	// Controllers are what kube-controller-manager runs; by default DefaultControllers.
+	// Controllers are the controllers that kube-controller-manager runs. Default:
+	// DefaultControllers.
 	Controllers []string
-	// NoControllerManager leaves kube-controller-manager out. Nothing then approves, signs,
-	// collects or aggregates.
+	// NoControllerManager omits kube-controller-manager. Nothing then approves, signs,
+	// garbage-collects or aggregates.
 	NoControllerManager bool
 }
 
-// DefaultControllers are what a cluster needs for namespaces, nodes, their certificates and tokens,
-// pods on them, workloads that make pods, and aggregated roles. Not among them is the approval of
-// certificate requests: that is Drover's work. There is no scheduler either: give pods a nodeName.
+// DefaultControllers returns the controllers that a cluster needs for namespaces, nodes, their
+// certificates and tokens, pods on them, workloads that create pods, and aggregated roles. The
+// approval of certificate requests is omitted, because that is Drover's job. There is no scheduler
+// either: give pods a nodeName.
 func DefaultControllers() []string {
 	return []string{
 		"bootstrap-signer-controller",
@@ -80,14 +84,14 @@ func DefaultControllers() []string {
 	}
 }
 
-// etcdFolder is where etcd's data are in a control plane's folder.
+// etcdFolder is the folder of etcd's data in a control plane's folder.
 const etcdFolder = "etcd"
 
 // ControlPlane is a Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager.
-// Users are known by client certificate, service account token or bootstrap token, and authorized
-// by Node and RBAC.
+// Users authenticate with a client certificate, service account token or bootstrap token, and are
+// authorized by Node and RBAC.
 type ControlPlane struct {
-	// Name is the cluster's name, Dir the folder with its data and logs, URL the API server's
+	// Name is the cluster's name, Dir the folder with its data and logs, and URL the API server's
 	// address.
 	Name, Dir, URL string
 
@@ -99,8 +103,8 @@ type ControlPlane struct {
 	etcd, apiServer, controllerManager, scheduler, autoscaler *Process
 }
 
-// StartControlPlane starts a control plane and returns once it serves. The context bounds the start
-// only: call Stop in the end, also where a test fails.
+// StartControlPlane starts a control plane and returns once it serves. The context bounds only the
+// start: always call Stop at the end, also after a failed test.
 func StartControlPlane(ctx context.Context, opts ControlPlaneOptions) (_ *ControlPlane, err error) {
 	c := &ControlPlane{Name: opts.Name, opts: opts}
 	if c.Name == "" {
@@ -146,7 +150,8 @@ func StartControlPlane(ctx context.Context, opts ControlPlaneOptions) (_ *Contro
 	return c, c.startControllerManager(ctx)
 }
 
-// folder makes a folder for a playground; own says that it is a new one to be removed in the end.
+// folder creates a folder for a playground. own reports whether it is a new one that must be
+// removed at the end.
 func folder(dir string) (path string, own bool, err error) {
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "drover-playground-"); err != nil {
@@ -163,8 +168,8 @@ func folder(dir string) (path string, own bool, err error) {
 	return dir, false, nil
 }
 
-// issueCertificates makes the cluster's authority, the API server's certificate and the key of
-// service account tokens.
+// issueCertificates creates the cluster's CA, the API server's certificate and the key of service
+// account tokens.
 func (c *ControlPlane) issueCertificates() error {
 	ca, err := newAuthority(c.Name + "-ca")
 	if err != nil {
@@ -198,9 +203,9 @@ func (c *ControlPlane) issueCertificates() error {
 	})
 }
 
-// startEtcd starts etcd on a socket in the control plane's folder: nobody else's program can reach
-// it, and it takes no port. Socket names are relative, because a socket's path may have no more
-// than 107 bytes.
+// startEtcd starts etcd on a socket in the control plane's folder, so no other user's program can
+// reach it, and it takes no port. Socket names are relative, because a socket's path may have at
+// most 107 bytes.
 func (c *ControlPlane) startEtcd(ctx context.Context) error {
 	p, err := start(command{name: "etcd", path: c.opts.Tools["etcd"], dir: c.Dir, args: []string{
 		"--data-dir=" + etcdFolder, "--unsafe-no-fsync", "--log-level=warn",
@@ -214,8 +219,7 @@ func (c *ControlPlane) startEtcd(ctx context.Context) error {
 	}
 	c.etcd = p
 	socket := filepath.Join(c.Dir, "etcd.sock")
-	// kube-apiserver waits for etcd by itself; here it only matters that etcd got as far as to
-	// listen.
+	// kube-apiserver waits for etcd by itself. Here it is enough that etcd listens.
 	return p.waitFor(ctx, "etcd listens", startDeadline, func(context.Context) error {
 		_, err := os.Stat(socket)
 		return err
@@ -248,7 +252,7 @@ func (c *ControlPlane) runAPIServer(ctx context.Context) (*Process, error) {
 	return p, p.waitFor(ctx, "kube-apiserver is ready", startDeadline, ready)
 }
 
-// readiness is a probe of the API server's /readyz.
+// readiness returns a probe of the API server's /readyz.
 func (c *ControlPlane) readiness() (func(context.Context) error, error) {
 	client, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.pem}, Timeout: 5 * time.Second})
 	if err != nil {
@@ -257,7 +261,7 @@ func (c *ControlPlane) readiness() (func(context.Context) error, error) {
 	return probe(client, c.URL+"/readyz"), nil
 }
 
-// probe asks a URL; any answer but 200 is an error.
+// probe returns a function that requests a URL. Any answer but 200 is an error.
 func probe(client *http.Client, url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -280,7 +284,7 @@ func probe(client *http.Client, url string) func(context.Context) error {
 	}
 }
 
-// connect makes the administrator's configuration, and its file admin.kubeconfig.
+// connect creates the administrator's configuration and its file admin.kubeconfig.
 func (c *ControlPlane) connect() error {
 	raw, err := c.Kubeconfig("playground-admin", "system:masters")
 	if err != nil {
@@ -292,13 +296,13 @@ func (c *ControlPlane) connect() error {
 	if c.admin, err = clientcmd.RESTConfigFromKubeConfig(raw); err != nil {
 		return fmt.Errorf("read the administrator's kubeconfig: %w", err)
 	}
-	c.admin.QPS = -1 // what tests and the demo ask is not to be slowed down on the client's side
+	c.admin.QPS = -1 // no client-side throttling for tests and the demo
 	c.admin.WarningHandler = rest.NoWarnings{}
 	return nil
 }
 
-// startControllerManager starts kube-controller-manager and waits until one of its controllers did
-// something.
+// startControllerManager starts kube-controller-manager and waits until one of its controllers has
+// created something.
 func (c *ControlPlane) startControllerManager(ctx context.Context) error {
 	args := []string{
 		"--kubeconfig=admin.kubeconfig", "--leader-elect=false", "--secure-port=0",
@@ -325,18 +329,18 @@ func (c *ControlPlane) startControllerManager(ctx context.Context) error {
 	})
 }
 
-// AdminConfig is a configuration that may do everything. Change it as you like: it is a copy.
+// AdminConfig returns a copy of a configuration with all permissions.
 func (c *ControlPlane) AdminConfig() *rest.Config { return rest.CopyConfig(c.admin) }
 
-// AdminKubeconfig is the path of a kubeconfig file that may do everything.
+// AdminKubeconfig returns the path of a kubeconfig file with all permissions.
 func (c *ControlPlane) AdminKubeconfig() string { return filepath.Join(c.Dir, "admin.kubeconfig") }
 
-// CA is the certificate, as PEM, of the authority that signs the API server's, the users' and the
-// kubelets' certificates.
+// CA returns, as PEM, the certificate of the CA that signs the certificates of the API server, the
+// users and the kubelets.
 func (c *ControlPlane) CA() []byte { return append([]byte(nil), c.ca.pem...) }
 
-// Kubeconfig makes a kubeconfig for a user in groups, by client certificate. The group
-// "system:masters" may do all.
+// Kubeconfig creates a kubeconfig with a client certificate for a user in groups. The group
+// "system:masters" has all permissions.
 func (c *ControlPlane) Kubeconfig(user string, groups ...string) ([]byte, error) {
 	p, err := c.ca.client(user, groups)
 	if err != nil {
@@ -345,8 +349,8 @@ func (c *ControlPlane) Kubeconfig(user string, groups ...string) ([]byte, error)
 	return kubeconfig(c.Name, c.URL, c.ca.pem, user, clientcmdapi.AuthInfo{ClientCertificateData: p.cert, ClientKeyData: p.key})
 }
 
-// ServiceAccountKubeconfig makes a kubeconfig for a service account, which must exist, by a token
-// for a day.
+// ServiceAccountKubeconfig creates a kubeconfig for an existing service account, with a token that
+// is valid for a day.
 func (c *ControlPlane) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) ([]byte, error) {
 	client, err := kubernetes.NewForConfig(c.admin)
 	if err != nil {
@@ -361,12 +365,12 @@ func (c *ControlPlane) ServiceAccountKubeconfig(ctx context.Context, namespace, 
 	return kubeconfig(c.Name, c.URL, c.ca.pem, name, clientcmdapi.AuthInfo{Token: token.Status.Token})
 }
 
-// APIServer, Etcd and ControllerManager are the running processes, to be measured or harmed.
+// APIServer, Etcd and ControllerManager return the running processes, for tests to measure or harm.
 func (c *ControlPlane) APIServer() *Process         { return c.apiServer }
 func (c *ControlPlane) Etcd() *Process              { return c.etcd }
 func (c *ControlPlane) ControllerManager() *Process { return c.controllerManager }
 
-// StopAPIServer kills the API server, as an outage does. StartAPIServer brings it back at the same
+// StopAPIServer kills the API server, as an outage does. StartAPIServer restarts it at the same
 // address.
 func (c *ControlPlane) StopAPIServer() { c.apiServer.Kill() }
 
@@ -382,13 +386,13 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 	return nil
 }
 
-// RestartAPIServer kills the API server and starts it anew at the same address, with the same data.
+// RestartAPIServer kills the API server and restarts it at the same address, with the same data.
 func (c *ControlPlane) RestartAPIServer(ctx context.Context) error {
 	c.StopAPIServer()
 	return c.StartAPIServer(ctx)
 }
 
-// Backup copies what etcd holds now, as a snapshot of its disk would, and returns the copy's
+// Backup copies the current data of etcd, as a snapshot of its disk would, and returns the copy's
 // folder.
 func (c *ControlPlane) Backup() (string, error) {
 	c.etcd.Signal(syscall.SIGSTOP)
@@ -403,8 +407,8 @@ func (c *ControlPlane) Backup() (string, error) {
 	return backup, nil
 }
 
-// restore goes back to a backup. All processes are started anew, as one does after that: what they
-// remember has not happened.
+// restore goes back to a backup. It restarts all processes, as operators do after a restore,
+// because what they hold in memory is no longer true.
 func (c *ControlPlane) restore(ctx context.Context, backup string) error {
 	for _, p := range []*Process{c.controllerManager, c.apiServer, c.etcd} {
 		p.Kill()
@@ -430,12 +434,12 @@ func (c *ControlPlane) restore(ctx context.Context, backup string) error {
 
 func (c *ControlPlane) etcdData() string { return filepath.Join(c.Dir, etcdFolder) }
 
-// Stop ends all processes and removes the folder, unless it was given. What was stored is lost. It
-// may be called twice.
+// Stop ends all processes and removes the folder, unless the caller provided it. The stored data
+// are lost. It may be called twice.
 func (c *ControlPlane) Stop() error {
 	for _, p := range []*Process{c.autoscaler, c.scheduler, c.controllerManager, c.apiServer, c.etcd} {
 		if p != nil {
-			p.Kill() // nothing is kept, so nothing needs an orderly end
+			p.Kill() // no data are kept, so no orderly shutdown is needed
 		}
 	}
 	if c.ownsDir {

@@ -82,7 +82,7 @@ func TestControlPlane(t *testing.T) {
 	})
 }
 
-// join does what a kubelet does with a bootstrap token: ask for a certificate, and use it.
+// join does what a kubelet does with a bootstrap token: it requests a certificate and uses it.
 func join(t *testing.T, c *ControlPlane, admin kubernetes.Interface) {
 	g := NewWithT(t)
 	ctx := t.Context()
@@ -110,7 +110,7 @@ func join(t *testing.T, c *ControlPlane, admin kubernetes.Interface) {
 			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
 		},
 	}
-	g.Eventually(func() error { // the token authenticator learns of the Secret by a watch
+	g.Eventually(func() error { // the token authenticator sees the Secret through a watch
 		_, err := kubelet.CertificatesV1().CertificateSigningRequests().Create(ctx, csr, metav1.CreateOptions{})
 		return err
 	}, patience).Should(Succeed())
@@ -179,12 +179,13 @@ func TestStartFails(t *testing.T) {
 	})
 }
 
-// TestListen: of six ports of which four are taken, the other two are found, and a third is not.
+// TestListen checks that of six ports, four of them taken, the two free ones are found, and that a
+// request for three fails.
 func TestListen(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	const all, free = 6, 2
-	// Other tests take ports, too, though hardly ever these.
+	// Other tests take ports too, but rarely these.
 	g.Eventually(func(g Gomega) {
 		some, err := FreePorts(1)
 		g.Expect(err).NotTo(HaveOccurred())

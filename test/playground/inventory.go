@@ -10,11 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Clusterctl keeps, in each management cluster, a list of the providers that it installed there.
+// clusterctl keeps, in each management cluster, a list of the providers that it installed there.
 // The playground writes the same list, so that "clusterctl move", "describe" and "upgrade plan"
 // work on what it started.
 
-// installInventory installs the kind of clusterctl's list.
+// installInventory installs the CRD of clusterctl's list.
 func (m *Management) installInventory(ctx context.Context, module string) error {
 	crds, err := read(filepath.Join(module, "cmd", "clusterctl", "config", "manifest", "clusterctl-api.yaml"))
 	if err != nil {
@@ -26,8 +26,8 @@ func (m *Management) installInventory(ctx context.Context, module string) error 
 	return established(ctx, m.client, crds)
 }
 
-// enroll adds a provider to clusterctl's list. The label says kind and name, as
-// "infrastructure-drover" does; only Cluster API's core has no kind in it.
+// enroll adds a provider to clusterctl's list. The label holds kind and name, as in
+// "infrastructure-drover". Only the label of Cluster API's core has no kind.
 func (m *Management) enroll(ctx context.Context, label, namespace, version string) error {
 	kind, name := "CoreProvider", label
 	for prefix, k := range map[string]string{

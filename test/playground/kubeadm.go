@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// clusterConfig is a cluster of kubeadm's, as far as its phases want to know, whose kubelets ask
-// for serving certificates.
+// clusterConfig configures a kubeadm cluster, as far as its phases need it. Its kubelets request
+// serving certificates.
 const clusterConfig = `apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
 nodeRegistration:
@@ -29,8 +29,8 @@ cgroupDriver: systemd
 serverTLSBootstrap: true
 `
 
-// InitKubeadm runs the phases of "kubeadm init" that write into the cluster what a join of this
-// version reads.
+// InitKubeadm runs those phases of "kubeadm init" that write what a join of this version reads into
+// the cluster.
 func (c *ControlPlane) InitKubeadm(ctx context.Context, version string) error {
 	tools, err := FindTools(ctx, os.Stderr, "kubeadm")
 	if err != nil {

@@ -17,16 +17,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// kubeVirtNamespace is where KubeVirt is installed.
+// kubeVirtNamespace is the namespace of KubeVirt.
 const kubeVirtNamespace = "kubevirt"
 
-// KubeVirt is KubeVirt's own virt-api, with its webhooks, and virt-controller, each under its own
-// service account, in a control plane. There is no virt-handler and no kubelet: who uses it plays
-// them.
+// KubeVirt is KubeVirt's own virt-api with its webhooks and its virt-controller, each with its own
+// service account, in a control plane. There is no virt-handler and no kubelet: the caller must
+// simulate them.
 type KubeVirt struct {
-	// API and Controller are the running processes, to be measured or harmed.
+	// API and Controller are the running processes, for tests to measure or harm.
 	API, Controller *Process
-	// Handler is the configuration of virt-handler's service account, for whoever plays it.
+	// Handler is the configuration of virt-handler's service account, for the code that simulates
+	// virt-handler.
 	Handler *rest.Config
 
 	built string // the folder of the programs
@@ -42,8 +43,8 @@ func (k *KubeVirt) Stop() {
 }
 
 // StartKubeVirt installs KubeVirt in the control plane and returns once its webhooks answer.
-// hack/kubevirt builds it; what it says goes to progress. Where CDI is wanted, start it first:
-// virt-controller ends when CDI comes later, to be started again.
+// hack/kubevirt builds it, and its output goes to progress. If CDI is needed, start it first:
+// virt-controller exits when CDI is installed later, and expects to be restarted.
 func (c *ControlPlane) StartKubeVirt(ctx context.Context, progress io.Writer) (_ *KubeVirt, err error) {
 	k := &KubeVirt{}
 	defer func() {
@@ -97,8 +98,8 @@ func (c *ControlPlane) StartKubeVirt(ctx context.Context, progress io.Writer) (_
 	return k, err
 }
 
-// RestartController starts virt-controller, anew if it runs. It ends by itself when the API server
-// is away for longer than its lease, and there is no kubelet here that would start it again.
+// RestartController starts virt-controller, after killing a running one. virt-controller exits when
+// the API server is down for longer than its lease, and no kubelet here restarts it.
 func (k *KubeVirt) RestartController(ctx context.Context, c *ControlPlane) (err error) {
 	if k.Controller != nil {
 		k.Controller.Kill()
@@ -125,9 +126,9 @@ func buildKubeVirt(ctx context.Context, progress io.Writer) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// installKubeVirt applies the manifests, and the KubeVirt object as its operator would leave it.
-// The webhooks come back: their server does not run yet. The API services are left out, because
-// nothing here serves the aggregated API.
+// installKubeVirt applies the manifests, and the KubeVirt object as its operator would leave it. It
+// returns the webhook configurations unapplied, because their server does not run yet. It omits the
+// APIServices, because nothing here serves the aggregated API.
 func (c *ControlPlane) installKubeVirt(ctx context.Context, admin client.Client, manifests string) (hooks []*unstructured.Unstructured, err error) {
 	crds, items, err := readDefinitions(manifests)
 	if err != nil {
@@ -176,7 +177,8 @@ func object(apiVersion, kind, namespace, name string, content map[string]any) *u
 	return o
 }
 
-// writeKubeVirtFiles issues the server's certificate and writes both service accounts' kubeconfigs.
+// writeKubeVirtFiles issues the server's certificate and writes the kubeconfigs of both service
+// accounts.
 func (c *ControlPlane) writeKubeVirtFiles(ctx context.Context) error {
 	server, err := c.ca.server("virt-api.kubevirt.svc", nil, "virt-api.kubevirt.svc")
 	if err != nil {
@@ -191,7 +193,7 @@ func (c *ControlPlane) writeKubeVirtFiles(ctx context.Context) error {
 	return writeFiles(c.Dir, files)
 }
 
-// runKubeVirt runs one of the two programs and waits until it answers.
+// runKubeVirt runs one of the two programs and waits until it is healthy.
 func (c *ControlPlane) runKubeVirt(ctx context.Context, built, name string, port int, args ...string) (*Process, error) {
 	p, err := start(command{
 		name: name, path: filepath.Join(built, name), dir: c.Dir, env: []string{"POD_NAMESPACE=" + kubeVirtNamespace},

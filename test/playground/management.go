@@ -18,17 +18,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ManagementOptions say what a Management is like. The zero value serves.
+// ManagementOptions configure a Management. The zero value is valid.
 type ManagementOptions struct {
 	ControlPlaneOptions
-	// CoreArgs come last on the command line of Cluster API's core manager.
+	// CoreArgs are appended to the command line of Cluster API's core manager.
 	CoreArgs []string
 }
 
-// Management is a management cluster: a ControlPlane with Cluster API's managers running, and
-// Drover's kinds, roles and webhooks installed. The managers run with the service accounts and
-// roles of their releases; nobody but the tests is an administrator. It can serve as workload
-// cluster at the same time.
+// Management is a management cluster: a ControlPlane with Cluster API's running managers, and with
+// Drover's kinds, roles and webhooks. The managers run with the service accounts and roles of their
+// releases. Only the tests have administrator rights. It can serve as workload cluster at the same
+// time.
 type Management struct {
 	*ControlPlane
 
@@ -36,17 +36,17 @@ type Management struct {
 	client   client.Client
 	core     *Process
 	services []*service
-	// providers are Cluster API's managers, the core's first.
+	// providers are Cluster API's managers, starting with the core manager.
 	providers []manager
 	drover    *service // Drover's webhooks; nil until it is installed
 
-	mu       sync.Mutex // of what follows: several managers may be started at once
-	managers []*Process // all that were ever started, Cluster API's and Drover's
+	mu       sync.Mutex // guards the fields below: several managers may be started at once
+	managers []*Process // all that were ever started, of Cluster API and Drover
 	numbers  map[string]int
 }
 
 // StartManagement starts a management cluster and returns once Cluster API serves. The context
-// bounds the start only: call Stop in the end, also where a test fails.
+// bounds only the start: always call Stop at the end, also after a failed test.
 func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management, err error) {
 	m := &Management{opts: opts, numbers: map[string]int{}}
 	defer func() {
@@ -55,7 +55,7 @@ func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management
 		}
 	}()
 	core := coreProvider()
-	// All at once, because what they share is then compiled once.
+	// All in one call, so that their shared dependencies are compiled once.
 	needs := []string{"etcd", "kube-apiserver", "kube-controller-manager", core.tool}
 	if m.opts.Tools, err = opts.Tools.with(ctx, opts.Progress, needs...); err != nil {
 		return nil, err
@@ -79,11 +79,11 @@ func StartManagement(ctx context.Context, opts ManagementOptions) (_ *Management
 	return m, nil
 }
 
-// Core is Cluster API's core manager, to be measured or harmed.
+// Core returns Cluster API's core manager, for tests to measure or harm.
 func (m *Management) Core() *Process { return m.core }
 
-// Restore goes back to a Backup, which is used up by that. All managers are killed; Cluster API's
-// are started again, and Drover's are the caller's.
+// Restore goes back to a Backup, which it consumes. It kills all managers and restarts those of
+// Cluster API. The caller restarts Drover.
 func (m *Management) Restore(ctx context.Context, backup string) error {
 	m.killManagers()
 	if err := m.restore(ctx, backup); err != nil {
@@ -110,7 +110,7 @@ func (m *Management) killManagers() {
 	}
 }
 
-// Stop ends all that runs here, whoever started it, and frees all ports. It may be called twice.
+// Stop ends all processes of this cluster and frees all ports. It may be called twice.
 func (m *Management) Stop() error {
 	m.killManagers()
 	for _, s := range m.services {
@@ -123,12 +123,12 @@ func (m *Management) Stop() error {
 	return m.ControlPlane.Stop()
 }
 
-// manager is a program that is built on controller-runtime and takes the flags that Cluster API's
-// managers take.
+// manager is a program built on controller-runtime that takes the same flags as Cluster API's
+// managers.
 type manager struct {
 	name, path                string
 	namespace, serviceAccount string
-	service                   *service // that its webhooks are called through
+	service                   *service // through which its webhooks are called
 	args, env                 []string
 }
 
@@ -142,7 +142,7 @@ func (m *Management) startManager(ctx context.Context, g manager) (*Process, err
 	if err != nil {
 		return nil, err
 	}
-	// Each start has its own folder and log, so that the log of one that crashed stays as it was.
+	// Each start has its own folder and log, so that the log of a crashed manager is kept.
 	m.mu.Lock()
 	m.numbers[g.name]++
 	name := g.name + "-" + strconv.Itoa(m.numbers[g.name])
@@ -190,24 +190,24 @@ func (m *Management) startManager(ctx context.Context, g manager) (*Process, err
 	return p, nil
 }
 
-// DroverOptions say how to run Drover.
+// DroverOptions configure a Drover manager.
 type DroverOptions struct {
 	// Binary is the drover program. By default it is built without the race detector.
 	Binary string
-	// Args come last on the command line, after those for the kubeconfig, the ports and the
+	// Args are appended to the command line, after those for the kubeconfig, the ports and the
 	// webhooks' certificates.
 	Args []string
-	// Env adds to the environment.
+	// Env is added to the environment.
 	Env []string
 }
 
-// StartDrover runs a Drover manager and returns once it is ready. The first call installs Drover's
-// kinds, roles and webhooks; further calls run it again, or further ones beside it: as in a
-// cluster, webhook calls go to one that is ready. It may do what the roles in config/rbac say, and
-// nothing else.
+// StartDrover runs a Drover manager and returns once it is ready. The first call also installs
+// Drover's kinds, roles and webhooks. Further calls restart it or start additional managers: as in
+// a real cluster, webhook calls go to one that is ready. A manager has only the permissions of the
+// roles in config/rbac.
 //
-// Leader election is what Drover's default and Args say: after a Kill, the next leader waits until
-// the lease has run out.
+// Leader election follows Drover's default and Args: after a Kill, the next leader waits until the
+// lease has expired.
 func (m *Management) StartDrover(ctx context.Context, opts DroverOptions) (*Process, error) {
 	if err := m.InstallDrover(ctx); err != nil {
 		return nil, err
@@ -229,14 +229,13 @@ func (m *Management) StartDrover(ctx context.Context, opts DroverOptions) (*Proc
 	return p, nil
 }
 
-// What config/default calls Drover's part.
+// These are the names of Drover's part in config/default.
 const (
 	droverNamespace = "drover-system"
 	droverLabel     = "infrastructure-drover"
 )
 
-// InstallDrover installs Drover's kinds, roles and webhooks, as config/ has them. StartDrover does
-// it by itself.
+// InstallDrover installs Drover's kinds, roles and webhooks from config/. StartDrover calls it.
 func (m *Management) InstallDrover(ctx context.Context) error {
 	if m.drover != nil {
 		return nil

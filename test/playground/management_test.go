@@ -40,7 +40,7 @@ func TestManagement(t *testing.T) {
 	t.Run("Cluster API's webhooks admit what is good", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(admin.Create(t.Context(), cluster("good"))).To(Succeed())
-		g.Eventually(func(g Gomega) { // its controllers work, too
+		g.Eventually(func(g Gomega) { // its controllers work too
 			c := &clusterv1.Cluster{}
 			g.Expect(admin.Get(t.Context(), client.ObjectKeyFromObject(cluster("good")), c)).To(Succeed())
 			g.Expect(c.Finalizers).To(ContainElement(clusterv1.ClusterFinalizer))
@@ -50,7 +50,7 @@ func TestManagement(t *testing.T) {
 	t.Run("and refuse what is not", func(t *testing.T) {
 		g := NewWithT(t)
 		bad := cluster("bad")
-		bad.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.0.0.0/99"} // the schema lets it pass
+		bad.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.0.0.0/99"} // the schema accepts it
 		g.Expect(admin.Create(t.Context(), bad)).To(MatchError(And(ContainSubstring("admission webhook"), ContainSubstring("10.0.0.0/99"))))
 	})
 	t.Run("Drover's kinds and roles are there, and no more rights than these", func(t *testing.T) {
@@ -100,8 +100,8 @@ func TestManagement(t *testing.T) {
 	g.Expect(m.Stop()).To(Succeed(), "a second time")
 }
 
-// droverInstalled installs Drover's part and sees that its webhooks are asked, and that its account
-// may do what its roles say and nothing else.
+// droverInstalled installs Drover's part and checks that its service account has exactly the
+// permissions of its roles.
 func droverInstalled(t *testing.T, m *Management, admin client.Client) {
 	g := NewWithT(t)
 	g.Expect(m.InstallDrover(t.Context())).To(Succeed())
@@ -115,7 +115,7 @@ func droverInstalled(t *testing.T, m *Management, admin client.Client) {
 	}{
 		{"patch", "infrastructure.cluster.x-k8s.io", "cloudmachines", true},
 		{"list", "cluster.x-k8s.io", "machines", true},
-		{"delete", "cluster.x-k8s.io", "machines", true}, // of machines that a cloud takes back
+		{"delete", "cluster.x-k8s.io", "machines", true}, // for machines that a cloud reclaims
 		{"delete", "cluster.x-k8s.io", "machinesets", false},
 		{"delete", "", "nodes", false},
 		{"*", "*", "*", false},
@@ -123,7 +123,7 @@ func droverInstalled(t *testing.T, m *Management, admin client.Client) {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: c.verb, Group: c.group, Resource: c.resource},
 		}}
-		g.Eventually(func() (bool, error) { // the authorizer learns of roles by a watch
+		g.Eventually(func() (bool, error) { // the authorizer sees the roles through a watch
 			got, err := drover.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), review, metav1.CreateOptions{})
 			if err != nil {
 				return false, err
@@ -143,7 +143,7 @@ func TestTwoAtOnce(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { g.Expect(w.Stop()).To(Succeed()) }()
 
-	// As an adopted control plane: Cluster API reaches the other cluster by a kubeconfig in a
+	// As for an adopted control plane, Cluster API reaches the other cluster by a kubeconfig in a
 	// Secret.
 	admin := adminClient(t, m)
 	raw, err := w.Kubeconfig("adopter", "system:masters")

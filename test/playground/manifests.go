@@ -23,7 +23,8 @@ import (
 
 var crdKind = schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"}
 
-// read reads the objects in a YAML file, or in all of a folder but kustomize's own.
+// read reads the objects in a YAML file, or in all YAML files of a folder except
+// kustomization.yaml.
 func read(path string) ([]*unstructured.Unstructured, error) {
 	files := []string{path}
 	if info, err := os.Stat(path); err != nil {
@@ -122,8 +123,7 @@ func label(o *unstructured.Unstructured, labels map[string]string) {
 	o.SetLabels(all)
 }
 
-// convertAt has a CRD converted between its versions at a webhook outside the cluster, where it has
-// several.
+// convertAt sets a conversion webhook outside the cluster on a CRD with several versions.
 func convertAt(crd *unstructured.Unstructured, url string, ca []byte) error {
 	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
 	if err != nil || len(versions) < 2 {
@@ -138,8 +138,8 @@ func convertAt(crd *unstructured.Unstructured, url string, ca []byte) error {
 	}, "spec", "conversion")
 }
 
-// serveAt rewrites a webhook configuration for a server outside the cluster: an address in the
-// place of a Service.
+// serveAt rewrites a webhook configuration for a server outside the cluster: it replaces the
+// Service with a URL.
 func serveAt(configuration *unstructured.Unstructured, url string, ca []byte) error {
 	hooks, _, err := unstructured.NestedSlice(configuration.Object, "webhooks")
 	if err != nil {

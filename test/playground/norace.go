@@ -4,5 +4,5 @@
 
 package playground
 
-// raced is whether this program has the race detector.
+// raced is whether this program is built with the race detector.
 const raced = false

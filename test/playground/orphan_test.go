@@ -19,7 +19,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// parentVariable makes the test program play the parent that is killed.
+// parentVariable makes the test program act as the parent that is killed.
 const parentVariable = "DROVER_PLAYGROUND_PARENT"
 
 func TestMain(m *testing.M) {
@@ -68,7 +68,7 @@ func TestChildrenDieWithTheirParent(t *testing.T) {
 	}
 }
 
-// running says whether a process is there and no zombie: who reaps orphans is not our concern.
+// running reports whether a process exists and is no zombie: reaping orphans is not tested here.
 func running(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return false

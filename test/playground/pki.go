@@ -20,11 +20,11 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// validity of what is issued here: longer than any trial, and begun an hour ago for clocks that
-// differ.
+// validity is the lifetime of the certificates issued here. It is longer than any trial.
+// Certificates are valid from an hour ago, to tolerate clock skew.
 const validity = 7 * 24 * time.Hour
 
-// authority is a certificate authority in memory.
+// authority is an in-memory certificate authority.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -56,8 +56,8 @@ func newAuthority(name string) (*authority, error) {
 	return &authority{cert: cert, key: key, pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}, nil
 }
 
-// server issues a certificate for servers on the loopback interface, under further addresses and
-// names where given.
+// server issues a certificate for a server on the loopback interface, with additional addresses and
+// names.
 func (a *authority) server(name string, addresses []net.IP, names ...string) (pair, error) {
 	t, err := certificate(pkix.Name{CommonName: name})
 	if err != nil {
@@ -69,7 +69,7 @@ func (a *authority) server(name string, addresses []net.IP, names ...string) (pa
 	return a.issue(t)
 }
 
-// client issues a certificate that Kubernetes takes for the user and groups.
+// client issues a client certificate for a user in groups.
 func (a *authority) client(user string, groups []string) (pair, error) {
 	t, err := certificate(pkix.Name{CommonName: user, Organization: groups})
 	if err != nil {
@@ -95,7 +95,7 @@ func (a *authority) issue(t *x509.Certificate) (pair, error) {
 	return pair{cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), key: keyPEM}, nil
 }
 
-// certificate is what all certificates of the playground have in common.
+// certificate returns a template with the fields that all certificates of the playground share.
 func certificate(subject pkix.Name) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -119,13 +119,13 @@ func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-// write puts the pair into a folder as tls.crt and tls.key, the names that controller-runtime's
-// managers look for.
+// write writes the pair into a folder as tls.crt and tls.key, the names that controller-runtime's
+// managers expect.
 func (p pair) write(dir string) error {
 	return writeFiles(dir, map[string][]byte{"tls.crt": p.cert, "tls.key": p.key})
 }
 
-// writeFiles makes a folder and writes files into it, readable for this user only.
+// writeFiles creates a folder and writes files into it that only this user can read.
 func writeFiles(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make a folder: %w", err)

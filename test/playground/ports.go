@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// Ports lie below what kernels give to outgoing connections (32768 on Linux), so that a port stays
-// free while the program that listens there restarts.
+// firstPort and endPort lie below the range for outgoing connections (32768 and above on Linux), so
+// that a port stays free while the program that listens there restarts.
 const firstPort, endPort = 15000, 32000
 
 // listen listens on n different ports from first to before end on 127.0.0.1.
@@ -33,22 +33,22 @@ func closeAll(listeners []net.Listener) {
 	}
 }
 
-// FreePorts returns n different ports that nobody listens on, of 127.0.0.1. Another program may
-// still be faster: onFreePorts tries again then.
+// FreePorts returns n different free ports of 127.0.0.1. Another program may still take one of
+// them: in that case onFreePorts retries.
 func FreePorts(n int) (ports []int, err error) {
 	listeners, err := listen(n, firstPort, endPort)
 	if err != nil {
 		return nil, err
 	}
-	defer closeAll(listeners) // all stay taken until the last is found
+	defer closeAll(listeners) // all ports stay taken until the last one is found
 	for _, l := range listeners {
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil
 }
 
-// onFreePorts calls run with n free ports, and again with others when the process failed because
-// one was taken meanwhile.
+// onFreePorts calls run with n free ports. It retries with other ports when the process failed
+// because one of them was taken in the meantime.
 func onFreePorts(n int, run func(ports []int) (*Process, error)) (*Process, error) {
 	for try := 1; ; try++ {
 		ports, err := FreePorts(n)
@@ -62,5 +62,5 @@ func onFreePorts(n int, run func(ports []int) (*Process, error)) (*Process, erro
 	}
 }
 
-// local is the address of a port on the loopback interface.
+// local returns the address of a port on the loopback interface.
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

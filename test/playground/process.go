@@ -17,15 +17,15 @@ import (
 	"time"
 )
 
-// Process is one child process. Its output goes to a file, whose end is quoted when it fails.
+// Process is a child process. Its output goes to a file. Errors quote the end of that file.
 type Process struct {
-	// Name is what the process is called in errors.
+	// Name is the name of the process in errors.
 	Name string
-	// Log is the file that holds its output and error output.
+	// Log is the file with its standard output and standard error.
 	Log string
-	// Health is the base URL of its /healthz and /readyz, when it has one.
+	// Health is the base URL of its /healthz and /readyz, if it has one.
 	Health string
-	// Metrics is the URL of its metrics, when it has one.
+	// Metrics is the URL of its metrics, if it has one.
 	Metrics string
 
 	cmd  *exec.Cmd
@@ -33,28 +33,28 @@ type Process struct {
 	err  error
 }
 
-// lazyGC has the busiest of the programs that are not ours collect garbage less often, for memory:
-// they share few cores with what is tested. Towards four GiB they collect as usual; with two, a
-// fleet of 3,000 machines had them collect all the time.
+// lazyGC makes the busiest third-party programs collect garbage less often, at the cost of memory,
+// because they share few cores with the tested code. Near 4 GiB they collect as usual. With 2 GiB
+// they collected all the time for a fleet of 3,000 machines.
 var lazyGC = []string{"GOGC=400", "GOMEMLIMIT=4GiB"}
 
-// command is what start needs to know of a program.
+// command describes a program for start.
 type command struct {
-	name string   // of the process and of its log
+	name string   // of the process and its log
 	path string   // of the program
 	args []string // without the program's name
-	dir  string   // its working directory, and where the log goes
-	env  []string // on top of the parent's
+	dir  string   // its working directory, which also gets the log
+	env  []string // in addition to the parent's
 }
 
-// Run runs a further program as a child: in the folder dir, which gets its log, the name with
-// ".log", and with env on top of this process's environment. It ends when this process ends,
-// whatever happens.
+// Run runs a program as a child process in the folder dir. The folder gets its log, named name with
+// ".log". env is added to this process's environment. The child ends when this process ends,
+// however it ends.
 func Run(name, dir string, env []string, path string, args ...string) (*Process, error) {
 	return start(command{name: name, path: path, dir: dir, env: env, args: args})
 }
 
-// start runs a program. It returns as soon as it runs; use waitFor to learn that it does its work.
+// start starts a program and returns at once. Use waitFor to wait until the program works.
 func start(c command) (*Process, error) {
 	log, err := os.OpenFile(filepath.Join(c.dir, c.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -68,8 +68,8 @@ func start(c command) (*Process, error) {
 
 	started := make(chan error)
 	go func() {
-		// The kernel ends a child when the *thread* that made it ends (see childAttributes), so
-		// this one is kept for as long as the child lives.
+		// The kernel kills a child when the *thread* that created it ends (see childAttributes), so
+		// this thread is kept for as long as the child lives.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer log.Close()
@@ -86,14 +86,14 @@ func start(c command) (*Process, error) {
 	return p, nil
 }
 
-// PID is the process ID.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed once the process has ended.
+// Done returns a channel that is closed once the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait waits until the process has ended and returns how: nil when with exit code 0, else an error
-// that quotes the end of its log.
+// Wait waits until the process has ended. It returns nil for exit code 0, otherwise an error that
+// quotes the end of the log.
 func (p *Process) Wait() error {
 	<-p.done
 	if p.err == nil {
@@ -102,15 +102,15 @@ func (p *Process) Wait() error {
 	return fmt.Errorf("%s ended: %w%s", p.Name, p.err, p.quoteLog())
 }
 
-// Kill ends the process and its children at once, as a crash does (SIGKILL), and waits until they
-// are gone.
+// Kill ends the process and its children at once, as a crash does (SIGKILL), and waits until the
+// process is gone.
 func (p *Process) Kill() {
 	p.signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// Stop asks the process to end (SIGTERM) and waits for it. When it does not end within grace, it is
-// killed and that is the error. An exit code other than 0 is an error too.
+// Stop asks the process to end (SIGTERM) and waits for it. If the process does not end within
+// grace, Stop kills it and returns an error. A nonzero exit code is an error too.
 func (p *Process) Stop(grace time.Duration) error {
 	p.signal(syscall.SIGTERM)
 	timer := time.NewTimer(grace)
@@ -124,11 +124,11 @@ func (p *Process) Stop(grace time.Duration) error {
 	}
 }
 
-// Signal sends a signal to the process and its children, for instance SIGSTOP to freeze it and
-// SIGCONT to thaw it.
+// Signal sends a signal to the process and its children, for example SIGSTOP to freeze it and
+// SIGCONT to continue it.
 func (p *Process) Signal(s syscall.Signal) { p.signal(s) }
 
-// signal reaches the whole process group. A group that is gone is no error.
+// signal signals the whole process group. It ignores a group that is gone.
 func (p *Process) signal(s syscall.Signal) {
 	select {
 	case <-p.done:
@@ -137,8 +137,8 @@ func (p *Process) signal(s syscall.Signal) {
 	}
 }
 
-// waitFor calls probe until it says nil, and fails when the process ends, when ctx does, or after
-// the deadline.
+// waitFor calls probe until it returns nil. It fails when the process ends, when ctx is done, or
+// after the deadline.
 func (p *Process) waitFor(ctx context.Context, what string, deadline time.Duration, probe func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, deadline)
 	defer cancel()
@@ -159,10 +159,10 @@ func (p *Process) waitFor(ctx context.Context, what string, deadline time.Durati
 	}
 }
 
-// errEnded marks the error of a process that ended while it was waited for.
+// errEnded marks the error of a process that ended while waitFor was waiting for it.
 var errEnded = errors.New("it was still being waited for")
 
-// portTaken says whether a process ended because another one had taken its port.
+// portTaken reports whether the process ended because its port was already in use.
 func (p *Process) portTaken() bool {
 	select {
 	case <-p.done:
@@ -172,12 +172,12 @@ func (p *Process) portTaken() bool {
 	}
 }
 
-// quoteLog is the end of the log as part of an error.
+// quoteLog returns the end of the log as part of an error.
 func (p *Process) quoteLog() string {
 	return fmt.Sprintf("\n--- the end of %s:\n%s\n---", p.Log, p.tail())
 }
 
-// tail is the last lines of the log, long lines cut.
+// tail returns the last lines of the log, with long lines truncated.
 func (p *Process) tail() string {
 	const lines, width, window = 12, 400, 16 << 10
 	f, err := os.Open(p.Log)

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// childAttributes gives a child a process group of its own, so that Ctrl-C reaches only the parent,
-// which then stops its children in order; and has the kernel kill it when the parent is gone, even
-// by SIGKILL.
+// childAttributes puts a child into its own process group, so that Ctrl-C reaches only the parent,
+// which then stops its children in order. The kernel also kills the child when the parent is gone,
+// even after SIGKILL.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
@@ -22,14 +22,14 @@ func childAttributes() *syscall.SysProcAttr {
 // maxrssUnit is the unit of Rusage.Maxrss in bytes.
 const maxrssUnit = 1 << 10
 
-// liveUsage reads what a running process has used from /proc (see proc(5)).
+// liveUsage reads the usage of a running process from /proc (see proc(5)).
 func liveUsage(pid int) (Usage, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return Usage{}, err
 	}
-	// The second field is the program's name in parentheses, which may hold blanks; user and system
-	// time are fields 14 and 15, in hundredths of a second on every Linux that Go runs on.
+	// The second field is the program's name in parentheses, which may contain spaces. User and
+	// system time are fields 14 and 15, in hundredths of a second on every Linux that Go supports.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) < 13 {
 		return Usage{}, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))

@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// childAttributes gives a child a process group of its own, so that Ctrl-C reaches only the parent,
+// childAttributes puts a child into its own process group, so that Ctrl-C reaches only the parent,
 // which then stops its children in order. Only Linux can also kill a child whose parent was killed.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// maxrssUnit is the unit of Rusage.Maxrss in bytes, as Darwin has it.
+// maxrssUnit is the unit of Rusage.Maxrss in bytes on Darwin.
 const maxrssUnit = 1
 
 func liveUsage(int) (Usage, error) {

@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ServeDrover has the managers that StartDrover runs answer the webhooks of a Drover that someone
-// else has installed, as clusterctl does. In a cluster that is the work of cert-manager and of
-// Services. Call it again after an upgrade.
+// ServeDrover directs the webhooks of a Drover that was installed by other means, such as
+// clusterctl, to the managers that StartDrover runs. In a real cluster, cert-manager and Services
+// do that. Call it again after an upgrade.
 func (m *Management) ServeDrover(ctx context.Context) error {
 	if m.drover == nil {
 		s, err := newService()
@@ -44,8 +44,9 @@ func (m *Management) ServeDrover(ctx context.Context) error {
 	return nil
 }
 
-// InstallCertManagerKinds installs the CRDs of cert-manager's own module, for a release of Drover's
-// has objects of theirs. Nothing acts on those. They are a template of Helm's: the labels go.
+// InstallCertManagerKinds installs the CRDs from cert-manager's own module, because a release of
+// Drover contains objects of these kinds. No controller acts on them. The files are a Helm
+// template, so the labels are removed.
 func (m *Management) InstallCertManagerKinds(ctx context.Context) error {
 	dir, _, err := FindModule(ctx, "hack/tools/cert-manager", "github.com/cert-manager/cert-manager")
 	if err != nil {
@@ -64,9 +65,9 @@ func (m *Management) InstallCertManagerKinds(ctx context.Context) error {
 	return established(ctx, m.client, crds)
 }
 
-// CoreRepository has clusterctl find the Cluster API that the playground runs, in a folder: it
-// looks at the metadata, and at nothing else where it is installed. It returns the URL for
-// clusterctl's configuration.
+// CoreRepository creates a local repository in folder, in which clusterctl finds the Cluster API
+// that the playground runs. It holds only the metadata, because clusterctl reads nothing else of an
+// installed provider. It returns the URL for clusterctl's configuration.
 func CoreRepository(ctx context.Context, folder string) (string, error) {
 	dir, version, err := FindModule(ctx, ".", "sigs.k8s.io/cluster-api")
 	if err != nil {

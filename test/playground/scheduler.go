@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// StartScheduler runs kube-scheduler, so that pods find nodes by themselves. Few tests need that.
-// It returns as soon as the scheduler runs: that it works shows when a pod has a node.
+// StartScheduler runs kube-scheduler, so that pods are scheduled. Few tests need that. It returns
+// as soon as the process runs, and does not wait until the scheduler works.
 func (c *ControlPlane) StartScheduler(ctx context.Context) error {
 	if c.scheduler != nil {
 		return nil

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// service stands where a Service would in a cluster: one address for the webhooks of however many
-// managers run, with an end that connections are cut at while none is ready. It passes bytes on, so
-// TLS is between the API server and the manager.
+// service stands in for a Service: one address for the webhooks of any number of managers. It
+// closes connections while no manager is ready. It forwards bytes, so TLS is between the API server
+// and the manager.
 type service struct {
 	listener net.Listener
 
@@ -33,10 +33,10 @@ func newService() (*service, error) {
 	return s, nil
 }
 
-// url is the base of the service's address.
+// url returns the base URL of the service.
 func (s *service) url() string { return "https://" + s.listener.Addr().String() }
 
-// add makes a manager one of those that get calls, until it ends.
+// add adds a manager as a backend until it ends.
 func (s *service) add(p *Process, addr string) {
 	s.mu.Lock()
 	s.backends[p] = addr
@@ -59,7 +59,7 @@ func (s *service) accept() {
 	}
 }
 
-// forward connects the caller with the first manager that can be reached, or hangs up.
+// forward connects the caller to the first reachable manager, or closes the connection.
 func (s *service) forward(caller net.Conn) {
 	defer caller.Close()
 	for _, addr := range s.addresses() {
@@ -80,7 +80,7 @@ func (s *service) forward(caller net.Conn) {
 	}
 }
 
-// pump copies until one side ends, and then tells the other.
+// pump copies until one side closes, and then closes the other side for writing.
 func pump(to, from net.Conn) {
 	_, _ = io.Copy(to, from)
 	_ = to.(*net.TCPConn).CloseWrite()
@@ -96,7 +96,8 @@ func (s *service) addresses() []string {
 	return all
 }
 
-// keep remembers open connections, so that close can cut them; false means that it already has.
+// keep records open connections, so that close can close them. It returns false when the service is
+// already closed.
 func (s *service) keep(conns ...net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +115,7 @@ func (s *service) forget(conns ...net.Conn) {
 	}
 }
 
-// close frees the port and cuts all connections.
+// close frees the port and closes all connections.
 func (s *service) close() {
 	s.listener.Close()
 	s.mu.Lock()

@@ -13,31 +13,31 @@ import (
 	"strings"
 )
 
-// SimulatorOptions say how to run the simulated cloud. The zero value serves.
+// SimulatorOptions configure the simulated cloud. The zero value is valid.
 type SimulatorOptions struct {
 	// Binary is the drover program. By default it is built without the race detector.
 	Binary string
-	// Dir is where its log goes; by default a new folder, which Stop removes.
+	// Dir is the folder for its log. By default it is a new folder, which Stop removes.
 	Dir string
-	// Token opens its account "default". By default a random one.
+	// Token authenticates to the account "default". By default it is random.
 	Token string
-	// Args come last on the command line of "drover simulate".
+	// Args are appended to the command line of "drover simulate".
 	Args []string
 }
 
 // Simulator is the simulated cloud as a process.
 type Simulator struct {
 	*Process
-	// URL is its address, for a CloudAccount's endpoint or --simulated-endpoint.
+	// URL is its address, for the endpoint of a CloudAccount or for --simulated-endpoint.
 	URL string
-	// Token opens its default account, for the credentials Secret's key "token".
+	// Token authenticates to the default account, for the key "token" of the credentials Secret.
 	Token string
 
-	dir string // to be removed in the end, or ""
+	dir string // to be removed by Stop, or ""
 }
 
-// StartSimulator runs "drover simulate" and returns once it serves. It outlives managers and
-// management clusters, as a cloud does: call Stop in the end.
+// StartSimulator runs "drover simulate" and returns once it serves. Like a real cloud, it outlives
+// managers and management clusters: call Stop at the end.
 func StartSimulator(ctx context.Context, opts SimulatorOptions) (_ *Simulator, err error) {
 	if opts.Binary == "" {
 		if opts.Binary, err = Build(ctx, false); err != nil {
@@ -55,7 +55,8 @@ func StartSimulator(ctx context.Context, opts SimulatorOptions) (_ *Simulator, e
 	if s.Token == "" {
 		s.Token = rand.Text()
 	}
-	// The simulated cloud takes a free port by itself, and tells which once it answers.
+	// The simulated cloud picks a free port by itself, and writes its address to a file once it
+	// serves.
 	address := filepath.Join(dir, "simulated-cloud.address")
 	if err := os.Remove(address); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, s.end(fmt.Errorf("start the simulated cloud: %w", err))
@@ -78,10 +79,10 @@ func StartSimulator(ctx context.Context, opts SimulatorOptions) (_ *Simulator, e
 	return s, nil
 }
 
-// Stop ends the simulated cloud. All machines in it are gone then. It may be called twice.
+// Stop ends the simulated cloud, and with it all its machines. It may be called twice.
 func (s *Simulator) Stop() error { return s.end(nil) }
 
-// end kills the process and removes the folder, and adds what fails to err.
+// end kills the process, removes the folder, and joins any failure to err.
 func (s *Simulator) end(err error) error {
 	if s.Process != nil {
 		s.Kill()

@@ -15,11 +15,11 @@ import (
 	"syscall"
 )
 
-// Tools are the paths of programs by the names that hack/tool gives them, for instance "etcd".
+// Tools maps the names that hack/tool uses, for example "etcd", to the paths of the programs.
 type Tools map[string]string
 
-// FindTools has hack/tool build the named programs, where they are not in its cache, and returns
-// their paths. The progress goes to w (nil: nowhere).
+// FindTools calls hack/tool, which builds those of the named programs that are not in its cache,
+// and returns their paths. The progress goes to w (nil: nowhere).
 func FindTools(ctx context.Context, w io.Writer, names ...string) (Tools, error) {
 	root, err := Root(ctx)
 	if err != nil {
@@ -32,7 +32,7 @@ func FindTools(ctx context.Context, w io.Writer, names ...string) (Tools, error)
 	if w != nil {
 		cmd.Stderr = io.MultiWriter(w, &errs)
 		if f, ok := w.(*os.File); ok {
-			cmd.Stderr = f // a terminal stays one
+			cmd.Stderr = f // so that a terminal stays a terminal
 		}
 	}
 	out, err := cmd.Output()
@@ -50,7 +50,7 @@ func FindTools(ctx context.Context, w io.Writer, names ...string) (Tools, error)
 	return tools, nil
 }
 
-// with adds the tools that are missing.
+// with returns the tools, with the missing ones added.
 func (t Tools) with(ctx context.Context, w io.Writer, names ...string) (Tools, error) {
 	var missing []string
 	all := Tools{}
@@ -75,7 +75,7 @@ func (t Tools) with(ctx context.Context, w io.Writer, names ...string) (Tools, e
 	return all, nil
 }
 
-// Root is the folder of Drover's module, which the working directory must lie in.
+// Root returns the folder of Drover's module. The working directory must be inside it.
 func Root(ctx context.Context) (string, error) {
 	out, err := goCommand(ctx, "", "env", "GOMOD")
 	if err != nil {
@@ -88,8 +88,9 @@ func Root(ctx context.Context) (string, error) {
 }
 
 // Build builds the drover binary into the module's bin folder and returns its path: bin/drover, or
-// bin/drover-race with the race detector, which it always has where the caller has it: then nothing
-// is compiled twice. Go's build cache makes it quick when nothing changed.
+// bin/drover-race with the race detector. If the caller has the race detector, the binary always
+// has it too, so that nothing is compiled twice. Go's build cache makes it quick when nothing
+// changed.
 func Build(ctx context.Context, race bool) (string, error) {
 	root, err := Root(ctx)
 	if err != nil {
@@ -100,8 +101,8 @@ func Build(ctx context.Context, race bool) (string, error) {
 		path += "-race"
 		args = []string{"build", "-race", "-o"}
 	}
-	// Tests of several packages build at the same time: without the lock, one would start what
-	// another still writes.
+	// Tests of several packages build at the same time. Without the lock, one could start a binary
+	// that another is still writing.
 	unlock, err := lock(filepath.Join(root, "bin"))
 	if err != nil {
 		return "", err
@@ -113,7 +114,7 @@ func Build(ctx context.Context, race bool) (string, error) {
 	return path, nil
 }
 
-// lock makes a folder and holds its lock until unlock is called or the process ends.
+// lock creates a folder and holds its lock until unlock is called or the process ends.
 func lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make a folder: %w", err)
@@ -129,8 +130,8 @@ func lock(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// FindModule tells where the source of a module lies that the go.mod in a folder of Drover's
-// requires, and its version. It is downloaded where needed.
+// FindModule returns the source folder and version of a module that the go.mod in a folder of
+// Drover requires. It downloads the module if necessary.
 func FindModule(ctx context.Context, folder, path string) (dir, version string, err error) {
 	root, err := Root(ctx)
 	if err != nil {
@@ -147,10 +148,11 @@ func FindModule(ctx context.Context, folder, path string) (dir, version string, 
 	return module.Dir, module.Version, nil
 }
 
-// goCommand runs the go command and returns what it printed. Its error quotes what it said.
+// goCommand runs the go command and returns its standard output. An error quotes its standard
+// error.
 func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off") // the versions of that go.mod, whatever else somebody works at
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off") // use the versions of that go.mod, not those of a developer's workspace
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

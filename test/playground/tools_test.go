@@ -13,8 +13,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// TestToolsTwiceAtOnce asks hack/tool for the same program from two sides while its cache is empty:
-// one builds, the other waits, both get it.
+// TestToolsTwiceAtOnce requests the same program from hack/tool twice at the same time with an
+// empty cache: one call builds, the other waits, and both get the program.
 func TestToolsTwiceAtOnce(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

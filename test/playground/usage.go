@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Usage is what a process has used since it started.
+// Usage holds the resources that a process has used since it started.
 type Usage struct {
 	// CPU is user and system time.
 	CPU time.Duration
-	// PeakMemory is the most resident memory that it ever had, in bytes.
+	// PeakMemory is the highest resident memory so far, in bytes.
 	PeakMemory int64
 }
 
-// Usage tells what the process has used so far, or did use in all once it has ended. While it runs,
-// only Linux knows.
+// Usage returns what the process has used so far, or in total once it has ended. For a running
+// process it works only on Linux.
 func (p *Process) Usage() (Usage, error) {
 	select {
 	case <-p.done:

@@ -19,11 +19,11 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// AWSKey is the access key of every tenant on AWS; its secret is the tenant's token.
+// AWSKey is the access key of every tenant on AWS. Its secret is the tenant's token.
 const AWSKey = "AKIADROVERTEST000001"
 
-// amazon is a stand-in for EC2 for each tenant, in this process, whose instances are the simulated
-// cloud's bodies: they read their user data, and become Nodes of the cluster that they find there.
+// amazon runs one stand-in for EC2 for each tenant in this process. Its instances are bodies of the
+// simulated cloud: they read their user data, and join the cluster that it names.
 type amazon struct {
 	fleet  *body.Fleet
 	cancel context.CancelFunc
@@ -40,7 +40,7 @@ func (a *amazon) start(context.Context, *Rig) error {
 	return nil
 }
 
-// Cleanup takes what is to be done in the end; ec2stub.New asks for it.
+// Cleanup registers a function to be called at the end. ec2stub.New needs it.
 func (a *amazon) Cleanup(do func()) { a.closers = append(a.closers, do) }
 
 func (a *amazon) open(_ context.Context, t *Tenant) (faultproxy.Options, error) {
@@ -48,14 +48,14 @@ func (a *amazon) open(_ context.Context, t *Tenant) (faultproxy.Options, error) 
 	defer a.mu.Unlock()
 	t.AWS = ec2stub.New(a, ec2stub.Options{
 		Keys: map[string]string{AWSKey: t.Token}, Boot: 150 * time.Millisecond, Stop: 200 * time.Millisecond, Keep: true, Power: Power(a.fleet),
-		Subnet: len(a.accounts)%200 + 1, // all machines of the tenants are in one workload cluster
+		Subnet: len(a.accounts)%200 + 1, // all tenants' machines are in one workload cluster
 	})
 	a.accounts[t.Name] = t.AWS
 	t.Dress = func(o client.Object) { DressAWS(o, t.Cloud.URL(), t.Token) }
 	return faultproxy.Options{Upstream: t.AWS.URL, Parse: faultproxy.AWS}, nil
 }
 
-// Power makes guests of a stand-in for EC2 bodies of the fleet.
+// Power returns a function that runs guests of a stand-in for EC2 as bodies of the fleet.
 func Power(fleet *body.Fleet) func(ec2stub.Guest) (off func()) {
 	return func(g ec2stub.Guest) (off func()) {
 		b := fleet.New(body.Machine{
@@ -67,7 +67,7 @@ func Power(fleet *body.Fleet) func(ec2stub.Guest) (off func()) {
 	}
 }
 
-// DressAWS makes AWS's of what is described for the simulated cloud.
+// DressAWS turns an object for the simulated cloud into one for AWS.
 func DressAWS(o client.Object, endpoint, secret string) {
 	switch o := o.(type) {
 	case *corev1.Secret:
@@ -86,7 +86,7 @@ func DressAWS(o client.Object, endpoint, secret string) {
 	}
 }
 
-// books are the stand-ins', in the words of the simulated cloud's.
+// books returns the records of the stand-ins, in the format of the simulated cloud.
 func (a *amazon) books(context.Context) (s simulator.Snapshot, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

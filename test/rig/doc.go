@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rig is the bench that tests of whole machines are bolted to: a management cluster, a
-// workload cluster and a simulated cloud, as real processes, or a stand-in for EC2 or vCenter or a
-// real OpenStack in its place; Drover managers that come and go as processes; and a faultproxy on
-// each line between them. Tenants, each with a namespace, a cloud account and proxies of its own,
-// run side by side on it.
+// Package rig is a test bench for whole machines. It has a management cluster, a workload cluster
+// and a simulated cloud, as real processes. Instead of the simulated cloud it can have a stand-in
+// for EC2 or vCenter, a real OpenStack, or a cluster with KubeVirt. Drover managers start and stop
+// as processes, and a faultproxy sits on each connection. Tenants run side by side on it, each with
+// its own namespace, cloud account and proxies.
 package rig

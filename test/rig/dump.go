@@ -20,8 +20,8 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// Dump says for people how a namespace's objects are: what is not as it should be, in the objects'
-// own words.
+// Dump returns a readable description of a namespace's objects: what is wrong with them, in the
+// words of their conditions.
 func (r *Rig) Dump(ctx context.Context, namespace string) string {
 	var b strings.Builder
 	for _, list := range []client.ObjectList{
@@ -76,10 +76,10 @@ func (r *Rig) Dump(ctx context.Context, namespace string) string {
 	return b.String()
 }
 
-// lastLines is how many lines of each log are shown of an object.
+// lastLines is the number of lines shown of each log about an object.
 const lastLines = 12
 
-// said is what the managers' logs say of a name in the end.
+// said returns the last lines about a name in the managers' logs.
 func (r *Rig) said(name string) string {
 	var b strings.Builder
 	logs, _ := filepath.Glob(filepath.Join(r.Management.Dir, "*.log"))

@@ -26,8 +26,8 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// kubevirt is a cluster with KubeVirt's own programs, whose VMs are the simulated cloud's bodies.
-// Each tenant has a namespace of its name there, and the rights that the book gives to Drover.
+// kubevirt is a cluster with KubeVirt's own programs, whose VMs are bodies of the simulated cloud.
+// Each tenant has a namespace of its name there, with the permissions that the docs give to Drover.
 type kubevirt struct {
 	cluster *virt.Cluster
 	fleet   *body.Fleet
@@ -36,10 +36,10 @@ type kubevirt struct {
 	page    memo[simulator.Snapshot]
 
 	mu  sync.Mutex
-	vms map[client.ObjectKey][]*vm // all that ever had the name, the first first
+	vms map[client.ObjectKey][]*vm // all VMs that ever had the name, the oldest first
 }
 
-// vm is one that exists, or did.
+// vm is a VM that exists or existed.
 type vm struct {
 	uid  types.UID
 	tags map[string]string
@@ -66,15 +66,15 @@ func (k *kubevirt) open(ctx context.Context, t *Tenant) (o faultproxy.Options, e
 	return faultproxy.Options{Upstream: k.cluster.URL, CA: k.cluster.CA(), Parse: faultproxy.Kubernetes}, err
 }
 
-// dressKubeVirt makes KubeVirt's, in the tenant's namespace, of what is described for the simulated
-// cloud.
+// dressKubeVirt turns an object for the simulated cloud into one for KubeVirt in the tenant's
+// namespace.
 func dressKubeVirt(object client.Object, t *Tenant, kubeconfig []byte) {
 	switch o := object.(type) {
 	case *corev1.Secret:
 		if _, ok := o.Data["token"]; ok {
 			behind, err := t.Cloud.Kubeconfig(kubeconfig)
 			if err != nil {
-				behind = []byte(err.Error()) // which the account's condition will say it can't read
+				behind = []byte(err.Error()) // the account's condition will report that it cannot read this
 			}
 			scenario.FillCredentials(o, "kubevirt", map[string][]byte{"kubeconfig": behind})
 		}
@@ -93,7 +93,7 @@ func dressKubeVirt(object client.Object, t *Tenant, kubeconfig []byte) {
 	}
 }
 
-// watch keeps the memory of VMs that were.
+// watch records all VMs, so that deleted ones stay known.
 func (k *kubevirt) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		w, err := k.cluster.Admin.Watch(ctx, &kubevirtv1.VirtualMachineList{})
@@ -134,8 +134,8 @@ func tagsOf(m *metav1.ObjectMeta) map[string]string {
 	return tags
 }
 
-// books are the API server's, in the words of the simulated cloud's. A VM's ID is its name, unless
-// it is not the first of that name: then somebody has made it twice.
+// books returns the API server's records, in the format of the simulated cloud. A VM's ID is its
+// name, unless it is not the first VM of that name: then it was created twice.
 func (k *kubevirt) books(ctx context.Context) (simulator.Snapshot, error) {
 	return k.page.get(func() (s simulator.Snapshot, err error) {
 		if err := k.parts(ctx, &s); err != nil {
@@ -168,7 +168,7 @@ func (k *kubevirt) books(ctx context.Context) (simulator.Snapshot, error) {
 	})
 }
 
-// parts adds what is left beside VMs: guests, volumes, Secrets.
+// parts adds the other resources besides VMs: VirtualMachineInstances, volumes and Secrets.
 func (k *kubevirt) parts(ctx context.Context, s *simulator.Snapshot) error {
 	instances, volumes := &kubevirtv1.VirtualMachineInstanceList{}, &cdiv1.DataVolumeList{}
 	secrets := &corev1.SecretList{}
@@ -194,7 +194,7 @@ func (k *kubevirt) parts(ctx context.Context, s *simulator.Snapshot) error {
 	return nil
 }
 
-// remember does nothing: what is deleted is not shown.
+// remember does nothing: deleted VMs are not shown.
 func (k *kubevirt) remember(context.Context, time.Duration) error { return nil }
 
 func (k *kubevirt) stop() error {

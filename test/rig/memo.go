@@ -16,11 +16,11 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator"
 )
 
-// glance is how old a look at what all tenants share may be. Dozens of them wait for something at
-// the same time, and each would ask for all of it.
+// glance is the maximum age of a cached read of what all tenants share. Dozens of them wait at the
+// same time, and each would otherwise read all of it.
 const glance = 150 * time.Millisecond
 
-// memo remembers a value for a glance, or for as long as age says.
+// memo caches a value for the duration age, or for a glance when age is 0.
 type memo[T any] struct {
 	age time.Duration
 
@@ -43,12 +43,12 @@ func (m *memo[T]) get(load func() (T, error)) (T, error) {
 	return value, err
 }
 
-// Snapshot is the cloud's own books, a glance old at most.
+// Snapshot returns the cloud's own records, usually at most a glance old.
 func (r *Rig) Snapshot(ctx context.Context) (simulator.Snapshot, error) {
 	return r.snapshot.get(func() (simulator.Snapshot, error) { return r.place.books(ctx) })
 }
 
-// systemSecrets are those in kube-system of the workload cluster.
+// systemSecrets returns the Secrets in kube-system of the workload cluster.
 func (r *Rig) systemSecrets(ctx context.Context) ([]corev1.Secret, error) {
 	return r.secrets.get(func() ([]corev1.Secret, error) {
 		list := &corev1.SecretList{}
@@ -59,7 +59,7 @@ func (r *Rig) systemSecrets(ctx context.Context) ([]corev1.Secret, error) {
 	})
 }
 
-// allNodes are the workload cluster's.
+// allNodes returns the workload cluster's Nodes.
 func (r *Rig) allNodes(ctx context.Context) ([]corev1.Node, error) {
 	return r.nodes.get(func() ([]corev1.Node, error) {
 		list := &corev1.NodeList{}

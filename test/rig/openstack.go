@@ -21,8 +21,8 @@ import (
 	"github.com/drover-io/drover/test/stack"
 )
 
-// openstack is the real one that hack/openstack/start has started, whose servers are the simulated
-// cloud's bodies. All tenants share one project of it, and each has a door of its own.
+// openstack is the real OpenStack that hack/openstack/start has started. Its servers are bodies of
+// the simulated cloud. All tenants share one project and one door.
 type openstack struct {
 	fleet  *body.Fleet
 	cancel context.CancelFunc
@@ -72,9 +72,9 @@ func openStackCall(c *faultproxy.Call, req *http.Request, raw []byte) {
 	}
 }
 
-// DressOpenStack makes OpenStack's, behind that door, of what is described for the simulated cloud.
-// The provider IDs of a tenant that is called regional name the region; one that is called plain
-// has its ports made by Nova, and is listed as often as users have it.
+// DressOpenStack turns an object for the simulated cloud into one for OpenStack behind that door.
+// In a namespace with "regional" in its name, provider IDs include the region. In one with "plain"
+// in its name, Nova creates the ports, and listings come as often as by default.
 func DressOpenStack(object client.Object, door, project string) {
 	plain := strings.Contains(object.GetNamespace(), "plain")
 	switch o := object.(type) {
@@ -86,7 +86,7 @@ func DressOpenStack(object client.Object, door, project string) {
 	case *infrav1.CloudAccount:
 		o.Spec.Simulated, o.Spec.Inventory = nil, infrav1.InventorySpec{}
 		if !plain {
-			o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 5, ActiveSeconds: 3} // of a cloud that works at a listing for a second
+			o.Spec.Inventory = infrav1.InventorySpec{IdleSeconds: 5, ActiveSeconds: 3} // a listing takes this cloud about a second
 		}
 		o.Spec.OpenStack = &infrav1.OpenStackAccount{AuthURL: door + "/identity/v3", ProjectID: project, Region: stack.Region,
 			RegionalProviderIDs: strings.Contains(o.Namespace, "regional")}
@@ -100,7 +100,7 @@ func DressOpenStack(object client.Object, door, project string) {
 	}
 }
 
-// books are Nova's and Neutron's, in the words of the simulated cloud's.
+// books returns the records of Nova and Neutron, in the format of the simulated cloud.
 func (o *openstack) books(ctx context.Context) (s simulator.Snapshot, err error) {
 	entries, err := o.cloud.Books(ctx)
 	for _, e := range entries {
@@ -109,7 +109,7 @@ func (o *openstack) books(ctx context.Context) (s simulator.Snapshot, err error)
 	return s, err
 }
 
-// remember does nothing: Nova forgets at once.
+// remember does nothing: Nova forgets deleted servers at once.
 func (o *openstack) remember(context.Context, time.Duration) error { return nil }
 
 func (o *openstack) stop() error {

@@ -24,27 +24,27 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// adopter is the workload cluster's user that its kubeconfig speaks for: a service account, because
-// its token passes through proxies.
+// adopter is the service account of the workload cluster that its kubeconfig uses. It is a service
+// account because its token passes through proxies.
 const adopter = "drover-adopter"
 
-// Rig is the bench. Its clients go past all proxies.
+// Rig is the test bench. Its clients bypass all proxies.
 type Rig struct {
 	Management *playground.Management
 	Workload   *playground.ControlPlane
-	// Cloud is the simulated one, Admin the hand on it; nil and of no use where the tenants'
-	// machines are made elsewhere.
+	// Cloud is the simulated cloud, and Admin its admin API. With other clouds, Cloud is nil and
+	// Admin is unusable.
 	Cloud *playground.Simulator
 	Admin simulator.Admin
-	// Client and Nodes are administrators of the management and the workload cluster. They read
-	// live.
+	// Client and Nodes are administrator clients of the management and the workload cluster,
+	// without a cache.
 	Client, Nodes client.Client
-	// View follows Machines, MachineDeployments, Clusters, CloudMachines and CloudInitConfigs of
-	// all namespaces.
+	// View watches Clusters, Machines, MachineDeployments, CloudAccounts, CloudMachines and
+	// CloudInitConfigs of all namespaces.
 	View *scenario.View
 
 	place  place
-	binary string // drover, with the race detector unless Ship was called
+	binary string // the drover binary, with the race detector unless Ship was called
 	dir    string // for kubeconfigs
 	ctx    context.Context
 	stop   context.CancelFunc
@@ -55,45 +55,46 @@ type Rig struct {
 	nodes    memo[[]corev1.Node]
 }
 
-// place is where tenants' machines are made.
+// place is the cloud in which the tenants' machines are created.
 type place interface {
-	// start is called once, with the rig to fill in.
+	// start is called once. It may fill in fields of the rig.
 	start(ctx context.Context, r *Rig) error
-	// open makes an account for a tenant, and returns where its calls go and what they are.
+	// open creates an account for a tenant, and returns the upstream of its calls and how to parse
+	// them.
 	open(ctx context.Context, t *Tenant) (faultproxy.Options, error)
-	// books are the cloud's own.
+	// books returns the cloud's own records.
 	books(ctx context.Context) (simulator.Snapshot, error)
-	// remember has the cloud show what is terminated for so long; 0 is its default.
+	// remember sets how long the cloud shows terminated instances. 0 is the cloud's default.
 	remember(ctx context.Context, d time.Duration) error
 	stop() error
 }
 
-// Start starts everything but managers and tenants, with arguments for the workload cluster's
+// Start starts everything except managers and tenants, with arguments for the workload cluster's
 // kube-controller-manager. Stop ends it.
 func Start(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &simulated{}, controllerManagerArgs)
 }
 
-// StartOnAWS is Start with a stand-in for EC2 in the place of the simulated cloud: each tenant has
-// an account of its own there.
+// StartOnAWS is Start with a stand-in for EC2 instead of the simulated cloud. Each tenant has its
+// own account there.
 func StartOnAWS(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &amazon{}, controllerManagerArgs)
 }
 
-// StartOnVSphere is Start with govmomi's simulator of a vCenter in the place of the simulated
-// cloud. Each tenant has its own.
+// StartOnVSphere is Start with govmomi's simulated vCenter instead of the simulated cloud. Each
+// tenant has its own vCenter.
 func StartOnVSphere(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &vsphere{}, controllerManagerArgs)
 }
 
-// StartOnOpenStack is Start with the real OpenStack of hack/openstack, which runs already, in the
-// place of the simulated cloud. The tenants share a project.
+// StartOnOpenStack is Start with the real OpenStack of hack/openstack, which must be running,
+// instead of the simulated cloud. The tenants share a project.
 func StartOnOpenStack(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &openstack{}, controllerManagerArgs)
 }
 
-// StartOnKubeVirt is Start with a cluster that runs KubeVirt in the place of the simulated cloud.
-// Each tenant has a namespace of its own there.
+// StartOnKubeVirt is Start with a cluster that runs KubeVirt instead of the simulated cloud. Each
+// tenant has its own namespace there.
 func StartOnKubeVirt(ctx context.Context, controllerManagerArgs ...string) (*Rig, error) {
 	return start(ctx, &kubevirt{}, controllerManagerArgs)
 }
@@ -135,7 +136,7 @@ func start(ctx context.Context, where place, controllerManagerArgs []string) (_ 
 	return r, err
 }
 
-// startClusters starts both at once.
+// startClusters starts both clusters at once.
 func (r *Rig) startClusters(ctx context.Context, controllerManagerArgs []string) error {
 	var wg sync.WaitGroup
 	var errs [2]error
@@ -157,16 +158,16 @@ func (r *Rig) startClusters(ctx context.Context, controllerManagerArgs []string)
 	return errors.Join(errs[:]...)
 }
 
-// Remember has the cloud show instances that are terminated for so long; 0 is its default.
+// Remember sets how long the cloud shows terminated instances. 0 is the cloud's default.
 func (r *Rig) Remember(ctx context.Context, d time.Duration) error { return r.place.remember(ctx, d) }
 
-// Confirmed is a check that is asked again and again, of many tenants: it looks at the View, which
-// costs nothing, and then, because a copy may be behind, at the API server.
+// Confirmed returns a check for frequent polling of many tenants. It reads the View first, which is
+// cheap, and then the API server, because the View may be stale.
 func (r *Rig) Confirmed(check func(client.Reader) scenario.Check) scenario.Check {
 	return scenario.All(check(r.View), check(r.Client))
 }
 
-// Later does something after a while. Settle waits for it.
+// Later calls do after d. Settle waits for it.
 func (r *Rig) Later(d time.Duration, do func(context.Context)) {
 	r.later.Go(func() {
 		scenario.Pause(r.ctx, d)
@@ -176,10 +177,10 @@ func (r *Rig) Later(d time.Duration, do func(context.Context)) {
 	})
 }
 
-// Settle returns when all that was to be done Later is done.
+// Settle returns when all calls scheduled by Later are done.
 func (r *Rig) Settle() { r.later.Wait() }
 
-// Stop ends all processes, managers included. It may be called on what Start left behind.
+// Stop ends all processes, including managers. It also works after a Start that failed.
 func (r *Rig) Stop() error {
 	if r.stop != nil {
 		r.stop()
@@ -195,25 +196,25 @@ func (r *Rig) Stop() error {
 	return errors.Join(append(errs, r.place.stop(), os.RemoveAll(r.dir))...)
 }
 
-// Seat is where a Drover manager runs, time after time: it reaches the management cluster through a
-// proxy of its own.
+// Seat is where Drover managers run, one after another. They reach the management cluster through
+// the seat's own proxy.
 type Seat struct {
 	// API is the proxy between the manager and the management cluster's API server.
 	API *faultproxy.Proxy
-	// Process is the manager; nil before the first Start.
+	// Process is the manager. It is nil before the first Start.
 	Process *playground.Process
 
 	rig        *Rig
 	kubeconfig string
 }
 
-// Ship has managers run from now on as they are shipped: without the race detector.
+// Ship makes later managers run as shipped: without the race detector.
 func (r *Rig) Ship(ctx context.Context) (err error) {
 	r.binary, err = playground.Build(ctx, false)
 	return err
 }
 
-// NewSeat makes a seat. Nothing runs there yet.
+// NewSeat creates a seat without a running manager.
 func (r *Rig) NewSeat(ctx context.Context, name string) (*Seat, error) {
 	api, err := faultproxy.Start(faultproxy.Options{
 		Name: name, Upstream: r.Management.URL, CA: r.Management.CA(), Parse: faultproxy.Kubernetes,
@@ -233,7 +234,7 @@ func (r *Rig) NewSeat(ctx context.Context, name string) (*Seat, error) {
 	return s, nil
 }
 
-// Start runs a manager and returns when it is ready. args come last on its command line.
+// Start runs a manager and returns when it is ready. args are appended to its command line.
 func (s *Seat) Start(ctx context.Context, args ...string) error {
 	p, err := s.rig.Management.StartDrover(ctx, playground.DroverOptions{
 		Binary: s.rig.binary, Args: append([]string{"--kubeconfig=" + s.kubeconfig}, args...),
@@ -244,5 +245,5 @@ func (s *Seat) Start(ctx context.Context, args ...string) error {
 	return err
 }
 
-// Close ends the seat's proxy. The manager, if one runs, is the rig's to stop.
+// Close stops the seat's proxy. Rig.Stop stops the manager, if one runs.
 func (s *Seat) Close() { s.API.Close() }

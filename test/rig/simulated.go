@@ -11,7 +11,7 @@ import (
 	"github.com/drover-io/drover/test/playground"
 )
 
-// Settings of the simulated cloud that keep a test short.
+// Settings returns settings of the simulated cloud that keep a test short.
 func Settings() simulator.Settings {
 	ms := func(n int) simulator.Duration {
 		return simulator.Duration{Duration: time.Duration(n) * time.Millisecond}
@@ -19,7 +19,7 @@ func Settings() simulator.Settings {
 	return simulator.Settings{BootMin: ms(100), BootMax: ms(200), Stop: ms(200), Throttle: simulator.ThrottleNone}
 }
 
-// simulated is the simulated cloud, as a process.
+// simulated is the simulated cloud as a process.
 type simulated struct{ rig *Rig }
 
 func (s *simulated) start(ctx context.Context, r *Rig) (err error) {

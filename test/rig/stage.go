@@ -22,17 +22,17 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// House is what all tests of a package share: a rig with one manager on it.
+// House is shared by all tests of a package: a rig with one manager on it.
 type House struct {
 	Rig  *Rig
 	Seat *Seat
-	// Patience is for whatever must come true in the end.
+	// Patience is the timeout for everything that must come true in the end.
 	Patience time.Duration
-	// CallTimeout is how long the manager gives a call to the cloud. 0: 10 s.
+	// CallTimeout is the manager's timeout for a call to the cloud. 0: 10 s.
 	CallTimeout time.Duration
 }
 
-// Main is the package's TestMain.
+// Main is the body of the package's TestMain. It returns the exit code.
 func (h *House) Main(m *testing.M, begin func(context.Context, ...string) (*Rig, error)) int {
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
@@ -53,13 +53,12 @@ func (h *House) Main(m *testing.M, begin func(context.Context, ...string) (*Rig,
 	return m.Run()
 }
 
-// StartManager starts the manager, which does not run.
+// StartManager starts the manager, which must not be running.
 func (h *House) StartManager(ctx context.Context) error {
 	return h.Seat.Start(ctx, "--leader-elect=false", "--cloud-call-timeout="+cmp.Or(h.CallTimeout, 10*time.Second).String())
 }
 
-// Stage is a test's cluster, which is adopted, in a namespace of its own, with an account of its
-// own.
+// Stage is a test's adopted cluster, in its own namespace and with its own account.
 type Stage struct {
 	*testing.T
 	*Tenant
@@ -67,7 +66,7 @@ type Stage struct {
 	Ctx context.Context
 }
 
-// Stage sets a stage of this name.
+// Stage creates a stage with this name, and waits until its cluster is available.
 func (h *House) Stage(t *testing.T, name string) *Stage {
 	t.Helper()
 	s, objects := h.Bare(t, name)
@@ -76,7 +75,7 @@ func (h *House) Stage(t *testing.T, name string) *Stage {
 	return s
 }
 
-// Bare is a stage whose objects are for the test to create, and to change before.
+// Bare returns a stage and its objects, which the test may change and must create.
 func (h *House) Bare(t *testing.T, name string) (*Stage, []client.Object) {
 	t.Helper()
 	s := &Stage{T: t, House: h, Ctx: t.Context()}
@@ -105,7 +104,7 @@ func (s *Stage) end() {
 	}
 }
 
-// Until waits, and ends the test if it does not come true.
+// Until waits for a check, and fails the test if it does not come true within Patience.
 func (s *Stage) Until(what string, check scenario.Check) {
 	s.Helper()
 	took, err := scenario.Wait(s.Ctx, s.Patience, check)
@@ -115,7 +114,7 @@ func (s *Stage) Until(what string, check scenario.Check) {
 	s.Logf("%5.1fs until %s", took.Seconds(), what)
 }
 
-// Do ends the test if a step of it did not succeed.
+// Do fails the test if err is not nil.
 func (s *Stage) Do(err error) {
 	s.Helper()
 	if err != nil {
@@ -123,7 +122,7 @@ func (s *Stage) Do(err error) {
 	}
 }
 
-// Books are the cloud's own, of this moment.
+// Books returns the cloud's own current records.
 func (s *Stage) Books() simulator.Snapshot {
 	s.Helper()
 	books, err := s.Rig.Snapshot(s.Ctx)
@@ -131,16 +130,16 @@ func (s *Stage) Books() simulator.Snapshot {
 	return books
 }
 
-// Empty waits until nothing is left of any machine, in the cloud or in either cluster; and none was
-// ever made twice.
+// Empty waits until nothing is left of any machine, in the cloud or in either cluster, and checks
+// that no machine was ever created twice.
 func (s *Stage) Empty() {
 	s.Helper()
 	s.Until("nothing is left", func(ctx context.Context) (string, error) { return s.Left(ctx, Except{}) })
 	s.Do(s.Twice(s.Books()))
 }
 
-// Nodes checks that there are so many Nodes, all Ready, each by the provider ID of an instance that
-// lives, which has this prefix and ends with the instance's ID; and that no other instance lives.
+// Nodes checks that there are n Nodes, all Ready. The provider ID of each has this prefix and ends
+// with the ID of a live instance. No other instance is alive.
 func (s *Stage) Nodes(n int, prefix string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		list := &corev1.NodeList{}

@@ -32,30 +32,27 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// Tenant is a namespace with a Cluster in it that adopts the rig's workload cluster, and an account
-// of its own in the rig's cloud. Its name is unique on the rig, and so are the names of its
-// Machines.
+// Tenant is a namespace with a Cluster that adopts the rig's workload cluster, and with its own
+// account in the rig's cloud. Its name is unique on the rig, and so are the names of its Machines.
 type Tenant struct {
 	scenario.Adopted
-	// API is the proxy to the workload cluster, for whoever uses the Cluster's kubeconfig: Drover
-	// and Cluster API. The machines reach the API server past it. Cloud is the proxy to the
-	// account.
+	// API is the proxy to the workload cluster for the clients of the Cluster's kubeconfig: Drover
+	// and Cluster API. The machines bypass it. Cloud is the proxy to the account.
 	API, Cloud *faultproxy.Proxy
-	// AWS is the tenant's own stand-in for EC2, behind Cloud; nil where its account is the
-	// simulated cloud's.
+	// AWS is the tenant's own stand-in for EC2, behind Cloud. It is nil for other clouds.
 	AWS *ec2stub.Cloud
-	// VCenter is the tenant's own, behind Cloud; nil where the account is another cloud's.
+	// VCenter is the tenant's own vCenter, behind Cloud. It is nil for other clouds.
 	VCenter *vcenter.VCenter
-	// OpenStack is what all tenants share, behind Cloud; nil where the account is another cloud's.
+	// OpenStack is shared by all tenants, behind Cloud. It is nil for other clouds.
 	OpenStack *stack.Cloud
-	// KubeVirt is the cluster in which the tenant has a namespace of its name; nil where the
-	// account is another cloud's.
+	// KubeVirt is the cluster in which the tenant has a namespace of its name. It is nil for other
+	// clouds.
 	KubeVirt *virt.Cluster
 
 	rig *Rig
 }
 
-// NewTenant makes a tenant's account and proxies. Its objects are for the test to create.
+// NewTenant creates a tenant's account and proxies. The test creates its objects.
 func (r *Rig) NewTenant(ctx context.Context, name string) (*Tenant, error) {
 	t := &Tenant{rig: r, Adopted: scenario.Adopted{Namespace: name, Name: name, Token: "token-of-" + name}}
 	t.Inventory = infrav1.InventorySpec{IdleSeconds: 1, ActiveSeconds: 1}
@@ -84,7 +81,7 @@ func (r *Rig) NewTenant(ctx context.Context, name string) (*Tenant, error) {
 	return t, nil
 }
 
-// Close ends the proxies.
+// Close stops the proxies.
 func (t *Tenant) Close() {
 	for _, p := range []*faultproxy.Proxy{t.API, t.Cloud} {
 		if p != nil {
@@ -93,8 +90,8 @@ func (t *Tenant) Close() {
 	}
 }
 
-// hurry gives an account that says no limits such as do not make a test of hundreds of machines
-// last, as a cloud's own would.
+// hurry sets high rate limits on an account without any. A cloud's own limits would make a test of
+// hundreds of machines slow.
 func hurry(o *infrav1.CloudAccount) {
 	if o.Spec.RateLimits == nil {
 		fast := &infrav1.RateLimit{PerSecond: "100", Burst: 100}
@@ -102,7 +99,7 @@ func hurry(o *infrav1.CloudAccount) {
 	}
 }
 
-// Objects are the namespace and all in it but worker pools.
+// Objects returns the namespace and all objects in it except worker pools.
 func (t *Tenant) Objects() ([]client.Object, error) {
 	u, err := url.Parse(t.rig.Workload.URL)
 	if err != nil {
@@ -125,18 +122,18 @@ func (t *Tenant) Objects() ([]client.Object, error) {
 	return objects, nil
 }
 
-// NewPool is a pool of the tenant's. Each of its machines has a data disk, which outlives the VM
-// unless it is deleted on its own.
+// NewPool returns a pool of the tenant. Each of its machines has a data disk, which outlives the VM
+// unless it is deleted separately.
 func (t *Tenant) NewPool(suffix string, replicas int32) scenario.Pool {
 	return scenario.Pool{
 		Cluster: t.Adopted, Name: t.Name + "-" + suffix, Replicas: replicas,
-		Version: body.DefaultKubeletVersion, // without it Cluster API never takes a Machine for up to date
+		Version: body.DefaultKubeletVersion, // without it Cluster API never counts a Machine as up to date
 		Machine: infrav1.SimulatedMachine{DataDisksGiB: []int32{1}},
 	}
 }
 
-// Rule is asked about all calls of Drover's that concern this tenant, whatever the way; nil lets
-// them pass.
+// Rule sets the rule for all calls of Drover that concern this tenant, on either proxy. nil lets
+// all calls pass.
 func (t *Tenant) Rule(rule faultproxy.Rule) {
 	t.Cloud.SetRule(rule)
 	if rule == nil {
@@ -151,10 +148,10 @@ func (t *Tenant) Rule(rule faultproxy.Rule) {
 	})
 }
 
-// Ours tells Drover's calls from Cluster API's, which use the same kubeconfig.
+// Ours reports whether a call is Drover's rather than Cluster API's. Both use the same kubeconfig.
 func Ours(c faultproxy.Call) bool { return strings.HasPrefix(c.Agent, "drover/") }
 
-// Instances are the tenant's machines in the cloud, terminated ones included.
+// Instances returns the tenant's instances in the cloud, including terminated ones.
 func (t *Tenant) Instances(s simulator.Snapshot) (all []simulator.SnapshotResource) {
 	for _, r := range s.Resources {
 		if r.Account == t.Name && r.Kind == wire.Instance {
@@ -164,7 +161,7 @@ func (t *Tenant) Instances(s simulator.Snapshot) (all []simulator.SnapshotResour
 	return all
 }
 
-// Live is what the tenant would have on its bill.
+// Live returns the resources that the tenant would have to pay for.
 func (t *Tenant) Live(s simulator.Snapshot) (all []simulator.SnapshotResource) {
 	for _, r := range s.Live() {
 		if r.Account == t.Name {
@@ -174,8 +171,9 @@ func (t *Tenant) Live(s simulator.Snapshot) (all []simulator.SnapshotResource) {
 	return all
 }
 
-// Twice finds machines for which more than one VM was ever made, by the cloud's own books: "" when
-// there is none. (Instances stay in the books for ten minutes after their end.)
+// Twice returns an error for machines for which more than one VM was ever created, by the cloud's
+// own records, and nil when there are none. (Instances stay in the records for ten minutes after
+// their end.)
 func (t *Tenant) Twice(s simulator.Snapshot) error {
 	made := map[string][]string{}
 	for _, i := range t.Instances(s) {
@@ -195,15 +193,15 @@ func (t *Tenant) Twice(s simulator.Snapshot) error {
 	return errors.Join(errs...)
 }
 
-// Except is what does not count in Left.
+// Except says what Left ignores.
 type Except struct {
-	// Instances, by ID, with what is attached to them.
+	// Instances are ignored by ID, together with what is attached to them.
 	Instances map[string]bool
-	// Workload is everything in the workload cluster.
+	// Workload ignores everything in the workload cluster.
 	Workload bool
 }
 
-// Left says what is left of the tenant's machines anywhere; "" when nothing is.
+// Left returns what is left of the tenant's machines anywhere, or "" when nothing is.
 func (t *Tenant) Left(ctx context.Context, except Except) (string, error) {
 	snapshot, err := t.rig.Snapshot(ctx)
 	if err != nil {
@@ -216,11 +214,11 @@ func (t *Tenant) Left(ctx context.Context, except Except) (string, error) {
 		}
 	}
 	if len(left) > 0 {
-		return strings.Join(left, "; "), nil // the rest is asked for when the cloud is empty
+		return strings.Join(left, "; "), nil // the rest is checked once the cloud is empty
 	}
 	for _, kind := range []client.ObjectList{&clusterv1.MachineList{}, &infrav1.CloudMachineList{}, &bootstrapv1.CloudInitConfigList{}} {
 		if missing, err := scenario.Empty(t.rig.View, kind, t.Namespace)(ctx); missing != "" || err != nil {
-			return missing, err // by the copy; what it does not know any more is counted live
+			return missing, err // from the cache; what the cache no longer has is counted live
 		}
 	}
 	objects, err := t.Adopted.Left(ctx, t.rig.Client, nothing{})
@@ -238,13 +236,13 @@ func (t *Tenant) Left(ctx context.Context, except Except) (string, error) {
 	return "", nil
 }
 
-// nothing is a workload cluster with nothing in it: what lies in the real one is all tenants', and
-// only the tenant's own counts.
+// nothing is an empty workload cluster. The objects in the real one belong to all tenants, and only
+// the tenant's own count.
 type nothing struct{ client.Reader }
 
 func (nothing) List(context.Context, client.ObjectList, ...client.ListOption) error { return nil }
 
-// inWorkload counts the bootstrap tokens of the tenant's machines, and the Nodes that they became.
+// inWorkload counts the bootstrap tokens and the Nodes of the tenant's machines.
 func (t *Tenant) inWorkload(ctx context.Context) (tokens, nodes int, err error) {
 	secrets, err := t.rig.systemSecrets(ctx)
 	if err != nil {

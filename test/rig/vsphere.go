@@ -26,17 +26,17 @@ import (
 	"github.com/drover-io/drover/test/vcenter"
 )
 
-// VSphereUser is whom the tenants' accounts log in as. The password is the tenant's token.
+// VSphereUser is the user that the tenants' accounts log in as. The password is the tenant's token.
 const VSphereUser = "drover@vsphere.local"
 
-// vsphere is a vCenter for each tenant, in this process, whose VMs are the simulated cloud's
-// bodies.
+// vsphere runs one vCenter for each tenant in this process. Their VMs are bodies of the simulated
+// cloud.
 type vsphere struct {
 	fleet  *body.Fleet
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	vcenters map[string]*vcenter.VCenter // by the tenant's name
+	vcenters map[string]*vcenter.VCenter // by tenant name
 }
 
 func (v *vsphere) start(context.Context, *Rig) error {
@@ -49,7 +49,8 @@ func (v *vsphere) start(context.Context, *Rig) error {
 func (v *vsphere) open(_ context.Context, t *Tenant) (o faultproxy.Options, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	// An address leads to one Node: the tenants, who share a workload cluster, share none.
+	// An address identifies one Node, and the tenants share a workload cluster, so each has its own
+	// subnet.
 	t.VCenter, err = vcenter.Start(vcenter.Options{Username: VSphereUser, Password: t.Token, Power: VMPower(v.fleet, 0), Subnet: len(v.vcenters)%200 + 1})
 	if err != nil {
 		return o, err
@@ -66,8 +67,8 @@ func soapCall(c *faultproxy.Call, _ *http.Request, body []byte) {
 	}
 }
 
-// VMPower makes VMs of a vCenter bodies of the fleet, which start so long after they are switched
-// on.
+// VMPower returns a function that runs VMs of a vCenter as bodies of the fleet. A body starts boot
+// after its VM was powered on.
 func VMPower(fleet *body.Fleet, boot time.Duration) func(vcenter.VM) (off func()) {
 	return func(vm vcenter.VM) (off func()) {
 		b := fleet.New(body.Machine{
@@ -92,8 +93,8 @@ func VMPower(fleet *body.Fleet, boot time.Duration) func(vcenter.VM) (off func()
 	}
 }
 
-// unpack is what cloud-init and Ignition do to a variable; a body without user data does nothing,
-// and that is seen.
+// unpack decodes a variable as cloud-init and Ignition do. On an error it returns nil: a body
+// without user data does nothing, which the test will notice.
 func unpack(text string) []byte {
 	packed, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
@@ -110,8 +111,7 @@ func unpack(text string) []byte {
 	return data
 }
 
-// DressVSphere makes vSphere's of what is described for the simulated cloud. The vCenter is at the
-// URL.
+// DressVSphere turns an object for the simulated cloud into one for the vCenter at endpoint.
 func DressVSphere(o client.Object, endpoint string, ca []byte, password string) {
 	switch o := o.(type) {
 	case *corev1.Secret:
@@ -132,7 +132,7 @@ func DressVSphere(o client.Object, endpoint string, ca []byte, password string) 
 	}
 }
 
-// books are the vCenters', in the words of the simulated cloud's.
+// books returns the records of the vCenters, in the format of the simulated cloud.
 func (v *vsphere) books(context.Context) (s simulator.Snapshot, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -151,7 +151,7 @@ func (v *vsphere) books(context.Context) (s simulator.Snapshot, err error) {
 	return s, nil
 }
 
-// remember does nothing: vCenter forgets at once.
+// remember does nothing: vCenter forgets deleted VMs at once.
 func (v *vsphere) remember(context.Context, time.Duration) error { return nil }
 
 func (v *vsphere) stop() error {

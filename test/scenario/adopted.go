@@ -12,23 +12,23 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// Adopted is a cluster that exists already and is to get machines of the simulated cloud. All its
-// objects lie in one namespace; those that need no name of their own have its name.
+// Adopted is an existing cluster that gets machines from the simulated cloud. All its objects are
+// in one namespace. Those that need no name of their own have its name.
 type Adopted struct {
-	// Namespace of all objects, and the Cluster's name.
+	// Namespace of all objects, and name of the Cluster.
 	Namespace, Name string
-	// Kubeconfig of the cluster, as its owner hands it over.
+	// Kubeconfig of the cluster, as provided by its owner.
 	Kubeconfig []byte
-	// Endpoint of the simulated cloud, and the token of an account there.
+	// Endpoint of the simulated cloud, and token of an account there.
 	Endpoint, Token string
-	// Inventory of the CloudAccount. The zero value leaves the defaults.
+	// Inventory of the CloudAccount. The zero value keeps the defaults.
 	Inventory infrav1.InventorySpec
-	// RateLimits of the CloudAccount. nil leaves the cloud's own.
+	// RateLimits of the CloudAccount. nil keeps the cloud's own.
 	RateLimits *infrav1.RateLimits
-	// OrphanPolicy of the CloudAccount. "" leaves the default, Report.
+	// OrphanPolicy of the CloudAccount. "" keeps the default, Report.
 	OrphanPolicy infrav1.OrphanPolicy
-	// Dress changes each object of the cluster and its pools before it is created: it puts another
-	// cloud's fields in the place of the simulated one's. nil leaves them.
+	// Dress changes each object of the cluster and its pools before it is created: it replaces the
+	// fields of the simulated cloud with those of another cloud. nil changes nothing.
 	Dress func(client.Object)
 }
 
@@ -45,12 +45,12 @@ func (a Adopted) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: a.Namespace, Name: name}
 }
 
-// The names of the Secrets.
+// These functions return the names of the Secrets.
 func (a Adopted) kubeconfigSecret() string  { return a.Name + "-adopted" }
 func (a Adopted) credentialsSecret() string { return a.Name + "-credentials" }
 
-// Objects are the cluster's, in an order in which they can be created: the namespace, both Secrets,
-// and everything but worker pools.
+// Objects returns the cluster's objects in an order in which they can be created: the namespace,
+// both Secrets, and everything except worker pools.
 func (a Adopted) Objects() []client.Object {
 	return a.dress(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.Namespace}},
@@ -63,20 +63,20 @@ func (a Adopted) Objects() []client.Object {
 	)
 }
 
-// Credentials is a Secret that may serve as the credentials of accounts of this cloud.
+// Credentials returns a Secret that can be the credentials of accounts of this cloud.
 func Credentials(meta metav1.ObjectMeta, cloud string, data map[string][]byte) *corev1.Secret {
 	s := &corev1.Secret{ObjectMeta: meta}
 	FillCredentials(s, cloud, data)
 	return s
 }
 
-// FillCredentials makes a Secret the credentials of this cloud, and of no other one.
+// FillCredentials makes a Secret the credentials of this cloud only.
 func FillCredentials(s *corev1.Secret, cloud string, data map[string][]byte) {
 	metav1.SetMetaDataLabel(&s.ObjectMeta, infrav1.CredentialsLabel, cloud)
 	s.Data = data
 }
 
-// Account is the CloudAccount that makes the machines.
+// Account returns the CloudAccount that creates the machines.
 func (a Adopted) Account() *infrav1.CloudAccount {
 	return &infrav1.CloudAccount{ObjectMeta: a.meta(a.Name), Spec: infrav1.CloudAccountSpec{
 		CredentialsRef: &infrav1.LocalReference{Name: a.credentialsSecret()},
@@ -87,21 +87,21 @@ func (a Adopted) Account() *infrav1.CloudAccount {
 	}}
 }
 
-// CloudCluster offers the account's zones as failure domains.
+// CloudCluster returns the CloudCluster, which offers the account's zones as failure domains.
 func (a Adopted) CloudCluster() *infrav1.CloudCluster {
 	return &infrav1.CloudCluster{ObjectMeta: a.meta(a.Name), Spec: infrav1.CloudClusterSpec{
 		AccountRefs: []infrav1.LocalReference{{Name: a.Name}},
 	}}
 }
 
-// ControlPlane is the API server that exists already.
+// ControlPlane returns the AdoptedControlPlane for the existing API server.
 func (a Adopted) ControlPlane() *controlplanev1.AdoptedControlPlane {
 	return &controlplanev1.AdoptedControlPlane{ObjectMeta: a.meta(a.Name), Spec: controlplanev1.AdoptedControlPlaneSpec{
 		KubeconfigRef: controlplanev1.KubeconfigReference{Name: a.kubeconfigSecret()},
 	}}
 }
 
-// Cluster ties the parts together.
+// Cluster returns the Cluster, which refers to the other parts.
 func (a Adopted) Cluster() *clusterv1.Cluster {
 	return &clusterv1.Cluster{ObjectMeta: a.meta(a.Name), Spec: clusterv1.ClusterSpec{
 		InfrastructureRef: clusterv1.ContractVersionedObjectReference{

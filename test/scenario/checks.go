@@ -19,11 +19,11 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// Check says what is missing, in a sentence; "" when nothing is. View.Until waits by one.
+// Check returns a sentence about what is missing, or "" when nothing is.
 type Check = func(context.Context) (missing string, err error)
 
-// Available checks that machines can be made for the cluster: its infrastructure is there and its
-// API server answers.
+// Available checks that machines can be created for the cluster: its infrastructure is ready and
+// its API server answers.
 func (a Adopted) Available(r client.Reader) Check {
 	return func(ctx context.Context) (string, error) {
 		cluster := &clusterv1.Cluster{}
@@ -58,8 +58,8 @@ func (p Pool) Ready(r client.Reader, n int32) Check {
 	}
 }
 
-// Current checks that all of the pool's machines are made from the template that is asked for. Just
-// after a change of it Ready is no proof: Cluster API still counts the machines from the last one
+// Current checks that all machines of the pool are cloned from the current template. Ready is no
+// proof just after a change of template: Cluster API still counts the machines of the previous one
 // as up to date.
 func (p Pool) Current(r client.Reader) Check {
 	return func(ctx context.Context) (string, error) {
@@ -81,7 +81,7 @@ func (p Pool) Current(r client.Reader) Check {
 	}
 }
 
-// Empty checks that no object of the list's kind is there.
+// Empty checks that no object of the list's kind exists.
 func Empty(r client.Reader, list client.ObjectList, namespace string) Check {
 	return func(ctx context.Context) (string, error) {
 		n, names, err := count(ctx, r, list, client.InNamespace(namespace))
@@ -92,8 +92,8 @@ func Empty(r client.Reader, list client.ObjectList, namespace string) Check {
 	}
 }
 
-// Wait looks again and again until a check is true, for as long as patience, and returns how long
-// that took; else an error that says what was missing in the end.
+// Wait polls a check until it is true, for at most patience, and returns how long that took. On
+// timeout the error says what was still missing.
 func Wait(ctx context.Context, patience time.Duration, check Check) (took time.Duration, err error) {
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -108,7 +108,7 @@ func Wait(ctx context.Context, patience time.Duration, check Check) (took time.D
 	return time.Since(begin), nil
 }
 
-// All checks several things, and says what the first is that is missing.
+// All combines several checks, and returns the first thing that is missing.
 func All(checks ...Check) Check {
 	return func(ctx context.Context) (string, error) {
 		for _, check := range checks {
@@ -120,7 +120,8 @@ func All(checks ...Check) Check {
 	}
 }
 
-// Message is a condition's message; "" when the object does not have the condition.
+// Message returns a condition's message, its reason if the message is empty, or "it is not reported
+// yet" if the object does not have the condition.
 func Message(o conditions.Getter, condition string) string {
 	if c := conditions.Get(o, condition); c != nil && c.Message != "" {
 		return c.Message
@@ -130,10 +131,10 @@ func Message(o conditions.Getter, condition string) string {
 	return "it is not reported yet"
 }
 
-// shown is how many names a sentence holds.
+// shown is the maximum number of names in a sentence.
 const shown = 5
 
-// count returns how many objects there are, and the names of some.
+// count returns the number of objects, and the names of some.
 func count(ctx context.Context, r client.Reader, list client.ObjectList, options ...client.ListOption) (int, []string, error) {
 	if err := r.List(ctx, list, options...); err != nil {
 		return 0, nil, fmt.Errorf("count %T: %w", list, err)

@@ -19,7 +19,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// Scheme knows Kubernetes' kinds, Cluster API's and Drover's.
+// Scheme returns a scheme with the kinds of Kubernetes, Cluster API and Drover.
 func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -32,7 +32,7 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// NewClient makes a client that reads from the API server itself.
+// NewClient returns a client that reads from the API server, without a cache.
 func NewClient(config *rest.Config) (client.Client, error) {
 	scheme, err := Scheme()
 	if err != nil {
@@ -45,7 +45,7 @@ func NewClient(config *rest.Config) (client.Client, error) {
 	return c, nil
 }
 
-// Create creates the objects in their order. Those that exist stay as they are.
+// Create creates the objects in order. Existing ones stay unchanged.
 func Create(ctx context.Context, c client.Client, objects ...client.Object) error {
 	for _, o := range objects {
 		if err := c.Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -55,7 +55,7 @@ func Create(ctx context.Context, c client.Client, objects ...client.Object) erro
 	return nil
 }
 
-// Scale sets the number of the pool's machines.
+// Scale sets the pool's number of machines.
 func (p Pool) Scale(ctx context.Context, c client.Client, replicas int32) error {
 	md := &clusterv1.MachineDeployment{ObjectMeta: p.meta(p.Name)}
 	err := patch(ctx, c, md, func() { md.Spec.Replicas = ptr.To(replicas) })
@@ -65,7 +65,7 @@ func (p Pool) Scale(ctx context.Context, c client.Client, replicas int32) error 
 	return nil
 }
 
-// Roll makes a new template and points the pool at it, so that its machines are replaced.
+// Roll creates a new template and points the pool at it, so that its machines are replaced.
 func (p Pool) Roll(ctx context.Context, c client.Client, template string, machine infrav1.SimulatedMachine) error {
 	if err := Create(ctx, c, p.Template(template, machine)); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (p Pool) Roll(ctx context.Context, c client.Client, template string, machin
 	return nil
 }
 
-// Delete deletes objects. Those that do not exist are no error.
+// Delete deletes objects. It ignores those that do not exist.
 func Delete(ctx context.Context, c client.Client, objects ...client.Object) error {
 	for _, o := range objects {
 		if err := c.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
@@ -88,7 +88,7 @@ func Delete(ctx context.Context, c client.Client, objects ...client.Object) erro
 	return nil
 }
 
-// patch reads an object, has it changed, and writes the difference.
+// patch reads an object, calls change, and writes the difference.
 func patch(ctx context.Context, c client.Client, o client.Object, change func()) error {
 	if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 		return err

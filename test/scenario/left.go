@@ -18,10 +18,10 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// Left counts what machines bring along in both clusters.
+// Left counts the objects of machines in both clusters.
 type Left struct {
 	Machines, CloudMachines, CloudInitConfigs int
-	// DataSecrets hold user data; BootstrapTokens and Nodes are the workload cluster's.
+	// DataSecrets hold user data. BootstrapTokens and Nodes are in the workload cluster.
 	DataSecrets, BootstrapTokens, Nodes int
 }
 
@@ -30,7 +30,7 @@ func (l Left) String() string {
 		l.Machines, l.CloudMachines, l.CloudInitConfigs, l.DataSecrets, l.BootstrapTokens, l.Nodes)
 }
 
-// Left counts by live reads what there is of the cluster's machines.
+// Left counts the objects of the cluster's machines by live reads.
 func (a Adopted) Left(ctx context.Context, management, workload client.Reader) (Left, error) {
 	var l Left
 	in := client.InNamespace(a.Namespace)

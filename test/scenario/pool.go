@@ -15,34 +15,34 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 )
 
-// Pool is a number of equal worker machines: a MachineDeployment with its templates.
+// Pool is a set of equal worker machines: a MachineDeployment with its templates.
 type Pool struct {
-	// Cluster that it belongs to.
+	// Cluster of the pool.
 	Cluster Adopted
 	// Name of the MachineDeployment, its templates and its MachineHealthCheck.
 	Name string
-	// Replicas at first.
+	// Replicas at creation.
 	Replicas int32
-	// Version of Kubernetes that the Machines name; by default the one in the simulated image.
-	// Cluster API counts machines whose kubelet is of another version, or that name none, as out of
+	// Version of Kubernetes in the Machines' spec. By default it is the one in the simulated image.
+	// Cluster API counts machines whose kubelet has another version, or that name none, as out of
 	// date.
 	Version string
-	// MaxSurge of a rolling update; 0 leaves the default, 1.
+	// MaxSurge of a rolling update. 0 keeps the default, 1.
 	MaxSurge int
-	// Machine is what the cloud is asked for. The zero value leaves the defaults.
+	// Machine is the spec for the cloud. The zero value keeps the defaults.
 	Machine infrav1.SimulatedMachine
-	// Config is how the machines are set up. The zero value leaves the defaults.
+	// Config is the machines' bootstrap config. The zero value keeps the defaults.
 	Config bootstrapv1.CloudInitConfigSpec
 }
 
 func (p Pool) meta(name string) metav1.ObjectMeta { return p.Cluster.meta(name) }
 
-// Objects are the pool's, in an order in which they can be created.
+// Objects returns the pool's objects in an order in which they can be created.
 func (p Pool) Objects() []client.Object {
 	return []client.Object{p.Template(p.Name, p.Machine), p.ConfigTemplate(), p.Deployment()}
 }
 
-// Template is a CloudMachineTemplate for the pool.
+// Template returns a CloudMachineTemplate for the pool.
 func (p Pool) Template(name string, machine infrav1.SimulatedMachine) *infrav1.CloudMachineTemplate {
 	t := &infrav1.CloudMachineTemplate{ObjectMeta: p.meta(name)}
 	t.Spec.Template.Spec = infrav1.CloudMachineFields{
@@ -53,14 +53,14 @@ func (p Pool) Template(name string, machine infrav1.SimulatedMachine) *infrav1.C
 	return t
 }
 
-// ConfigTemplate is the pool's CloudInitConfigTemplate.
+// ConfigTemplate returns the pool's CloudInitConfigTemplate.
 func (p Pool) ConfigTemplate() *bootstrapv1.CloudInitConfigTemplate {
 	t := &bootstrapv1.CloudInitConfigTemplate{ObjectMeta: p.meta(p.Name)}
 	t.Spec.Template.Spec = p.Config
 	return t
 }
 
-// Deployment is the pool's MachineDeployment.
+// Deployment returns the pool's MachineDeployment.
 func (p Pool) Deployment() *clusterv1.MachineDeployment {
 	if p.Version == "" {
 		p.Version = body.DefaultKubeletVersion
@@ -96,8 +96,8 @@ func (p Pool) Deployment() *clusterv1.MachineDeployment {
 
 func (p Pool) labels() map[string]string { return map[string]string{"pool": p.Name} }
 
-// HealthCheck replaces the pool's machines whose Node is gone, or not ready for the given number of
-// seconds.
+// HealthCheck returns a MachineHealthCheck that replaces the pool's machines whose Node is gone, or
+// not ready for the given number of seconds.
 func (p Pool) HealthCheck(seconds int32) *clusterv1.MachineHealthCheck {
 	notReady := func(status corev1.ConditionStatus) clusterv1.UnhealthyNodeCondition {
 		return clusterv1.UnhealthyNodeCondition{Type: corev1.NodeReady, Status: status, TimeoutSeconds: ptr.To(seconds)}

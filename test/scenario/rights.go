@@ -8,8 +8,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Rights let a user of the workload cluster adopt it, and no more: what docs/adopt-a-cluster.md
-// says that the kubeconfig must allow, which is what Drover and Cluster API do there.
+// Rights returns the objects that let a user of the workload cluster adopt it, and nothing more:
+// the permissions that docs/adopt-a-cluster.md requires of the kubeconfig, which are those that
+// Drover and Cluster API use.
 func Rights(user string) []client.Object {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover-adopter"}, Rules: []rbacv1.PolicyRule{
 		allow("", []string{"nodes"}, "get", "list", "watch", "patch", "update", "delete"),

@@ -14,20 +14,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// settle is how long changes are collected before a condition is looked at again: short for a
-// person, long enough that a fleet's thousands of changes do not each cost a look at all of it.
+// settle is how long changes are collected before a condition is checked again. It is short for a
+// person, but long enough that a fleet's thousands of changes do not each cost a check of all
+// objects.
 const settle = 20 * time.Millisecond
 
-// View is a copy of the objects of some kinds that follows the cluster by watches. Read from it as
+// View is a cache of the objects of some kinds that follows the cluster by watches. Read from it as
 // from a client.
 type View struct {
 	client.Reader
 
 	mu      sync.Mutex
-	changed chan struct{} // closed at the next change, and replaced
+	changed chan struct{} // closed and replaced at the next change
 }
 
-// Follow returns a View once it is complete. It follows until ctx ends.
+// Follow returns a View once its cache has synced. It follows the cluster until ctx ends.
 func Follow(ctx context.Context, config *rest.Config, namespace string, kinds ...client.Object) (*View, error) {
 	scheme, err := Scheme()
 	if err != nil {
@@ -42,7 +43,7 @@ func Follow(ctx context.Context, config *rest.Config, namespace string, kinds ..
 		return nil, fmt.Errorf("follow a cluster: %w", err)
 	}
 	v := &View{Reader: c, changed: make(chan struct{})}
-	go func() { _ = c.Start(ctx) }() // ends with ctx, and has no other error than that
+	go func() { _ = c.Start(ctx) }() // it ends with ctx and returns no other error
 	for _, kind := range kinds {
 		informer, err := c.GetInformer(ctx, kind)
 		if err != nil {
@@ -76,8 +77,8 @@ func (v *View) Changed() <-chan struct{} {
 	return v.changed
 }
 
-// Until waits until check says "". What else it says is a sentence about what is missing, which
-// becomes part of the error when ctx ends. It is called again when something has changed.
+// Until waits until check returns "". Any other result is a sentence about what is missing, which
+// becomes part of the error when ctx ends. Until calls check again after each change.
 func (v *View) Until(ctx context.Context, what string, check func(context.Context) (missing string, err error)) error {
 	for {
 		changed := v.Changed()
@@ -97,7 +98,7 @@ func (v *View) Until(ctx context.Context, what string, check func(context.Contex
 	}
 }
 
-// Pause lets time pass, and tells whether ctx goes on.
+// Pause waits for d. It returns false if ctx ends first.
 func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -17,29 +17,29 @@ import (
 )
 
 const (
-	// metadataService is Nova's; its guests come to it through Neutron's agent, which shares a
-	// secret with it ("inside" in hack/openstack).
+	// metadataService is Nova's metadata service. Guests reach it through Neutron's agent, which
+	// shares a secret with it ("inside" in hack/openstack).
 	metadataService = "http://127.0.0.1:25011/openstack/latest/"
 	metadataSecret  = "metadata"
-	// lookEvery is how often there is a look for servers to be switched on, and off.
+	// lookEvery is how often Power checks which servers must be switched on or off.
 	lookEvery = 2 * time.Second
 )
 
-// Guest is what a server knows of itself, from Nova's metadata service.
+// Guest is what a server knows about itself, from Nova's metadata service.
 type Guest struct {
 	ID, Hostname, Zone, IP string
 	UserData               []byte
 }
 
-// Power has each server of Drover's that Nova calls ACTIVE switched on, once it has read its
-// metadata, and off when it is that no longer. It goes on until ctx has ended.
+// Power calls on for each of Drover's servers that is ACTIVE in Nova, once it has read the server's
+// metadata, and calls off when the server is no longer ACTIVE. It runs until ctx ends.
 func (c *Cloud) Power(ctx context.Context, on func(Guest) (off func())) {
 	c.looking.Go(func() {
 		ticker := time.NewTicker(lookEvery)
 		defer ticker.Stop()
 		running := map[string]func(){}
 		for {
-			if now, err := c.look(ctx); err == nil { // else it is not known who went
+			if now, err := c.look(ctx); err == nil { // after an error it is unknown which servers are gone
 				c.switchOff(now.servers, running)
 				c.switchOn(ctx, now.servers, running, on)
 			}
@@ -64,8 +64,8 @@ func (c *Cloud) switchOff(now map[string]server, running map[string]func()) {
 	}
 }
 
-// switchOn boots all that are new at once: each has to be asked about. One that can't be now is
-// tried again.
+// switchOn boots all new servers at once, because each needs its own requests. It retries failed
+// ones at the next check.
 func (c *Cloud) switchOn(ctx context.Context, now map[string]server, running map[string]func(), on func(Guest) (off func())) {
 	var fresh []server
 	for id, s := range now {
@@ -90,7 +90,7 @@ func (c *Cloud) switchOn(ctx context.Context, now map[string]server, running map
 	}
 }
 
-// boot reads what cloud-init's data source for OpenStack reads.
+// boot reads the same data as cloud-init's data source for OpenStack.
 func (c *Cloud) boot(ctx context.Context, s *server) (Guest, error) {
 	text, err := c.Metadata(ctx, s.ID, s.ip(), "meta_data.json")
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *Cloud) boot(ctx context.Context, s *server) (Guest, error) {
 	return Guest{ID: meta.UUID, Hostname: meta.Hostname, Zone: meta.Zone, IP: s.ip(), UserData: data}, err
 }
 
-// Metadata asks the metadata service for a file as Neutron's agent does for a guest.
+// Metadata requests a file from the metadata service, as Neutron's agent does for a guest.
 func (c *Cloud) Metadata(ctx context.Context, id, ip, path string) (content []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, metadataService+path, nil)
 	if err != nil {

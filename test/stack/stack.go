@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stack is the real OpenStack that hack/openstack/start has started, as tests of whole
-// machines need it: a door through which all calls of an account go, books of what is there, and a
-// life for its servers, whose hypervisor boots nothing. It starts no service.
+// Package stack gives tests of whole machines access to the real OpenStack that
+// hack/openstack/start has started: a door through which all calls of an account go, records of the
+// existing resources, and guests for its servers, because its hypervisor boots nothing. It starts
+// no service.
 package stack
 
 import (
@@ -28,22 +29,22 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/wire"
 )
 
-// What hack/openstack/catalogue.py has made.
+// hack/openstack/catalogue.py creates these.
 const (
 	Region   = "RegionOne"
 	User     = "demo"
 	Password = "demo"
 )
 
-// services are those that a door leads to, by the folder under which they lie there.
+// services are the services behind a door, by their folder in its URL.
 var services = map[string]string{
 	"identity": "http://127.0.0.1:25001", "image": "http://127.0.0.1:25003",
 	"compute": "http://127.0.0.1:25004", "network": "http://127.0.0.1:25005",
 }
 
-// Cloud is the OpenStack, seen as its tenant sees it, past all doors.
+// Cloud is the OpenStack from its tenant's view, not through a door.
 type Cloud struct {
-	// Project is the tenant's, by its ID.
+	// Project is the ID of the tenant's project.
 	Project string
 
 	compute, network *gophercloud.ServiceClient
@@ -51,12 +52,12 @@ type Cloud struct {
 	looking          sync.WaitGroup
 
 	mu     sync.Mutex
-	seen   map[string]server // all that ever were, by ID
+	seen   map[string]server // all servers ever seen, by ID
 	last   sight
-	rested time.Time // until then that one serves
+	rested time.Time // until then last is reused
 }
 
-// Enter logs in as the tenant. Leave ends what it began.
+// Enter logs in as the tenant and opens a door. Call Leave at the end.
 func Enter(ctx context.Context) (*Cloud, error) {
 	provider, err := openstack.AuthenticatedClient(ctx, gophercloud.AuthOptions{
 		IdentityEndpoint: services["identity"] + "/v3", Username: User, Password: Password, TenantName: User, DomainID: "default", AllowReauth: true,
@@ -84,24 +85,24 @@ func Enter(ctx context.Context) (*Cloud, error) {
 	return c, nil
 }
 
-// Leave closes the door, and waits for whoever looks after bodies, whose context has ended.
+// Leave closes the door, and waits for Power to return. The context of Power must have ended.
 func (c *Cloud) Leave() {
 	c.door.Close()
 	c.looking.Wait()
 }
 
-// Door is the address of one server for all services: Keystone is its folder /identity.
+// Door returns the URL of one server for all services: Keystone is in its folder /identity.
 func (c *Cloud) Door() string { return c.door.URL }
 
-// newDoor makes a proxy that leads to all services, also by what Keystone's catalogue says of it:
-// that names the host that was asked.
+// newDoor starts a proxy to all services. It also rewrites Keystone's catalogue, so that the
+// services' URLs there name the host of the request.
 func newDoor() *httptest.Server {
 	return httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			folder, path, _ := strings.Cut(strings.TrimPrefix(r.In.URL.Path, "/"), "/")
 			to, err := url.Parse(services[folder])
 			if err != nil || to.Host == "" {
-				to = &url.URL{Scheme: "http", Host: "127.0.0.1:1"} // where nobody answers
+				to = &url.URL{Scheme: "http", Host: "127.0.0.1:1"} // where nothing listens
 			}
 			r.Out.URL.Path, r.Out.URL.RawPath = "/"+path, ""
 			r.SetURL(to)
@@ -122,11 +123,11 @@ func newDoor() *httptest.Server {
 			resp.Header.Set("Content-Length", fmt.Sprint(len(raw)))
 			return nil
 		},
-		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // no words of its own
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }, // hang up, without a message of the proxy's own
 	})
 }
 
-// asked is the header in which a door keeps its own address.
+// asked is the header in which a door stores its own address.
 const asked = "X-Door"
 
 func get(ctx context.Context, service *gophercloud.ServiceClient, path string, answer any) error {
@@ -134,7 +135,7 @@ func get(ctx context.Context, service *gophercloud.ServiceClient, path string, a
 	return err
 }
 
-// server is Nova's.
+// server is a server in Nova's API.
 type server struct {
 	ID, Name, Status string
 	Zone             string `json:"OS-EXT-AZ:availability_zone"`
@@ -144,7 +145,7 @@ type server struct {
 	}
 }
 
-// ip is the first of its addresses.
+// ip returns the first of its addresses, or "" when it has none.
 func (s *server) ip() string {
 	for _, name := range slices.Sorted(maps.Keys(s.Addresses)) {
 		for _, a := range s.Addresses[name] {
@@ -154,24 +155,24 @@ func (s *server) ip() string {
 	return ""
 }
 
-// port is Neutron's.
+// port is a port in Neutron's API.
 type port struct {
 	ID, Description string
 	Device          string `json:"device_id"`
 }
 
-// sight is what there was of Drover's at some moment.
+// sight holds the servers and ports at one moment.
 type sight struct {
 	servers map[string]server // by ID
 	ports   []port
 }
 
-// restTimes is how long the services are left alone after a look, in times of how long it took:
-// else they would work for little else.
+// restTimes limits the load on the services: after a listing they rest for this many times its
+// duration.
 const restTimes = 2
 
-// look lists servers and ports, and keeps the servers in mind. Who asks soon after another sees
-// what that one saw.
+// look lists servers and ports, and records the servers. A caller soon after another gets the same
+// result.
 func (c *Cloud) look(ctx context.Context) (sight, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,20 +196,20 @@ func (c *Cloud) look(ctx context.Context) (sight, error) {
 	return now, nil
 }
 
-// Delete deletes a server behind everybody's back.
+// Delete deletes a server behind Drover's back.
 func (c *Cloud) Delete(ctx context.Context, id string) error {
 	_, err := c.compute.Request(ctx, http.MethodDelete, c.compute.ResourceBaseURL()+"servers/"+id, &gophercloud.RequestOpts{OkCodes: []int{204}})
 	return err
 }
 
-// Entry is one in the books.
+// Entry is one record.
 type Entry struct {
-	// Namespace of the CloudMachine that it was made for.
+	// Namespace of the CloudMachine that it was created for.
 	Namespace string
 	wire.Resource
 }
 
-// Books are all servers that ever were seen, and the ports that are there, as of a moment ago.
+// Books returns all servers ever seen and the existing ports, from a recent listing.
 func (c *Cloud) Books(ctx context.Context) (all []Entry, err error) {
 	now, err := c.look(ctx)
 	if err != nil {

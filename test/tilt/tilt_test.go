@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tilt has the real Tilt run the Tiltfiles that know of Drover, ours and Cluster API's, and
-// looks at what it would build and apply. Tilt changes nothing: it needs neither Docker nor a
-// cluster for that. There is nothing here but tests.
+// Package tilt runs the real Tilt on the Tiltfiles that use Drover, ours and Cluster API's, and
+// checks what it would build and apply. Tilt changes nothing, so it needs neither Docker nor a
+// cluster. This package holds only tests.
 package tilt
 
 import (
@@ -22,7 +22,7 @@ import (
 
 const image = "ghcr.io/drover-io/drover"
 
-// resource is one of Tilt's, as "tilt alpha tiltfile-result" prints it.
+// resource is a Tilt resource, as "tilt alpha tiltfile-result" prints it.
 type resource struct {
 	Name         string
 	ImageTargets []struct {
@@ -40,11 +40,11 @@ type resource struct {
 	ResourceDependencies []string
 }
 
-// resources are what comes of a Tiltfile, by their names.
+// resources holds the resources of a Tiltfile by name.
 type resources map[string]resource
 
-// TestOurs: the images are made of what is built, they are those of the Deployments, and the
-// manager knows where the cloud is.
+// TestOurs tests that the images contain the built programs, that the Deployments use these images,
+// and that the manager knows the cloud's address.
 func TestOurs(t *testing.T) {
 	all := evaluate(t, filepath.Join(root(t), "Tiltfile"), "")
 	reloadRules(t, all.get(t, "build manager").DeployTarget.Deps)
@@ -71,8 +71,8 @@ func TestOurs(t *testing.T) {
 	}
 }
 
-// TestClusterAPIs: the Tiltfile of the Cluster API that Drover requires reads tilt-provider.json,
-// with the settings that CONTRIBUTING.md names.
+// TestClusterAPIs tests that the Tiltfile of the Cluster API version that Drover requires accepts
+// tilt-provider.json, with the settings from CONTRIBUTING.md.
 func TestClusterAPIs(t *testing.T) {
 	all := evaluate(t, clusterAPI(t), stand(t, map[string]string{"docker": "echo Docker Engine", "kubectl": "exit 1"}))
 	built := all.get(t, "drover_binary").DeployTarget
@@ -95,8 +95,9 @@ func TestClusterAPIs(t *testing.T) {
 	}
 }
 
-// clusterAPI lays Cluster API's Tiltfile out beside what its tilt-prepare would have made, and
-// returns one that includes it. What Tilt would fetch for its buttons is empty.
+// clusterAPI writes Cluster API's Tiltfile and the files that its tilt-prepare would create, and
+// returns a Tiltfile that includes it. The extensions that Tilt would download for its buttons are
+// empty.
 func clusterAPI(t *testing.T) string {
 	t.Helper()
 	source := strings.TrimSpace(string(run(t, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api")))
@@ -123,7 +124,7 @@ func clusterAPI(t *testing.T) string {
 	return filepath.Join(dir, "Tiltfile")
 }
 
-// settings are those of CONTRIBUTING.md, for where we are.
+// settings returns the settings from CONTRIBUTING.md, with local paths.
 func settings(t *testing.T) string {
 	t.Helper()
 	block := regexp.MustCompile("(?s)`tilt-settings.yaml`:\n\n```yaml\n(.*?)```").FindStringSubmatch(read(t, filepath.Join(root(t), "CONTRIBUTING.md")))
@@ -133,7 +134,8 @@ func settings(t *testing.T) string {
 	return strings.ReplaceAll(block[1], "../drover", root(t))
 }
 
-// stand makes programs of shell scripts, for a computer that lacks them, and returns their folder.
+// stand creates programs from shell scripts, to replace those that the computer lacks, and returns
+// their folder.
 func stand(t *testing.T, scripts map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -143,7 +145,7 @@ func stand(t *testing.T, scripts map[string]string) string {
 	return dir
 }
 
-// evaluate has Tilt run a Tiltfile, with the programs in a folder first.
+// evaluate makes Tilt run a Tiltfile, with the given folder first in PATH.
 func evaluate(t *testing.T, file, programs string) resources {
 	t.Helper()
 	tilt := strings.TrimSpace(string(run(t, "hack/tool", "tilt")))
@@ -169,7 +171,7 @@ func (all resources) get(t *testing.T, name string) resource {
 	return r
 }
 
-// decode reads the object of a kind that is applied.
+// decode decodes the applied object of the given kind.
 func (r resource) decode(t *testing.T, kind string, into any) {
 	t.Helper()
 	for _, doc := range strings.Split(r.DeployTarget.YAML, "\n---\n") {
@@ -183,8 +185,8 @@ func (r resource) decode(t *testing.T, kind string, into any) {
 	t.Fatalf("%s: no %s is applied", r.Name, kind)
 }
 
-// reloadRules: the manager is built anew when any file changes that it is made of, and when nothing
-// else does that is ours.
+// reloadRules checks that the manager is rebuilt when any of its source files changes, and not for
+// any other file of ours.
 func reloadRules(t *testing.T, deps []string) {
 	t.Helper()
 	const each = `{{if .Module}}{{if .Module.Main}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{range .EmbedFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{end}}{{end}}`
@@ -233,7 +235,7 @@ func read(t *testing.T, path string) string {
 	return string(content)
 }
 
-// write writes a file that may be run.
+// write writes an executable file.
 func write(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/vmware/govmomi/vim25/soap"
 )
 
-// MakeTag makes a tag of a category of its own, as an administrator does.
+// MakeTag creates a tag in a new category, as an administrator does.
 func (v *VCenter) MakeTag(ctx context.Context, category, name string) error {
 	_, c, err := v.administrator(ctx)
 	if err != nil {
@@ -30,7 +30,7 @@ func (v *VCenter) MakeTag(ctx context.Context, category, name string) error {
 	return err
 }
 
-// Tagged are the UUIDs of the VMs that have the tag of this name.
+// Tagged returns the UUIDs of the VMs with the tag of this name.
 func (v *VCenter) Tagged(ctx context.Context, name string) (uuids []string, err error) {
 	_, c, err := v.administrator(ctx)
 	if err != nil {
@@ -43,14 +43,14 @@ func (v *VCenter) Tagged(ctx context.Context, name string) (uuids []string, err 
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, o := range all {
-		if vm, known := v.seen[o.Reference()]; known && !vm.Gone { // vcsim keeps those of VMs that are gone
+		if vm, known := v.seen[o.Reference()]; known && !vm.Gone { // vcsim keeps the tags of deleted VMs
 			uuids = append(uuids, vm.UUID)
 		}
 	}
 	return uuids, nil
 }
 
-// MakeAttribute makes a custom attribute for VMs.
+// MakeAttribute creates a custom attribute for VMs.
 func (v *VCenter) MakeAttribute(ctx context.Context, name string) error {
 	c, _, err := v.administrator(ctx)
 	if err != nil {
@@ -63,7 +63,7 @@ func (v *VCenter) MakeAttribute(ctx context.Context, name string) error {
 	return err
 }
 
-// attributes are the names of custom attributes, by their keys.
+// attributes returns the names of custom attributes by key.
 func (v *VCenter) attributes() map[int32]string {
 	names := map[int32]string{}
 	for _, f := range v.model.Service.Context.Map.CustomFieldsManager().Field {
@@ -80,7 +80,8 @@ func (v *VCenter) administrator(ctx context.Context) (*vim25.Client, *rest.Clien
 	return Administrate(ctx, v.URL, v.CA, user)
 }
 
-// Administrate logs in to both APIs of the vCenter at the URL, which the authority has vouched for.
+// Administrate logs in to both APIs of the vCenter at the URL, and verifies its certificate with
+// ca.
 func Administrate(ctx context.Context, endpoint string, ca []byte, user *url.Userinfo) (*vim25.Client, *rest.Client, error) {
 	u, err := url.Parse(endpoint + vim25.Path)
 	if err != nil {

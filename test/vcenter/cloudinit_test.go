@@ -20,9 +20,9 @@ import (
 	"github.com/drover-io/drover/test/vcenter"
 )
 
-// datasource has cloud-init's data source for VMware read the variables that it is documented to
-// read in place of a guest's, and its own renderer make systemd-networkd's files of the network
-// configuration.
+// datasource makes cloud-init's data source for VMware read the environment variables that it
+// accepts instead of guestinfo, and makes cloud-init's renderer write systemd-networkd's files from
+// the network configuration.
 const datasource = `
 import json, sys, tempfile
 from cloudinit import distros, helpers
@@ -44,9 +44,8 @@ json.dump({
 }, sys.stdout)
 `
 
-// TestCloudInit: what a machine's guestinfo variables hold is what Debian's cloud-init makes of
-// them: the user data to the byte, the host name, and a network configuration that its renderer
-// understands.
+// TestCloudInit tests that Debian's cloud-init reads a machine's guestinfo variables correctly: the
+// exact user data, the host name, and a network configuration that its renderer understands.
 func TestCloudInit(t *testing.T) {
 	g := NewWithT(t)
 	v, err := vcenter.Start(vcenter.Options{Username: username, Password: password})
@@ -93,7 +92,7 @@ func TestCloudInit(t *testing.T) {
 		}
 	}
 	g.Expect(dhcp).To(And(ContainSubstring("DHCP=ipv4"), ContainSubstring("MTUBytes=9000")))
-	// A route's metric is netplan's alone: this version of cloud-init hands it to no other
+	// Only netplan supports a route's metric: this version of cloud-init passes it to no other
 	// renderer.
 	for _, line := range []string{"MACAddress=00:50:56:00:00:08", "Name=eth1", "DHCP=no", "Address=192.0.2.10/24", "Address=2001:db8::10/64", "DNS=192.0.2.53",
 		"Domains=example.com", "Gateway=192.0.2.1\n", "Gateway=2001:db8::1", "Gateway=192.0.2.254", "Destination=198.51.100.0/24"} {
@@ -102,11 +101,11 @@ func TestCloudInit(t *testing.T) {
 	g.Expect(static).NotTo(ContainSubstring("::/64\n"), "the default route leads everywhere")
 }
 
-// reading is what cloud-init made of the variables.
+// reading is what cloud-init read from the variables.
 type reading struct {
 	Found                                  bool
 	Platform, Instance, Hostname, UserData string
-	Network                                map[string]string // file by file
+	Network                                map[string]string // by file
 }
 
 func readByCloudInit(t *testing.T, options map[string]string) (r reading) {

@@ -19,49 +19,48 @@ import (
 	"github.com/vmware/govmomi/vim25/xml"
 )
 
-// Fault makes calls go wrong. Of several that fit a call, the one injected first befalls it.
+// Fault makes calls fail. If several faults match a call, the one injected first applies.
 type Fault struct {
-	// Operation that it befalls; "": each one. Example: "CloneVM_Task".
+	// Operation is the operation to match, "" for all. Example: "CloneVM_Task".
 	Operation string
-	// Skip lets the first calls pass, and Count is how many it befalls then. Count 0: all, until it
-	// is undone.
+	// Skip is the number of matching calls to pass first. Count is the number of calls to fail
+	// after those. 0 means all, until undo is called.
 	Skip, Count int
 
-	// Method is the fault that vCenter answers with; nil leaves the call's own answer.
+	// Method is the fault in vCenter's answer. nil keeps the call's own answer.
 	Method types.BaseMethodFault
-	// Instead is what is answered instead of that.
+	// Instead is sent in place of vCenter's answer.
 	Instead Instead
-	// After lets the call take its effect although its answer is another.
+	// After lets the call take effect before its answer is replaced.
 	After bool
 	// Delay comes before the effect, or with After before the answer.
 	Delay time.Duration
-	// Late leaves the client without an answer at once, and lets the call take its effect after
-	// Delay.
+	// Late closes the connection immediately, without an answer. The call takes effect after Delay.
 	Late bool
-	// Birth is what becomes of a VM that is switched on for the first time. Such a fault befalls no
-	// call.
+	// Birth is what happens to a VM that is powered on for the first time. A fault with Birth does
+	// not apply to calls.
 	Birth Birth
 }
 
-// Instead is what comes in the place of an answer.
+// Instead is what is sent in place of an answer.
 type Instead string
 
-// The answers that are none.
+// The values of Instead.
 const (
-	Cut       Instead = "Cut"       // the connection ends
+	Cut       Instead = "Cut"       // the connection is closed
 	Half      Instead = "Half"      // half of the answer
-	Page      Instead = "Page"      // a page of HTML, as a proxy has it
-	Elsewhere Instead = "Elsewhere" // a redirection to nowhere
+	Page      Instead = "Page"      // an HTML page, as from a proxy
+	Elsewhere Instead = "Elsewhere" // a redirect to an unreachable address
 	Down      Instead = "Down"      // 503
 )
 
-// Birth is what goes wrong with a new VM.
+// Birth is a failure of a new VM.
 type Birth string
 
-// What may go wrong.
+// The values of Birth.
 const (
-	Stillborn Birth = "Stillborn" // it is destroyed at once
-	Lifeless  Birth = "Lifeless"  // it runs, and nothing ever starts in it
+	Stillborn Birth = "Stillborn" // it is destroyed immediately
+	Lifeless  Birth = "Lifeless"  // it runs, but nothing starts in it
 )
 
 var errCut = errors.New("the connection is cut")
@@ -71,7 +70,7 @@ type injected struct {
 	seen int
 }
 
-// befalls tells whether a call of which it is asked is one that it befalls.
+// befalls reports whether the fault applies to this call, and counts the call.
 func (f *injected) befalls(operation string, birth bool) bool {
 	if (f.Birth != "") != birth || (f.Operation != "" && f.Operation != operation && !birth) {
 		return false
@@ -93,7 +92,7 @@ func (v *VCenter) Inject(f Fault) (undo func()) {
 	}
 }
 
-// fault is what befalls a call, or a birth.
+// fault returns the fault that applies to a call or a birth, or the zero value.
 func (v *VCenter) fault(operation string, birth bool) Fault {
 	v.faulty.Lock()
 	defer v.faulty.Unlock()
@@ -114,13 +113,13 @@ func (v *VCenter) SetPassword(password string) {
 
 const sessionCookie = "vmware_soap_session"
 
-// admit tells whether a call is one of a session that was not ended, or needs none.
+// admit reports whether a call belongs to an open session, or needs none.
 func (v *VCenter) admit(req *http.Request, operation string) bool {
 	cookie, err := req.Cookie(sessionCookie)
 	return err != nil || v.sessions[cookie.Value] || slices.Contains([]string{"Login", "Logout", "RetrieveServiceContent"}, operation)
 }
 
-// remember notes a session that has begun.
+// remember stores a new session.
 func (v *VCenter) remember(resp *http.Response, operation string) {
 	if operation != "Login" || resp.StatusCode != http.StatusOK {
 		return
@@ -134,7 +133,7 @@ func (v *VCenter) remember(resp *http.Response, operation string) {
 
 var operation = regexp.MustCompile(`<(?:\w+:)?Body[^>]*>\s*<(?:\w+:)?(\w+)`)
 
-// Operation is what a call with this body asks for; "" for one that is not SOAP.
+// Operation returns the SOAP operation of a request body, or "" if it is not SOAP.
 func Operation(body []byte) string {
 	if m := operation.FindSubmatch(body); m != nil {
 		return string(m[1])
@@ -142,8 +141,8 @@ func Operation(body []byte) string {
 	return ""
 }
 
-// operationOf reads a call's operation, and leaves the call as it was. Of one that is not SOAP, it
-// is the method and the path.
+// operationOf returns the operation of a call, and keeps its body readable. For calls that are not
+// SOAP, it returns the method and the path.
 func operationOf(req *http.Request) (operation string, err error) {
 	if req.Body != nil {
 		var raw []byte
@@ -155,7 +154,7 @@ func operationOf(req *http.Request) (operation string, err error) {
 	return cmp.Or(operation, req.Method+" "+req.URL.Path), err
 }
 
-// spoil plays a fault on a call.
+// spoil applies the fault to a call.
 func (f Fault) spoil(req *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
 	switch {
 	case f.Late:
@@ -195,7 +194,7 @@ func (f Fault) pause(req *http.Request) error {
 	}
 }
 
-// answer is what comes instead of the call's own answer, if anything does.
+// answer returns the answer that replaces the call's own, or the call's own answer.
 func (f Fault) answer(req *http.Request, own *http.Response, err error) (*http.Response, error) {
 	if err != nil {
 		return nil, err
@@ -231,7 +230,7 @@ func (f Fault) answer(req *http.Request, own *http.Response, err error) (*http.R
 	return own, nil
 }
 
-// envelope is a fault as vCenter sends it.
+// envelope returns a fault as vCenter sends it.
 func envelope(fault types.BaseMethodFault) ([]byte, error) {
 	type content struct {
 		Fault *soap.Fault `xml:"http://schemas.xmlsoap.org/soap/envelope/ Fault"`

@@ -13,17 +13,19 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// Permissions stands in front of a simulator, which has no privileges, and filters its answers as
-// vCenter does by what the account's user may see: what is hidden is in no view, no answer of the
-// PropertyCollector, no search, and leaves the streams that showed it; a question for privileges
-// says so, and faults for what does not exist. It works on the wire.
+// Permissions adds permissions to a simulator, which has no privileges. It filters answers as
+// vCenter does by what the account's user may see. Hidden objects are in no view, no answer of the
+// PropertyCollector and no search, and they leave the update streams that showed them. A privilege
+// check reports no privileges on them, and faults for objects that do not exist. Permissions works
+// on the wire format.
 type Permissions struct {
-	// Hidden tells whether the user may not see an object; nil: all are seen. Exists tells whether
-	// there is such an object.
+	// Hidden reports whether the user may not see an object. nil means that all objects are
+	// visible. Exists reports whether an object exists.
 	Hidden, Exists func(types.ManagedObjectReference) bool
 
 	mu sync.Mutex
-	// filters are the collectors' filters, and shown what each collector has told of.
+	// filters maps each collector to its filter. shown holds the objects that each collector has
+	// reported.
 	filters map[string]string
 	shown   map[string]map[types.ManagedObjectReference]bool
 }
@@ -41,7 +43,7 @@ var (
 	privilegeBlock = regexp.MustCompile(`(?s)<returnval>.*?</returnval>`)
 )
 
-// Filter is a call and its answer with what the user may see of it. send makes the call.
+// Filter returns the answer to a call, without what the user may not see. send makes the call.
 func (p *Permissions) Filter(req *http.Request, operation string, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
 	if req.Body == nil || p.Hidden == nil && operation != "HasPrivilegeOnEntities" {
 		return send(req)
@@ -101,8 +103,8 @@ func (p *Permissions) filter(operation string, asked, answer []byte) []byte {
 	return answer
 }
 
-// updates takes the news of hidden objects out, and says of those that were shown before that they
-// have left.
+// updates removes updates of hidden objects, and reports those that were shown before as having
+// left.
 func (p *Permissions) updates(collector string, asked, answer []byte) []byte {
 	shown := p.shown[collector]
 	if shown == nil {
@@ -142,7 +144,7 @@ func (p *Permissions) updates(collector string, asked, answer []byte) []byte {
 	})
 }
 
-// without takes out the blocks that are about something hidden.
+// without removes the blocks about hidden objects.
 func (p *Permissions) without(block *regexp.Regexp, answer []byte) []byte {
 	return block.ReplaceAllFunc(answer, func(b []byte) []byte {
 		if p.hides(b) {
@@ -152,7 +154,7 @@ func (p *Permissions) without(block *regexp.Regexp, answer []byte) []byte {
 	})
 }
 
-// hides tells whether what a block is about, which it names first, is hidden.
+// hides reports whether the object that a block is about, which it names first, is hidden.
 func (p *Permissions) hides(block []byte) bool {
 	refs := refsOf(managedObject, block)
 	return len(refs) > 0 && p.Hidden(refs[0])

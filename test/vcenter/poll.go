@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// pollEvery is how often the simulator is asked for what a call waits for.
+	// pollEvery is the minimum pause between polls of the simulator.
 	pollEvery = 50 * time.Millisecond
-	// pollShare is how much longer than it took to be asked it is left alone: it copies every VM
-	// each time.
+	// pollShare is the minimum pause between polls as a multiple of the duration of a poll, because
+	// each poll copies every VM.
 	pollShare = 5
 )
 
 var maxWait = regexp.MustCompile(`(<maxWaitSeconds[^>]*>)([0-9]+)(</maxWaitSeconds>)`)
 
-// Poll has a call that waits for news sent again and again as one that does not wait, until there
-// are some or its time is over: a simulator that is asked one call at a time would be held by it.
-// Other calls are sent as they are.
+// Poll replaces a call that waits for updates by repeated calls that do not wait, until there are
+// updates or the time of the call is over. A call that waits would block a simulator that handles
+// one call at a time. Other calls are sent unchanged.
 func Poll(req *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
 	if req.Body == nil {
 		return send(req)

@@ -27,12 +27,12 @@ import (
 const (
 	username = "user@vsphere.local"
 	password = "marked-password"
-	// asProcess in the environment makes this test's program a vCenter, until its standard input
+	// asProcess in the environment makes this test program a vCenter, until its standard input
 	// ends.
 	asProcess = "DROVER_TEST_VCENTER"
 )
 
-// TestMain is the tests', or the vCenter's that one of them has started.
+// TestMain runs the tests, or the vCenter that a test has started as a process.
 func TestMain(m *testing.M) {
 	if os.Getenv(asProcess) == "" {
 		os.Exit(m.Run())
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// place is where a vCenter is.
+// place is the address of a vCenter.
 type place struct {
 	URL string
 	CA  []byte
@@ -62,7 +62,7 @@ func serve() error {
 	return err
 }
 
-// startProcess starts a vCenter that ends with the test.
+// startProcess starts a vCenter that stops with the test.
 func startProcess(t *testing.T) (p place) {
 	t.Helper()
 	self, err := os.Executable()
@@ -94,8 +94,8 @@ func startProcess(t *testing.T) (p place) {
 	return p
 }
 
-// TestConformanceOfAProcess runs the suite against a vCenter that is a process of its own, over
-// TLS, whose certificate is verified by the account's own authority, as it is by a manager.
+// TestConformanceOfAProcess runs the suite against a vCenter in another process, over TLS. The
+// account's own CA verifies its certificate, as in a manager.
 func TestConformanceOfAProcess(t *testing.T) {
 	at := startProcess(t)
 	u, err := url.Parse(at.URL)
@@ -103,7 +103,7 @@ func TestConformanceOfAProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	row := vsphere.Cloud()
-	row.Traits.ReadLag = 0 // vcsim reads its own writes, and is waited for
+	row.Traits.ReadLag = 0 // vcsim reads its own writes, and the proxy waits for it
 	machine := func(edit ...func(*infrav1.VSphereMachine)) *infrav1.CloudMachineFields {
 		m := &infrav1.VSphereMachine{Template: vcenter.Template, ResourcePool: vcenter.ResourcePool, Datastore: vcenter.Datastore}
 		for _, e := range edit {
@@ -115,7 +115,7 @@ func TestConformanceOfAProcess(t *testing.T) {
 		Cloud: row,
 		Account: &infrav1.CloudAccountSpec{
 			CredentialsRef: &infrav1.LocalReference{Name: "vcenter"},
-			RateLimits:     &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}}, // as many clones at once as the suite likes
+			RateLimits:     &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "1000", Burst: 1000}}, // no limit for the suite's parallel clones
 			VSphere:        &infrav1.VSphereAccount{Server: u.Host, Datacenter: vcenter.Datacenter, CABundle: string(at.CA)},
 		},
 		Credentials:    map[string][]byte{"username": []byte(username), "password": []byte(password)},
@@ -131,7 +131,7 @@ func TestConformanceOfAProcess(t *testing.T) {
 	})
 }
 
-// owned are the VMs that carry the ownership ID, as an administrator sees them.
+// owned returns the VMs with the ownership ID, as an administrator sees them.
 func owned(t testing.TB, at place, owner string) (left []string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vcenter is govmomi's simulator of a vCenter Server behind a door that lets one call in at
-// a time, until its tasks have ended: vcsim's tasks race with each other and with reads. Its VMs
-// can be given bodies, and are remembered after their end. It serves tests alone.
+// Package vcenter is govmomi's simulator of a vCenter Server behind a proxy. The proxy handles one
+// call at a time, until its tasks have ended, because vcsim's tasks race with each other and with
+// reads. VMs can have bodies, and are remembered after their deletion. The package is only for
+// tests.
 package vcenter
 
 import (
@@ -25,8 +26,7 @@ import (
 	"github.com/vmware/govmomi/vim25/types"
 )
 
-// What there is in it: a template, a resource pool and a datastore, by their paths in the
-// datacenter.
+// The inventory: a template, a resource pool and a datastore, by their paths in the datacenter.
 const (
 	Datacenter   = "DC0"
 	Template     = "DC0_C0_RP1_VM0"
@@ -34,35 +34,35 @@ const (
 	Datastore    = "LocalDS_0"
 )
 
-// Options of one.
+// Options configures a VCenter.
 type Options struct {
 	Username, Password string
-	// Power is called when a VM with options of Drover's is switched on, and what it returns when
-	// the VM is switched off or destroyed. nil: VMs have no bodies.
+	// Power is called when a VM with Drover's options is powered on. The function that it returns
+	// is called when the VM is powered off or destroyed. nil means that VMs have no bodies.
 	Power func(VM) (off func())
-	// Subnet is the second number of the VMs' addresses, 10.<subnet>.x.y.
+	// Subnet is the second octet of the VMs' addresses, 10.<subnet>.x.y.
 	Subnet int
-	// Latency of each call, whatever it waits for besides.
+	// Latency is added to the duration of each call.
 	Latency time.Duration
 }
 
-// VM is a virtual machine as vCenter has it, or had it.
+// VM is a virtual machine as vCenter has it, or had it before its deletion.
 type VM struct {
 	Name, UUID string
-	// Options are the VM's extraConfig, by which its guest gets its user data.
+	// Options is the VM's extraConfig, which holds the guest's user data.
 	Options   map[string]string
 	CPUs      int32
 	MemoryMiB int64
-	IP        string // the guest's, as vCenter is told
+	IP        string // the guest's address, as reported to vCenter
 	On, Gone  bool
-	Made      time.Time // about
-	// Attributes are its custom attributes, by name.
+	Made      time.Time // approximate
+	// Attributes holds the custom attributes by name.
 	Attributes map[string]string
 }
 
-// VCenter is one that runs.
+// VCenter is a running simulator.
 type VCenter struct {
-	// URL of its API, over TLS, and CA, which its certificate is verified by, as PEM.
+	// URL is the URL of its API, over TLS. CA is the PEM certificate that verifies it.
 	URL string
 	CA  []byte
 
@@ -77,13 +77,13 @@ type VCenter struct {
 	calls  map[string]int
 
 	mu       sync.Mutex
-	sessions map[string]bool              // those that were not ended
+	sessions map[string]bool              // sessions that have not ended
 	settled  types.ManagedObjectReference // the last task that was waited for
 	seen     map[types.ManagedObjectReference]VM
 	off      map[types.ManagedObjectReference]func()
 }
 
-// Start starts one. Close ends it.
+// Start starts a VCenter. Close stops it.
 func Start(o Options) (*VCenter, error) {
 	model := simulator.VPX()
 	model.Host, model.ClusterHost, model.Pool, model.Machine = 0, 1, 1, 1
@@ -102,13 +102,13 @@ func Start(o Options) (*VCenter, error) {
 	v.permissions.Exists = func(ref types.ManagedObjectReference) bool { return model.Service.Context.Map.Get(ref) != nil }
 	inner := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: v.server.URL.Host})
 	inner.Transport = door{v}
-	inner.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) } // it hangs up
+	inner.ErrorHandler = func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) } // closes the connection
 	v.door = httptest.NewTLSServer(inner)
 	v.URL, v.CA = v.door.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: v.door.Certificate().Raw})
 	return v, nil
 }
 
-// Close ends it, and all bodies.
+// Close stops the simulator and all bodies.
 func (v *VCenter) Close() {
 	v.door.Close()
 	v.mu.Lock()
@@ -120,7 +120,7 @@ func (v *VCenter) Close() {
 	v.model.Remove()
 }
 
-// door lets calls to the simulator through, one at a time.
+// door passes calls to the simulator, one at a time.
 type door struct{ *VCenter }
 
 // RoundTrip implements http.RoundTripper.
@@ -140,7 +140,7 @@ func (d door) RoundTrip(req *http.Request) (*http.Response, error) {
 	})
 }
 
-// send is one call, and its effects.
+// send sends a call and waits for its effects.
 func (d door) send(req *http.Request, operation string) (*http.Response, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -165,14 +165,15 @@ func (v *VCenter) count(operation string) {
 	v.calls[operation]++
 }
 
-// Calls are those that came, by operation; those of the Automation API by method and path.
+// Calls returns the number of calls by operation. Calls of the Automation API are counted by method
+// and path.
 func (v *VCenter) Calls() map[string]int {
 	v.faulty.Lock()
 	defer v.faulty.Unlock()
 	return maps.Clone(v.calls)
 }
 
-// VMs are those that carry Drover's options, and those that Launch made, gone ones included.
+// VMs returns the VMs with Drover's options and those that Launch created, including deleted ones.
 func (v *VCenter) VMs() []VM {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -183,7 +184,7 @@ func (v *VCenter) VMs() []VM {
 	return all
 }
 
-// Destroy removes a VM behind everybody's back.
+// Destroy deletes a VM without Drover's knowledge.
 func (v *VCenter) Destroy(uuid string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -203,10 +204,10 @@ func (v *VCenter) destroy(vm *simulator.VirtualMachine) {
 	v.settle()
 }
 
-// foreign is an option of VMs that Launch made.
+// foreign is an option of VMs that Launch created.
 const foreign = "made-by-somebody"
 
-// Launch makes somebody else's VM with these options, and returns its UUID.
+// Launch creates a VM that is not Drover's with these options, and returns its UUID.
 func (v *VCenter) Launch(name string, options map[string]string) (string, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -234,8 +235,8 @@ func (v *VCenter) machines() (all []*simulator.VirtualMachine) {
 	return all
 }
 
-// settle waits for all tasks, also those that tasks begin, and gives bodies to VMs and takes them
-// away.
+// settle waits for all tasks, including those that other tasks start. It adds bodies to VMs and
+// removes them.
 func (v *VCenter) settle() {
 	ctx := v.model.Service.Context
 	manager := ctx.Map.Get(*v.model.ServiceContent.TaskManager)
@@ -269,9 +270,9 @@ func (v *VCenter) settle() {
 	}
 }
 
-// look reads a VM, and tells whether it is Drover's.
+// look reads a VM, and reports whether it is Drover's.
 func (v *VCenter) look(m *simulator.VirtualMachine) (vm VM, ours bool) {
-	vm = v.seen[m.Self] // with its address
+	vm = v.seen[m.Self] // keeps its address
 	vm.Options, vm.Attributes = map[string]string{}, map[string]string{}
 	names := v.attributes()
 	v.model.Service.Context.WithLock(m, func() {
@@ -289,7 +290,7 @@ func (v *VCenter) look(m *simulator.VirtualMachine) (vm VM, ours bool) {
 	return vm, vm.Options["drover-creation-token"] != "" || vm.Options[foreign] != ""
 }
 
-// embody gives a VM that is on a body and an address, and takes the body of one that is off.
+// embody gives a powered-on VM a body and an address, and removes the body of a powered-off VM.
 func (v *VCenter) embody(m *simulator.VirtualMachine, vm VM) {
 	if vm.IP == "" {
 		vm.Made = time.Now()

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package virt is a cluster that runs VMs: a control plane with KubeVirt's own virt-api, webhooks
-// and virt-controller and CDI's own cdi-controller in it, and one node with its storage, which are
-// played. It serves tests alone, and knows of Drover but what the book says to its users: which
-// rights it needs.
+// Package virt runs a cluster for VMs: a control plane with KubeVirt's own virt-api, webhooks and
+// virt-controller and CDI's own cdi-controller, and one simulated node with its storage. The
+// package is only for tests. It knows of Drover only what the book tells users: the permissions
+// that it needs.
 package virt
 
 import (
@@ -30,11 +30,11 @@ import (
 	"github.com/drover-io/drover/test/playground"
 )
 
-// User is the name of Drover's service account in the namespace of a tenant, and of its Role and
+// User is the name of Drover's service account in a tenant's namespace, and of its Role and
 // RoleBinding.
 const User = "drover"
 
-// Cluster is the control plane, and a hand behind everybody's back.
+// Cluster is the control plane, with an administrator's client.
 type Cluster struct {
 	*playground.ControlPlane
 	KubeVirt *playground.KubeVirt
@@ -43,7 +43,7 @@ type Cluster struct {
 	Node     *Node
 }
 
-// Start starts all of it. Stop ends it.
+// Start starts all parts. Stop stops them.
 func Start(ctx context.Context) (_ *Cluster, err error) {
 	c := &Cluster{}
 	defer func() {
@@ -53,10 +53,10 @@ func Start(ctx context.Context) (_ *Cluster, err error) {
 	}()
 	c.ControlPlane, err = playground.StartControlPlane(ctx, playground.ControlPlaneOptions{
 		Name: "infra", Progress: os.Stderr,
-		// CDI hands volumes from claim to claim, which is done by those who bind them.
+		// CDI moves volumes from claim to claim. That needs the controllers that bind them.
 		Controllers: append(playground.DefaultControllers(), "persistentvolume-binder-controller", "persistentvolume-protection-controller",
 			"persistentvolumeclaim-protection-controller"),
-		// virt-api wants to know who may speak for others, and nobody may.
+		// virt-api needs the configuration of the front proxy. No name is allowed.
 		APIServerArgs: []string{"--requestheader-client-ca-file=pki/ca.crt", "--requestheader-allowed-names=nobody",
 			"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group"},
 	})
@@ -70,7 +70,7 @@ func Start(ctx context.Context) (_ *Cluster, err error) {
 		return nil, err
 	}
 	unhurried := c.AdminConfig()
-	unhurried.QPS = -1 // it plays many
+	unhurried.QPS = -1 // one client acts for many components
 	if c.Admin, err = client.NewWithWatch(unhurried, client.Options{Scheme: scheme()}); err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func scheme() *runtime.Scheme {
 	return s
 }
 
-// Stop ends all processes. It may be called on what Start left behind.
+// Stop stops all processes, even after a failed Start.
 func (c *Cluster) Stop() error {
 	if c.Node != nil {
 		c.Node.stop()
@@ -103,8 +103,7 @@ func (c *Cluster) Stop() error {
 	return c.ControlPlane.Stop()
 }
 
-// NewTenant makes a namespace with Drover's user in it, who has no more rights than the book asks
-// for.
+// NewTenant creates a namespace with Drover's user, which has only the permissions from the book.
 func (c *Cluster) NewTenant(ctx context.Context, namespace string) error {
 	role, err := bookRole(ctx)
 	if err != nil {
@@ -122,7 +121,8 @@ func (c *Cluster) NewTenant(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// Binding gives a service account of the namespace the rights of Drover's user.
+// Binding returns a RoleBinding that gives a service account of the namespace the permissions of
+// Drover's user.
 func Binding(namespace, account string) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: account},
@@ -131,7 +131,7 @@ func Binding(namespace, account string) *rbacv1.RoleBinding {
 	}
 }
 
-// bookRole is the Role that docs/clouds/kubevirt.md prints.
+// bookRole returns the Role from docs/clouds/kubevirt.md.
 func bookRole(ctx context.Context) (*rbacv1.Role, error) {
 	root, err := playground.Root(ctx)
 	if err != nil {

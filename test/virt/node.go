@@ -21,48 +21,48 @@ import (
 	"github.com/drover-io/drover/cloud/simulated/simulator/body"
 )
 
-// NodeName is the only node's.
+// NodeName is the name of the only node.
 const NodeName = "node-1"
 
-// NoRoom is the node label of which no node has the value: a pod that wants it is told what a
-// scheduler would say.
+// NoRoom is a node label that no node has. A pod that selects it gets the condition of an
+// unschedulable pod.
 const NoRoom = "no-room"
 
-// SchedulerSays is what such a pod is told.
+// SchedulerSays is the message of that condition.
 const SchedulerSays = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
 
-// Node plays what an API server alone has not: scheduler, kubelet and virt-handler of one node with
-// endless room, CDI's importers, which fill every volume at once, and the storage that volumes are
-// on. It does no more than to write what the real ones would write.
+// Node simulates what an API server alone lacks: scheduler, kubelet and virt-handler of one node
+// with unlimited room, CDI's importers, which fill every volume immediately, and the storage for
+// volumes. It only writes what the real components would write.
 type Node struct {
-	// Handler is virt-handler's service account.
+	// Handler is a client with virt-handler's service account.
 	Handler client.Client
-	// Power switches guests on. nil: nothing runs in them.
+	// Power starts guests. nil means that nothing runs in them.
 	Power atomic.Pointer[Power]
-	// Broken has importers fail, and say why. nil: they do not.
+	// Broken is the failure that importers report. nil means that they succeed.
 	Broken atomic.Pointer[Failure]
-	// Birth is asked what becomes of a guest that is to start. nil starts it.
+	// Birth decides what happens to a guest that starts. nil starts every guest.
 	Birth atomic.Pointer[func(*kubevirtv1.VirtualMachineInstance) Birth]
 
 	admin  client.WithWatch
 	cancel context.CancelFunc
 	loops  sync.WaitGroup
-	guests sync.Map // namespace and name of the VM → what switches its guest off
+	guests sync.Map // VM's namespace and name → function that powers off its guest
 }
 
-// Guest is what a VM would know of itself.
+// Guest is what a VM knows of itself.
 type Guest struct {
-	// ID is the instance's UID, UserData what its Secret holds.
+	// ID is the instance's UID. UserData is the content of its Secret.
 	ID, Namespace, Name, Hostname, IP, Architecture string
 	Cores                                           int32
 	MemoryMiB                                       int64
 	UserData                                        []byte
 }
 
-// Power switches a guest on, and returns what switches it off.
+// Power starts a guest, and returns a function that stops it.
 type Power func(Guest) (off func())
 
-// Bodies has guests be bodies of the fleet.
+// Bodies returns a Power that uses bodies of the fleet as guests.
 func Bodies(fleet *body.Fleet) *Power {
 	power := Power(func(g Guest) (off func()) {
 		b := fleet.New(body.Machine{
@@ -75,20 +75,20 @@ func Bodies(fleet *body.Fleet) *Power {
 	return &power
 }
 
-// Birth is how a guest comes into the world.
+// Birth is how a guest starts.
 type Birth string
 
 const (
 	Alive Birth = ""
 	// Stillborn never starts: its instance fails.
 	Stillborn Birth = "Stillborn"
-	// Lifeless runs, and nothing runs in it.
+	// Lifeless runs, but nothing runs in it.
 	Lifeless Birth = "Lifeless"
 )
 
 func startNode(ctx context.Context, c *Cluster) (*Node, error) {
 	unhurried := rest.CopyConfig(c.KubeVirt.Handler)
-	unhurried.QPS = -1 // one plays the virt-handlers of as many nodes as VMs need
+	unhurried.QPS = -1 // one client acts for the virt-handlers of many nodes
 	handler, err := client.New(unhurried, client.Options{Scheme: c.Admin.Scheme()})
 	if err != nil {
 		return nil, err
@@ -114,8 +114,8 @@ func (n *Node) stop() {
 	n.loops.Wait()
 }
 
-// follow calls do for each object, at its coming and at each change, and again where that failed. A
-// watch that breaks is begun anew, with all that there is.
+// follow calls do for each object when it is added or changed, and retries after errors. A watch
+// that ends is restarted and sends all objects again.
 func follow[T client.Object](ctx context.Context, n *Node, list client.ObjectList, do func(context.Context, T) error) {
 	n.loops.Go(func() {
 		for ctx.Err() == nil {
@@ -136,7 +136,7 @@ func follow[T client.Object](ctx context.Context, n *Node, list client.ObjectLis
 	})
 }
 
-// insist tries again with the object as it is by then.
+// insist retries do with the current state of the object, up to 20 times.
 func (n *Node) insist(ctx context.Context, o client.Object, do func() error) {
 	for tries := 0; do() != nil && tries < 20 && ctx.Err() == nil; tries++ {
 		pause(ctx)
@@ -153,8 +153,8 @@ func pause(ctx context.Context) {
 	}
 }
 
-// pod is bound once its volumes are there, and runs; an importer's runs to its end; one that is to
-// go is gone.
+// pod binds a pod once its volumes exist, and runs it. It runs an importer to completion, and
+// deletes a terminating pod.
 func (n *Node) pod(ctx context.Context, p *corev1.Pod) error {
 	switch {
 	case p.DeletionTimestamp != nil:
@@ -181,7 +181,7 @@ func (n *Node) pod(ctx context.Context, p *corev1.Pod) error {
 	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, p, client.MergeFrom(before)))
 }
 
-// schedule binds a pod to the node. One that waits for a claim is looked at again when that is
+// schedule binds a pod to the node. A pod that waits for a claim is handled again when the claim is
 // bound.
 func (n *Node) schedule(ctx context.Context, p *corev1.Pod) error {
 	for _, v := range p.Spec.Volumes {
@@ -207,7 +207,7 @@ func (n *Node) unschedulable(ctx context.Context, p *corev1.Pod) error {
 	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, p, client.MergeFrom(before)))
 }
 
-// addressOf is a VM's, by its name.
+// addressOf returns the address of a VM, derived from its name.
 func addressOf(name string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name))
@@ -215,7 +215,7 @@ func addressOf(name string) string {
 	return fmt.Sprintf("10.%d.%d.%d", 64+sum>>16%64, sum>>8%256, 1+sum%250)
 }
 
-// instance runs as soon as its pod does, and ends when it is to go.
+// instance runs an instance once its pod runs, and ends it when it is deleted.
 func (n *Node) instance(ctx context.Context, vmi *kubevirtv1.VirtualMachineInstance) error {
 	birth := Alive
 	switch {
@@ -232,7 +232,7 @@ func (n *Node) instance(ctx context.Context, vmi *kubevirtv1.VirtualMachineInsta
 		ip := addressOf(vmi.Name)
 		vmi.Status.Interfaces = []kubevirtv1.VirtualMachineInstanceNetworkInterface{
 			{Name: "default", IP: ip, IPs: []string{ip, "fe80::1"}},
-			{InterfaceName: "cni0", IP: "10.244.0.1", IPs: []string{"10.244.0.1"}}, // what the guest agent sees
+			{InterfaceName: "cni0", IP: "10.244.0.1", IPs: []string{"10.244.0.1"}}, // seen by the guest agent
 		}
 	default:
 		return nil
@@ -252,7 +252,7 @@ func (n *Node) instance(ctx context.Context, vmi *kubevirtv1.VirtualMachineInsta
 	return n.switchOn(ctx, vmi)
 }
 
-// switchOn starts the guest, which reads its user data.
+// switchOn starts the guest with its user data.
 func (n *Node) switchOn(ctx context.Context, vmi *kubevirtv1.VirtualMachineInstance) error {
 	power := n.Power.Load()
 	if power == nil {

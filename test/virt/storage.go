@@ -16,30 +16,30 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// The storage classes, of which the first is the cluster's default.
+// The storage classes. The first is the cluster's default.
 const (
 	StandardStorage = "standard"
 	FastStorage     = "fast"
 )
 
-// provisioner is the name of a CSI driver of which CDI knows what its volumes can be. That it is
-// one of CSI has CDI fill a claim of its own first, and hand the volume over when it is full.
+// provisioner is the name of a CSI driver whose volume properties CDI knows. For a CSI driver, CDI
+// first fills a temporary claim, and then moves the full volume to the target claim.
 const provisioner = "kubevirt.io.hostpath-provisioner"
 
-// Of the pods that CDI makes, those have the label that are to fill volumes.
+// Pods with this label fill volumes for CDI.
 const importerLabel, importer = "cdi.kubevirt.io", "importer"
 
-// Failure is what an importer says that can't fill a volume.
+// Failure is the message of an importer that can't fill a volume.
 type Failure string
 
 const (
-	// NoImage is tried again and again.
+	// NoImage is retried.
 	NoImage Failure = "Unable to connect to http data source: expected status code 200, got 404. Status: 404 Not Found"
-	// WrongImage is not tried again.
+	// WrongImage is not retried.
 	WrongImage Failure = "Unable to process data: Unable to transfer source data to target file: checksum mismatch: expected sha256:1, calculated sha256:2"
 )
 
-// makeStorage makes what an operator would, who has installed a CSI driver.
+// makeStorage creates what an operator who installs a CSI driver creates.
 func makeStorage(ctx context.Context, admin client.Client) error {
 	for _, o := range []client.Object{
 		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: provisioner}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}},
@@ -59,8 +59,8 @@ func storageClass(name string, annotations map[string]string) *storagev1.Storage
 	}
 }
 
-// claim gets a volume, unless somebody is to fill one for it, and is bound by Kubernetes' own
-// controller. Then its pods have their turn.
+// claim creates a volume for the claim, unless CDI fills one for it. Kubernetes' own controller
+// binds them. After that, claim schedules the pods of the claim.
 func (n *Node) claim(ctx context.Context, c *corev1.PersistentVolumeClaim) error {
 	switch {
 	case c.DeletionTimestamp != nil:
@@ -82,7 +82,7 @@ func (n *Node) claim(ctx context.Context, c *corev1.PersistentVolumeClaim) error
 	return client.IgnoreAlreadyExists(n.admin.Create(ctx, volume))
 }
 
-// claimed schedules the pods that have waited for a claim.
+// claimed schedules the pods that wait for a claim.
 func (n *Node) claimed(ctx context.Context, c *corev1.PersistentVolumeClaim) error {
 	pods := &corev1.PodList{}
 	if err := n.admin.List(ctx, pods, client.InNamespace(c.Namespace), client.MatchingFields{"spec.nodeName": ""}); err != nil {
@@ -100,7 +100,7 @@ func (n *Node) claimed(ctx context.Context, c *corev1.PersistentVolumeClaim) err
 	return nil
 }
 
-// volume goes with its claim.
+// volume deletes a released volume.
 func (n *Node) volume(ctx context.Context, v *corev1.PersistentVolume) error {
 	if v.Status.Phase != corev1.VolumeReleased || v.DeletionTimestamp != nil {
 		return nil
@@ -108,8 +108,8 @@ func (n *Node) volume(ctx context.Context, v *corev1.PersistentVolume) error {
 	return client.IgnoreNotFound(n.admin.Delete(ctx, v))
 }
 
-// Mend has importers fail no more, and starts those again that have failed, as a kubelet does now
-// and then.
+// Mend makes importers succeed, and restarts those that failed, as a kubelet does from time to
+// time.
 func (n *Node) Mend(ctx context.Context) error {
 	n.Broken.Store(nil)
 	pods := &corev1.PodList{}
@@ -123,8 +123,7 @@ func (n *Node) Mend(ctx context.Context) error {
 	return nil
 }
 
-// fill runs an importer to its end. One that fails stays as it is in the moment before it is
-// started again.
+// fill runs an importer to completion. A failed importer stays in the state before its restart.
 func (n *Node) fill(ctx context.Context, p *corev1.Pod) error {
 	failure := n.Broken.Load()
 	switch {
@@ -137,7 +136,7 @@ func (n *Node) fill(ctx context.Context, p *corev1.Pod) error {
 	switch {
 	case failure == nil:
 		ended.Message = lastWords("Import Complete")
-	case strings.Contains(string(*failure), "checksum mismatch"): // the importer has Kubernetes not try again
+	case strings.Contains(string(*failure), "checksum mismatch"): // the importer prevents Kubernetes from retrying
 		ended.Message = lastWords(string(*failure))
 	default:
 		p.Status.Phase = corev1.PodRunning
@@ -149,7 +148,7 @@ func (n *Node) fill(ctx context.Context, p *corev1.Pod) error {
 	return client.IgnoreNotFound(n.admin.Status().Patch(ctx, p, client.MergeFrom(before)))
 }
 
-// lastWords are what the importer tells CDI when it ends, beside how.
+// lastWords returns an importer's termination message for CDI.
 func lastWords(message string) string {
 	text, err := json.Marshal(map[string]any{"preallocationApplied": false, "message": message})
 	if err != nil {

@@ -37,19 +37,19 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// patience is how long a guest may take to become a Node: several times what it takes on two cores
-// that have other work.
+// patience is how long a guest may take to become a Node: several times what it takes on two busy
+// cores.
 const patience = 15 * time.Minute
 
-// cniConfig is the network of Pods, as a network's own DaemonSet would write it.
+// cniConfig is the configuration of the Pod network, as a network's DaemonSet would write it.
 const cniConfig = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.99.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}
 ]}
 `
 
-// TestGuests boots one guest for each way to a Node, and for each way to none. The latter wait most
-// of the time, and take no turn.
+// TestGuests boots one guest for each way to become a Node, and for each way to fail. Guests that
+// fail mostly wait, so the limit on parallel guests does not apply to them.
 func TestGuests(t *testing.T) {
 	s := newStand(t)
 	turns := make(chan struct{}, 2)
@@ -81,7 +81,7 @@ func TestGuests(t *testing.T) {
 	}
 }
 
-// common is what all guests are to have: a network for Pods, a registry that can be reached, labels
+// common returns the config that all guests share: a network for Pods, a reachable registry, labels
 // and taints.
 func (s *stand) common() bootstrapv1.CloudInitConfigSpec {
 	return bootstrapv1.CloudInitConfigSpec{
@@ -99,8 +99,8 @@ func (s *stand) pool(name, image string, config bootstrapv1.CloudInitConfigSpec)
 	}
 }
 
-// prebuilt has a file for which user data has no room: all its files come from its cluster's API
-// server.
+// prebuilt tests a guest with a file that is too large for user data. All its files come from its
+// cluster's API server.
 func (s *stand) prebuilt(t *testing.T) {
 	config := s.common()
 	large := make([]byte, 2*wire.MaxUserData)
@@ -111,13 +111,13 @@ func (s *stand) prebuilt(t *testing.T) {
 	config.PreKubeletCommands = []string{
 		fmt.Sprintf("echo '%x  /srv/large' | sha256sum -c", sha256.Sum256([]byte(content))),
 		"test \"$(stat -c '%U:%G %a' /srv/large)\" = 'daemon:adm 640'",
-		"test ! -e /etc/kubernetes/drover-files.conf", // which had the token
+		"test ! -e /etc/kubernetes/drover-files.conf", // this file held the token
 	}
 	s.becomesNode(t, s.pool("prebuilt", "prebuilt", config))
 }
 
-// ignition has Ignition itself set the guest up, in the initrd. The commands hold it to what is not
-// seen from outside.
+// ignition tests a guest that Ignition sets up in the initrd. The commands check what is not
+// visible from outside.
 func (s *stand) ignition(t *testing.T) {
 	config := s.common()
 	config.Format = bootstrapv1.FormatIgnition
@@ -125,13 +125,13 @@ func (s *stand) ignition(t *testing.T) {
 	config.PreKubeletCommands = []string{
 		"id -u alice",
 		"grep -rq IMarked /home/alice/.ssh",
-		"test ! -e /var/lib/cloud/instance", // cloud-init had no part in it
+		"test ! -e /var/lib/cloud/instance", // cloud-init was not involved
 	}
 	s.becomesNode(t, s.pool("ignition", "prebuilt", config))
 }
 
-// binaries installs from a mirror by its name, which has not all files at first: the condition says
-// so until it has.
+// binaries tests an installation from a mirror with a host name. The mirror lacks a file at first,
+// and the condition reports this until the file exists.
 func (s *stand) binaries(t *testing.T) {
 	var complete atomic.Bool
 	pool, dns := s.fromMirror(t, "binaries", func(w http.ResponseWriter, r *http.Request, _ http.Handler) bool {
@@ -162,7 +162,7 @@ func (s *stand) packages(t *testing.T) {
 	s.becomesNode(t, s.pool("packages", "bare", config))
 }
 
-// kubeadm has kubeadm itself join, with what the spec says over the cluster's configuration of
+// kubeadm tests a guest that joins with kubeadm. The spec overrides the cluster's configuration of
 // kubelets.
 func (s *stand) kubeadm(t *testing.T) {
 	g := NewWithT(t)
@@ -180,8 +180,8 @@ func (s *stand) kubeadm(t *testing.T) {
 	})
 }
 
-// becomesNode makes the pool and sees its one machine through its life: all that makes it a Node, a
-// Pod on it, what else is to be seen, its end.
+// becomesNode creates the pool and checks the life of its only machine: joining as a Node, a Pod on
+// it, the additional checks, and deletion.
 func (s *stand) becomesNode(t *testing.T, pool scenario.Pool, also ...func(*clusterv1.Machine)) {
 	t.Helper()
 	s.create(t, pool)
@@ -213,7 +213,7 @@ func (s *stand) create(t *testing.T, pool scenario.Pool) {
 	NewWithT(t).Expect(scenario.Create(t.Context(), s.client, pool.Objects()...)).To(Succeed())
 }
 
-// ready waits until the pool's machine is a Node, in Cluster API's eyes too.
+// ready waits until the pool's machine is a Node, and Cluster API reports it as Ready and healthy.
 func (s *stand) ready(t *testing.T, pool scenario.Pool) *clusterv1.Machine {
 	t.Helper()
 	g := NewWithT(t)
@@ -227,7 +227,7 @@ func (s *stand) ready(t *testing.T, pool scenario.Pool) *clusterv1.Machine {
 	return machine
 }
 
-// machine is the pool's only one.
+// machine returns the pool's only machine.
 func (s *stand) machine(t *testing.T, g Gomega, pool scenario.Pool) *clusterv1.Machine {
 	t.Helper()
 	list := &clusterv1.MachineList{}
@@ -251,8 +251,8 @@ func (s *stand) guestOf(t *testing.T, machine *clusterv1.Machine) *guest {
 	return guest
 }
 
-// isWhatWasAsked compares the Node with what the CloudInitConfig asked for and what the cloud says
-// of the machine.
+// isWhatWasAsked compares the Node with the CloudInitConfig and with what the cloud reports of the
+// machine.
 func (s *stand) isWhatWasAsked(t *testing.T, machine *clusterv1.Machine) {
 	t.Helper()
 	g := NewWithT(t)
@@ -260,7 +260,7 @@ func (s *stand) isWhatWasAsked(t *testing.T, machine *clusterv1.Machine) {
 	g.Expect(node.Name).To(Equal(machine.Name))
 	g.Expect(node.Labels).To(HaveKeyWithValue("example.org/colour", "blue"))
 	g.Expect(node.Labels).To(HaveKeyWithValue(corev1.LabelHostname, machine.Name))
-	g.Eventually(func() []corev1.Taint { return s.node(t, machine).Spec.Taints }, time.Minute, time.Second).Should( // not-ready's goes a moment later
+	g.Eventually(func() []corev1.Taint { return s.node(t, machine).Spec.Taints }, time.Minute, time.Second).Should( // the not-ready taint is removed a moment later
 		ConsistOf(corev1.Taint{Key: "example.org/reserved", Value: "yes", Effect: corev1.TaintEffectNoSchedule}))
 	g.Expect(node.Spec.ProviderID).To(Equal(machine.Spec.ProviderID))
 	if guest.knowsItself() {
@@ -274,7 +274,7 @@ func (s *stand) isWhatWasAsked(t *testing.T, machine *clusterv1.Machine) {
 	g.Expect(node.Status.NodeInfo.ContainerRuntimeVersion).To(HavePrefix("containerd://"))
 }
 
-// firstWriter is who wrote a field of a Node's spec.
+// firstWriter returns the field manager of a field of a Node's spec, or "".
 func firstWriter(node *corev1.Node, field string) string {
 	for _, m := range node.ManagedFields {
 		if m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"`+field+`"`) {
@@ -284,8 +284,8 @@ func firstWriter(node *corev1.Node, field string) string {
 	return ""
 }
 
-// joinedByTheBook sees that the kubelet's requests were approved by Drover, and that its token is
-// gone.
+// joinedByTheBook checks that Drover approved the kubelet's requests, and that its token is
+// deleted.
 func (s *stand) joinedByTheBook(t *testing.T, machine *clusterv1.Machine) {
 	t.Helper()
 	g := NewWithT(t)
@@ -304,7 +304,7 @@ func (s *stand) joinedByTheBook(t *testing.T, machine *clusterv1.Machine) {
 	}, time.Minute, 200*time.Millisecond).Should(Succeed())
 }
 
-// tokens are the bootstrap tokens that the workload cluster has for a machine.
+// tokens returns the bootstrap tokens of a machine in the workload cluster.
 func (s *stand) tokens(t *testing.T, machine *clusterv1.Machine) (found []corev1.Secret) {
 	t.Helper()
 	secrets := &corev1.SecretList{}
@@ -317,7 +317,7 @@ func (s *stand) tokens(t *testing.T, machine *clusterv1.Machine) (found []corev1
 	return found
 }
 
-// runsPod runs a Pod, whose image comes through the registry's mirror, and reads what it prints
+// runsPod runs a Pod, whose image comes through the registry's mirror. It reads the Pod's output
 // from the kubelet, over TLS with the certificate that Drover approved.
 func (s *stand) runsPod(t *testing.T, machine *clusterv1.Machine) {
 	t.Helper()
@@ -342,7 +342,7 @@ func (s *stand) runsPod(t *testing.T, machine *clusterv1.Machine) {
 	g.Expect(s.nodes.Delete(t.Context(), pod)).To(Succeed())
 }
 
-// keepsLog reads the first boot's log where the documentation says that it is.
+// keepsLog checks that the log of the first boot is where the documentation says.
 func (s *stand) keepsLog(t *testing.T, machine *clusterv1.Machine) {
 	t.Helper()
 	g := NewWithT(t)
@@ -351,8 +351,8 @@ func (s *stand) keepsLog(t *testing.T, machine *clusterv1.Machine) {
 	g.Expect(log).To(ContainSubstring("drover: Done"))
 }
 
-// askKubelet reads from a guest's kubelet as an administrator. The kubelet must prove to be the
-// Node's.
+// askKubelet sends a request to a guest's kubelet as an administrator. The kubelet's certificate
+// must be valid for the Node's name.
 func (s *stand) askKubelet(t *testing.T, machine *clusterv1.Machine, path string) (string, error) {
 	t.Helper()
 	config, err := rest.TLSConfigFor(s.workload.AdminConfig())
@@ -381,7 +381,8 @@ func (s *stand) askKubelet(t *testing.T, machine *clusterv1.Machine, path string
 	return string(text), err
 }
 
-// remove deletes the pool's machine, and sees that its guest, its Node and all objects go.
+// remove deletes the pool's machine, and checks that its guest, its Node and all objects are
+// deleted.
 func (s *stand) remove(t *testing.T, pool scenario.Pool) {
 	t.Helper()
 	g := NewWithT(t)

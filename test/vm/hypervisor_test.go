@@ -25,64 +25,64 @@ import (
 	"github.com/drover-io/drover/test/playground"
 )
 
-// accelerator is QEMU's. /dev/kvm is not tried by itself: on machines that are virtual themselves
-// it may open and yet not run a kernel.
+// accelerator is QEMU's accelerator. /dev/kvm is not the default, because on virtual machines it
+// may open and still not run a kernel.
 var accelerator = flag.String("accel", "tcg,thread=multi,tb-size=256", "QEMU's accelerator")
 
-// The guests' network, each guest's its own: QEMU's user-mode network, in which this machine is
-// gateway. The clouds' networks have the same addresses, so that guests have those that the cloud
-// says.
+// Each guest has its own network: QEMU's user-mode network, in which this computer is the gateway.
+// The clouds' networks use the same addresses, so that guests have the addresses that the cloud
+// reports.
 const (
 	network  = "10.0.0.0/16"
 	gateway  = "10.0.2.2"
 	resolver = "10.0.2.3"
 )
 
-// anyMAC is the card's address where the cloud names none.
+// anyMAC is the MAC address for clouds that specify none.
 const anyMAC = "52:54:00:12:34:56"
 
-// kernelArguments keep a guest that is interpreted, and thrown away, from work that does it no
-// good. The journal goes to the console, for people who look for what went wrong.
+// kernelArguments keep an emulated, short-lived guest from unnecessary work. The journal goes to
+// the console, to help with troubleshooting.
 const kernelArguments = "root=/dev/vda rw console=ttyS0 quiet loglevel=3 mitigations=off random.trust_cpu=1 " +
 	"systemd.show_status=0 systemd.journald.forward_to_console=1 systemd.journald.max_level_console=info"
 
-// ignitionArguments are a guest's that Ignition sets up, and not cloud-init.
+// ignitionArguments are for guests that Ignition sets up, not cloud-init.
 const ignitionArguments = " ignition.firstboot cloud-init=disabled systemd.firstboot=off"
 
-// hypervisor gives each of the simulated cloud's instances a guest for as long as it runs. What a
-// guest is told is what the cloud's API was told.
+// hypervisor runs a guest for each running instance of the simulated cloud. A guest gets the data
+// that the cloud's API received.
 type hypervisor struct {
 	admin  simulator.Admin
-	images string // hack/vm/install's folder
-	run    string // hack/debs' program
+	images string // the folder of hack/vm/install
+	run    string // the program of hack/debs
 	dir    string
 
 	mu     sync.Mutex
 	guests map[string]*guest // by instance
 }
 
-// guest is one that runs, or ran.
+// guest is a guest that is or was running.
 type guest struct {
 	*playground.Process
 	machine body.Machine
-	// kubelet is the address on this machine that leads to the guest's kubelet.
+	// kubelet is the address on this computer that leads to the guest's kubelet.
 	kubelet string
-	// network is the guest's, where it is not the usual one. It holds the gateway all the same.
+	// network is the guest's network, if it is not the default one. It must contain the gateway.
 	network string
-	// elsewhere tells that it is not the simulated cloud's.
+	// elsewhere is true for guests that are not the simulated cloud's.
 	elsewhere bool
-	// shown is how much of its console the cloud has been shown, in bytes.
+	// shown is the number of bytes of its console that the cloud already shows.
 	shown int
 }
 
-// knowsItself tells whether the guest has instance data: a kubelet that Ignition sets up does not
-// know its provider ID, and gets it from Drover.
+// knowsItself reports whether the guest has instance data. A kubelet that Ignition sets up does not
+// know its provider ID, so Drover sets it.
 func (g *guest) knowsItself() bool { return !isIgnition(g.machine.UserData) }
 
 func isIgnition(userData []byte) bool { return bytes.HasPrefix(userData, []byte("{")) }
 
-// start follows the cloud until ctx ends, and returns a function that waits until all guests are
-// gone.
+// start follows the cloud until ctx ends, and returns a function that waits until all guests have
+// stopped.
 func (h *hypervisor) start(ctx context.Context, failed func(error)) (wait func()) {
 	h.guests = map[string]*guest{}
 	done := make(chan struct{})
@@ -106,7 +106,8 @@ func (h *hypervisor) start(ctx context.Context, failed func(error)) (wait func()
 	return func() { <-done }
 }
 
-// follow boots what runs in the cloud and ends what does not any more.
+// follow boots instances that run in the cloud, and stops guests whose instances do not run any
+// more.
 func (h *hypervisor) follow(ctx context.Context) error {
 	snapshot, err := h.admin.Snapshot(ctx)
 	if err != nil {
@@ -131,12 +132,12 @@ func (h *hypervisor) follow(ctx context.Context) error {
 	return nil
 }
 
-// journal is a line that journald has forwarded.
+// journal matches a line that journald forwarded.
 var journal = regexp.MustCompile(`(?m)^\[ *[0-9]+\.[0-9]+\] [^ ]+\[[0-9]+\]: .*\n`)
 
-// showConsole has the cloud show what a guest has printed since: but for the journal of other units
-// than Drover's, which no cloud's image writes to its console, and in which a kubelet that can't
-// join leaves no room for anything else.
+// showConsole sends a guest's console output to the cloud. It leaves out journal lines, except
+// Drover's: no cloud's image writes the journal to its console, and a kubelet that can't join would
+// fill it.
 func (h *hypervisor) showConsole(ctx context.Context, id string) error {
 	g := h.guest(id)
 	text := g.console()
@@ -145,7 +146,7 @@ func (h *hypervisor) showConsole(ctx context.Context, id string) error {
 	}
 	g.shown = len(text)
 	text = journal.ReplaceAllStringFunc(text, func(line string) string {
-		if strings.Contains(line, "drover: ") { // its unit says that it goes there
+		if strings.Contains(line, "drover: ") { // its unit logs to the console
 			return line
 		}
 		return ""
@@ -153,7 +154,7 @@ func (h *hypervisor) showConsole(ctx context.Context, id string) error {
 	return h.admin.SetConsole(ctx, id, []byte(text[max(0, len(text)-wire.MaxConsole):]))
 }
 
-// end pulls the plug of the simulated cloud's guests but those that are still to run.
+// end kills the simulated cloud's guests, except those that are running.
 func (h *hypervisor) end(running map[string]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -178,8 +179,8 @@ func (h *hypervisor) boot(ctx context.Context, id, image string) error {
 	return h.power(ctx, &guest{machine: machine}, image, anyMAC, func(path string) (string, error) { return h.seed(ctx, machine, path) })
 }
 
-// power switches a guest on. seed writes the disk by which it is told what it is to be, and returns
-// what its kernel is told besides.
+// power starts a guest. seed writes the disk with the guest's data, and returns additional kernel
+// arguments.
 func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, seed func(path string) (arguments string, err error)) error {
 	id := g.machine.InstanceID
 	disk, told := filepath.Join(h.dir, id+".qcow2"), filepath.Join(h.dir, id+".iso")
@@ -214,7 +215,7 @@ func (h *hypervisor) power(ctx context.Context, g *guest, image, mac string, see
 	return nil
 }
 
-// seed is the simulated cloud's.
+// seed writes the seed disk for the simulated cloud.
 func (h *hypervisor) seed(ctx context.Context, m body.Machine, path string) (arguments string, err error) {
 	if isIgnition(m.UserData) {
 		return ignitionArguments, ignitionSeed(m.UserData, path)
@@ -222,8 +223,8 @@ func (h *hypervisor) seed(ctx context.Context, m body.Machine, path string) (arg
 	return "", h.cloudInitSeed(ctx, m, path)
 }
 
-// ignitionSeed writes a disk that is an Ignition config, with as many line breaks after it as make
-// whole sectors.
+// ignitionSeed writes a disk that contains an Ignition config, padded to whole sectors with line
+// breaks.
 func ignitionSeed(config []byte, path string) error {
 	const sector = 512
 	config = append(bytes.Clone(config), bytes.Repeat([]byte("\n"), sector-len(config)%sector)...)
@@ -233,13 +234,13 @@ func ignitionSeed(config []byte, path string) error {
 	return nil
 }
 
-// cloudInitSeed writes the disk by which cloud-init's NoCloud knows the machine.
+// cloudInitSeed writes the disk from which cloud-init's NoCloud data source reads.
 func (h *hypervisor) cloudInitSeed(ctx context.Context, m body.Machine, path string) error {
 	metaData := fmt.Sprintf("instance-id: %s\nlocal-hostname: %s\navailability-zone: %s\nregion: %s\n", m.InstanceID, m.Hostname, m.Zone, m.Region)
 	return h.writeDisk(ctx, path, "cidata", map[string][]byte{"meta-data": []byte(metaData), "user-data": m.UserData})
 }
 
-// writeDisk makes a file system of the label with these files, by their paths.
+// writeDisk creates a file system with the label and these files, by path.
 func (h *hypervisor) writeDisk(ctx context.Context, path, label string, files map[string][]byte) error {
 	dir := path + ".d"
 	for name, content := range files {
@@ -255,7 +256,7 @@ func (h *hypervisor) writeDisk(ctx context.Context, path, label string, files ma
 	return h.tool(ctx, "genisoimage", "-quiet", "-output", path, "-volid", label, "-joliet", "-rock", dir)
 }
 
-// tool runs one of the programs of Debian's that came with QEMU.
+// tool runs one of Debian's programs that are installed with QEMU.
 func (h *hypervisor) tool(ctx context.Context, args ...string) error {
 	out, err := exec.CommandContext(ctx, h.run, args...).CombinedOutput()
 	if err != nil {
@@ -264,7 +265,7 @@ func (h *hypervisor) tool(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// console is what a guest printed, newest last.
+// console returns a guest's output, newest last.
 func (g *guest) console() string {
 	raw, err := os.ReadFile(g.Log)
 	if err != nil {
@@ -273,7 +274,7 @@ func (g *guest) console() string {
 	return string(raw)
 }
 
-// show prints the end of the consoles of guests that stand in the way of a test that failed.
+// show prints the end of the consoles of all guests, for a failed test.
 func (h *hypervisor) show(t *testing.T) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -283,7 +284,7 @@ func (h *hypervisor) show(t *testing.T) {
 	}
 }
 
-// install has the images and QEMU made or found.
+// install builds or finds the images and QEMU.
 func (h *hypervisor) install(ctx context.Context) error {
 	root, err := playground.Root(ctx)
 	if err != nil {

@@ -26,19 +26,19 @@ import (
 	"github.com/drover-io/drover/test/virt"
 )
 
-// podNetwork has the addresses of pods in the cluster that runs the VMs, and the gateway.
+// podNetwork holds the addresses of pods in the cluster that runs the VMs, and the gateway.
 const podNetwork = "10.0.0.0/9"
 
 // kubeVirtTenant is the namespace of the VMs.
 const kubeVirtTenant = "machines"
 
-// networkData has the guest ask for its address, as it would by itself, and tell by its MTU that it
-// was this that made it ask.
+// networkData makes the guest use DHCP, which is also its default. The MTU shows that the guest
+// used this configuration.
 const networkData = "version: 2\nethernets: {card: {match: {name: 'e*'}, dhcp4: true, mtu: 1400}}\n"
 
-// kubeVirt has KubeVirt's own programs, on a node that is played, make the machine: the guest gets
-// the disk that virt-launcher would write, with what the VM's Secret holds, and the address that
-// the instance reports.
+// kubeVirt tests a machine of KubeVirt's own programs on a simulated node. The guest gets the disk
+// that virt-launcher would write, with the data from the VM's Secret, and the address that the
+// instance reports.
 func (s *stand) kubeVirt(t *testing.T) {
 	g := NewWithT(t)
 	ctx := context.WithoutCancel(t.Context())
@@ -75,7 +75,8 @@ func (s *stand) kubeVirt(t *testing.T) {
 	g.Eventually(func() ([]string, error) { return machinesIn(ctx, infra.Admin) }, time.Minute, time.Second).Should(BeEmpty())
 }
 
-// dressKubeVirt makes KubeVirt's, by that kubeconfig, of what is described for the simulated cloud.
+// dressKubeVirt changes an object for the simulated cloud into one for KubeVirt, with this
+// kubeconfig.
 func dressKubeVirt(object client.Object, kubeconfig []byte) {
 	switch o := object.(type) {
 	case *corev1.Secret:
@@ -113,9 +114,9 @@ func (s *stand) fromKubeVirt(ctx context.Context, infra client.Client, told virt
 	})
 }
 
-// noCloud has the files that virt-launcher writes for an instance that is told by NoCloud: see
-// GenerateLocalData in KubeVirt's pkg/cloud-init. The API server never showed them: they come from
-// the Secrets that are named, by the keys that virt-launcher looks for.
+// noCloud returns the files that virt-launcher writes for an instance with NoCloud data: see
+// GenerateLocalData in KubeVirt's pkg/cloud-init. The VM's API objects do not contain them. They
+// come from the referenced Secrets, by the keys that virt-launcher reads.
 func noCloud(ctx context.Context, infra client.Client, vmi *kubevirtv1.VirtualMachineInstance) (map[string][]byte, error) {
 	at := slices.IndexFunc(vmi.Spec.Volumes, func(v kubevirtv1.Volume) bool { return v.CloudInitNoCloud != nil })
 	if at < 0 || vmi.Spec.Domain.Firmware == nil {
@@ -143,8 +144,8 @@ func noCloud(ctx context.Context, infra client.Client, vmi *kubevirtv1.VirtualMa
 	return files, nil
 }
 
-// machinesIn is what is left of machines in the tenant's namespace, which holds nothing else of
-// these kinds.
+// machinesIn returns what is left of machines in the tenant's namespace, which holds nothing else
+// of these kinds.
 func machinesIn(ctx context.Context, infra client.Client) (left []string, err error) {
 	for kind, list := range map[string]client.ObjectList{
 		"VM": &kubevirtv1.VirtualMachineList{}, "instance": &kubevirtv1.VirtualMachineInstanceList{}, "Secret": &corev1.SecretList{},

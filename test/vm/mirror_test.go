@@ -32,23 +32,23 @@ import (
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 )
 
-// mirror is the web server of a site without Internet: it has the files that CloudInitConfigs name,
-// and is a registry with one image. It speaks HTTP, and HTTPS with a certificate that only the site
-// knows.
+// mirror is the web server of a site without internet access. It serves the files that
+// CloudInitConfigs name, and is a registry with one image. It speaks HTTP, and HTTPS with a
+// certificate that only the site trusts.
 type mirror struct {
 	plain, secure *httptest.Server
-	// ca is the authority of its certificate, in PEM.
+	// ca is the CA of its certificate, in PEM.
 	ca  []byte
 	dir string
-	// kubeadm is a program that is not among the mirror's files.
+	// kubeadm is the path of a program that is not among the mirror's files.
 	kubeadm string
 
 	mu     sync.Mutex
-	broken map[string]func(w http.ResponseWriter, r *http.Request, files http.Handler) bool // by the name that it is asked by
+	broken map[string]func(w http.ResponseWriter, r *http.Request, files http.Handler) bool // by requested host name
 }
 
-// pauseImage is the registry's only image, made of hack/vm's pause. The registry has it under any
-// host's name.
+// pauseImage is the registry's only image, built from hack/vm's pause. The registry serves it under
+// any host name.
 const pauseImage = "registry.k8s.io/pause:3.10.1"
 
 func newMirror(images, kubeadm string) (*mirror, error) {
@@ -91,7 +91,7 @@ func (m *mirror) close() {
 	m.secure.Close()
 }
 
-// port is that of the mirror's plain address.
+// port returns the port of the mirror's HTTP address.
 func (m *mirror) port() string { return portOf(m.plain.Listener.Addr()) }
 
 func portOf(a net.Addr) string {
@@ -99,10 +99,10 @@ func portOf(a net.Addr) string {
 	return port
 }
 
-// forGuests is the mirror's plain address as guests have it.
+// forGuests returns the mirror's HTTP address as seen by guests.
 func (m *mirror) forGuests() string { return "http://" + net.JoinHostPort(gateway, m.port()) }
 
-// packages is the installation from the mirror's copies of the repositories.
+// packages returns the installation from the mirror's copies of the repositories.
 func (m *mirror) packages() (bootstrapv1.PackagesInstall, error) {
 	containerd, err := released(m.dir, "github.com/containerd/containerd/releases/download/v*/containerd-*-linux-amd64.tar.gz")
 	base := "https://" + net.JoinHostPort(gateway, portOf(m.secure.Listener.Addr()))
@@ -112,8 +112,8 @@ func (m *mirror) packages() (bootstrapv1.PackagesInstall, error) {
 	}, err
 }
 
-// breaks has a function answer what the mirror is asked for by that name, which says whether it
-// did.
+// breaks sets a function that handles requests for this host name. It returns whether it has
+// answered.
 func (m *mirror) breaks(host string, how func(w http.ResponseWriter, r *http.Request, files http.Handler) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,7 +123,7 @@ func (m *mirror) breaks(host string, how func(w http.ResponseWriter, r *http.Req
 	m.broken[host] = how
 }
 
-// binaries is the installation from the mirror, with the sums of what is there.
+// binaries returns the installation from the mirror, with the checksums of its files.
 func (m *mirror) binaries() (*bootstrapv1.BinariesInstall, error) {
 	out := &bootstrapv1.BinariesInstall{Architecture: "amd64", Mirror: m.forGuests()}
 	var kubelet bootstrapv1.Release
@@ -144,8 +144,8 @@ func (m *mirror) binaries() (*bootstrapv1.BinariesInstall, error) {
 
 var versionFolder = regexp.MustCompile(`/v([0-9]+\.[0-9]+\.[0-9]+)/`)
 
-// released tells the version in the path of the one file that the pattern finds, and the file's
-// sum.
+// released returns the version in the path of the only file that matches the pattern, and the
+// file's checksum.
 func released(dir, pattern string) (bootstrapv1.Release, error) {
 	found, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil {
@@ -175,8 +175,8 @@ func sumOf(name string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// registryWith serves one image, which runs the program, by the protocol of registries: whatever
-// tag is asked for, and blobs.
+// registryWith returns a registry with one image, which runs the program. It serves the image for
+// any tag, and its blobs.
 func registryWith(program string) (http.Handler, error) {
 	binary, err := os.ReadFile(program)
 	if err != nil {
@@ -237,8 +237,8 @@ func registryWith(program string) (http.Handler, error) {
 	}), nil
 }
 
-// selfSigned makes the configuration of a server at the address, and its certificate in PEM, which
-// vouches for itself.
+// selfSigned returns the configuration of a server at the address, and its self-signed certificate
+// in PEM.
 func selfSigned(address string) (*tls.Config, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -19,12 +19,13 @@ import (
 	"github.com/drover-io/drover/test/stack"
 )
 
-// configDriveArguments have the image's cloud-init read a config drive, which the image knows
-// nothing of.
+// configDriveArguments are kernel arguments that make cloud-init read a config drive. The image
+// does not configure this.
 const configDriveArguments = " cc:{datasource_list: [ConfigDrive]}end_cc"
 
-// openStack has a real OpenStack, whose hypervisor boots nothing, make the machine: the guest gets
-// the config drive that Nova's metadata service fills, with the user data that Nova was given.
+// openStack tests a machine of a real OpenStack, whose hypervisor boots nothing. The guest gets a
+// config drive with the data from Nova's metadata service, including the user data that Nova
+// received.
 func (s *stand) openStack(t *testing.T) {
 	g := NewWithT(t)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))

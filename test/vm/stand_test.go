@@ -33,12 +33,12 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// late is Drover's --node-late-after: short, for the tests of what goes wrong. A guest that is well
-// may pass it.
+// late is Drover's --node-late-after. It is short, for the tests of failures. A healthy guest may
+// exceed it.
 const late = 45 * time.Second
 
-// cloudConfig describes the cloud: its images are hack/vm's, its network is the guests', its only
-// size is what a guest needs.
+// cloudConfig describes the cloud: its images are hack/vm's, its network is the guests', and its
+// only instance type is the size of a guest.
 const cloudConfig = `
 networks: [{name: default, cidr: ` + network + `}]
 images: [{name: bare, arch: amd64, os: linux}, {name: prebuilt, arch: amd64, os: linux}]
@@ -46,7 +46,7 @@ instanceTypes: [{name: small, cpu: 2, memoryMiB: 1280, arch: amd64, pricePerHour
 settings: {bootMin: 100ms, bootMax: 200ms, stop: 200ms, throttle: none}
 `
 
-// stand is all that stands around the guests.
+// stand holds everything that the guests need.
 type stand struct {
 	management *playground.Management
 	workload   *playground.ControlPlane
@@ -59,7 +59,7 @@ type stand struct {
 	cluster       scenario.Adopted
 }
 
-// newStand makes the images where they are missing, and starts everything but guests.
+// newStand builds missing images, and starts everything except guests.
 func newStand(t *testing.T) *stand {
 	t.Helper()
 	g := NewWithT(t)
@@ -84,7 +84,7 @@ func newStand(t *testing.T) *stand {
 	return s
 }
 
-// start starts both clusters, the cloud and Drover, at once where they do not need each other.
+// start starts both clusters, the cloud and Drover, in parallel where possible.
 func (s *stand) start(ctx context.Context, dir string) error {
 	binary, err := playground.Build(ctx, false)
 	if err != nil {
@@ -134,7 +134,7 @@ func (s *stand) startCloud(ctx context.Context, binary, config string) error {
 	return err
 }
 
-// stop ends what start has started.
+// stop stops what start has started.
 func (s *stand) stop() error {
 	var errs []error
 	if s.cloud != nil {
@@ -149,7 +149,7 @@ func (s *stand) stop() error {
 	return errors.Join(errs...)
 }
 
-// adopt gives the workload cluster to Drover. Machines reach its API server through their own
+// adopt makes Drover adopt the workload cluster. Machines reach its API server through their own
 // network.
 func (s *stand) adopt(ctx context.Context) error {
 	const user = "drover-adopter"
@@ -170,9 +170,9 @@ func (s *stand) adopt(ctx context.Context) error {
 	return err
 }
 
-// newCluster makes a Cluster that adopts the workload cluster, with a port of this machine's as the
-// machines' way to its API server, and waits until it can get machines: the simulated cloud's, or
-// those that dress makes of them.
+// newCluster creates a Cluster that adopts the workload cluster, and waits until it can get
+// machines. Machines reach the API server at a port of this computer. They are the simulated
+// cloud's, or those of the cloud that dress changes the objects to.
 func (s *stand) newCluster(ctx context.Context, name string, kubeconfig []byte, port string, dress func(client.Object)) (scenario.Adopted, error) {
 	cluster := scenario.Adopted{
 		Namespace: name, Name: name, Kubeconfig: kubeconfig, Endpoint: s.cloud.URL, Token: s.cloud.Token,

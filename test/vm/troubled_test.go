@@ -29,11 +29,10 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// badMirror lets a guest meet, one after the other, a name server that does not answer, a
-// connection that is cut, and a file with other bytes than it should have. The condition names the
-// first and the last, which stay until it does, the log on the machine tells all of them apart, and
-// the guest becomes a Node once each is mended. A file that is not there is met on the way of
-// another guest: binaries.
+// badMirror tests a guest that meets, one after the other, a name server that does not answer, a
+// connection that is cut, and a file with a wrong checksum. The condition reports the first and the
+// last, which last until they are fixed. The log on the machine reports all of them, and the guest
+// becomes a Node once each is fixed. The test binaries covers a missing file.
 func (s *stand) badMirror(t *testing.T) {
 	var mended, wasCut atomic.Bool
 	pool, dns := s.fromMirror(t, "bad-mirror", func(w http.ResponseWriter, r *http.Request, files http.Handler) bool {
@@ -65,7 +64,7 @@ func (s *stand) badMirror(t *testing.T) {
 	s.remove(t, pool)
 }
 
-// logTells checks that the first boot's log on the machine tells of all these causes.
+// logTells checks that the log of the first boot on the machine contains all these causes.
 func (s *stand) logTells(t *testing.T, machine *clusterv1.Machine, causes ...string) {
 	t.Helper()
 	g := NewWithT(t)
@@ -76,8 +75,9 @@ func (s *stand) logTells(t *testing.T, machine *clusterv1.Machine, causes ...str
 	}
 }
 
-// fromMirror is a pool of one guest that installs from a mirror by a name of its own, which a name
-// server of its own knows. broken answers what that name is asked for, and says whether it did.
+// fromMirror returns a pool of one guest that installs from a mirror under its own host name, which
+// its own name server resolves. broken handles requests for that name, and returns whether it has
+// answered.
 func (s *stand) fromMirror(t *testing.T, name string, broken func(http.ResponseWriter, *http.Request, http.Handler) bool) (scenario.Pool, *nameServer) {
 	t.Helper()
 	g := NewWithT(t)
@@ -89,8 +89,8 @@ func (s *stand) fromMirror(t *testing.T, name string, broken func(http.ResponseW
 	binaries.Mirror = "http://" + net.JoinHostPort(host, s.mirror.port())
 	config.OperatingSystem, config.Install = "debian-12", bootstrapv1.Install{Mode: bootstrapv1.InstallBinaries, Binaries: binaries}
 	config.Containerd.PauseImage = pauseImage
-	// systemd-resolved runs before user data are there: it is started again before the script that
-	// needs it.
+	// systemd-resolved starts before the user data is applied, so it is restarted before the script
+	// that needs it.
 	config.Files = append(config.Files,
 		bootstrapv1.File{Path: "/etc/systemd/resolved.conf.d/site.conf", Content: "[Resolve]\nDNS=" + net.JoinHostPort(gateway, dns.port()) + "\nDomains=~.\n"},
 		bootstrapv1.File{Path: "/etc/systemd/system/drover-bootstrap.service.d/site.conf", Content: "[Service]\nExecStartPre=systemctl restart systemd-resolved\n"})
@@ -98,8 +98,8 @@ func (s *stand) fromMirror(t *testing.T, name string, broken func(http.ResponseW
 	return s.pool(name, "bare", config), dns
 }
 
-// badServer lets a guest meet an API server that another authority vouches for, and then a token
-// that is gone.
+// badServer tests a guest that meets an API server with a certificate of another CA, and then a
+// deleted token.
 func (s *stand) badServer(t *testing.T) {
 	g := NewWithT(t)
 	door := startDoor(t, s.workload.URL)
@@ -119,7 +119,7 @@ func (s *stand) badServer(t *testing.T) {
 	g.Expect(s.nodes.Delete(t.Context(), &tokens[0])).To(Succeed())
 	door.mended.Store(true)
 	s.says(t, pool, infrav1.NoCertificateRequestReason, "its bootstrap token has expired or was deleted, and is made good again within 15m0s")
-	// Sooner than that.
+	// The annotation triggers a reconcile earlier than that.
 	config := &bootstrapv1.CloudInitConfig{}
 	g.Expect(s.client.Get(t.Context(), client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}, config)).To(Succeed())
 	before := config.DeepCopy()
@@ -131,7 +131,7 @@ func (s *stand) badServer(t *testing.T) {
 	s.remove(t, pool)
 }
 
-// says waits until the pool's CloudMachine says why it is no Node.
+// says waits until the pool's CloudMachine reports why it is not a Node.
 func (s *stand) says(t *testing.T, pool scenario.Pool, reason string, words ...string) {
 	t.Helper()
 	g := NewWithT(t)
@@ -145,7 +145,7 @@ func (s *stand) says(t *testing.T, pool scenario.Pool, reason string, words ...s
 	}, patience, time.Second).Should(Succeed())
 }
 
-// saysNothing waits until it has taken back what it said.
+// saysNothing waits until the condition is removed.
 func (s *stand) saysNothing(t *testing.T, pool scenario.Pool) {
 	t.Helper()
 	g := NewWithT(t)
@@ -162,7 +162,7 @@ func (s *stand) cloudMachine(t *testing.T, g Gomega, pool scenario.Pool) *infrav
 	return out
 }
 
-// cut ends the connection half-way.
+// cut closes the connection after half of the answer.
 func cut(w http.ResponseWriter, r *http.Request, files http.Handler) {
 	whole := httptest.NewRecorder()
 	files.ServeHTTP(whole, r)
@@ -171,7 +171,7 @@ func cut(w http.ResponseWriter, r *http.Request, files http.Handler) {
 	panic(http.ErrAbortHandler)
 }
 
-// nameServer knows one name, for the gateway's address, and keeps silent until it is to answer.
+// nameServer resolves one name to the gateway's address. It does not answer until answers is set.
 type nameServer struct {
 	net.PacketConn
 	name    dnsmessage.Name
@@ -226,8 +226,7 @@ func (n *nameServer) reply(query dnsmessage.Message) ([]byte, error) {
 	return m.Pack()
 }
 
-// door leads to an API server. Until it is mended, one with another authority's certificate stands
-// behind it.
+// door forwards to an API server. Until mended is set, it uses a certificate of another CA.
 type door struct {
 	net.Listener
 	server string

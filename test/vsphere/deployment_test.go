@@ -14,10 +14,10 @@ import (
 	"github.com/drover-io/drover/test/scenario"
 )
 
-// TestMachineDeployment: a MachineDeployment comes to Ready Nodes by what their guestinfo variables
-// hold, rolls and goes. A VM that somebody destroys is replaced; and nothing is left in the end.
-// Each has the tag and the custom attribute that its template names. Seen to fail without the
-// attribute.
+// TestMachineDeployment tests that the machines of a MachineDeployment become Ready Nodes with the
+// data from their guestinfo variables, roll and are deleted. A VM that somebody destroys is
+// replaced. In the end nothing is left. Each VM has the tag and the custom attribute of its
+// template. The test was seen to fail without the attribute.
 func TestMachineDeployment(t *testing.T) {
 	s := start(t, "blue")
 	s.Do(s.VCenter.MakeTag(s.Ctx, "team", "blue"))
@@ -42,7 +42,7 @@ func TestMachineDeployment(t *testing.T) {
 	lost := s.Live(s.Books())[0].ID
 	s.Do(s.VCenter.Destroy(lost))
 	s.Until("the one that was destroyed is replaced", func(ctx context.Context) (string, error) {
-		for _, r := range s.Live(s.Books()) { // which are asked for anew only now and then
+		for _, r := range s.Live(s.Books()) { // the books are refreshed only from time to time
 			if r.ID == lost {
 				return lost + " is there", nil
 			}
@@ -76,5 +76,5 @@ func (s *stage) marked(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// nodes checks that so many Nodes are Ready, and no other instance lives.
+// nodes checks that n Nodes are Ready, and that no other instance is running.
 func (s *stage) nodes(n int) scenario.Check { return s.Nodes(n, "vsphere://") }

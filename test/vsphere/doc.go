@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package vsphere has Cluster API and Drover's manager make machines of govmomi's vCenter, whose
-// VMs read their user data as the guest of one would and become Nodes. There is nothing here but
-// tests.
+// Package vsphere tests machines of govmomi's vCenter with Cluster API and Drover's manager. The
+// VMs read their user data as a vSphere guest would and become Nodes. The package holds only tests.
 package vsphere

@@ -14,10 +14,10 @@ var house = rig.House{Patience: 5 * time.Minute}
 
 func TestMain(m *testing.M) { os.Exit(house.Main(m, rig.StartOnVSphere)) }
 
-// stage is a cluster whose machines are made by the stand-in for the cloud.
+// stage is a cluster whose machines come from the stand-in for the cloud.
 type stage struct{ *rig.Stage }
 
-// start sets a stage of this name.
+// start starts a stage with this name.
 func start(t *testing.T, name string) *stage {
 	t.Helper()
 	return &stage{house.Stage(t, name)}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command manifests writes, as one JSON list, what KubeVirt's operator would install so that
-// virt-api and virt-controller can work: custom resource definitions, service accounts and their
-// rights, webhooks and API services. The latter two name Services, which whoever runs the two
-// outside of a cluster replaces by addresses.
+// Command manifests writes, as one JSON list, what KubeVirt's operator installs for virt-api and
+// virt-controller: custom resource definitions, service accounts and their permissions, webhooks
+// and API services. The latter two refer to Services. To run the programs outside of a cluster,
+// replace the Services by addresses.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"kubevirt.io/kubevirt/pkg/virt-operator/resource/generate/rbac"
 )
 
-// namespace that KubeVirt is installed in.
+// namespace is the namespace of KubeVirt.
 const namespace = "kubevirt"
 
 func main() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fleet has Cluster API and Drover's manager make machines of a real OpenStack, whose
+// Package fleet tests machines of a real OpenStack with Cluster API and Drover's manager. The
 // servers read their user data from Nova's metadata service and become Nodes. "make test-openstack"
-// starts that OpenStack. There is nothing here but tests.
+// starts this OpenStack. The package holds only tests.
 package fleet

@@ -17,9 +17,9 @@ import (
 
 var machines = flag.Int("machines", 10, "how many machines TestCalls makes")
 
-// TestMachineDeployment: a MachineDeployment with a port for each machine comes to Ready Nodes by
-// what Nova's metadata service tells them, rolls and goes. A server that somebody deletes is
-// replaced; and nothing is left in the end.
+// TestMachineDeployment tests that the machines of a MachineDeployment, each with a port, become
+// Ready Nodes with data from Nova's metadata service, roll and are deleted. A server that somebody
+// deletes is replaced. In the end nothing is left.
 func TestMachineDeployment(t *testing.T) {
 	t.Parallel()
 	const n = 20
@@ -40,8 +40,8 @@ func TestMachineDeployment(t *testing.T) {
 	s.Do(pool.Roll(s.Ctx, s.Rig.Client, pool.Name+"-2", pool.Machine))
 	s.Until("all have rolled", scenario.All(pool.Ready(s.Rig.Client, n), pool.Current(s.Rig.Client), s.nodes(n)))
 
-	// Not before: on a busy computer a machine may need longer for its start than health checks
-	// give it.
+	// The health check comes only now: on a busy computer a machine may take longer to start than
+	// the check allows.
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.HealthCheck(60)))
 	_, servers := s.live()
 	s.Do(s.OpenStack.Delete(s.Ctx, servers[0]))
@@ -62,8 +62,8 @@ func TestMachineDeployment(t *testing.T) {
 	}
 }
 
-// TestCalls counts what machines without ports of their own cost, with the account's listings as
-// often as they come by default: to make, to keep while nothing happens, to delete.
+// TestCalls counts the calls for machines without their own ports, with listings at the default
+// intervals: to create, to idle and to delete.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	s, n := start(t, "plain"), *machines
@@ -84,8 +84,9 @@ func TestCalls(t *testing.T) {
 	s.costs("to delete them", "DELETE compute/servers", n, time.Since(began), active, 1.1)
 }
 
-// TestTwoClusters: of two clusters in one project, neither touches the other's machines, also when
-// all of its own go. The provider IDs of the other one name the region, for its kubelets too.
+// TestTwoClusters tests that of two clusters in one project, neither touches the other's machines,
+// even when all of its own are deleted. The provider IDs of the second cluster include the region,
+// in its kubelets too.
 func TestTwoClusters(t *testing.T) {
 	t.Parallel()
 	one, other := start(t, "one"), start(t, "regional")
@@ -105,9 +106,9 @@ func TestTwoClusters(t *testing.T) {
 	other.Empty()
 }
 
-// TestNovaRestarts: Nova's and Neutron's services are killed while machines are being made, and
-// come again: each machine comes once. A server whose build was with the conductor that died stays
-// in BUILD for ever, and its machine is replaced.
+// TestNovaRestarts kills Nova's and Neutron's services during creates and lets them restart. Each
+// machine is created once. A server that the killed conductor was building stays in BUILD for ever,
+// and its machine is replaced.
 func TestNovaRestarts(t *testing.T) {
 	s := start(t, "restart")
 	pool := s.NewPool("md", 4)
@@ -122,9 +123,9 @@ func TestNovaRestarts(t *testing.T) {
 	s.Empty()
 }
 
-// TestNovaHangs: Nova hangs with a create before it, and the manager is killed. The next one is
-// told by Nova that there is no server, for the create is served after its question; it sends none
-// of its own, and takes the one that comes.
+// TestNovaHangs stops Nova with a pending create, and kills the manager. Nova tells the next
+// manager that there is no server, because it handles the create after that request. The manager
+// must not send another create, and takes the server that appears.
 func TestNovaHangs(t *testing.T) {
 	s := start(t, "killed")
 	s.Cloud.SetRule(func(_ context.Context, c faultproxy.Call, at faultproxy.Point) faultproxy.Verdict {
@@ -136,7 +137,7 @@ func TestNovaHangs(t *testing.T) {
 	pool := s.NewPool("md", 1)
 	s.Do(scenario.Create(s.Ctx, s.Rig.Client, pool.Objects()...))
 	s.Until("a create is under way", s.sent("POST compute/servers"))
-	scenario.Pause(s.Ctx, 2*time.Second) // until it lies before Nova
+	scenario.Pause(s.Ctx, 2*time.Second) // until the request has reached Nova
 	s.Seat.Process.Kill()
 	s.Cloud.SetRule(nil)
 	s.calls()

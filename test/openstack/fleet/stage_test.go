@@ -18,22 +18,22 @@ import (
 	"github.com/drover-io/drover/test/stack"
 )
 
-// The hypervisor is a fake, but all else is not: a server takes seconds of a processor, and on a
-// busy computer as many minutes.
+// Only the hypervisor is a fake. A server takes seconds of CPU time, and as many minutes on a busy
+// computer.
 var house = rig.House{Patience: 40 * time.Minute, CallTimeout: 2 * time.Minute}
 
 func TestMain(m *testing.M) { os.Exit(house.Main(m, rig.StartOnOpenStack)) }
 
-// stage is a cluster whose machines are servers of the OpenStack.
+// stage is a cluster whose machines are OpenStack servers.
 type stage struct{ *rig.Stage }
 
-// start sets a stage of this name.
+// start starts a stage with this name.
 func start(t *testing.T, name string) *stage {
 	t.Helper()
 	return &stage{house.Stage(t, name)}
 }
 
-// nodes checks that so many Nodes are Ready, and no other instance lives.
+// nodes checks that n Nodes are Ready, and that no other instance is running.
 func (s *stage) nodes(n int) scenario.Check {
 	if strings.Contains(s.Namespace, "regional") {
 		return s.Nodes(n, "openstack://"+stack.Region+"/")
@@ -41,7 +41,7 @@ func (s *stage) nodes(n int) scenario.Check {
 	return s.Nodes(n, "openstack:///")
 }
 
-// live counts what the tenant has in the cloud, and returns the servers' IDs.
+// live counts the tenant's ports in the cloud, and returns the IDs of its servers.
 func (s *stage) live() (ports int, servers []string) {
 	s.Helper()
 	for _, r := range s.Live(s.Books()) {
@@ -54,7 +54,7 @@ func (s *stage) live() (ports int, servers []string) {
 	return ports, servers
 }
 
-// calls counts those of the account, by what they are, and begins anew.
+// calls counts the account's calls by verb and path, and resets the counts.
 func (s *stage) calls() map[string]int {
 	all := map[string]int{}
 	for _, c := range s.Cloud.Calls() {
@@ -64,7 +64,7 @@ func (s *stage) calls() map[string]int {
 	return all
 }
 
-// sent checks that a call of this kind was made.
+// sent checks that a call with this verb was made.
 func (s *stage) sent(verb string) scenario.Check {
 	return func(context.Context) (string, error) {
 		if slices.ContainsFunc(s.Cloud.Calls(), func(c faultproxy.Call) bool { return c.Verb == verb }) {
@@ -74,7 +74,7 @@ func (s *stage) sent(verb string) scenario.Check {
 	}
 }
 
-// signal sends one to services of the OpenStack.
+// signal sends a signal to OpenStack services.
 func (s *stage) signal(name string, services ...string) {
 	out, err := exec.CommandContext(s.Ctx, "../../../hack/openstack/signal", append([]string{name}, services...)...).CombinedOutput()
 	if err != nil {
@@ -82,10 +82,10 @@ func (s *stage) signal(name string, services ...string) {
 	}
 }
 
-// costs holds what has just been done to one call of a kind for each machine ("" for none), and few
-// others. Listings, each of which reads the servers and the ports, and looks, which the machines
-// share, belong to the time that it took, which the computer decides. Of few machines they are most
-// of the calls; from 300 machines on, all calls together keep to the budget for each.
+// costs checks that the last step made one call of the given kind per machine ("" for none), and
+// few others. The numbers of listings, each of which reads servers and ports, and of live reads,
+// which the machines share, depend on the time, and so on the computer. With few machines they are
+// most of the calls. From 300 machines on, all calls together must keep to the budget per machine.
 func (s *stage) costs(what, verb string, machines int, took, pace time.Duration, budget float64) {
 	s.Helper()
 	calls, all := s.calls(), 0

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command cmd ("make playground") starts a management cluster with Cluster API and Drover, and a
-// simulated cloud, and leaves them to you until Ctrl-C. The cluster gets its own machines: it is
-// the management and the workload cluster at once, and it is handed over as docs/adopt-a-cluster.md
-// says. Enter has Drover built anew and restarted, for whoever changes it: objects and VMs stay.
-// Kinds are installed once: after a change of api/, start the playground again.
+// simulated cloud, and keeps them running until Ctrl-C. The cluster is management and workload
+// cluster at once, and it is adopted as docs/adopt-a-cluster.md describes. Enter rebuilds and
+// restarts Drover, for its developers: objects and VMs stay. Kinds are installed once: after a
+// change of api/, start the playground again.
 package main
 
 import (
@@ -35,8 +35,8 @@ func main() {
 	}
 }
 
-// run starts everything and leaves it until ctx ends. Each line of in has Drover built anew and
-// restarted.
+// run starts everything and keeps it running until ctx is done. Each line of in rebuilds and
+// restarts Drover.
 func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	began := time.Now()
 	say := func(format string, args ...any) {
@@ -96,8 +96,8 @@ func run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	}
 }
 
-// restart takes the manager's place by one that is built from the source as it is now. One that
-// can't be built stops nothing.
+// restart replaces the manager with one that is built from the current source. A failed build stops
+// nothing.
 func restart(ctx context.Context, old *playground.Process, start func(binary string) (*playground.Process, error)) (*playground.Process, error) {
 	binary, err := playground.Build(ctx, false)
 	if err != nil {
@@ -105,7 +105,7 @@ func restart(ctx context.Context, old *playground.Process, start func(binary str
 	}
 	const grace = time.Minute // longer than --shutdown-timeout
 	select {
-	case <-old.Done(): // it had ended by itself
+	case <-old.Done(): // it has already ended by itself
 	default:
 		if err := old.Stop(grace); err != nil {
 			return nil, err
@@ -114,7 +114,7 @@ func restart(ctx context.Context, old *playground.Process, start func(binary str
 	return start(binary)
 }
 
-// linesOf sends once for each line. When the input ends it says nothing more.
+// linesOf sends one value for each line. At the end of the input it sends nothing more.
 func linesOf(in io.Reader) <-chan struct{} {
 	lines := make(chan struct{})
 	go func() {
@@ -125,8 +125,8 @@ func linesOf(in io.Reader) <-chan struct{} {
 	return lines
 }
 
-// introduction is said when all runs: the kubeconfig, the folder with logs, the simulated cloud's
-// address.
+// introduction is printed when everything runs. Its arguments are the kubeconfig, the folder with
+// the logs, and the simulated cloud's address.
 const introduction = `
   export KUBECONFIG=%s
   export PATH=$(dirname $(hack/tool kubectl clusterctl | head -n 1)):$PATH
@@ -137,7 +137,7 @@ Logs: %s/*.log   The simulated cloud: %s
 
 `
 
-// handOver makes the Secrets that the template for an adopted cluster refers to.
+// handOver creates the Secrets that the template for an adopted cluster refers to.
 func handOver(ctx context.Context, m *playground.Management, cloud *playground.Simulator) error {
 	client, err := kubernetes.NewForConfig(m.AdminConfig())
 	if err != nil {

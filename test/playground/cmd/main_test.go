@@ -18,8 +18,8 @@ import (
 
 var block = regexp.MustCompile("(?ms)^```sh\n(.*?)^```")
 
-// TestQuickStart runs every command of docs/quick-start.md in the playground. Before the last of
-// them, which delete all, Enter puts another manager in the first one's place: the machines stay.
+// TestQuickStart runs every command of docs/quick-start.md in the playground. Before the last
+// block, which deletes everything, Enter replaces the manager: the machines stay.
 func TestQuickStart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
@@ -45,7 +45,7 @@ func TestQuickStart(t *testing.T) {
 		ended <- err
 	}()
 	lines := bufio.NewScanner(said)
-	after := func(prefix string) string { // the rest of the next line that has it
+	after := func(prefix string) string { // returns the rest of the next line that contains prefix
 		for lines.Scan() {
 			t.Log(lines.Text())
 			if _, rest, ok := strings.Cut(lines.Text(), prefix); ok {
@@ -85,7 +85,7 @@ func TestQuickStart(t *testing.T) {
 	do(blocks[len(blocks)-1][1])
 
 	cancel()
-	go func() { _, _ = io.Copy(io.Discard, said) }() // what it says to the end
+	go func() { _, _ = io.Copy(io.Discard, said) }() // drain the remaining output
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command manifests writes, as one JSON list, what CDI's operator would install so that
-// cdi-controller can work: custom resource definitions, and its service account with its rights.
+// Command manifests writes, as one JSON list, what CDI's operator installs for cdi-controller:
+// custom resource definitions, and its service account with its permissions.
 package main
 
 import (
@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// namespace that CDI is installed in, which its programs take for theirs outside of a pod.
+// namespace is the namespace of CDI, which its programs assume outside of a pod.
 const namespace = "cdi"
 
 func main() {
@@ -51,7 +51,7 @@ func write() error {
 		switch o := o.(type) {
 		case *rbacv1.RoleBinding:
 			for i := range o.Subjects {
-				o.Subjects[i].Namespace = namespace // as the operator does at last
+				o.Subjects[i].Namespace = namespace // as the operator does in the end
 			}
 			list.Items = append(list.Items, o)
 		default:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Pause is what holds a Pod's namespaces in the guests of `make test-vm`, and what their one Pod
-// runs: it says that it is there, waits to be ended, and collects the processes that are left to
-// it, as the first of its namespace.
+// Pause holds a Pod's namespaces in the guests of `make test-vm`, and is the program of their only
+// Pod. It prints a line, waits for a signal, and reaps orphaned processes, as the first process of
+// its namespace.
 package main
 
 import (
