@@ -295,6 +295,8 @@ type heldVM struct {
 	user     string                        // user of the tasks; "": the driver's
 	entity   *types.ManagedObjectReference // the entity of the tasks; nil: one that does not exist
 
+	cloning sync.Mutex // as the template's lock does in vcsim, which a held clone no longer has
+
 	mu           sync.Mutex
 	sent         []types.VirtualMachineCloneSpec // the requests, as they arrived
 	begun, ended int
@@ -328,7 +330,9 @@ func (m *heldVM) CloneVMTask(ctx *simulator.Context, req *types.CloneVM_Task) so
 			if m.fault != nil {
 				return nil, m.fault
 			}
+			m.cloning.Lock()
 			made := m.VirtualMachine.CloneVMTask(ctx, req).(*methods.CloneVM_TaskBody)
+			m.cloning.Unlock()
 			inner := ctx.Map.Get(made.Res.Returnval).(*simulator.Task)
 			inner.Wait()
 			if inner.Info.Error != nil {
