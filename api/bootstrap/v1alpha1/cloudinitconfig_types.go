@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// ConfigFinalizer holds a CloudInitConfig until its bootstrap token is gone from the workload
-	// cluster.
+	// ConfigFinalizer keeps a CloudInitConfig until its bootstrap token is deleted from the
+	// workload cluster.
 	ConfigFinalizer = "cloudinitconfig.bootstrap.cluster.x-k8s.io"
-	// MachineSecretLabel, with any value, permits that a Secret is put onto machines. Without it,
-	// whoever may write a CloudInitConfig could have all Secrets of the namespace sent to a machine
-	// of his.
+	// MachineSecretLabel, with any value, permits a Secret to be written to machines. Without the
+	// label, a user who may write CloudInitConfigs could send any Secret of the namespace to a
+	// machine of their own.
 	MachineSecretLabel = "bootstrap.cluster.x-k8s.io/machine-data"
 )
 
@@ -33,115 +33,116 @@ const (
 	// KubeconfigInvalidReason says that the Cluster's kubeconfig Secret is missing or can't be
 	// used.
 	KubeconfigInvalidReason = "KubeconfigInvalid"
-	// NotPermittedReason says that the workload cluster refuses what is needed to let machines
-	// join.
+	// NotPermittedReason says that the workload cluster denies a request that Drover needs to let
+	// machines join.
 	NotPermittedReason = "NotPermitted"
-	// WaitingForSecretReason says that a Secret which the config names is missing, lacks the key
-	// that is asked for, or lacks the label that permits its use.
+	// WaitingForSecretReason says that a Secret that the config names is missing, lacks the
+	// requested key, or lacks the label that permits its use.
 	WaitingForSecretReason = "WaitingForSecret"
-	// WaitingForInfrastructureReason says that the machine's provider ID, which the kubelet is to
-	// register with, is made of an object that does not exist yet: its infrastructure machine, or
-	// that one's account.
+	// WaitingForInfrastructureReason says that the machine's provider ID, with which the kubelet
+	// registers, depends on an object that does not exist yet: the infrastructure machine or its
+	// account.
 	WaitingForInfrastructureReason = "WaitingForInfrastructure"
 	// InvalidSpecReason says that the config can't be rendered.
 	InvalidSpecReason = "InvalidSpec"
 	// DeletingReason says that the config's bootstrap token is being removed.
 	DeletingReason = "Deleting"
-	// InternalErrorReason says that Drover failed at something that is no one else's fault. Look at
-	// its logs.
+	// InternalErrorReason says that Drover itself failed. See Drover's logs.
 	InternalErrorReason = "InternalError"
 )
 
-// NodeNaming says after what a Node is called.
+// NodeNaming specifies how a Node is named.
 // +kubebuilder:validation:Enum=Machine;Hostname
 type NodeNaming string
 
 const (
-	// NodeNameMachine calls the Node as its Machine.
+	// NodeNameMachine gives the Node the name of its Machine.
 	NodeNameMachine NodeNaming = "Machine"
-	// NodeNameHostname calls the Node as the cloud calls its host.
+	// NodeNameHostname gives the Node the host name that the cloud uses.
 	NodeNameHostname NodeNaming = "Hostname"
 )
 
-// CloudInitConfigSpec says how a machine image becomes a node.
+// CloudInitConfigSpec specifies how a machine image becomes a node.
 // +kubebuilder:validation:XValidation:rule="!has(self.install) || !has(self.install.mode) || self.install.mode == 'Prebuilt' || has(self.operatingSystem)",message="operatingSystem must be given where Drover installs the node's software"
 // +kubebuilder:validation:XValidation:rule="!has(self.install) || !has(self.install.binaries) || has(self.install.binaries.kubeadm) == (has(self.join) && has(self.join.method) && self.join.method == 'Kubeadm')",message="install.binaries.kubeadm and the method Kubeadm go together"
 type CloudInitConfigSpec struct {
-	// operatingSystem of the image. docs/bootstrap.md has the list, with what each can do. Default:
-	// none, which means an image of any system that holds containerd and a kubelet whose unit reads
-	// the files that kubeadm's unit reads (image-builder's images do). Example: "ubuntu-24.04".
+	// operatingSystem is the operating system of the image. docs/bootstrap.md lists the supported
+	// systems and what each can do. Default: none. The image can then be of any system, but must
+	// contain containerd and a kubelet whose unit reads the same files as kubeadm's unit, as
+	// image-builder's images do.
+	// Example: "ubuntu-24.04".
 	// +optional
 	OperatingSystem OperatingSystem `json:"operatingSystem,omitempty"`
 
-	// format of the user data: what the image understands. Default: "ignition" for Flatcar, and
-	// "cloud-config" for all others.
+	// format is the format of the user data, which the image must understand. Default: "ignition"
+	// for Flatcar, and "cloud-config" for all others.
 	// +optional
 	Format Format `json:"format,omitempty"`
 
-	// install says where containerd and the kubelet come from. Default: mode Prebuilt, they are in
-	// the image.
+	// install specifies where containerd and the kubelet come from. Default: mode Prebuilt, they
+	// are in the image.
 	// +optional
 	Install Install `json:"install,omitempty,omitzero"`
 
-	// join says how the machine joins the cluster. Default: method Kubelet, the kubelet's own TLS
-	// bootstrap.
+	// join specifies how the machine joins the cluster. Default: method Kubelet, the kubelet's own
+	// TLS bootstrap.
 	// +optional
 	Join Join `json:"join,omitempty,omitzero"`
 
-	// kubelet holds settings of the kubelet. Default: the kubelet's own, and what docs/bootstrap.md
-	// lists.
+	// kubelet holds settings of the kubelet. Default: the kubelet's defaults, and those that
+	// docs/bootstrap.md lists.
 	// +optional
 	Kubelet Kubelet `json:"kubelet,omitempty,omitzero"`
 
-	// containerd holds settings of the container runtime. Default: registries as they are, without
+	// containerd holds settings of the container runtime. Default: no mirrors of registries and no
 	// credentials.
 	// +optional
 	Containerd Containerd `json:"containerd,omitempty,omitzero"`
 
-	// host holds settings of the operating system. Default: the image's.
+	// host holds settings of the operating system. Default: the image's settings.
 	// +optional
 	Host Host `json:"host,omitempty,omitzero"`
 
-	// nodeName says what the Node is called. "Machine": as the Machine, and the host as well.
-	// "Hostname": as the cloud's instance data name the host (local_hostname: on AWS the private
-	// DNS name or the resource name, as the subnet has it), for cloud controllers that find Nodes
-	// by that name. That needs the format "cloud-config", and a cloud that tells Drover the name
-	// among the machine's addresses. Default: "Machine".
+	// nodeName specifies the name of the Node. "Machine" gives the Node and the host the name of
+	// the Machine. "Hostname" uses the host name in the cloud's instance data (local_hostname: on
+	// AWS the private DNS name or the resource name, depending on the subnet), for cloud
+	// controllers that find Nodes by that name. "Hostname" needs the format "cloud-config", and a
+	// cloud that reports the name among the machine's addresses. Default: "Machine".
 	// +optional
 	NodeName NodeNaming `json:"nodeName,omitempty"`
 
-	// nodeLabels are put on the Node when it registers. Only labels that the NodeRestriction
-	// admission plugin lets a kubelet set on itself are taken. Default: none. Example:
-	// {"pool":"blue"}.
+	// nodeLabels are the labels that the Node registers with. Only labels that the NodeRestriction
+	// admission plugin allows a kubelet to set on itself are accepted. Default: none.
+	// Example: {"pool":"blue"}.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
 
-	// nodeTaints are put on the Node when it registers. Default: none. Cluster API's taint
-	// "node.cluster.x-k8s.io/uninitialized:NoSchedule" comes in addition, and Cluster API removes
-	// it.
+	// nodeTaints are the taints that the Node registers with. Cluster API's taint
+	// "node.cluster.x-k8s.io/uninitialized:NoSchedule" is added to them, and Cluster API removes
+	// it. Default: none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	NodeTaints []corev1.Taint `json:"nodeTaints,omitempty"`
 
 	// clusterDNS is the address of the cluster's DNS service. Default: the tenth address of the
-	// Cluster's first service network, or 10.96.0.10 where the Cluster names none.
+	// Cluster's first service network, or 10.96.0.10 if the Cluster specifies none.
 	// +optional
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=45
 	ClusterDNS string `json:"clusterDNS,omitempty"`
 
-	// clusterDomain is the cluster's DNS domain. Default: the Cluster's, or "cluster.local".
+	// clusterDomain is the cluster's DNS domain. Default: the Cluster's domain, or "cluster.local".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	ClusterDomain string `json:"clusterDomain,omitempty"`
 
-	// files are written before the kubelet starts. Where the cloud's user data has no room for
-	// them, the machine fetches them from its cluster's API server, with its bootstrap token.
-	// Default: none.
+	// files are written before the kubelet starts. If the cloud's user data has no room for them,
+	// the machine fetches them from its cluster's API server with its bootstrap token. Default:
+	// none.
 	// +optional
 	// +listType=map
 	// +listMapKey=path
@@ -156,7 +157,7 @@ type CloudInitConfigSpec struct {
 	// +kubebuilder:validation:items:MaxLength=8192
 	PreKubeletCommands []string `json:"preKubeletCommands,omitempty"`
 
-	// postKubeletCommands are run by a shell, in order, after the kubelet was started. Default:
+	// postKubeletCommands are run by a shell, in order, after the kubelet is started. Default:
 	// none.
 	// +optional
 	// +listType=atomic
@@ -165,7 +166,8 @@ type CloudInitConfigSpec struct {
 	// +kubebuilder:validation:items:MaxLength=8192
 	PostKubeletCommands []string `json:"postKubeletCommands,omitempty"`
 
-	// sshAuthorizedKeys are accepted for the image's default user. Default: none.
+	// sshAuthorizedKeys are the SSH public keys that can log in as the image's default user.
+	// Default: none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -173,8 +175,8 @@ type CloudInitConfigSpec struct {
 	// +kubebuilder:validation:items:MaxLength=8192
 	SSHAuthorizedKeys []string `json:"sshAuthorizedKeys,omitempty"`
 
-	// tokenTTLSeconds is how long the machine's bootstrap token is good, in seconds. It is renewed
-	// while the machine has not joined, and deleted once it has. Default: 1800.
+	// tokenTTLSeconds is how long the machine's bootstrap token is valid, in seconds. Drover renews
+	// the token until the machine has joined, and then deletes it. Default: 1800.
 	// +optional
 	// +kubebuilder:default=1800
 	// +kubebuilder:validation:Minimum=600
@@ -182,36 +184,36 @@ type CloudInitConfigSpec struct {
 	TokenTTLSeconds int32 `json:"tokenTTLSeconds,omitempty"`
 }
 
-// CloudInitConfigInitialization holds what Cluster API reads once.
+// CloudInitConfigInitialization holds the fields that Cluster API reads only once.
 // +kubebuilder:validation:MinProperties=1
 type CloudInitConfigInitialization struct {
-	// dataSecretCreated is true once the Secret with the user data is there.
+	// dataSecretCreated is true once the Secret with the user data exists.
 	// +optional
 	DataSecretCreated *bool `json:"dataSecretCreated,omitempty"`
 }
 
-// CloudInitConfigStatus is what became of the config.
+// CloudInitConfigStatus is the observed state of the config.
 // +kubebuilder:validation:MinProperties=1
 type CloudInitConfigStatus struct {
-	// conditions: Ready and Paused. docs/conditions.md lists every reason and its remedy.
+	// conditions are Ready and Paused. docs/conditions.md lists every reason and its remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// initialization is read by Cluster API while the machine comes up.
+	// initialization is what Cluster API reads while the machine is provisioned.
 	// +optional
 	Initialization CloudInitConfigInitialization `json:"initialization,omitempty,omitzero"`
 
-	// dataSecretName names the Secret that holds the user data.
+	// dataSecretName is the name of the Secret that holds the user data.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	DataSecretName string `json:"dataSecretName,omitempty"`
 }
 
-// CloudInitConfig turns a machine image into a node by cloud-init.
+// CloudInitConfig turns a machine image into a node, with user data for cloud-init or Ignition.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=cloudinitconfigs,scope=Namespaced,categories=cluster-api
@@ -227,11 +229,11 @@ type CloudInitConfig struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says how the machine is to be set up.
+	// spec specifies how the machine is set up.
 	// +optional
 	Spec CloudInitConfigSpec `json:"spec,omitempty,omitzero"`
 
-	// status is what became of it.
+	// status is the observed state of the config.
 	// +optional
 	Status CloudInitConfigStatus `json:"status,omitempty,omitzero"`
 }
@@ -253,26 +255,27 @@ type CloudInitConfigList struct {
 	Items []CloudInitConfig `json:"items"`
 }
 
-// CloudInitConfigTemplateResource is what CloudInitConfigs are made from.
+// CloudInitConfigTemplateResource is the template from which CloudInitConfigs are created.
 type CloudInitConfigTemplateResource struct {
-	// metadata is put on each CloudInitConfig made from the template.
+	// metadata is copied to each CloudInitConfig that is created from the template.
 	// +optional
 	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
 
-	// spec is the CloudInitConfig's.
+	// spec is the spec of the CloudInitConfigs.
 	// +optional
 	Spec CloudInitConfigSpec `json:"spec,omitempty,omitzero"`
 }
 
 // CloudInitConfigTemplateSpec wraps the template.
 type CloudInitConfigTemplateSpec struct {
-	// template is what CloudInitConfigs are made from. It can't be changed: make a new template and
-	// point the MachineDeployment at it, which rolls the machines.
+	// template is the template from which CloudInitConfigs are created. It is immutable. To change
+	// it, create a new template and point the MachineDeployment at it, which rolls out new
+	// machines.
 	// +required
 	Template CloudInitConfigTemplateResource `json:"template"`
 }
 
-// CloudInitConfigTemplate is what MachineDeployments make CloudInitConfigs from.
+// CloudInitConfigTemplate is the template from which MachineDeployments create CloudInitConfigs.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=cloudinitconfigtemplates,scope=Namespaced,categories=cluster-api
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"

@@ -14,15 +14,16 @@ const (
 	AvailableReason = "Available"
 	// WaitingForOwnerReason says that no Cluster owns this control plane yet.
 	WaitingForOwnerReason = "WaitingForOwner"
-	// KubeconfigMissingReason says that the Secret in spec.kubeconfigRef, or its key, is not there.
+	// KubeconfigMissingReason says that the Secret in spec.kubeconfigRef, or its key, does not
+	// exist.
 	KubeconfigMissingReason = "KubeconfigMissing"
 	// KubeconfigRefusedReason says that the kubeconfig can't be parsed, or asks for something that
 	// Drover never does for a tenant: to run a program, to read a file, or to skip verification.
 	KubeconfigRefusedReason = "KubeconfigRefused"
-	// KubeconfigConflictReason says that the Cluster's kubeconfig Secret exists and belongs to
-	// someone else.
+	// KubeconfigConflictReason says that the Cluster's kubeconfig Secret exists and has another
+	// owner.
 	KubeconfigConflictReason = "KubeconfigConflict"
-	// UnreachableReason says that the API server does not answer, or answers something else than
+	// UnreachableReason says that the API server does not answer, or that the answer is not from
 	// Kubernetes.
 	UnreachableReason = "Unreachable"
 	// UnauthorizedReason says that the API server refuses the kubeconfig's credentials.
@@ -30,20 +31,22 @@ const (
 	// CertificateRefusedReason says that the API server's certificate is not signed by the
 	// kubeconfig's CA.
 	CertificateRefusedReason = "CertificateRefused"
-	// EndpointMismatchReason says that spec.controlPlaneEndpoint contradicts the Cluster's.
+	// EndpointMismatchReason says that spec.controlPlaneEndpoint contradicts the Cluster's
+	// endpoint.
 	EndpointMismatchReason = "EndpointMismatch"
 )
 
 // KubeconfigReference names a key of a Secret in the same namespace.
 type KubeconfigReference struct {
-	// name of the Secret, in this object's own namespace. Example: "production-admin".
+	// name is the name of the Secret, in this object's namespace.
+	// Example: "production-admin".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// key in the Secret's data. Default: "value".
+	// key is the key in the Secret's data. Default: "value".
 	// +optional
 	// +kubebuilder:default=value
 	// +kubebuilder:validation:MinLength=1
@@ -52,21 +55,23 @@ type KubeconfigReference struct {
 	Key string `json:"key,omitempty"`
 }
 
-// AdoptedControlPlaneSpec says where an existing API server is.
+// AdoptedControlPlaneSpec specifies where an existing API server is.
 type AdoptedControlPlaneSpec struct {
-	// kubeconfigRef names the Secret with a kubeconfig of the existing cluster. It must hold its
-	// credentials in itself: client certificate, or token, and CA; programs, auth provider plugins
-	// and file paths are refused. A change of the Secret is picked up at once.
+	// kubeconfigRef names the Secret with a kubeconfig of the existing cluster. The kubeconfig must
+	// contain its credentials: a client certificate or token, and the CA. Programs, auth provider
+	// plugins and file paths are rejected. Drover picks up a change of the Secret immediately.
 	// +required
 	KubeconfigRef KubeconfigReference `json:"kubeconfigRef"`
 
-	// controlPlaneEndpoint is where machines reach the API server. Default: the kubeconfig's
-	// server.
+	// controlPlaneEndpoint is the address at which machines reach the API server. Default: the
+	// kubeconfig's server.
 	// +optional
 	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 
-	// version of Kubernetes that the control plane is expected to run. Only ClusterClass needs it;
-	// left out, what the API server says is reported in status.version. Example: "v1.36.3".
+	// version is the Kubernetes version that the control plane is expected to run. Only
+	// ClusterClass needs it. If empty, status.version still has the version that the API server
+	// reports.
+	// Example: "v1.36.3".
 	// +optional
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=64
@@ -74,48 +79,50 @@ type AdoptedControlPlaneSpec struct {
 	Version string `json:"version,omitempty"`
 }
 
-// AdoptedControlPlaneInitialization holds what Cluster API reads once.
+// AdoptedControlPlaneInitialization holds the fields that Cluster API reads only once.
 // +kubebuilder:validation:MinProperties=1
 type AdoptedControlPlaneInitialization struct {
-	// controlPlaneInitialized is true once the API server answered.
+	// controlPlaneInitialized is true once the API server has answered.
 	// +optional
 	ControlPlaneInitialized *bool `json:"controlPlaneInitialized,omitempty"`
 }
 
-// AdoptedControlPlaneStatus is what is known of the API server.
+// AdoptedControlPlaneStatus is the observed state of the API server.
 // +kubebuilder:validation:MinProperties=1
 type AdoptedControlPlaneStatus struct {
-	// conditions: Available says whether the API server answers; Paused. docs/conditions.md lists
-	// every reason.
+	// conditions are Available, which reports whether the API server answers, and Paused.
+	// docs/conditions.md lists every reason.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// initialization is read by Cluster API while the cluster comes up.
+	// initialization is what Cluster API reads while the cluster is provisioned.
 	// +optional
 	Initialization AdoptedControlPlaneInitialization `json:"initialization,omitempty,omitzero"`
 
 	// externalManagedControlPlane is always true: Cluster API manages no machine of this control
-	// plane. It makes Cluster API drain worker machines although it sees no control plane machine.
+	// plane. It makes Cluster API drain worker machines although there are no control plane
+	// machines.
 	// +optional
 	ExternalManagedControlPlane *bool `json:"externalManagedControlPlane,omitempty"`
 
-	// version of Kubernetes that the API server reported. Example: "v1.36.3".
+	// version is the Kubernetes version that the API server reported.
+	// Example: "v1.36.3".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Version string `json:"version,omitempty"`
 
-	// observedGeneration is the generation of the spec that this status speaks of.
+	// observedGeneration is the generation of the spec that this status reflects.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 }
 
-// AdoptedControlPlane is an API server that exists already. Drover neither makes nor deletes it:
-// when this object goes, the cluster is released and runs on.
+// AdoptedControlPlane is an existing API server. Drover neither creates nor deletes it: when this
+// object is deleted, Drover releases the cluster, which continues to run.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=adoptedcontrolplanes,scope=Namespaced,categories=cluster-api
@@ -132,11 +139,11 @@ type AdoptedControlPlane struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says where the API server is.
+	// spec specifies where the API server is.
 	// +required
 	Spec AdoptedControlPlaneSpec `json:"spec,omitempty"`
 
-	// status is what Drover knows of it.
+	// status is the observed state of the API server.
 	// +optional
 	Status AdoptedControlPlaneStatus `json:"status,omitempty,omitzero"`
 }
@@ -158,14 +165,15 @@ type AdoptedControlPlaneList struct {
 	Items []AdoptedControlPlane `json:"items"`
 }
 
-// AdoptedControlPlaneTemplateResource is what a ClusterClass makes AdoptedControlPlanes from.
+// AdoptedControlPlaneTemplateResource is the template from which a ClusterClass creates
+// AdoptedControlPlanes.
 type AdoptedControlPlaneTemplateResource struct {
-	// metadata is put on each AdoptedControlPlane made from the template.
+	// metadata is copied to each AdoptedControlPlane that is created from the template.
 	// +optional
 	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
 
-	// spec is the AdoptedControlPlane's. version must be left out: it is the Cluster's, in
-	// spec.topology.version.
+	// spec is the spec of the AdoptedControlPlanes. version must not be set: it comes from the
+	// Cluster's spec.topology.version.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="!has(self.version)",message="version can't be set in a template: it is the Cluster's, in spec.topology.version"
 	Spec AdoptedControlPlaneSpec `json:"spec"`
@@ -173,13 +181,14 @@ type AdoptedControlPlaneTemplateResource struct {
 
 // AdoptedControlPlaneTemplateSpec wraps the template.
 type AdoptedControlPlaneTemplateSpec struct {
-	// template is what AdoptedControlPlanes are made from.
+	// template is the template from which AdoptedControlPlanes are created.
 	// +required
 	Template AdoptedControlPlaneTemplateResource `json:"template"`
 }
 
-// AdoptedControlPlaneTemplate is what a ClusterClass makes AdoptedControlPlanes from. Each names a
-// kubeconfig of its own, so a patch of the ClusterClass puts a variable there.
+// AdoptedControlPlaneTemplate is the template from which a ClusterClass creates
+// AdoptedControlPlanes. Each of them needs its own kubeconfig, so a patch of the ClusterClass must
+// set its name from a variable.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=adoptedcontrolplanetemplates,scope=Namespaced,categories=cluster-api
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"

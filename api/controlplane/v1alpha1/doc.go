@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 holds Drover's control plane kind: AdoptedControlPlane, an API server that
-// exists already, and its template. It is data only: no behaviour, and no import of any other
-// package of Drover. The kind obeys Cluster API's v1beta2 contract for ControlPlane.
+// Package v1alpha1 holds Drover's control plane kind: AdoptedControlPlane, which is an existing API
+// server, and its template. The package contains only data: it has no behaviour and imports no
+// other package of Drover. The kind follows Cluster API's v1beta2 contract for ControlPlane.
 //
 // +kubebuilder:object:generate=true
 // +groupName=controlplane.cluster.x-k8s.io

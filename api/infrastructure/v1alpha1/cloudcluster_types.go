@@ -7,16 +7,17 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// CloudClusterSpec is a cluster's footing in the clouds.
+// CloudClusterSpec specifies the infrastructure of a cluster.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.ownershipID) || (has(self.ownershipID) && self.ownershipID == oldSelf.ownershipID)",message="ownershipID is set once: it is in the tags of every VM of this cluster"
 type CloudClusterSpec struct {
-	// controlPlaneEndpoint is where the cluster's API server is reached. Left out, it is copied
-	// from the control plane object once that knows it.
+	// controlPlaneEndpoint is the address of the cluster's API server. Default: copied from the
+	// control plane object, once that has it.
 	// +optional
 	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 
-	// ownershipID marks everything in any cloud that belongs to this cluster. Drover makes it up at
-	// random, once; it is in spec so that it survives "clusterctl move". Example: "d3x2k9q4m7w1".
+	// ownershipID marks everything in any cloud that belongs to this cluster. Drover sets it once,
+	// to a random value. It is in spec so that it survives "clusterctl move".
+	// Example: "d3x2k9q4m7w1".
 	// +optional
 	// +kubebuilder:validation:MinLength=8
 	// +kubebuilder:validation:MaxLength=63
@@ -24,8 +25,8 @@ type CloudClusterSpec struct {
 	OwnershipID string `json:"ownershipID,omitempty"`
 
 	// accountRefs names the CloudAccounts, in this namespace, whose zones are offered as failure
-	// domains. Machines may refer to other accounts as well. Default: none, and so no failure
-	// domains.
+	// domains. Machines may refer to other accounts as well. Default: none, and there are no
+	// failure domains.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -33,25 +34,25 @@ type CloudClusterSpec struct {
 	AccountRefs []LocalReference `json:"accountRefs,omitempty"`
 }
 
-// CloudClusterInitialization holds what Cluster API reads once.
+// CloudClusterInitialization holds the fields that Cluster API reads only once.
 // +kubebuilder:validation:MinProperties=1
 type CloudClusterInitialization struct {
-	// provisioned is true when machines may be made for this cluster.
+	// provisioned is true when machines can be created for this cluster.
 	// +optional
 	Provisioned *bool `json:"provisioned,omitempty"`
 }
 
-// CloudClusterStatus is what is known of the cluster's footing.
+// CloudClusterStatus is the observed state of the cluster's infrastructure.
 // +kubebuilder:validation:MinProperties=1
 type CloudClusterStatus struct {
-	// conditions: Ready and Paused. docs/conditions.md lists every reason and its remedy.
+	// conditions are Ready and Paused. docs/conditions.md lists every reason and its remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// initialization is read by Cluster API while the cluster comes up.
+	// initialization is what Cluster API reads while the cluster is provisioned.
 	// +optional
 	Initialization CloudClusterInitialization `json:"initialization,omitempty,omitzero"`
 
@@ -63,8 +64,8 @@ type CloudClusterStatus struct {
 	FailureDomains []clusterv1.FailureDomain `json:"failureDomains,omitempty"`
 }
 
-// CloudCluster is the infrastructure of a Cluster: its identity in the clouds. It makes no networks
-// and no load balancers; machines are put where their own fields say.
+// CloudCluster is the infrastructure of a Cluster: its identity in the clouds. It creates no
+// networks and no load balancers. The fields of each machine specify where it is placed.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=cloudclusters,scope=Namespaced,categories=cluster-api
@@ -85,7 +86,7 @@ type CloudCluster struct {
 	// +optional
 	Spec CloudClusterSpec `json:"spec,omitempty,omitzero"`
 
-	// status is what Drover knows of it.
+	// status is the observed state of the cluster's infrastructure.
 	// +optional
 	Status CloudClusterStatus `json:"status,omitempty,omitzero"`
 }
@@ -107,13 +108,14 @@ type CloudClusterList struct {
 	Items []CloudCluster `json:"items"`
 }
 
-// CloudClusterTemplateResource is what a ClusterClass makes CloudClusters from.
+// CloudClusterTemplateResource is the template from which a ClusterClass creates CloudClusters.
 type CloudClusterTemplateResource struct {
-	// metadata is put on each CloudCluster made from the template.
+	// metadata is copied to each CloudCluster that is created from the template.
 	// +optional
 	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
 
-	// spec is the CloudCluster's. ownershipID must be left out: each cluster gets its own.
+	// spec is the spec of the CloudClusters. ownershipID must not be set: each cluster gets its
+	// own.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="!has(self.ownershipID)",message="ownershipID can't be set in a template: each cluster gets its own"
 	Spec CloudClusterSpec `json:"spec"`
@@ -121,12 +123,13 @@ type CloudClusterTemplateResource struct {
 
 // CloudClusterTemplateSpec wraps the template.
 type CloudClusterTemplateSpec struct {
-	// template is what CloudClusters are made from. It can't be changed: make a new template.
+	// template is the template from which CloudClusters are created. It is immutable. To change it,
+	// create a new template.
 	// +required
 	Template CloudClusterTemplateResource `json:"template"`
 }
 
-// CloudClusterTemplate is what a ClusterClass makes CloudClusters from.
+// CloudClusterTemplate is the template from which a ClusterClass creates CloudClusters.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=cloudclustertemplates,scope=Namespaced,categories=cluster-api
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"

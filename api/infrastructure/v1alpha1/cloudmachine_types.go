@@ -8,11 +8,11 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// CloudMachineFields are what a user says of a machine. Exactly one cloud must be set, the
-// CloudAccount's.
+// CloudMachineFields are the fields of a machine that a user sets. Exactly one cloud must be set,
+// that of the CloudAccount.
 // +kubebuilder:validation:XValidation:rule="[has(self.aws), has(self.kubevirt), has(self.openstack), has(self.simulated), has(self.vsphere)].filter(x, x).size() == 1",message="exactly one cloud must be set: aws, kubevirt, openstack, simulated or vsphere"
 type CloudMachineFields struct {
-	// accountRef names the CloudAccount, in this namespace, that makes the machine.
+	// accountRef names the CloudAccount, in this namespace, that creates the machine.
 	// +required
 	AccountRef LocalReference `json:"accountRef"`
 
@@ -24,7 +24,7 @@ type CloudMachineFields struct {
 	// +optional
 	KubeVirt *KubeVirtMachine `json:"kubevirt,omitempty"`
 
-	// openstack is a server of Nova's.
+	// openstack is a Nova server.
 	// +optional
 	OpenStack *OpenStackMachine `json:"openstack,omitempty"`
 
@@ -32,14 +32,14 @@ type CloudMachineFields struct {
 	// +optional
 	Simulated *SimulatedMachine `json:"simulated,omitempty"`
 
-	// vsphere is a VM in a vCenter Server's datacenter.
+	// vsphere is a VM in a datacenter of a vCenter Server.
 	// +optional
 	VSphere *VSphereMachine `json:"vsphere,omitempty"`
 }
 
-// CloudMachineSpec is one machine. It can't be changed, apart from providerID and creationToken,
-// which Drover sets once, and where the VM is tried to be made until it is: a changed machine is a
-// new machine.
+// CloudMachineSpec specifies one machine. It is immutable, except for providerID and creationToken,
+// which Drover sets once, and creationDomain and creationAttempt, which Drover changes until the VM
+// is created. A changed machine is a new machine.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)",message="providerID is set once"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.creationToken) || (has(self.creationToken) && self.creationToken == oldSelf.creationToken)",message="creationToken is set once: it is in the tags of the VM"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.creationDomain) == has(oldSelf.creationDomain) && (!has(self.creationDomain) || self.creationDomain == oldSelf.creationDomain))",message="creationDomain is settled once the VM is made"
@@ -52,40 +52,41 @@ type CloudMachineFields struct {
 type CloudMachineSpec struct {
 	CloudMachineFields `json:",inline"`
 
-	// providerID is the VM's name for Kubernetes, equal to its Node's spec.providerID. Drover sets
-	// it once. Example: "simulated:///sim-1a/i-0a1b2c3d".
+	// providerID is the VM's ID in Kubernetes, equal to spec.providerID of its Node. Drover sets it
+	// once.
+	// Example: "simulated:///sim-1a/i-0a1b2c3d".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// creationToken is the machine's identity in the cloud: written here before the first call,
-	// sent with the create so that a repeated one makes nothing, and put in the tags of the VM and
-	// of all that belongs to it. Drover makes it up at random, once; it is in spec so that it
-	// survives "clusterctl move".
+	// creationToken is the machine's identity in the cloud. Drover sets it once, to a random value,
+	// before the first call. The create call contains it, so that a repeated call creates nothing,
+	// and it is in the tags of the VM and of all its dependants. It is in spec so that it survives
+	// "clusterctl move".
 	// +optional
 	// +kubebuilder:validation:MinLength=16
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	CreationToken string `json:"creationToken,omitempty"`
 
-	// creationDomain is the failure domain that the VM is asked for in, on a cloud that would make
-	// a second VM for the same creationToken in another domain. Drover writes it before the create
-	// is sent, and another one only after the cloud has refused the machine there. Example:
-	// "eu-central-1a".
+	// creationDomain is the failure domain in which the VM is requested, on a cloud that would
+	// create a second VM for the same creationToken in another domain. Drover sets it before the
+	// create call, and changes it only after the cloud has refused the machine there.
+	// Example: "eu-central-1a".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	CreationDomain string `json:"creationDomain,omitempty"`
 
-	// creationAttempt counts the creates that such a cloud has refused. It goes into the next one's
-	// token for the cloud, which is another then. Default: 0.
+	// creationAttempt is the number of create calls that such a cloud has refused. It is part of
+	// the token that the next call sends to the cloud, so that this token is a new one. Default: 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CreationAttempt int32 `json:"creationAttempt,omitempty"`
 }
 
-// CloudMachineInitialization holds what Cluster API reads once.
+// CloudMachineInitialization holds the fields that Cluster API reads only once.
 // +kubebuilder:validation:MinProperties=1
 type CloudMachineInitialization struct {
 	// provisioned is true once the VM has been seen running.
@@ -93,33 +94,33 @@ type CloudMachineInitialization struct {
 	Provisioned *bool `json:"provisioned,omitempty"`
 }
 
-// CloudMachineStatus is what is known of the machine. All of it can be found again from spec and
+// CloudMachineStatus is the observed state of the machine. All of it can be restored from spec and
 // the cloud.
 // +kubebuilder:validation:MinProperties=1
 type CloudMachineStatus struct {
-	// conditions: Ready says whether the VM runs, and else what it waits for; Paused; NodeLinked
-	// appears when the Node can't be told apart or does not come. docs/conditions.md lists every
-	// reason and its remedy.
+	// conditions include Ready, which reports whether the VM runs, or what it waits for; Paused;
+	// and NodeLinked, which is present if the Node can't be identified or is late.
+	// docs/conditions.md lists every reason and its remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// initialization is read by Cluster API while the machine comes up.
+	// initialization is what Cluster API reads while the machine is provisioned.
 	// +optional
 	Initialization CloudMachineInitialization `json:"initialization,omitempty,omitzero"`
 
-	// addresses of the VM, as the cloud tells them.
+	// addresses are the addresses of the VM, as the cloud reports them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	Addresses []clusterv1.MachineAddress `json:"addresses,omitempty"`
 
-	// guestReportedAddresses are those of addresses that only the guest itself vouches for, such as
-	// what VMware Tools or KubeVirt's guest agent report. A kubelet gets a serving certificate for
-	// one of them only if its Node reports the same address and no other machine or Node of the
-	// cluster has it. Example: "10.0.0.7".
+	// guestReportedAddresses are those of addresses that only the guest itself reports, such as by
+	// VMware Tools or KubeVirt's guest agent. A kubelet gets a serving certificate for one of them
+	// only if its Node reports the same address and no other machine or Node of the cluster has it.
+	// Example: "10.0.0.7".
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
@@ -127,38 +128,41 @@ type CloudMachineStatus struct {
 	// +kubebuilder:validation:items:MaxLength=256
 	GuestReportedAddresses []string `json:"guestReportedAddresses,omitempty"`
 
-	// failureDomain is the zone that the VM is in. Example: "sim-1a".
+	// failureDomain is the zone of the VM.
+	// Example: "sim-1a".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	FailureDomain string `json:"failureDomain,omitempty"`
 
-	// imageID is the image that the VM was made from, by the cloud's own ID, where the cloud tells:
-	// what a name or a search in spec became. Example: "ami-0123456789abcdef0".
+	// imageID is the cloud's own ID of the image that the VM was created from, if the cloud reports
+	// it. It is the result of a name or a search in spec.
+	// Example: "ami-0123456789abcdef0".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	ImageID string `json:"imageID,omitempty"`
 
-	// interruptible is true when the cloud may take the VM back (spot). Cluster API labels the Node
+	// interruptible is true if the cloud may interrupt the VM (spot). Cluster API labels the Node
 	// accordingly.
 	// +optional
 	Interruptible *bool `json:"interruptible,omitempty"`
 
-	// instanceState is the VM's state as last seen: Pending, Running, Stopping, Stopped, Terminated
-	// or Gone.
+	// instanceState is the VM's last observed state: Pending, Running, Stopping, Stopped, Failed,
+	// Terminated or Gone.
 	// +optional
 	// +kubebuilder:validation:Enum=Pending;Running;Stopping;Stopped;Failed;Terminated;Gone
 	InstanceState string `json:"instanceState,omitempty"`
 }
 
-// MachineNodeLinkedCondition is False when the machine's Node can't be told apart, or is late, with
-// how far it came; absent otherwise. It is apart from Ready, which speaks of the VM: a
-// MachineHealthCheck counts a Node's time from there.
+// MachineNodeLinkedCondition is False if the machine's Node can't be identified or is late, and
+// then says how far the Node came. Otherwise it is absent. It is separate from Ready, which
+// describes the VM, because a MachineHealthCheck measures the Node's startup time from Ready.
 const MachineNodeLinkedCondition = "NodeLinked"
 
-// MachineUntroubledCondition is False when the cloud announces something of the VM that runs, or
-// finds something wrong with it; absent otherwise. It is apart from Ready, because the VM runs.
+// MachineUntroubledCondition is False if the cloud announces something about the running VM, or
+// detects a problem with it. Otherwise it is absent. It is separate from Ready, because the VM
+// runs.
 const MachineUntroubledCondition = "Untroubled"
 
 // CloudMachine is one VM, on any cloud.
@@ -183,11 +187,11 @@ type CloudMachine struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is the machine as it was asked for.
+	// spec is the desired state of the machine.
 	// +required
 	Spec CloudMachineSpec `json:"spec,omitempty"`
 
-	// status is what Drover knows of it.
+	// status is the observed state of the machine.
 	// +optional
 	Status CloudMachineStatus `json:"status,omitempty,omitzero"`
 }
@@ -209,54 +213,56 @@ type CloudMachineList struct {
 	Items []CloudMachine `json:"items"`
 }
 
-// CloudMachineTemplateResource is what CloudMachines are made from.
+// CloudMachineTemplateResource is the template from which CloudMachines are created.
 type CloudMachineTemplateResource struct {
-	// metadata is put on each CloudMachine made from the template.
+	// metadata is copied to each CloudMachine that is created from the template.
 	// +optional
 	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
 
-	// spec is the CloudMachine's.
+	// spec is the spec of the CloudMachines.
 	// +required
 	Spec CloudMachineFields `json:"spec"`
 }
 
 // CloudMachineTemplateSpec wraps the template.
 type CloudMachineTemplateSpec struct {
-	// template is what CloudMachines are made from. It can't be changed: make a new template and
-	// point the MachineDeployment at it, which rolls the machines.
+	// template is the template from which CloudMachines are created. It is immutable. To change it,
+	// create a new template and point the MachineDeployment at it, which rolls out new machines.
 	// +required
 	Template CloudMachineTemplateResource `json:"template"`
 }
 
-// NodeInfo is what a Node made from this template will be, for the cluster-autoscaler's scale from
-// zero.
+// NodeInfo describes a Node that is created from this template, for the cluster-autoscaler's scale
+// from zero.
 // +kubebuilder:validation:MinProperties=1
 type NodeInfo struct {
-	// architecture of the CPU, in Go's words. Example: "amd64".
+	// architecture is the CPU architecture, as a GOARCH value.
+	// Example: "amd64".
 	// +optional
 	// +kubebuilder:validation:Enum=amd64;arm64;s390x;ppc64le
 	Architecture string `json:"architecture,omitempty"`
 
-	// operatingSystem of the image. Example: "linux".
+	// operatingSystem is the operating system of the image.
+	// Example: "linux".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	OperatingSystem string `json:"operatingSystem,omitempty"`
 }
 
-// CloudMachineTemplateStatus is what the cloud says of the machines that would be made.
+// CloudMachineTemplateStatus is what the cloud reports about the machines of this template.
 // +kubebuilder:validation:MinProperties=1
 type CloudMachineTemplateStatus struct {
-	// capacity of one machine, for the cluster-autoscaler's scale from zero. Example:
-	// {"cpu":"2","memory":"4Gi"}.
+	// capacity is the capacity of one machine, for the cluster-autoscaler's scale from zero.
+	// Example: {"cpu":"2","memory":"4Gi"}.
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 
-	// nodeInfo of one machine, for the cluster-autoscaler's scale from zero.
+	// nodeInfo describes the Node of one machine, for the cluster-autoscaler's scale from zero.
 	// +optional
 	NodeInfo NodeInfo `json:"nodeInfo,omitempty,omitzero"`
 
-	// conditions: Ready says whether the cloud knows this kind of machine.
+	// conditions include Ready, which reports whether the cloud knows this kind of machine.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -264,7 +270,8 @@ type CloudMachineTemplateStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// CloudMachineTemplate is what MachineDeployments and control planes make CloudMachines from.
+// CloudMachineTemplate is the template from which MachineDeployments and control planes create
+// CloudMachines.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=cloudmachinetemplates,scope=Namespaced,categories=cluster-api
@@ -285,7 +292,7 @@ type CloudMachineTemplate struct {
 	// +required
 	Spec CloudMachineTemplateSpec `json:"spec,omitempty"`
 
-	// status is what the cloud says of such machines.
+	// status is what the cloud reports about such machines.
 	// +optional
 	Status CloudMachineTemplateStatus `json:"status,omitempty,omitzero"`
 }

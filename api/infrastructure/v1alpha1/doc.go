@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1alpha1 holds Drover's infrastructure kinds: where machines can be made (CloudAccount),
-// a cluster's footing there (CloudCluster) and one machine (CloudMachine), with each cloud's own
-// fields in a file of its own. It is data only: no behaviour, and no import of any other package of
-// Drover. The kinds obey Cluster API's v1beta2 contract for InfraCluster, InfraMachine and their
-// templates.
+// Package v1alpha1 holds Drover's infrastructure kinds: CloudAccount is a place where machines can
+// be created, CloudCluster is a cluster's identity there, and CloudMachine is one machine. Each
+// cloud's own fields are in a separate file. The package contains only data: it has no behaviour
+// and imports no other package of Drover. The kinds follow Cluster API's v1beta2 contract for
+// InfraCluster, InfraMachine and their templates.
 //
 // +kubebuilder:object:generate=true
 // +groupName=infrastructure.cluster.x-k8s.io
@@ -19,7 +19,8 @@ import (
 // GroupVersion is the API group and version of the kinds in this package.
 var GroupVersion = schema.GroupVersion{Group: "infrastructure.cluster.x-k8s.io", Version: "v1alpha1"}
 
-// CloudClusterKind is what a Cluster's infrastructureRef names when its infrastructure is ours.
+// CloudClusterKind is the kind that a Cluster's infrastructureRef names if Drover provides its
+// infrastructure.
 var CloudClusterKind = GroupVersion.WithKind("CloudCluster").GroupKind()
 
 // AddToScheme registers the kinds of this package.

@@ -2,20 +2,21 @@
 
 package v1alpha1
 
-// SimulatedAccount is a region of a simulated cloud that runs as a process of its own ("drover
+// SimulatedAccount is a region of a simulated cloud that runs as a separate process ("drover
 // simulate"). Its credentials Secret has the key "token".
 // +kubebuilder:validation:XValidation:rule="has(self.endpoint) == has(oldSelf.endpoint) && (!has(self.endpoint) || self.endpoint == oldSelf.endpoint)",message="endpoint can't be changed, because the account's machines would look gone: make a new CloudAccount"
 type SimulatedAccount struct {
-	// endpoint is the simulated cloud's address. Example: "http://127.0.0.1:8080". Left out, it is
-	// the one that the operator gave to the manager with --simulated-endpoint.
+	// endpoint is the URL of the simulated cloud. Default: the URL in the manager's flag
+	// --simulated-endpoint.
+	// Example: "http://127.0.0.1:8080".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https?://[^\s/?#@]+$`
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// region of the simulated cloud. Default: "sim-1". It can't be changed: to a listing of another
-	// region, every machine of this account is gone.
+	// region is the region of the simulated cloud. It is immutable: in a listing of another region,
+	// all machines of this account would be gone. Default: "sim-1".
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="region can't be changed: make a new CloudAccount"
 	// +kubebuilder:default=sim-1
@@ -27,8 +28,8 @@ type SimulatedAccount struct {
 
 // SimulatedMachine is a machine of the simulated cloud.
 type SimulatedMachine struct {
-	// instanceType names the size, one of the cloud's catalogue. Example: "small" (2 CPUs, 4 GiB).
-	// Default: "small".
+	// instanceType is the name of an instance type in the cloud's catalogue. Default: "small".
+	// Example: "small" (2 CPUs, 4 GiB).
 	// +optional
 	// +kubebuilder:default=small
 	// +kubebuilder:validation:MinLength=1
@@ -36,15 +37,16 @@ type SimulatedMachine struct {
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
 	InstanceType string `json:"instanceType,omitempty"`
 
-	// image names the disk image, one of the cloud's catalogue. Default: "node-image".
+	// image is the name of a disk image in the cloud's catalogue. Default: "node-image".
 	// +optional
 	// +kubebuilder:default=node-image
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Image string `json:"image,omitempty"`
 
-	// zone to put the machine in. Left out, it is the Machine's failure domain, or else one of the
-	// account's zones, and another one when that has no capacity. Example: "sim-1a".
+	// zone is the zone of the machine. Default: the Machine's failure domain, otherwise one of the
+	// account's zones, and another one if that has no capacity.
+	// Example: "sim-1a".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -57,8 +59,8 @@ type SimulatedMachine struct {
 	// +kubebuilder:validation:Maximum=65536
 	DiskGiB int32 `json:"diskGiB,omitempty"`
 
-	// dataDisksGiB are the sizes of further disks, in GiB. They are the machine's, and are deleted
-	// with it. Example: [100].
+	// dataDisksGiB are the sizes of additional disks, in GiB. They are deleted with the machine.
+	// Example: [100].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -66,7 +68,7 @@ type SimulatedMachine struct {
 	// +kubebuilder:validation:items:Maximum=65536
 	DataDisksGiB []int32 `json:"dataDisksGiB,omitempty"`
 
-	// spot makes the machine cheaper; the cloud may take it back at any time. Default: false.
+	// spot makes the machine cheaper, but the cloud may interrupt it at any time. Default: false.
 	// +optional
 	Spot bool `json:"spot,omitempty"`
 }

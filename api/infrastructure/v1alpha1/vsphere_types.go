@@ -3,12 +3,12 @@
 package v1alpha1
 
 // VSphereAccount is a datacenter of a vCenter Server. Its credentials Secret has the keys
-// "username" and "password"; there are no ambient credentials.
+// "username" and "password". There are no ambient credentials.
 // +kubebuilder:validation:XValidation:rule="!has(self.failureDomains) || !has(self.zoneCategory)",message="failureDomains and zoneCategory are two answers to one question: set one of them"
 type VSphereAccount struct {
-	// server is the vCenter's host name or address, with a port if it is not 443. It is spoken to
-	// over TLS, and its certificate is always verified. It can't be changed. Example:
-	// "vcenter.example.com".
+	// server is the vCenter's host name or address, with the port if it is not 443. Drover connects
+	// with TLS and always verifies the certificate. It is immutable.
+	// Example: "vcenter.example.com".
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="server can't be changed, because the account's machines would look gone: make a new CloudAccount"
 	// +kubebuilder:validation:MinLength=1
@@ -16,27 +16,29 @@ type VSphereAccount struct {
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
 	Server string `json:"server,omitempty"`
 
-	// caBundle holds the certificates, as PEM, that vCenter's certificate is verified against: its
-	// authority's, which vCenter offers at https://SERVER/certs/download.zip, or its own if that is
+	// caBundle holds the PEM certificates with which vCenter's certificate is verified: that of its
+	// authority, which vCenter offers at https://SERVER/certs/download.zip, or its own if it is
 	// self-signed. Default: the authorities of the manager's system.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=65536
 	CABundle string `json:"caBundle,omitempty"`
 
-	// thumbprint is the SHA-256 thumbprint of vCenter's certificate: 64 hexadecimal digits, with
-	// colons between the pairs or without. It is compared on every connection, and suffices alone:
-	// no authority is asked then, caBundle's neither, and the names and dates in the certificate
-	// mean nothing. It changes with each renewal of the certificate. SHA-1, as older tools print
-	// it, is refused. Default: none. Example: "openssl x509 -noout -fingerprint -sha256" prints it.
+	// thumbprint is the SHA-256 thumbprint of vCenter's certificate: 64 hexadecimal digits, with or
+	// without colons between the pairs. Drover compares it on every connection, and needs nothing
+	// else to trust the certificate: it ignores all authorities, including caBundle, and the names
+	// and dates in the certificate. The thumbprint changes with each renewal of the certificate.
+	// SHA-1, as older tools print it, is rejected. Default: none.
+	// Example: "openssl x509 -noout -fingerprint -sha256" prints it.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=95
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9A-Fa-f]{64}|([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2})$')",message="thumbprint must be the SHA-256 one, 64 hexadecimal digits; SHA-1 can be forged"
 	Thumbprint string `json:"thumbprint,omitempty"`
 
-	// datacenter is the inventory path of the datacenter, in which all names of a machine are
-	// looked for. It can't be changed. Example: "dc1", "europe/dc1".
+	// datacenter is the inventory path of the datacenter. All names in the machine's fields are
+	// looked up in it. It is immutable.
+	// Example: "dc1", "europe/dc1".
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="datacenter can't be changed, because the account's machines would look gone: make a new CloudAccount"
 	// +kubebuilder:validation:MinLength=1
@@ -44,8 +46,8 @@ type VSphereAccount struct {
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	Datacenter string `json:"datacenter,omitempty"`
 
-	// failureDomains are parts of the datacenter that fail apart from each other. Left out, each
-	// machine says itself where it goes.
+	// failureDomains are parts of the datacenter that fail independently of each other. Default:
+	// none, and each machine specifies where it is placed.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -53,33 +55,36 @@ type VSphereAccount struct {
 	// +kubebuilder:validation:MaxItems=100
 	FailureDomains []VSphereFailureDomain `json:"failureDomains,omitempty"`
 
-	// zoneCategory finds the failure domains by vSphere tags instead: it is the name of the
-	// category whose tags are on the datacenter's compute clusters, one cluster for each tag. The
-	// failure domains are called as the tags are. A datastore of the datacenter with the same tag
-	// is the domain's. Example: "k8s-zone".
+	// zoneCategory finds the failure domains by vSphere tags instead. It is the name of the
+	// category whose tags are on the datacenter's compute clusters, one cluster for each tag. Each
+	// failure domain has the name of its tag, and uses a datastore of the datacenter with the same
+	// tag, if there is one.
+	// Example: "k8s-zone".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	ZoneCategory string `json:"zoneCategory,omitempty"`
 
-	// nodeAddresses chooses among the addresses that VMware Tools tell of a machine. Left out, all
-	// of them are the machine's but loopback and link-local ones.
+	// nodeAddresses selects from the addresses that VMware Tools report for a machine. Default: all
+	// of them, except loopback and link-local addresses.
 	// +optional
 	NodeAddresses *VSphereNodeAddresses `json:"nodeAddresses,omitempty"`
 }
 
-// VSphereNodeAddresses chooses a machine's addresses.
+// VSphereNodeAddresses selects a machine's addresses.
 // +kubebuilder:validation:MinProperties=1
 type VSphereNodeAddresses struct {
-	// network whose addresses come first, by the name that vCenter shows for the adapter's network.
+	// network is the network whose addresses come first, by the name that vCenter shows for the
+	// adapter's network.
 	// Example: "node-network".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=80
 	Network string `json:"network,omitempty"`
 
-	// exclude are address ranges that are no machine's own, such as that of a virtual address,
-	// which moves among the machines of a control plane. Example: ["192.0.2.100/32"].
+	// exclude are address ranges that do not belong to a machine, such as that of a virtual address
+	// that moves between the machines of a control plane.
+	// Example: ["192.0.2.100/32"].
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -89,25 +94,28 @@ type VSphereNodeAddresses struct {
 	Exclude []string `json:"exclude,omitempty"`
 }
 
-// VSphereFailureDomain is a part of a datacenter that fails by itself, such as a compute cluster
-// with its storage.
+// VSphereFailureDomain is a part of a datacenter that fails independently, such as a compute
+// cluster with its storage.
 type VSphereFailureDomain struct {
-	// name of the failure domain, as a Machine's failureDomain has it. Example: "rack-a".
+	// name is the name of the failure domain, as in a Machine's failureDomain.
+	// Example: "rack-a".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name,omitempty"`
 
-	// resourcePool that the machines of this domain go to, instead of their own. Example:
-	// "cluster-a/Resources".
+	// resourcePool is the resource pool of machines in this domain. It replaces that of the
+	// machine.
+	// Example: "cluster-a/Resources".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	ResourcePool string `json:"resourcePool,omitempty"`
 
-	// datastore that the machines of this domain go to, instead of their own. Example: "san-a".
+	// datastore is the datastore of machines in this domain. It replaces that of the machine.
+	// Example: "san-a".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -115,34 +123,34 @@ type VSphereFailureDomain struct {
 	Datastore string `json:"datastore,omitempty"`
 }
 
-// VSphereCloneMode says what a clone shares with its template.
+// VSphereCloneMode specifies what a clone shares with its template.
 // +kubebuilder:validation:Enum=Full;Linked
 type VSphereCloneMode string
 
 const (
 	// VSphereCloneFull copies the disks.
 	VSphereCloneFull VSphereCloneMode = "Full"
-	// VSphereCloneLinked puts new disks above those of a snapshot of the template.
+	// VSphereCloneLinked creates new disks on top of those of a snapshot of the template.
 	VSphereCloneLinked VSphereCloneMode = "Linked"
 )
 
-// VSpherePowerOffMode says how a machine is switched off before it is deleted.
+// VSpherePowerOffMode specifies how a machine is powered off before it is deleted.
 // +kubebuilder:validation:Enum=Hard;TrySoft;Soft
 type VSpherePowerOffMode string
 
 const (
 	// VSpherePowerOffHard cuts the power.
 	VSpherePowerOffHard VSpherePowerOffMode = "Hard"
-	// VSpherePowerOffTrySoft asks the guest to shut down, and cuts the power when it has not done
-	// so in time.
+	// VSpherePowerOffTrySoft asks the guest to shut down, and cuts the power if the guest does not
+	// do so in time.
 	VSpherePowerOffTrySoft VSpherePowerOffMode = "TrySoft"
-	// VSpherePowerOffSoft asks the guest to shut down, again and again, and never cuts the power of
-	// one that runs.
+	// VSpherePowerOffSoft asks the guest to shut down, repeatedly, and never cuts the power of a
+	// running guest.
 	VSpherePowerOffSoft VSpherePowerOffMode = "Soft"
 )
 
-// VSphereMachine is a VM that is cloned from a template. Paths are those of the inventory, below
-// the datacenter's folder for that kind of object; a slash in a name is written as "%2f".
+// VSphereMachine is a VM that is cloned from a template. Paths are inventory paths, below the
+// datacenter's folder for that kind of object. A slash in a name is written as "%2f".
 // +kubebuilder:validation:XValidation:rule="has(self.template) != has(self.contentLibrary)",message="set template or contentLibrary, and not both"
 // +kubebuilder:validation:XValidation:rule="!has(self.cloneMode) || self.cloneMode != 'Linked' || !has(self.diskGiB)",message="a linked clone has its template's disk: leave diskGiB out"
 // +kubebuilder:validation:XValidation:rule="!has(self.snapshot) || (has(self.cloneMode) && self.cloneMode == 'Linked')",message="snapshot is for linked clones: set cloneMode to Linked"
@@ -150,9 +158,9 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.coresPerSocket) || (has(self.cpus) && self.cpus % self.coresPerSocket == 0)",message="cpus must be set, and a multiple of coresPerSocket"
 // +kubebuilder:validation:XValidation:rule="!has(self.secureBoot) || !self.secureBoot || !has(self.bootOptions) || !has(self.bootOptions.firmware) || self.bootOptions.firmware == 'EFI'",message="secure boot is EFI's: set bootOptions.firmware to EFI, or leave it out"
 type VSphereMachine struct {
-	// template is the path of the VM or template to clone. It needs VMware Tools, and cloud-init
-	// with the VMware data source or Ignition. Default: the one in contentLibrary. Example:
-	// "templates/ubuntu-2404-kube-v1.36.3".
+	// template is the path of the VM or template to clone. It must contain VMware Tools, and either
+	// cloud-init with the VMware data source or Ignition. Default: the template in contentLibrary.
+	// Example: "templates/ubuntu-2404-kube-v1.36.3".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -164,14 +172,15 @@ type VSphereMachine struct {
 	// +optional
 	ContentLibrary *VSphereLibraryItem `json:"contentLibrary,omitempty"`
 
-	// cloneMode is "Full", which copies the template's disks, or "Linked", which is made in seconds
-	// and depends on the template's snapshot as long as the machine lives. Default: "Full".
+	// cloneMode is "Full", which copies the template's disks, or "Linked", which takes seconds but
+	// depends on the template's snapshot as long as the machine exists. Default: "Full".
 	// +optional
 	// +kubebuilder:default=Full
 	CloneMode VSphereCloneMode `json:"cloneMode,omitempty"`
 
-	// snapshot of the template that a linked clone is made from, by its name, or by the end of its
-	// path in the tree of snapshots where several have that name. Default: the current one.
+	// snapshot is the snapshot of the template from which a linked clone is created. It is the name
+	// of the snapshot, or the end of its path in the snapshot tree if several have that name.
+	// Default: the current snapshot.
 	// Example: "v1.36.3", "base/v1.36.3".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -179,24 +188,27 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	Snapshot string `json:"snapshot,omitempty"`
 
-	// folder to put the VM in. Default: the datacenter's folder for VMs. Example: "clusters/blue".
+	// folder is the folder of the VM. Default: the datacenter's folder for VMs.
+	// Example: "clusters/blue".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	Folder string `json:"folder,omitempty"`
 
-	// resourcePool to put the VM in. A cluster's own is "CLUSTER/Resources". It may be left out
-	// only where the failure domain has one. Example: "cluster-a/Resources/workers".
+	// resourcePool is the resource pool of the VM. The root pool of a cluster is
+	// "CLUSTER/Resources". It is required unless the failure domain has a resource pool.
+	// Example: "cluster-a/Resources/workers".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	ResourcePool string `json:"resourcePool,omitempty"`
 
-	// host to put the VM on, one of the resource pool's. It is for a device that one host has, and
-	// for clusters without DRS: a host that fails or is full has no substitute, and DRS may move
-	// the VM later. A failure domain's resource pool goes before it. Default: vCenter's choice.
+	// host is the host of the VM, which must belong to the resource pool. It is for a device that
+	// only one host has, and for clusters without DRS: a host that fails or is full has no
+	// substitute, and DRS may move the VM later. A failure domain's resource pool takes precedence.
+	// Default: vCenter's choice.
 	// Example: "cluster-a/esx-7.example.com".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -204,7 +216,8 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	Host string `json:"host,omitempty"`
 
-	// datastore to put the VM's disks on. Default: the failure domain's, else the template's.
+	// datastore is the datastore of the VM's disks. Default: the failure domain's datastore,
+	// otherwise the template's.
 	// Example: "san-a".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -212,8 +225,10 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	Datastore string `json:"datastore,omitempty"`
 
-	// datastoreCluster to put the VM's disks on, instead of a datastore: Storage DRS chooses one in
-	// it for each machine. A failure domain's datastore goes before it. Example: "san".
+	// datastoreCluster is the datastore cluster of the VM's disks, instead of a datastore. Storage
+	// DRS chooses a datastore in it for each machine. A failure domain's datastore takes
+	// precedence.
+	// Example: "san".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -221,39 +236,45 @@ type VSphereMachine struct {
 	DatastoreCluster string `json:"datastoreCluster,omitempty"`
 
 	// storagePolicy is the name of the VM storage policy for the VM's home and all its disks. The
-	// datastore must satisfy it. Default: the datastore's. Example: "vSAN Default Storage Policy".
+	// datastore must satisfy it. Default: the datastore's policy.
+	// Example: "vSAN Default Storage Policy".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=80
 	StoragePolicy string `json:"storagePolicy,omitempty"`
 
-	// cpus is the number of virtual CPUs. Default: the template's. Example: 4.
+	// cpus is the number of virtual CPUs. Default: the template's number.
+	// Example: 4.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=768
 	CPUs int32 `json:"cpus,omitempty"`
 
-	// coresPerSocket is how many of the CPUs share a socket. Default: the template's. Example: 2.
+	// coresPerSocket is the number of CPUs that share a socket. Default: the template's number.
+	// Example: 2.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=768
 	CoresPerSocket int32 `json:"coresPerSocket,omitempty"`
 
-	// memoryMiB is the memory in MiB, a multiple of 4. Default: the template's. Example: 8192.
+	// memoryMiB is the memory in MiB. Must be a multiple of 4. Default: the template's memory.
+	// Example: 8192.
 	// +optional
 	// +kubebuilder:validation:Minimum=128
 	// +kubebuilder:validation:Maximum=25165824
 	// +kubebuilder:validation:MultipleOf=4
 	MemoryMiB int64 `json:"memoryMiB,omitempty"`
 
-	// diskGiB is the size of the first disk in GiB, at least the template's. Default: the
-	// template's. Example: 40.
+	// diskGiB is the size of the first disk in GiB. Must be at least the size in the template.
+	// Default: the template's size.
+	// Example: 40.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=63488
 	DiskGiB int32 `json:"diskGiB,omitempty"`
 
-	// dataDisksGiB are the sizes of further disks, in GiB, thin. They are deleted with the machine.
+	// dataDisksGiB are the sizes of additional, thin-provisioned disks, in GiB. They are deleted
+	// with the machine.
 	// Example: [100].
 	// +optional
 	// +listType=atomic
@@ -263,25 +284,26 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:items:Maximum=63488
 	DataDisksGiB []int32 `json:"dataDisksGiB,omitempty"`
 
-	// networks are the machine's network adapters, in order, in place of the template's. Default:
-	// the template's, by DHCP.
+	// networks are the machine's network adapters, in order. They replace those of the template.
+	// Default: the template's adapters, with DHCP.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=10
 	Networks []VSphereNetwork `json:"networks,omitempty"`
 
-	// pciDevices are passed through to the guest, in order. All of the machine's memory is reserved
-	// for it then. Default: the template's.
+	// pciDevices are passed through to the guest, in order. All of the machine's memory is then
+	// reserved. Default: the template's devices.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	PCIDevices []VSpherePCIDevice `json:"pciDevices,omitempty"`
 
-	// hardwareVersion that the VM has at least: an older template's is upgraded when the VM is
-	// switched on for the first time. It is never lowered. A device that only the newer version has
-	// can't come with the same clone: upgrade the template for it. Default: the template's.
+	// hardwareVersion is the minimum hardware version of the VM. If the template's version is
+	// older, the VM is upgraded when it is powered on for the first time. The version is never
+	// lowered. A device that needs the newer version can't be added in the same clone: upgrade the
+	// template instead. Default: the template's version.
 	// Example: "vmx-21".
 	// +optional
 	// +kubebuilder:validation:MinLength=6
@@ -289,33 +311,34 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:Pattern=`^vmx-[0-9]{2}$`
 	HardwareVersion string `json:"hardwareVersion,omitempty"`
 
-	// bootOptions are the firmware's. Default: the template's.
+	// bootOptions are the options of the firmware. Default: the template's options.
 	// +optional
 	BootOptions *VSphereBootOptions `json:"bootOptions,omitempty"`
 
-	// secureBoot has the firmware start signed code alone. The template's firmware must be EFI.
-	// Default: the template's.
+	// secureBoot makes the firmware start only signed code. The template's firmware must be EFI.
+	// Default: the template's setting.
 	// +optional
 	SecureBoot *bool `json:"secureBoot,omitempty"`
 
-	// tpm is "Virtual" for a virtual TPM of the machine's own: a new one, and a new identity in
-	// place of the template's if that has one. vCenter needs a key provider, the template EFI
-	// firmware. Default: what the template has, copied.
+	// tpm is "Virtual" for a new virtual TPM. If the template has one, the machine gets a new
+	// identity in its place. vCenter needs a key provider, and the template needs EFI firmware.
+	// Default: a copy of what the template has.
 	// +optional
 	TPM VSphereTPM `json:"tpm,omitempty"`
 
-	// antiAffinityGroup has DRS keep the machines of one cluster and one group on different hosts
-	// where it can. The rule is made and kept by Drover in each compute cluster that the group has
-	// two machines in. Default: none. Example: "workers".
+	// antiAffinityGroup makes DRS keep the machines of the same cluster and group on different
+	// hosts if possible. Drover creates and maintains the rule in each compute cluster in which the
+	// group has two machines. Default: none.
+	// Example: "workers".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	AntiAffinityGroup string `json:"antiAffinityGroup,omitempty"`
 
-	// extraConfig are further options of the VM. Those of Drover ("drover-…") and those that carry
-	// the user data ("guestinfo.userdata", "guestinfo.metadata", "guestinfo.ignition" and what
-	// follows) can't be set. Default: the template's.
+	// extraConfig are additional options of the VM. Drover's options ("drover-…") and those that
+	// carry the user data ("guestinfo.userdata", "guestinfo.metadata", "guestinfo.ignition" and
+	// what follows) can't be set. Default: the template's options.
 	// +optional
 	// +listType=map
 	// +listMapKey=key
@@ -323,9 +346,10 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:MaxItems=50
 	ExtraConfig []VSphereOption `json:"extraConfig,omitempty"`
 
-	// tags of vSphere that are attached to the VM, by their categories and names. They are attached
-	// when it is first seen to run, and are for people and for what goes by tags; Drover does not.
-	// Default: none. Example: [{category: team, name: blue}].
+	// tags are the vSphere tags that are attached to the VM, by category and name. They are
+	// attached when the VM is first seen running. They are for people and for other software:
+	// Drover does not use them. Default: none.
+	// Example: [{category: team, name: blue}].
 	// +optional
 	// +listType=map
 	// +listMapKey=category
@@ -334,8 +358,9 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:MaxItems=20
 	Tags []VSphereTag `json:"tags,omitempty"`
 
-	// customAttributes of vSphere that are set on the VM, by name, when it is first seen to run.
-	// They must be there. Default: none. Example: [{name: cost-center, value: "4711"}].
+	// customAttributes are the vSphere custom attributes that are set on the VM, by name, when it
+	// is first seen running. The attributes must exist. Default: none.
+	// Example: [{name: cost-center, value: "4711"}].
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -343,15 +368,15 @@ type VSphereMachine struct {
 	// +kubebuilder:validation:MaxItems=10
 	CustomAttributes []VSphereAttribute `json:"customAttributes,omitempty"`
 
-	// powerOffMode is "Hard", which cuts the power before the VM is deleted, "TrySoft", which asks
-	// the guest to shut down first, or "Soft", which waits until it has done so, however long. The
-	// Node has been drained before. Default: "Hard".
+	// powerOffMode specifies how the VM is powered off before it is deleted. "Hard" cuts the power.
+	// "TrySoft" asks the guest to shut down first. "Soft" waits until the guest has shut down,
+	// however long that takes. The Node has been drained before. Default: "Hard".
 	// +optional
 	// +kubebuilder:default=Hard
 	PowerOffMode VSpherePowerOffMode `json:"powerOffMode,omitempty"`
 
-	// guestShutdownSeconds is how long the guest has to shut down, in seconds, before its power is
-	// cut with powerOffMode "TrySoft", and before it is asked again with "Soft". Default: 300.
+	// guestShutdownSeconds is the time that the guest has to shut down, in seconds. After it,
+	// "TrySoft" cuts the power, and "Soft" asks the guest again. Default: 300.
 	// +optional
 	// +kubebuilder:default=300
 	// +kubebuilder:validation:Minimum=1
@@ -359,144 +384,159 @@ type VSphereMachine struct {
 	GuestShutdownSeconds int32 `json:"guestShutdownSeconds,omitempty"`
 }
 
-// VSphereLibraryItem is a VM template that a content library of the vCenter keeps, in its latest
-// version. An item of type OVF is none.
+// VSphereLibraryItem is a VM template in a content library of the vCenter, in its latest version.
+// It can't be an item of type OVF.
 type VSphereLibraryItem struct {
-	// library is the content library's name. Capital letters are not told apart. Example: "images".
+	// library is the name of the content library. It is not case-sensitive.
+	// Example: "images".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Library string `json:"library,omitempty"`
 
-	// item is the name of the template in the library. Example: "ubuntu-2404-kube-v1.36.3".
+	// item is the name of the template in the library.
+	// Example: "ubuntu-2404-kube-v1.36.3".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Item string `json:"item,omitempty"`
 }
 
-// VSphereTag is a tag of vSphere, which must be there.
+// VSphereTag is a tag of vSphere. The tag must exist.
 type VSphereTag struct {
-	// category of the tag. Example: "team".
+	// category is the category of the tag.
+	// Example: "team".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Category string `json:"category,omitempty"`
 
-	// name of the tag in its category. Example: "blue".
+	// name is the name of the tag in its category.
+	// Example: "blue".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name,omitempty"`
 }
 
-// VSphereAttribute is the value of a custom attribute that vCenter has for VMs, or for everything.
+// VSphereAttribute is the value of a custom attribute that vCenter defines for VMs, or for all
+// types.
 type VSphereAttribute struct {
-	// name of the attribute. Example: "cost-center".
+	// name is the name of the attribute.
+	// Example: "cost-center".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=80
 	Name string `json:"name,omitempty"`
 
-	// value of the attribute. Example: "4711".
+	// value is the value of the attribute.
+	// Example: "4711".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Value string `json:"value,omitempty"`
 }
 
-// VSphereBootOptions say how a VM starts.
+// VSphereBootOptions specifies how a VM starts.
 // +kubebuilder:validation:MinProperties=1
 type VSphereBootOptions struct {
-	// firmware of the VM. The template's disk must be made for it. Default: the template's.
+	// firmware is the firmware of the VM. The template's disk must be made for it. Default: the
+	// template's firmware.
 	// Example: "EFI".
 	// +optional
 	Firmware VSphereFirmware `json:"firmware,omitempty"`
 
-	// delayMilliseconds is how long the firmware waits before it starts the guest, in milliseconds.
-	// Default: 0. Example: 5000.
+	// delayMilliseconds is the time that the firmware waits before it starts the guest, in
+	// milliseconds. Default: 0.
+	// Example: 5000.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=60000
 	DelayMilliseconds int32 `json:"delayMilliseconds,omitempty"`
 
-	// retryAfterMilliseconds has a VM that found nothing to start from try again after that time,
-	// in milliseconds. Default: as the template has it. Example: 10000.
+	// retryAfterMilliseconds is the time after which a VM that found nothing to boot from tries
+	// again, in milliseconds. Default: the template's setting.
+	// Example: 10000.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=600000
 	RetryAfterMilliseconds int32 `json:"retryAfterMilliseconds,omitempty"`
 }
 
-// VSphereFirmware is what starts a VM.
+// VSphereFirmware is the firmware that starts a VM.
 // +kubebuilder:validation:Enum=BIOS;EFI
 type VSphereFirmware string
 
 const (
-	// VSphereFirmwareBIOS is the older one.
+	// VSphereFirmwareBIOS is the older firmware.
 	VSphereFirmwareBIOS VSphereFirmware = "BIOS"
-	// VSphereFirmwareEFI is the newer one, which can check signatures.
+	// VSphereFirmwareEFI is the newer firmware, which can verify signatures.
 	VSphereFirmwareEFI VSphereFirmware = "EFI"
 )
 
-// VSphereTPM says which TPM a machine has.
+// VSphereTPM specifies which TPM a machine has.
 // +kubebuilder:validation:Enum=Virtual
 type VSphereTPM string
 
-// VSphereTPMVirtual is one that vCenter makes and keeps encrypted.
+// VSphereTPMVirtual is a TPM that vCenter creates and stores encrypted.
 const VSphereTPMVirtual VSphereTPM = "Virtual"
 
-// VSpherePCIDevice is a device of the host's: one of a kind, wherever there is one, or a share of a
-// graphics card.
+// VSpherePCIDevice is a PCI device of the host: a device with the given IDs, on any host that has
+// one, or a share of a graphics card.
 // +kubebuilder:validation:XValidation:rule="has(self.vGPUProfile) ? !has(self.vendorID) && !has(self.deviceID) : has(self.vendorID) && has(self.deviceID)",message="set vendorID and deviceID, or vGPUProfile alone"
 type VSpherePCIDevice struct {
-	// vendorID of the device. Example: 4318.
+	// vendorID is the vendor ID of the device.
+	// Example: 4318.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	VendorID int32 `json:"vendorID,omitempty"`
 
-	// deviceID of the device. Example: 7864.
+	// deviceID is the device ID of the device.
+	// Example: 7864.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	DeviceID int32 `json:"deviceID,omitempty"`
 
-	// vGPUProfile is the share of a graphics card, by its vendor's name for it. Example:
-	// "grid_t4-8q".
+	// vGPUProfile is the vendor's name for the share of a graphics card.
+	// Example: "grid_t4-8q".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=80
 	VGPUProfile string `json:"vGPUProfile,omitempty"`
 }
 
-// VSphereNetwork is one network adapter, and how the guest sets it up (by cloud-init's network
+// VSphereNetwork is one network adapter, and how the guest configures it (with cloud-init's network
 // configuration, version 2).
 // +kubebuilder:validation:XValidation:rule="!has(self.addresses) || !has(self.dhcp4) || !self.dhcp4 || self.addresses.all(a, a.contains(':'))",message="an adapter with DHCP for IPv4 has no IPv4 addresses of its own"
 type VSphereNetwork struct {
-	// name is the path of the network or distributed port group. Example: "VM Network".
+	// name is the path of the network or distributed port group.
+	// Example: "VM Network".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[^/]+(/[^/]+)*$`
 	Name string `json:"name,omitempty"`
 
-	// macAddress of the adapter. All machines of a template would have the same: it is for a
-	// machine that is alone. Default: vCenter's choice. Example: "00:50:56:00:00:07".
+	// macAddress is the MAC address of the adapter. All machines of a template would have the same
+	// address, so it is for a single machine. Default: vCenter's choice.
+	// Example: "00:50:56:00:00:07".
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{2}:){5}[0-9a-f]{2}$`
 	MACAddress string `json:"macAddress,omitempty"`
 
-	// dhcp4 asks for an IPv4 address by DHCP. Default: true, unless addresses are given.
+	// dhcp4 requests an IPv4 address with DHCP. Default: true, unless addresses are given.
 	// +optional
 	DHCP4 *bool `json:"dhcp4,omitempty"`
 
-	// dhcp6 asks for an IPv6 address by DHCP. Default: false.
+	// dhcp6 requests an IPv6 address with DHCP. Default: false.
 	// +optional
 	DHCP6 *bool `json:"dhcp6,omitempty"`
 
-	// addresses with their prefix lengths. All machines of a template would have the same: they are
-	// for a machine that is alone. Example: ["192.0.2.10/24"].
+	// addresses are the adapter's addresses with their prefix lengths. All machines of a template
+	// would have the same addresses, so they are for a single machine.
+	// Example: ["192.0.2.10/24"].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -505,19 +545,22 @@ type VSphereNetwork struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	Addresses []string `json:"addresses,omitempty"`
 
-	// gateway4 is the default gateway for IPv4. Example: "192.0.2.1".
+	// gateway4 is the default gateway for IPv4.
+	// Example: "192.0.2.1".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	Gateway4 string `json:"gateway4,omitempty"`
 
-	// gateway6 is the default gateway for IPv6. Example: "2001:db8::1".
+	// gateway6 is the default gateway for IPv6.
+	// Example: "2001:db8::1".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	Gateway6 string `json:"gateway6,omitempty"`
 
-	// nameservers are the addresses of DNS servers. Example: ["192.0.2.53"].
+	// nameservers are the addresses of DNS servers.
+	// Example: ["192.0.2.53"].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -526,7 +569,8 @@ type VSphereNetwork struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	Nameservers []string `json:"nameservers,omitempty"`
 
-	// searchDomains are what DNS names without a dot are looked for in. Example: ["example.com"].
+	// searchDomains are the domains in which DNS names without a dot are looked up.
+	// Example: ["example.com"].
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -535,14 +579,15 @@ type VSphereNetwork struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	SearchDomains []string `json:"searchDomains,omitempty"`
 
-	// routes are static routes over this adapter. Default: none.
+	// routes are static routes through this adapter. Default: none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	Routes []VSphereRoute `json:"routes,omitempty"`
 
-	// mtu is the largest packet in bytes. Default: the guest's. Example: 9000.
+	// mtu is the maximum size of a packet, in bytes. Default: the guest's setting.
+	// Example: 9000.
 	// +optional
 	// +kubebuilder:validation:Minimum=576
 	// +kubebuilder:validation:Maximum=9000
@@ -551,19 +596,22 @@ type VSphereNetwork struct {
 
 // VSphereRoute is a static route.
 type VSphereRoute struct {
-	// to is the destination. Example: "198.51.100.0/24".
+	// to is the destination.
+	// Example: "198.51.100.0/24".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	To string `json:"to,omitempty"`
 
-	// via is the gateway's address. Example: "192.0.2.254".
+	// via is the address of the gateway.
+	// Example: "192.0.2.254".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	Via string `json:"via,omitempty"`
 
-	// metric orders routes to the same destination; the lowest is taken. Default: the guest's.
+	// metric orders routes to the same destination. The route with the lowest metric is used.
+	// Default: the guest's setting.
 	// Example: 100.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -573,13 +621,15 @@ type VSphereRoute struct {
 
 // VSphereOption is one option of a VM's configuration.
 type VSphereOption struct {
-	// key of the option. Example: "sched.cpu.latencySensitivity".
+	// key is the key of the option.
+	// Example: "sched.cpu.latencySensitivity".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Key string `json:"key,omitempty"`
 
-	// value of the option. Example: "high".
+	// value is the value of the option.
+	// Example: "high".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
