@@ -90,7 +90,7 @@ type Traits struct {
 	TerminationTime time.Duration
 
 	// CascadesDelete is true if the cloud deletes everything that Ensure made together with the
-	// instance, so that a terminated instance has left nothing behind. Such dependants need no tags.
+	// instance, so that a terminated instance has left nothing behind. Dependants need no tags.
 	CascadesDelete bool
 
 	// ZonalIdempotency is true if Ensure is idempotent only within one failure domain: in another
