@@ -111,11 +111,13 @@ func (h *house) adopted(name string) scenario.Pool {
 	}}
 }
 
+// create creates the objects. It retries, because a manager that was just killed may have cut off a
+// call to its webhook.
 func (h *house) create(objects ...client.Object) {
 	h.Helper()
-	if err := scenario.Create(h.ctx, h.client, objects...); err != nil {
-		h.Fatal(err)
-	}
+	h.soon("the objects are created", func(ctx context.Context) (string, error) {
+		return "", scenario.Create(ctx, h.client, objects...)
+	})
 }
 
 func (h *house) delete(objects ...client.Object) {
