@@ -362,9 +362,9 @@ func setInventory(account *infrav1.CloudAccount, state fleet.InventoryState) {
 		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, infrav1.InventoryStaleReason,
 			"the last complete listing of machines is older than it should be; what was known stays")
 	}
-	if state.Deaf != nil {
-		setCondition(account, infrav1.AccountNewsHeardCondition, metav1.ConditionFalse, string(cloud.CodeOf(state.Deaf)),
-			"what the cloud announces of machines can't be received; they are listed as ever: "+state.Deaf.Error())
+	if state.SourceErr != nil {
+		setCondition(account, infrav1.AccountNewsHeardCondition, metav1.ConditionFalse, string(cloud.CodeOf(state.SourceErr)),
+			"what the cloud announces of machines can't be received; they are listed as ever: "+state.SourceErr.Error())
 	} else {
 		conditions.Delete(account, infrav1.AccountNewsHeardCondition)
 	}

@@ -563,8 +563,8 @@ type body struct{ *strings.Reader }
 func newBody(s string) body { return body{strings.NewReader(s)} }
 func (body) Close() error   { return nil }
 
-// TestAddresses: an elastic IP address with a machine's tags, whoever set them, is released after
-// the machine's instance is gone. Addresses in use, and those without Drover's tags, are left
+// TestAddresses: an elastic IP address with a machine's tags, even if a user set them, is released
+// after the machine's instance is gone. Addresses in use, and those without Drover's tags, are left
 // alone.
 func TestAddresses(t *testing.T) {
 	t.Parallel()

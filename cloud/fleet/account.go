@@ -90,10 +90,9 @@ type InventoryState struct {
 	Fresh bool
 	// Instances counts the instances with Drover's tags, of any cluster, without terminated ones.
 	Instances int
-	// Deaf is why the engine can't receive what the cloud reports by itself: news at the place that
-	// the account names (Herald), or changes (Follower). nil if it can, or if the cloud reports
-	// nothing.
-	Deaf error
+	// SourceErr is why the engine can't receive what the cloud reports by itself, the news of a
+	// Herald or the changes of a Follower; nil if it can, or if the cloud reports nothing.
+	SourceErr error
 	// Doubt is what the engine does not believe although the cloud says so; nil for nothing.
 	Doubt *Doubt
 }
@@ -351,8 +350,8 @@ func (a *Account) Living(token string) int { return len(living(a.inventory.known
 // Inventory returns how current the inventory is.
 func (a *Account) Inventory() InventoryState {
 	s := a.inventory.state()
-	if s.Deaf = a.news.failure(); s.Deaf == nil {
-		s.Deaf = a.changes.failure()
+	if s.SourceErr = a.news.failure(); s.SourceErr == nil {
+		s.SourceErr = a.changes.failure()
 	}
 	return s
 }

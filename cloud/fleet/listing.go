@@ -304,7 +304,7 @@ func (v *inventory) reconsider(m *machine, at time.Time) (changed bool) {
 		return false
 	}
 	v.judge(m)
-	return v.update(m)
+	return m.update()
 }
 
 // judge decides whether live reads must look for a recorded instance.
@@ -321,8 +321,7 @@ func (v *inventory) judge(m *machine) {
 		v.reappeared(m)
 	default:
 		if !m.isMissing() {
-			m.phase, m.due = missing, time.Now()
-			v.works.wake()
+			v.miss(m)
 		}
 		if m.seen && !recorded(own, m.ref) {
 			v.absences.miss(m.ref.Token)

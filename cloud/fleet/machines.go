@@ -143,12 +143,18 @@ func (v *inventory) machine(token string) *machine {
 	return m
 }
 
-// watch marks a machine as one that a controller has asked for.
-func (v *inventory) watch(m *machine) {
+// watch marks a machine as one that a controller has asked for, by this reference.
+func (v *inventory) watch(m *machine, ref cloud.Reference) {
 	if m.phase == unwatched {
-		m.phase = watched
+		m.phase, m.ref = watched, ref
 		v.lists.wake()
 	}
+}
+
+// miss makes live reads decide what became of a machine.
+func (v *inventory) miss(m *machine) {
+	m.phase, m.due, m.nothing = missing, time.Now(), time.Time{}
+	v.works.wake()
 }
 
 // adopt returns the request's instance if it is known. It takes the lock.
@@ -202,14 +208,11 @@ func (v *inventory) made(req cloud.Request, r cloud.Resource) {
 
 // exists watches a machine whose instance is known to exist.
 func (v *inventory) exists(m *machine, req cloud.Request) {
-	if m.phase == unwatched {
-		m.ref = cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID}
-	}
-	v.watch(m)
+	v.watch(m, cloud.Reference{Token: req.Token, OwnershipID: req.OwnershipID})
 	if m.known.IsZero() {
 		m.known = time.Now()
 	}
-	v.update(m)
+	m.update()
 }
 
 // observe returns what is known of a machine, and watches it. seen means that this or an earlier
@@ -218,7 +221,7 @@ func (v *inventory) observe(ref cloud.Reference, seen bool) Observation {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	m := v.machine(ref.Token)
-	v.watch(m)
+	v.watch(m, ref)
 	m.ref, m.seen = ref, m.seen || seen
 	if ref.ProviderID != "" {
 		v.absences.record(ref.Token)
@@ -231,8 +234,7 @@ func (v *inventory) observe(ref cloud.Reference, seen bool) Observation {
 		}
 	}
 	wasStarting := !m.starting.IsZero()
-	v.update(m)
-	m.reported = m.look()
+	m.reported, m.toldSettled = m.refresh(), m.phase == settled
 	if !wasStarting && !m.starting.IsZero() {
 		v.lists.wake()
 	}
@@ -245,10 +247,7 @@ func (v *inventory) settle(ref cloud.Reference) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	m := v.machine(ref.Token)
-	if m.phase == unwatched {
-		m.ref = ref
-	}
-	v.watch(m)
+	v.watch(m, ref)
 	if m.phase == watched && len(m.resources()) == 0 {
 		m.phase, m.asked, m.nothing = settling, time.Now(), time.Time{}
 		m.due = m.asked.Add(v.account().createHorizon())
@@ -447,8 +446,8 @@ func (m *machine) look() Observation {
 	return o
 }
 
-// update derives the machine's state again, and reports whether its controller must be notified.
-func (v *inventory) update(m *machine) bool {
+// refresh derives the machine's state again, and records whether it is about to change by itself.
+func (m *machine) refresh() Observation {
 	now := m.look()
 	switch {
 	case now.Instance == nil:
@@ -457,7 +456,12 @@ func (v *inventory) update(m *machine) bool {
 	case m.starting.IsZero():
 		m.starting = time.Now()
 	}
-	isSettled := m.phase == settled
+	return now
+}
+
+// update refreshes a machine, and reports whether its controller must be notified.
+func (m *machine) update() bool {
+	now, isSettled := m.refresh(), m.phase == settled
 	if !m.isObserved() || (now.Gone && m.reported.Gone) || (reflect.DeepEqual(now, m.reported) && isSettled == m.toldSettled) {
 		return false
 	}

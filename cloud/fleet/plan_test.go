@@ -89,3 +89,16 @@ func TestPlan(t *testing.T) {
 		})
 	}
 }
+
+// TestMissingBeginsAnew tests that live reads from before a machine went missing, such as those
+// that settled its create, do not count as proof of its absence.
+func TestMissingBeginsAnew(t *testing.T) {
+	a := &Account{times: TimesFor(DefaultCall), place: place{pinned: testPlace, proved: testPlace}}
+	v := newInventory(func() *Account { return a }, func([]string) {}, func() {}, func() float64 { return 0 })
+	m := v.machine("m")
+	m.phase, m.ref.ProviderID, m.nothing = watched, "p://m", time.Now().Add(-time.Hour)
+	v.judge(m)
+	if m.phase != missing || !m.nothing.IsZero() {
+		t.Errorf("phase %d, nothing found since %s", m.phase, m.nothing)
+	}
+}

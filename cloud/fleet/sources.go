@@ -171,8 +171,7 @@ func (v *inventory) put(m *machine, n cloud.News) (told, done bool) {
 		return false, true
 	case n.Changed:
 		if m.ref.ProviderID != "" && !m.isMissing() {
-			m.phase, m.due = missing, time.Now() // a live read decides, as after a listing that missed it
-			v.works.wake()
+			v.miss(m) // as after a listing without it
 		}
 		return false, true
 	}

@@ -67,10 +67,11 @@ func (v *inventory) plan(now time.Time) (tasks []*task, next time.Time) {
 			tasks = append(tasks, &task{machine: m, ref: m.ref, read: true, was: m.phase})
 		}
 	}
-	if at := v.nextStep(); at.IsZero() || now.Before(at) {
+	pending := v.pending()
+	if at := v.nextStep(pending); at.IsZero() || now.Before(at) {
 		next = earlier(next, at)
 	} else {
-		tasks = append(tasks, v.step(now)...)
+		tasks = append(tasks, v.step(now, pending)...)
 	}
 	slices.SortFunc(tasks, func(a, b *task) int { return strings.Compare(a.ref.Token, b.ref.Token) })
 	return tasks, next
@@ -79,13 +80,11 @@ func (v *inventory) plan(now time.Time) (tasks []*task, next time.Time) {
 // nextStep returns when the next step of the deletions is due. New deletions are collected until
 // the window of the first one ends, or until no other has come for a while. A live read that is due
 // waits a little for them.
-func (v *inventory) nextStep() (at time.Time) {
+func (v *inventory) nextStep(pending int) (at time.Time) {
 	var first, last, read time.Time
-	pending := 0
 	for _, m := range v.machines {
 		switch {
 		case m.phase != deleting:
-			continue
 		case !m.begun && m.before:
 			read = earlier(read, m.asked) // it was collected before the restart
 		case !m.begun:
@@ -93,7 +92,6 @@ func (v *inventory) nextStep() (at time.Time) {
 		default:
 			read = earlier(read, m.due)
 		}
-		pending++
 	}
 	if !read.IsZero() {
 		read = later(read, v.rested)
@@ -114,8 +112,7 @@ func (v *inventory) nextStep() (at time.Time) {
 
 // step returns a task for each deletion that is due or nearly due: one live read serves all of
 // them.
-func (v *inventory) step(now time.Time) (tasks []*task) {
-	pending := v.pending()
+func (v *inventory) step(now time.Time, pending int) (tasks []*task) {
 	due := func(m *machine, slack time.Duration) bool {
 		if m.failures > 0 || !m.nothing.IsZero() {
 			slack = 0
@@ -199,12 +196,13 @@ func (v *inventory) work(ctx context.Context, tasks []*task) {
 
 // conclude applies a live read to the machines, and chooses what to delete.
 func (v *inventory) conclude(tasks []*task, began time.Time, found map[string][]cloud.Resource, failed map[string]error) {
+	// As after a listing, the next read waits for a multiple of the time that this one took.
+	rested := time.Now().Add(min(cloud.RestTimes*time.Since(began), longestRead))
 	for _, t := range tasks {
 		if t.was != deleting || !t.read {
 			continue
 		}
-		// As after a listing, the next read waits for a multiple of the time that this one took.
-		v.rested = later(v.rested, time.Now().Add(min(cloud.RestTimes*time.Since(began), longestRead)))
+		v.rested = later(v.rested, rested)
 		if failed[t.ref.Token] == nil && t.nothing.IsZero() && len(living(found[t.ref.Token])) == 0 {
 			v.lastEnd = began // aim needs it for the other machines
 		}
@@ -311,7 +309,7 @@ func (v *inventory) finish(tasks []*task, errs []error) (changed []string) {
 			idle, active := v.intervals()
 			t.due = time.Now().Add(max(retryAfter(t.err), min(idle, 2*active)))
 		default:
-			tell = v.update(t.machine)
+			tell = t.update()
 		}
 		if tell {
 			changed = append(changed, t.ref.Token)

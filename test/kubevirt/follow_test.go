@@ -100,7 +100,7 @@ func (a followed) quiet(t testing.TB) {
 	a.proxy.Reset()
 	NewWithT(t).Eventually(func() bool {
 		defer a.proxy.Reset()
-		return a.calls()["list"] == 0 && a.Inventory().Fresh && a.Inventory().Deaf == nil
+		return a.calls()["list"] == 0 && a.Inventory().Fresh && a.Inventory().SourceErr == nil
 	}, "5m", "3s").Should(BeTrue(), "the account is followed")
 }
 
@@ -197,7 +197,7 @@ func TestFollowed(t *testing.T) {
 		g := NewWithT(t)
 		giveBack := withoutWatches(t)
 		a.proxy.CutStreams()
-		until(t, "the right is missed", func() bool { return cloud.CodeOf(a.Inventory().Deaf) == cloud.Unauthorized })
+		until(t, "the right is missed", func() bool { return cloud.CodeOf(a.Inventory().SourceErr) == cloud.Unauthorized })
 		ref := next()
 		halt(t, ref.Token)
 		until(t, "a listing shows the stopped VM", func() bool { return a.state(ref) == cloud.StateStopped })
