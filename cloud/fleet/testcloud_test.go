@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/drover-io/drover/cloud"
@@ -110,6 +111,7 @@ func newTestCloud(t *testing.T) *testCloud {
 func (c *testCloud) close() {
 	c.transport.CloseIdleConnections()
 	c.server.Close()
+	synctest.Wait() // a call that was read just before the end counts as served from here on
 	for busy := true; busy; time.Sleep(time.Second) {
 		c.with(func() { busy = c.serving > 0 })
 	}
