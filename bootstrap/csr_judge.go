@@ -117,7 +117,7 @@ func (r *CSRReconciler) judgeRenewal(ctx context.Context, cluster *clusterv1.Clu
 	}
 	switch {
 	case machine == nil:
-		return verdict{why: fmt.Sprintf("the Node %q is no Machine's", node), again: csrLater, patient: true}, nil
+		return wait(nil, fmt.Sprintf("the Node %q is no Machine's", node)), nil
 	case !machine.DeletionTimestamp.IsZero():
 		return refuse(machine, "the Machine is being deleted"), nil
 	case !machine.Status.NodeRef.IsDefined():
@@ -135,8 +135,8 @@ func (r *CSRReconciler) judgeServing(ctx context.Context, cluster *clusterv1.Clu
 	if err != nil {
 		return verdict{}, err
 	}
-	if machine == nil {
-		return verdict{why: fmt.Sprintf("the Node %q is no Machine's", node), again: csrLater, patient: true}, nil
+	if machine == nil { // Cluster API copies the names to the Machine later than the kubelet asks
+		return wait(nil, fmt.Sprintf("the Node %q is no Machine's", node)), nil
 	}
 	cloud, err := r.cloudMachine(ctx, machine)
 	if err != nil {

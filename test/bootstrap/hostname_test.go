@@ -48,9 +48,11 @@ func TestHostname(t *testing.T) {
 		g.Consistently(func(g Gomega) { e.leftAlone(g, request) }, quiet).Should(Succeed(), not)
 	}
 
+	// Cluster API copies the addresses to the Machine later than the kubelet asks.
 	node.register(t, "simulated:///host-1")
-	e.patchStatus(g, machine, func() { machine.Status.Addresses = []clusterv1.MachineAddress{dns(name)} })
 	serving, _ := node.ask(t, servingSigner, name, []string{name}, net.ParseIP("10.1.2.4"))
+	g.Consistently(func(g Gomega) { e.leftAlone(g, serving) }, quiet).Should(Succeed())
+	e.patchStatus(g, machine, func() { machine.Status.Addresses = []clusterv1.MachineAddress{dns(name)} })
 	e.certificate(t, serving)
 
 	// A machine that has joined gets no new token, even if its Node's name is unknown because
