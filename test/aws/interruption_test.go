@@ -32,9 +32,13 @@ func TestInterruption(t *testing.T) {
 	s := start(t, "spot")
 	s.AWS.SetHidden(2 * time.Second)
 	account := s.Account()
-	s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(account), account))
-	account.Spec.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: s.AWS.QueueURL() + "-2"}
-	s.Do(s.Rig.Client.Update(s.Ctx, account))
+	listen := func(url string) {
+		s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(account), account))
+		before := account.DeepCopy()
+		account.Spec.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: url}
+		s.Do(s.Rig.Client.Patch(s.Ctx, account, client.MergeFrom(before)))
+	}
+	listen(s.AWS.QueueURL() + "-2")
 
 	pool := s.NewPool("md", 3)
 	for _, o := range pool.Objects() {
@@ -58,8 +62,7 @@ func TestInterruption(t *testing.T) {
 		return "", nil
 	})
 	s.Until("the account says that there is no such queue", s.account(account, metav1.ConditionFalse, "interruptionQueue.url"))
-	account.Spec.AWS.InterruptionQueue.URL = s.AWS.QueueURL()
-	s.Do(s.Rig.Client.Update(s.Ctx, account))
+	listen(s.AWS.QueueURL())
 	s.Until("the account hears", s.account(account, metav1.ConditionUnknown, ""))
 
 	s.AWS.Send("Dear Sir or Madam", 0)

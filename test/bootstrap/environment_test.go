@@ -177,8 +177,9 @@ func (e *environment) cluster(t *testing.T, name string, kubeconfig []byte) *clu
 		},
 	}
 	g.Expect(e.Create(ctx, cluster)).To(Succeed())
-	cluster.Status.Initialization = clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true), ControlPlaneInitialized: ptr.To(true)}
-	g.Expect(e.Status().Update(ctx, cluster)).To(Succeed())
+	e.patchStatus(g, cluster, func() {
+		cluster.Status.Initialization = clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true), ControlPlaneInitialized: ptr.To(true)}
+	})
 	return cluster
 }
 

@@ -47,9 +47,7 @@ func TestCluster(t *testing.T) {
 	}).Should(Succeed())
 
 	for _, other := range []string{"somebody-else", ""} {
-		changed := infra.DeepCopy()
-		changed.Spec.OwnershipID = other
-		s.Expect(env.client.Update(s.ctx, changed)).To(MatchError(ContainSubstring("ownershipID is set once")))
+		s.refusesChange(infra, func() { infra.Spec.OwnershipID = other }, "ownershipID is set once")
 	}
 	s.atRest(infra, 3*time.Second)
 	s.Expect(infra.Spec.OwnershipID).To(Equal(id))
