@@ -90,8 +90,8 @@ type InventoryState struct {
 	Fresh bool
 	// Instances counts the instances with Drover's tags, of any cluster, without terminated ones.
 	Instances int
-	// SourceErr is why the engine can't receive what the cloud reports by itself, the news of a
-	// Herald or the changes of a Follower; nil if it can, or if the cloud reports nothing.
+	// SourceErr is the error of the queue or watch through which the cloud reports changes; nil if
+	// it works, or if the cloud has none.
 	SourceErr error
 	// Doubt is what the engine does not believe although the cloud says so; nil for nothing.
 	Doubt *Doubt
