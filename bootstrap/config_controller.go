@@ -90,9 +90,9 @@ type Host struct {
 func (r *ConfigReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("cloudinitconfig").
-		For(&bootstrapv1.CloudInitConfig{}, builder.WithPredicates(beyondStatus())).
-		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(configOfMachine), builder.WithPredicates(machineMoved())).
-		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.configsOfCluster), builder.WithPredicates(clusterMoved())).
+		For(&bootstrapv1.CloudInitConfig{}, builder.WithPredicates(specOrMetadataChanged())).
+		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(configOfMachine), builder.WithPredicates(machineChanged())).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.configsOfCluster), builder.WithPredicates(clusterChanged())).
 		Watches(&clusterv1.Cluster{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
 			r.tokens.ForgetCluster(e.Object.GetUID())
 		}}).
@@ -129,7 +129,7 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	if err := r.Client.Get(ctx, req.NamespacedName, s.config); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if !r.watches(s.config) {
+	if !r.isWatched(s.config) {
 		return ctrl.Result{}, nil
 	}
 	if err := r.read(ctx, s); err != nil {
@@ -169,9 +169,9 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	return result, err
 }
 
-// watches reports whether this manager handles the config. Every manager handles a config that has
-// no watch-filter label and is being deleted, because its finalizer may block the deletion.
-func (r *ConfigReconciler) watches(config *bootstrapv1.CloudInitConfig) bool {
+// isWatched reports whether this manager handles the config. Every manager handles a config that
+// has no watch-filter label and is being deleted, because its finalizer may block the deletion.
+func (r *ConfigReconciler) isWatched(config *bootstrapv1.CloudInitConfig) bool {
 	label, ok := config.Labels[clusterv1.WatchLabel]
 	return r.WatchFilterValue == "" || label == r.WatchFilterValue || (!ok && !config.DeletionTimestamp.IsZero())
 }
@@ -393,9 +393,9 @@ func configOfMachine(_ context.Context, o client.Object) []ctrl.Request {
 	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}}}
 }
 
-// beyondStatus passes updates that others made. It filters out this controller's own status
-// changes.
-func beyondStatus() predicate.Predicate {
+// specOrMetadataChanged passes updates that others made. It filters out this controller's own
+// status changes.
+func specOrMetadataChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		a, b := e.ObjectOld, e.ObjectNew
 		return a.GetGeneration() != b.GetGeneration() ||
@@ -407,8 +407,9 @@ func beyondStatus() predicate.Predicate {
 	}}
 }
 
-// machineMoved passes updates that matter to the token: the machine joins, or its deletion begins.
-func machineMoved() predicate.Predicate {
+// machineChanged passes updates that matter to the token: the machine joins, or its deletion
+// begins.
+func machineChanged() predicate.Predicate {
 	return predicate.Funcs{
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -420,8 +421,8 @@ func machineMoved() predicate.Predicate {
 	}
 }
 
-// clusterMoved passes changes that a config waits for.
-func clusterMoved() predicate.Predicate {
+// clusterChanged passes changes that a config waits for.
+func clusterChanged() predicate.Predicate {
 	relevant := func(c *clusterv1.Cluster) [5]any {
 		return [5]any{
 			ptr.Deref(c.Spec.Paused, false), c.Spec.ControlPlaneEndpoint, c.DeletionTimestamp.IsZero(),

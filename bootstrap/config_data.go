@@ -189,7 +189,7 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 	data[valueKey], err = render.UserData(in)
 	if err == nil && host.Takes != nil {
 		if tooLarge := host.Takes(data[valueKey]); tooLarge != nil {
-			err = split(in, data, tooLarge)
+			err = moveFilesOut(in, data, tooLarge)
 		}
 	}
 	if err != nil {
@@ -202,9 +202,9 @@ func (r *ConfigReconciler) render(ctx context.Context, s *scope) (map[string][]b
 	return data, text, nil
 }
 
-// split moves the files out of user data that are too large for the cloud. The machine fetches
-// them.
-func split(in render.Input, data map[string][]byte, tooLarge error) (err error) {
+// moveFilesOut moves the files out of user data that are too large for the cloud. The machine
+// fetches them.
+func moveFilesOut(in render.Input, data map[string][]byte, tooLarge error) (err error) {
 	if data[valueKey], data[render.FilesKey], err = render.Split(in); err != nil {
 		return fmt.Errorf("%w; %w", tooLarge, err)
 	}

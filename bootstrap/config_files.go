@@ -34,7 +34,7 @@ func (r *ConfigReconciler) ensureFiles(ctx context.Context, s *scope, workload c
 	}
 	if files := data.Data[render.FilesKey]; len(files) > 0 {
 		if err := writeFiles(ctx, workload, known.Token, files); err != nil {
-			return permitted(err, "the Secret, Role and RoleBinding with a machine's files in the namespace kube-system")
+			return wrapForbidden(err, "the Secret, Role and RoleBinding with a machine's files in the namespace kube-system")
 		}
 	}
 	known.Files = true

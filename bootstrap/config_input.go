@@ -64,7 +64,7 @@ func (r *ConfigReconciler) controlPlaneVersion(ctx context.Context, cluster *clu
 	}
 	version, err := serverVersion(ctx, config)
 	if err != nil {
-		return "", permitted(err, "the API server's version")
+		return "", wrapForbidden(err, "the API server's version")
 	}
 	return version, nil
 }

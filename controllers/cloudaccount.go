@@ -38,10 +38,10 @@ type CloudAccountReconciler struct {
 	Clouds   []cloud.Cloud
 	Recorder events.EventRecorder
 	// Changed enqueues the accounts whose inventory became fresh or stale.
-	Changed *Trigger
+	Changed *EventQueue
 	// Machines enqueues all machines of a newly connected account, because they may have waited for
 	// it or for other credentials.
-	Machines *Trigger
+	Machines *EventQueue
 	// AmbientNamespaces are the namespaces that may use the manager's own credentials.
 	AmbientNamespaces []string
 	WatchFilterValue  string
@@ -49,15 +49,15 @@ type CloudAccountReconciler struct {
 	ConnectOnly bool
 
 	retries retries
-	// told holds the state of each account for which its machines were last enqueued.
-	told sync.Map // client.ObjectKey → told
+	// lastEnqueued holds the state of each account for which its machines were last enqueued.
+	lastEnqueued sync.Map // client.ObjectKey → accountSnapshot
 }
 
-// told is what an account's machines know of it: which one is live, and whether its place is
-// proved.
-type told struct {
-	live   *fleet.Account
-	proved bool
+// accountSnapshot is what an account's machines know of it: which one is live, and whether its
+// place is proved.
+type accountSnapshot struct {
+	live        *fleet.Account
+	placeProved bool
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,verbs=get;list;watch;patch
@@ -132,7 +132,7 @@ func (r *CloudAccountReconciler) write(ctx context.Context, before, account *inf
 	} {
 		if conditions.GetReason(account, kind) == reason && conditions.GetReason(before, kind) != reason {
 			r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, reason, "Connect", "%s",
-				cloud.Clip(conditions.GetMessage(account, kind), maxNote))
+				cloud.Clip(conditions.GetMessage(account, kind), maxEventNote))
 		}
 	}
 	return patchSharedStatus(ctx, r.Client, before, account)
@@ -177,7 +177,7 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		return reconcile.Result{}, err
 	}
 	if refusal != nil {
-		if ends, err := r.endsWithNamespace(ctx, account, refusal); ends || err != nil {
+		if ends, err := r.lostSecretWithNamespace(ctx, account, refusal); ends || err != nil {
 			return reconcile.Result{}, err // the account's deletion comes as an event
 		}
 		r.disconnect(key) // an account that is no longer permitted must stop
@@ -197,9 +197,9 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 	if err == nil && account.Spec.Place == "" && info.Place != "" {
 		return r.pin(account, info.Place), nil
 	}
-	if known, _ := r.told.Swap(key, told{live, err == nil}); known != (told{live, err == nil}) {
-		if err := r.tellMachines(ctx, account); err != nil {
-			r.told.Delete(key)
+	if known, _ := r.lastEnqueued.Swap(key, accountSnapshot{live, err == nil}); known != (accountSnapshot{live, err == nil}) {
+		if err := r.enqueueMachines(ctx, account); err != nil {
+			r.lastEnqueued.Delete(key)
 			return reconcile.Result{}, err
 		}
 	}
@@ -233,10 +233,10 @@ func (r *CloudAccountReconciler) pin(account *infrav1.CloudAccount, place string
 	return reconcile.Result{}
 }
 
-// endsWithNamespace reports whether a live account lost its Secret because its namespace is being
-// deleted, which removes Secrets before machines. The VMs are deleted with the credentials that the
-// manager holds, so the account stays connected as long as it has machines.
-func (r *CloudAccountReconciler) endsWithNamespace(ctx context.Context, account *infrav1.CloudAccount, why *refusal) (bool, error) {
+// lostSecretWithNamespace reports whether a live account lost its Secret because its namespace is
+// being deleted, which removes Secrets before machines. The VMs are deleted with the credentials
+// that the manager holds, so the account stays connected as long as it has machines.
+func (r *CloudAccountReconciler) lostSecretWithNamespace(ctx context.Context, account *infrav1.CloudAccount, why *refusal) (bool, error) {
 	if !why.secretGone || r.Accounts.Get(client.ObjectKeyFromObject(account)) == nil {
 		return false, nil
 	}
@@ -250,11 +250,11 @@ func (r *CloudAccountReconciler) endsWithNamespace(ctx context.Context, account 
 // disconnect removes the live account.
 func (r *CloudAccountReconciler) disconnect(key client.ObjectKey) {
 	r.Accounts.Remove(key)
-	r.told.Delete(key)
+	r.lastEnqueued.Delete(key)
 }
 
-// tellMachines enqueues every machine of the account.
-func (r *CloudAccountReconciler) tellMachines(ctx context.Context, account *infrav1.CloudAccount) error {
+// enqueueMachines enqueues every machine of the account.
+func (r *CloudAccountReconciler) enqueueMachines(ctx context.Context, account *infrav1.CloudAccount) error {
 	machines := &infrav1.CloudMachineList{}
 	if err := r.Client.List(ctx, machines, client.InNamespace(account.Namespace),
 		client.MatchingFields{machineByAccount: account.Name}); err != nil {
@@ -293,7 +293,7 @@ func (r *CloudAccountReconciler) config(ctx context.Context, account *infrav1.Cl
 		return config, refusal, nil
 	}
 	if !r.ConnectOnly {
-		if err := moveAlong(ctx, r.Client, secret); err != nil {
+		if err := labelForMove(ctx, r.Client, secret); err != nil {
 			return config, nil, err
 		}
 	}
@@ -391,13 +391,13 @@ func (r *CloudAccountReconciler) reconcileDelete(ctx context.Context, account *i
 	before := account.DeepCopy()
 	if n := len(machines.Items); n > 0 {
 		var result reconcile.Result
-		if known, _ := r.told.Load(key); known != (told{r.Accounts.Get(key), true}) { // the manager has restarted
+		if known, _ := r.lastEnqueued.Load(key); known != (accountSnapshot{r.Accounts.Get(key), true}) { // the manager has restarted
 			var err error
 			if result, err = r.connect(ctx, account); err != nil {
 				return result, err
 			}
 		}
-		if known, _ := r.told.Load(key); known != (told{r.Accounts.Get(key), true}) {
+		if known, _ := r.lastEnqueued.Load(key); known != (accountSnapshot{r.Accounts.Get(key), true}) {
 			return result, r.write(ctx, before, account) // Ready says what is missing
 		}
 		setNotReady(account, infrav1.InUseReason, fmt.Sprintf(

@@ -81,7 +81,7 @@ func newAccountTest(t *testing.T, spec infrav1.CloudAccountSpec) *accountTest {
 	x.CloudAccountReconciler = &CloudAccountReconciler{
 		Client: c, APIReader: c, Clouds: clouds, Recorder: x.events,
 		Accounts: fleet.NewAccounts(fleet.Options{Clouds: clouds, Times: fleet.TimesFor(fleet.DefaultCall)}),
-		Changed:  &Trigger{}, Machines: &Trigger{},
+		Changed:  &EventQueue{}, Machines: &EventQueue{},
 	}
 	return x
 }

@@ -28,8 +28,9 @@ func (r *CloudMachineReconciler) withToken(ctx context.Context, reader client.Re
 	return list.Items, nil
 }
 
-// stopDuplicate reports whether another object has the machine's token, and if so says it in Ready.
-func stopDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
+// reportDuplicate reports whether another object has the machine's token, and if so says it in
+// Ready.
+func reportDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
 	for i := range withToken {
 		if other := &withToken[i]; other.UID != s.UID {
 			setNotReady(s.CloudMachine, infrav1.DuplicateTokenReason, fmt.Sprintf(

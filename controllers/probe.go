@@ -41,8 +41,8 @@ func unreachable(format string, args ...any) *probeFailure {
 	return &probeFailure{controlplanev1.UnreachableReason, "the API server " + fmt.Sprintf(format, args...)}
 }
 
-// server is an API server, as a kubeconfig describes it.
-type server struct {
+// apiServerProbe is an API server, as a kubeconfig describes it.
+type apiServerProbe struct {
 	*kubeconfig.Config
 	dial Dial
 }
@@ -50,11 +50,11 @@ type server struct {
 // Dial connects to endpoints that tenants specify.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// probe asks the API server for its version, with the kubeconfig's credentials.
-func (k server) probe(ctx context.Context, timeout time.Duration) (string, *probeFailure) {
+// run asks the API server for its version, with the kubeconfig's credentials.
+func (k apiServerProbe) run(ctx context.Context, timeout time.Duration) (string, *probeFailure) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	version, failure := k.ask(ctx)
+	version, failure := k.request(ctx)
 	if failure != nil && failure.reason == controlplanev1.UnreachableReason && ctx.Err() != nil {
 		// Any failure counts as a timeout here: giving up closes the connection, and then half an
 		// answer may look like a whole one.
@@ -63,9 +63,9 @@ func (k server) probe(ctx context.Context, timeout time.Duration) (string, *prob
 	return version, failure
 }
 
-// ask sends one request on a new connection and closes it. It does not follow redirects, because
-// they would carry the credentials to another server.
-func (k server) ask(ctx context.Context) (string, *probeFailure) {
+// request sends one request on a new connection and closes it. It does not follow redirects,
+// because they would carry the credentials to another server.
+func (k apiServerProbe) request(ctx context.Context) (string, *probeFailure) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, k.Server.JoinPath("version").String(), nil)
 	if err != nil {
 		return "", unreachable("can't be asked: the server of the kubeconfig is not a URL")
@@ -87,7 +87,7 @@ func (k server) ask(ctx context.Context) (string, *probeFailure) {
 }
 
 // client returns an HTTP client for one probe.
-func (k server) client() *http.Client {
+func (k apiServerProbe) client() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
 			Proxy:                  http.ProxyFromEnvironment, // the operator's proxy, as in Cluster API
@@ -120,7 +120,7 @@ func readVersion(response *http.Response) (string, *probeFailure) {
 }
 
 // statusFailure returns what an answer other than HTTP 200 means, or nil for HTTP 200.
-func (k server) statusFailure(response *http.Response) *probeFailure {
+func (k apiServerProbe) statusFailure(response *http.Response) *probeFailure {
 	switch code := response.StatusCode; {
 	case code == http.StatusOK:
 		return nil
@@ -135,7 +135,7 @@ func (k server) statusFailure(response *http.Response) *probeFailure {
 
 // unauthorized returns an Unauthorized failure. It adds to the message when the client certificate
 // expired, if it has.
-func (k server) unauthorized(message string) *probeFailure {
+func (k apiServerProbe) unauthorized(message string) *probeFailure {
 	if at := k.Expired(time.Now()); !at.IsZero() {
 		message += "; its client certificate expired on " + at.UTC().Format(time.DateOnly)
 	}
@@ -144,7 +144,7 @@ func (k server) unauthorized(message string) *probeFailure {
 
 // connectionFailure returns why there was no answer. It uses its own wording, because network
 // errors contain port numbers that differ each time.
-func (k server) connectionFailure(err error) *probeFailure {
+func (k apiServerProbe) connectionFailure(err error) *probeFailure {
 	if message := certificateFailure(err); message != "" {
 		return &probeFailure{controlplanev1.CertificateRefusedReason, message}
 	}

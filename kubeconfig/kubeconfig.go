@@ -60,10 +60,10 @@ func Parse(data []byte) (*Config, error) {
 		return nil, err
 	}
 	k := &Config{disableCompression: cluster.DisableCompression}
-	if err := k.takeCluster(cluster); err != nil {
+	if err := k.setCluster(cluster); err != nil {
 		return nil, err
 	}
-	if err := k.takeUser(user); err != nil {
+	if err := k.setUser(user); err != nil {
 		return nil, err
 	}
 	return k, nil
@@ -95,8 +95,8 @@ func currentContext(config *clientcmdapi.Config) (*clientcmdapi.Cluster, *client
 	return cluster, user, nil
 }
 
-// takeCluster validates and stores the API server's address and CA.
-func (k *Config) takeCluster(cluster *clientcmdapi.Cluster) error {
+// setCluster validates and stores the API server's address and CA.
+func (k *Config) setCluster(cluster *clientcmdapi.Cluster) error {
 	switch {
 	case cluster.InsecureSkipTLSVerify:
 		return errors.New("insecure-skip-tls-verify is not permitted: give certificate-authority-data")
@@ -178,8 +178,8 @@ func parseCA(data []byte) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// takeUser validates and stores the credentials.
-func (k *Config) takeUser(user *clientcmdapi.AuthInfo) error {
+// setUser validates and stores the credentials.
+func (k *Config) setUser(user *clientcmdapi.AuthInfo) error {
 	switch {
 	case user.Exec != nil:
 		return errors.New("exec is not permitted: it would run a program in the manager. Give a token or a client certificate")

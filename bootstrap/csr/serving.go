@@ -41,9 +41,9 @@ type Cluster struct {
 // Refusal is why a request must not be approved. The zero Refusal approves.
 type Refusal struct {
 	Why string
-	// Passing: the reason may disappear within seconds, for example when an address moves from one
-	// machine to another.
-	Passing bool
+	// Temporary: the reason may disappear within seconds, for example when an address moves from
+	// one machine to another.
+	Temporary bool
 }
 
 // CheckServing returns why the request is not that of the machine's kubelet for a serving
@@ -103,9 +103,9 @@ func check(address string, has bool, m Machine, c Cluster) Refusal {
 	case !has:
 		return Refusal{Why: fmt.Sprintf("it asks for %s, an address that the machine does not have", address)}
 	case slices.ContainsFunc(m.GuestReported, is) && !slices.ContainsFunc(m.NodeAddresses, is):
-		return Refusal{Why: fmt.Sprintf("it asks for %s, an address that only the machine's guest reports, and not its Node", address), Passing: true}
+		return Refusal{Why: fmt.Sprintf("it asks for %s, an address that only the machine's guest reports, and not its Node", address), Temporary: true}
 	case owner != "":
-		return Refusal{Why: fmt.Sprintf("it asks for %s, an address that %s has, too", address, owner), Passing: true}
+		return Refusal{Why: fmt.Sprintf("it asks for %s, an address that %s has, too", address, owner), Temporary: true}
 	}
 	return Refusal{}
 }

@@ -50,8 +50,8 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 func (m *Metrics) found(account string, r report, blocked bool) {
 	m.orphans.WithLabelValues(account, "found").Set(float64(len(r.orphans)))
 	m.orphans.WithLabelValues(account, "confirmed").Set(float64(r.confirmed()))
-	m.orphans.WithLabelValues(account, "foreign").Set(float64(len(r.foreign)))
-	m.orphans.WithLabelValues(account, "stranger").Set(float64(r.strangers))
+	m.orphans.WithLabelValues(account, "foreign").Set(float64(len(r.otherManager)))
+	m.orphans.WithLabelValues(account, "stranger").Set(float64(r.unknownOwner))
 	value := 0.0
 	if blocked {
 		value = 1
