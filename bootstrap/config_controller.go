@@ -266,15 +266,15 @@ func ready(s *scope) error {
 	case s.machine == nil:
 		return &waiting{reason: bootstrapv1.WaitingForOwnerReason, message: "Waiting for a Machine to own this config"}
 	case util.IsControlPlaneMachine(s.machine):
-		return &waiting{reason: bootstrapv1.InvalidSpecReason, message: "A CloudInitConfig makes workers; this Machine belongs to a control plane"}
+		return &waiting{reason: bootstrapv1.InvalidSpecReason, message: "CloudInitConfig supports only worker Machines, but this Machine belongs to a control plane"}
 	case s.cluster == nil:
-		return &waiting{reason: bootstrapv1.WaitingForClusterReason, message: fmt.Sprintf("Waiting for the Cluster %q to be there", s.machine.Spec.ClusterName)}
+		return &waiting{reason: bootstrapv1.WaitingForClusterReason, message: fmt.Sprintf("Waiting for Cluster %q to exist", s.machine.Spec.ClusterName)}
 	case !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false):
 		return &waiting{reason: bootstrapv1.WaitingForClusterReason, message: "Waiting for the Cluster's infrastructure to be provisioned"}
 	case !ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false):
 		return &waiting{reason: bootstrapv1.WaitingForControlPlaneReason, message: "Waiting for the Cluster's control plane to be initialized"}
 	case !s.cluster.Spec.ControlPlaneEndpoint.IsValid():
-		return &waiting{reason: bootstrapv1.WaitingForControlPlaneReason, message: "Waiting for the Cluster's control plane endpoint"}
+		return &waiting{reason: bootstrapv1.WaitingForControlPlaneReason, message: "Waiting for the Cluster to get a control plane endpoint"}
 	}
 	return nil
 }
@@ -307,7 +307,7 @@ func (r *ConfigReconciler) delete(ctx context.Context, s *scope) (ctrl.Result, e
 			return ctrl.Result{}, &waiting{
 				reason: bootstrapv1.DeletingReason, after: min(recheck, time.Until(expiry)),
 				message: "The bootstrap token can't be removed from the workload cluster; it expires by " +
-					expiry.UTC().Format(time.RFC3339) + ", and then this config goes",
+					expiry.UTC().Format(time.RFC3339) + ", and then this config is removed",
 			}
 		}
 	}
@@ -357,7 +357,7 @@ func (r *ConfigReconciler) conclude(s *scope, paused bool, result ctrl.Result, e
 		return ctrl.Result{RequeueAfter: time.Second}, nil
 	case err != nil:
 		if !done {
-			set(clusterv1.ReadyCondition, bootstrapv1.InternalErrorReason, "Trying again; the manager's log says more", metav1.ConditionFalse)
+			set(clusterv1.ReadyCondition, bootstrapv1.InternalErrorReason, "An internal error occurred and will be retried; see the manager's log", metav1.ConditionFalse)
 		}
 		return ctrl.Result{}, err
 	case done:
@@ -371,7 +371,7 @@ func (r *ConfigReconciler) configsOfCluster(ctx context.Context, o client.Object
 	list := &bootstrapv1.CloudInitConfigList{}
 	err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: o.GetName()})
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing the CloudInitConfigs of a Cluster")
+		ctrl.LoggerFrom(ctx).Error(err, "Listing the CloudInitConfigs of a Cluster failed")
 		return nil
 	}
 	var out []ctrl.Request

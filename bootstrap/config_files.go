@@ -84,7 +84,7 @@ func create(ctx context.Context, workload client.Client, o client.Object, owner 
 		return err
 	}
 	if !slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == owner }) {
-		return fmt.Errorf("%T %q is there, and another token's", o, o.GetName())
+		return fmt.Errorf("%T %q already exists and belongs to another token", o, o.GetName())
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func (g grant) ensure(ctx context.Context, workload client.Client) error {
 	case err == nil && *ref != *desiredRef:
 		return &waiting{
 			reason: bootstrapv1.NotPermittedReason, after: recheck,
-			message: fmt.Sprintf("The workload cluster's %sBinding %q names another role than %q: delete it", g.roleKind(), g.name, g.role),
+			message: fmt.Sprintf("The workload cluster's %sBinding %q refers to a role other than %q: delete it", g.roleKind(), g.name, g.role),
 		}
 	case err == nil && !equality.Semantic.DeepEqual(*subjects, *desiredSubjects):
 		before := found.DeepCopyObject().(client.Object)
@@ -131,7 +131,7 @@ func (g grant) checkRole(ctx context.Context, workload client.Client) error {
 	if apierrors.IsNotFound(err) {
 		return &waiting{
 			reason: bootstrapv1.WaitingForControlPlaneReason, after: recheck,
-			message: fmt.Sprintf("Waiting for the %s %q in the workload cluster, which a join by kubeadm needs: clusters that kubeadm made have it", g.roleKind(), g.role),
+			message: fmt.Sprintf("Waiting for the %s %q to exist in the workload cluster: a join by kubeadm needs it, and clusters that kubeadm created have it", g.roleKind(), g.role),
 		}
 	}
 	if err != nil {
@@ -145,7 +145,7 @@ func wrapForbidden(err error, what string) error {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return &waiting{
 			reason: bootstrapv1.NotPermittedReason, after: recheck,
-			message: "The Cluster's kubeconfig does not permit to read, write or delete " + what + " in the workload cluster",
+			message: "The Cluster's kubeconfig does not permit Drover to read, write or delete " + what + " in the workload cluster",
 		}
 	}
 	return fmt.Errorf("in the workload cluster, %s: %w", what, err)

@@ -286,7 +286,7 @@ func (r *CSRReconciler) approve(ctx context.Context, req CSRRequest, request *ce
 	}
 	request.Status.Conditions = append(request.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, LastUpdateTime: metav1.Now(),
-		Reason: "DroverApproved", Message: "It fits the machine that it is for.",
+		Reason: "DroverApproved", Message: "Approved by Drover: requester, node name and usages match the machine.",
 	})
 	err = workload.SubResource("approval").Update(ctx, request)
 	switch {
@@ -317,6 +317,6 @@ func (r *CSRReconciler) reportNotApproved(cluster *clusterv1.Cluster, req CSRReq
 		return result
 	}
 	r.Recorder.Eventf(regarding, nil, corev1.EventTypeWarning, "CertificateNotApproved", "ApproveCertificate",
-		"The certificate request %s in the workload cluster is left alone: %s", request.Name, v.why)
+		"Certificate request %s in the workload cluster was not approved: %s", request.Name, v.why)
 	return result
 }

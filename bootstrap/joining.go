@@ -48,8 +48,8 @@ func (j Joining) Progress(ctx context.Context, cluster *clusterv1.Cluster, machi
 	}
 	request, why, err := j.Requests.latestRequest(ctx, cluster, machine)
 	if errors.Is(err, errNotListed) {
-		return infrav1.NodeMissingReason, "no Node has registered, and whether its kubelet has asked for a certificate is not known: the Cluster's " +
-			"kubeconfig does not permit to list and watch CertificateSigningRequests, or the list has not come yet", nil
+		return infrav1.NodeMissingReason, "no Node has registered, and it is unknown whether its kubelet has requested a certificate: the Cluster's " +
+			"kubeconfig does not permit Drover to list and watch CertificateSigningRequests, or the list is not complete yet", nil
 	}
 	if err != nil {
 		return "", "", err
@@ -117,28 +117,28 @@ func (r *CSRReconciler) synced(ctx context.Context, cluster client.ObjectKey) bo
 
 // describeRequest describes the state of a request whose machine has not become a Node.
 func describeRequest(request *certificatesv1.CertificateSigningRequest, why string) (reason, message string) {
-	prefix := fmt.Sprintf("its kubelet has asked for a certificate (%s), which ", request.Name)
+	prefix := fmt.Sprintf("its kubelet has requested a certificate (%s), which ", request.Name)
 	for _, c := range request.Status.Conditions {
 		if c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed {
-			return infrav1.CertificateNotApprovedReason, prefix + strings.TrimRight(fmt.Sprintf("someone has answered with %s: %s %s", c.Type, c.Reason, c.Message), ": ")
+			return infrav1.CertificateNotApprovedReason, prefix + strings.TrimRight(fmt.Sprintf("has the condition %s: %s %s", c.Type, c.Reason, c.Message), ": ")
 		}
 	}
 	switch {
 	case len(request.Status.Certificate) > 0:
 		return infrav1.NodeMissingReason, fmt.Sprintf(
-			"its kubelet has got a certificate (%s) and not registered its Node: look at \"journalctl -u kubelet\" on it", request.Name)
+			"its kubelet has received a certificate (%s) and has not registered its Node: check \"journalctl -u kubelet\" on the machine", request.Name)
 	case isDecided(request):
-		return infrav1.CertificateNotApprovedReason, prefix + "is approved and was not issued: look at the controller manager of the workload cluster"
+		return infrav1.CertificateNotApprovedReason, prefix + "is approved but was not issued: check the controller manager of the workload cluster"
 	case why != "":
-		return infrav1.CertificateNotApprovedReason, prefix + "is left alone: " + why
+		return infrav1.CertificateNotApprovedReason, prefix + "was not approved: " + why
 	}
-	return infrav1.CertificateNotApprovedReason, prefix + "waits to be approved"
+	return infrav1.CertificateNotApprovedReason, prefix + "is waiting for approval"
 }
 
 // diagnoseNoRequest returns why a kubelet may not have requested a certificate, as far as that is
 // visible from outside the machine.
 func (r *ConfigReconciler) diagnoseNoRequest(ctx context.Context, cluster *clusterv1.Cluster, machine *clusterv1.Machine) (string, error) {
-	message := fmt.Sprintf("no kubelet on it has asked https://%s for a certificate: ", cluster.Spec.ControlPlaneEndpoint.String())
+	message := fmt.Sprintf("no kubelet on it has requested a certificate from https://%s: ", cluster.Spec.ControlPlaneEndpoint.String())
 	config := &bootstrapv1.CloudInitConfig{}
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}, config)
 	if client.IgnoreNotFound(err) != nil {
@@ -153,9 +153,9 @@ func (r *ConfigReconciler) diagnoseNoRequest(ctx context.Context, cluster *clust
 	}
 	if !valid {
 		r.tokens.Forget(config.UID) // the cached token is stale
-		return message + fmt.Sprintf("its bootstrap token has expired or was deleted, and is made good again within %s", ttl(config)/2), nil
+		return message + fmt.Sprintf("its bootstrap token has expired or was deleted, and is created again within %s", ttl(config)/2), nil
 	}
-	return message + "look at " + render.LogPath + " on it", nil
+	return message + "check " + render.LogPath + " on the machine", nil
 }
 
 // isTokenValid reads from the workload cluster whether the token in the machine's user data is

@@ -98,7 +98,7 @@ func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req recon
 	switch {
 	case setPaused(adopted, cluster):
 	case cluster == nil:
-		setUnavailable(adopted, controlplanev1.WaitingForOwnerReason, "waits for a Cluster whose controlPlaneRef names it")
+		setUnavailable(adopted, controlplanev1.WaitingForOwnerReason, "Waiting for a Cluster to refer to this object in spec.controlPlaneRef")
 	default:
 		result, err = r.adopt(ctx, adopted, cluster)
 	}
@@ -166,12 +166,12 @@ func setAvailable(adopted *controlplanev1.AdoptedControlPlane, cluster *clusterv
 	ours, theirs := adopted.Spec.ControlPlaneEndpoint, cluster.Spec.ControlPlaneEndpoint
 	if theirs.IsValid() && ours.IsValid() && ours != theirs {
 		setUnavailable(adopted, controlplanev1.EndpointMismatchReason, fmt.Sprintf(
-			"spec.controlPlaneEndpoint is %s, but the Cluster's is %s: make them equal", ours.String(), theirs.String()))
+			"The field spec.controlPlaneEndpoint is %s, but the Cluster's is %s: make them equal", ours.String(), theirs.String()))
 		return
 	}
 	message := ""
 	if adopted.Spec.Version != "" && adopted.Spec.Version != adopted.Status.Version {
-		message = fmt.Sprintf("the API server runs %s, spec.version says %s", adopted.Status.Version, adopted.Spec.Version)
+		message = fmt.Sprintf("The API server runs version %s, but spec.version is %s", adopted.Status.Version, adopted.Spec.Version)
 	}
 	setCondition(adopted, clusterv1.AvailableCondition, metav1.ConditionTrue, controlplanev1.AvailableReason, message)
 }
@@ -187,7 +187,7 @@ func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted 
 	err := r.APIReader.Get(ctx, client.ObjectKey{Namespace: adopted.Namespace, Name: ref.Name}, source)
 	if apierrors.IsNotFound(err) {
 		return nil, nil, &probeFailure{controlplanev1.KubeconfigMissingReason,
-			fmt.Sprintf("waits for Secret %q in this namespace, which holds the kubeconfig", ref.Name)}, nil
+			fmt.Sprintf("Waiting for Secret %q with the kubeconfig to exist in this namespace", ref.Name)}, nil
 	}
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("reading Secret %q: %w", ref.Name, err)
@@ -200,7 +200,7 @@ func (r *AdoptedControlPlaneReconciler) kubeconfig(ctx context.Context, adopted 
 	config, err := kubeconfig.Parse(data)
 	if err != nil {
 		return nil, nil, &probeFailure{controlplanev1.KubeconfigRefusedReason,
-			fmt.Sprintf("the kubeconfig in Secret %q is refused: %s", ref.Name, err)}, nil
+			fmt.Sprintf("The kubeconfig in Secret %q is not accepted: %s", ref.Name, err)}, nil
 	}
 	return source, config, nil, nil
 }
@@ -242,8 +242,8 @@ func (r *AdoptedControlPlaneReconciler) ensureKubeconfigSecret(ctx context.Conte
 	}
 	ours, err := r.ensureSecret(ctx, adopted, cluster, name, map[string][]byte{secret.KubeconfigDataName: data})
 	if err == nil && !ours {
-		return fmt.Sprintf("Secret %q, where the Cluster's kubeconfig belongs, exists and is not this control plane's: "+
-			"remove it, or name it in kubeconfigRef", name), nil
+		return fmt.Sprintf("Secret %q, which is reserved for the Cluster's kubeconfig, exists and does not belong to this control plane: "+
+			"delete it, or refer to it in spec.kubeconfigRef", name), nil
 	}
 	return "", err
 }
@@ -349,7 +349,7 @@ func missingInSecret(source *corev1.Secret, adopted *controlplanev1.AdoptedContr
 	if source.Labels[clusterv1.ClusterNameLabel] == cluster.Name && adopted.Spec.KubeconfigRef.Key == secret.KubeconfigDataName {
 		return ""
 	}
-	return fmt.Sprintf("Secret %q is where the Cluster's kubeconfig belongs: give yours another name, "+
+	return fmt.Sprintf("The name of Secret %q is reserved for the Cluster's kubeconfig: give your Secret another name, "+
 		"or label it %s=%s and use the key %q", source.Name, clusterv1.ClusterNameLabel, cluster.Name, secret.KubeconfigDataName)
 }
 
@@ -380,7 +380,7 @@ func adoptedControlPlaneOf(cluster *clusterv1.Cluster) string {
 func (r *AdoptedControlPlaneReconciler) secretToControlPlanes(ctx context.Context, o client.Object) []reconcile.Request {
 	list := &controlplanev1.AdoptedControlPlaneList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(o.GetNamespace())); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing AdoptedControlPlanes to wake")
+		ctrl.LoggerFrom(ctx).Error(err, "Listing AdoptedControlPlanes to reconcile failed")
 		return nil
 	}
 	var requests []reconcile.Request

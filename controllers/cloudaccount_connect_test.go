@@ -206,7 +206,7 @@ func TestErrorKeepsTheLiveAccount(t *testing.T) {
 		}
 		reason, message := x.ready()
 		x.Expect(reason).To(Equal(string(cloud.Unauthorized)))
-		x.Expect(message).To(And(ContainSubstring("leads-to"), ContainSubstring("goes on with what it had")))
+		x.Expect(message).To(And(ContainSubstring("leads-to"), ContainSubstring("keeps its previous settings")))
 	}
 }
 

@@ -91,7 +91,7 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 			return reconcile.Result{}, err
 		}
 	case cluster == nil:
-		setNotReady(infra, infrav1.WaitingForOwnerReason, "waits for a Cluster whose infrastructureRef names it")
+		setNotReady(infra, infrav1.WaitingForOwnerReason, "Waiting for a Cluster to refer to this object in spec.infrastructureRef")
 	default:
 		if claimed, err := r.claim(ctx, infra, cluster); claimed || err != nil {
 			return reconcile.Result{}, err // the write comes back as an event
@@ -150,7 +150,7 @@ func (r *CloudClusterReconciler) report(ctx context.Context, infra *infrav1.Clou
 	switch {
 	case adoptionPending && !provisioned:
 		setNotReady(infra, infrav1.WaitingForAPIServerReason, fmt.Sprintf(
-			"waits until AdoptedControlPlane %q has found its API server", cluster.Spec.ControlPlaneRef.Name))
+			"Waiting for AdoptedControlPlane %q to reach its API server", cluster.Spec.ControlPlaneRef.Name))
 	case problem != "" && !conditions.IsTrue(infra, clusterv1.ReadyCondition):
 		setNotReady(infra, infrav1.WaitingForAccountReason, problem)
 	default:
@@ -186,7 +186,7 @@ func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.Cl
 		account := &infrav1.CloudAccount{}
 		err := r.Client.Get(ctx, client.ObjectKey{Namespace: infra.Namespace, Name: ref.Name}, account)
 		if apierrors.IsNotFound(err) {
-			report.notConnected = fmt.Sprintf("waits for CloudAccount %q, which does not exist in this namespace", ref.Name)
+			report.notConnected = fmt.Sprintf("Waiting for CloudAccount %q to exist in this namespace", ref.Name)
 			continue
 		}
 		if err != nil {
@@ -195,7 +195,7 @@ func (r *CloudClusterReconciler) accounts(ctx context.Context, infra *infrav1.Cl
 		ready := conditions.Get(account, clusterv1.ReadyCondition)
 		switch {
 		case ready == nil:
-			report.notConnected = fmt.Sprintf("waits for CloudAccount %q to be connected", ref.Name)
+			report.notConnected = fmt.Sprintf("Waiting for CloudAccount %q to be connected", ref.Name)
 		case ready.Status != "True":
 			report.notReady = fmt.Sprintf("CloudAccount %q is not ready: %s", ref.Name, ready.Message)
 		}
@@ -226,7 +226,7 @@ func (r *CloudClusterReconciler) reconcileDelete(ctx context.Context, infra *inf
 		return true, r.release(ctx, infra)
 	}
 	setNotReady(infra, infrav1.InUseReason, fmt.Sprintf(
-		"waits for %d CloudMachines to be deleted: they need its ownershipID", len(machines.Items)))
+		"Waiting for %d CloudMachines to be deleted: they need the ownership ID of this object", len(machines.Items)))
 	return false, nil
 }
 
@@ -254,7 +254,7 @@ func (r *CloudClusterReconciler) recordFormerOwner(ctx context.Context, infra *i
 		all := append(account.Status.FormerOwners, infrav1.FormerOwner{OwnershipID: infra.Spec.OwnershipID, Cluster: infra.Name})
 		account.Status.FormerOwners = all[max(len(all)-maxFormerOwners, 0):]
 		if err := patchSharedStatus(ctx, r.Client, before, account); err != nil {
-			return fmt.Errorf("noting the cluster's end on CloudAccount %q: %w", account.Name, err)
+			return fmt.Errorf("recording the deleted cluster on CloudAccount %q: %w", account.Name, err)
 		}
 	}
 	return nil
@@ -305,7 +305,7 @@ func (r *CloudClusterReconciler) machineToDeletedClusters(ctx context.Context, o
 func (r *CloudClusterReconciler) requests(ctx context.Context, namespace string, keep func(*infrav1.CloudCluster) bool) []reconcile.Request {
 	list := &infrav1.CloudClusterList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(namespace)); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudClusters to wake")
+		ctrl.LoggerFrom(ctx).Error(err, "Listing CloudClusters to reconcile failed")
 		return nil
 	}
 	var requests []reconcile.Request

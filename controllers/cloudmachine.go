@@ -252,25 +252,25 @@ func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (rec
 func missingPrerequisite(s *machineScope) (reason, message string) {
 	switch {
 	case s.owner == nil:
-		return infrav1.WaitingForOwnerReason, "waits for a Machine to own it"
+		return infrav1.WaitingForOwnerReason, "Waiting for a Machine to own this object"
 	case !s.owner.DeletionTimestamp.IsZero():
-		return infrav1.WaitingForMachineDeletionReason, "its Machine is being deleted: no VM is made any more"
+		return infrav1.WaitingForMachineDeletionReason, "The Machine is being deleted, so no VM is created"
 	case s.cluster == nil:
-		return infrav1.WaitingForClusterReason, fmt.Sprintf("waits for Cluster %q", s.owner.Spec.ClusterName)
+		return infrav1.WaitingForClusterReason, fmt.Sprintf("Waiting for Cluster %q to exist", s.owner.Spec.ClusterName)
 	case s.cluster.Status.Initialization.InfrastructureProvisioned == nil || !*s.cluster.Status.Initialization.InfrastructureProvisioned:
-		return infrav1.WaitingForClusterReason, fmt.Sprintf("waits for the infrastructure of Cluster %q", s.cluster.Name)
+		return infrav1.WaitingForClusterReason, fmt.Sprintf("Waiting for the infrastructure of Cluster %q to be provisioned", s.cluster.Name)
 	case s.ownershipID == "":
-		return infrav1.WaitingForClusterReason, fmt.Sprintf("waits for the ownership ID of the CloudCluster of Cluster %q", s.cluster.Name)
+		return infrav1.WaitingForClusterReason, fmt.Sprintf("Waiting for the CloudCluster of Cluster %q to get its ownership ID", s.cluster.Name)
 	case s.unreachable != "" && !util.IsControlPlaneMachine(s.owner):
-		return infrav1.WaitingForAPIServerReason, fmt.Sprintf("waits for the API server of Cluster %q, which has not answered since %s: the VM could not become a Node",
+		return infrav1.WaitingForAPIServerReason, fmt.Sprintf("Waiting for the API server of Cluster %q, which has not answered since %s: a VM could not join as a Node",
 			s.cluster.Name, s.unreachable)
 	case s.account == nil:
-		return infrav1.WaitingForAccountReason, fmt.Sprintf("waits for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name)
+		return infrav1.WaitingForAccountReason, fmt.Sprintf("Waiting for CloudAccount %q to be connected", s.Spec.AccountRef.Name)
 	case !s.account.Cloud().Union.InMachine(&s.Spec.CloudMachineFields):
-		return infrav1.InvalidSpecReason, fmt.Sprintf("CloudAccount %q is of cloud %q, and this machine's fields are another's: make a new template",
+		return infrav1.InvalidSpecReason, fmt.Sprintf("CloudAccount %q is for cloud %q, but this machine has the fields of another cloud: create a new template",
 			s.Spec.AccountRef.Name, s.account.Cloud().Name)
 	case s.owner.Spec.Bootstrap.DataSecretName == nil:
-		return infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("waits for the bootstrap data of Machine %q", s.owner.Name)
+		return infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("Waiting for the bootstrap data of Machine %q", s.owner.Name)
 	}
 	return "", ""
 }
@@ -290,7 +290,7 @@ func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachi
 	}
 	switch is {
 	case infrav1.ReadyReason:
-		r.Recorder.Eventf(after, nil, corev1.EventTypeNormal, "InstanceRunning", "Observe", "VM %s runs", after.Spec.ProviderID)
+		r.Recorder.Eventf(after, nil, corev1.EventTypeNormal, "InstanceRunning", "Observe", "VM %s is running", after.Spec.ProviderID)
 	case infrav1.InstanceGoneReason, infrav1.NeverSeenReason, infrav1.DuplicateTokenReason, infrav1.InstanceStoppedReason, infrav1.DuplicateInstancesReason,
 		infrav1.QuotaExceededReason, infrav1.NoCapacityReason, infrav1.UnauthorizedReason, infrav1.InvalidSpecReason,
 		infrav1.NotFoundReason, infrav1.ConflictReason, infrav1.UnknownReason, infrav1.SecretInvalidReason:

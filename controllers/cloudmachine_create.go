@@ -127,17 +127,17 @@ func (r *CloudMachineReconciler) userData(ctx context.Context, s *machineScope) 
 	secret := &corev1.Secret{}
 	err = r.APIReader.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: name}, secret)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Sprintf("waits for Secret %q, which holds the bootstrap data", name), nil
+		return nil, fmt.Sprintf("Waiting for Secret %q with the bootstrap data to exist", name), nil
 	}
 	if err != nil {
 		return nil, "", fmt.Errorf("reading the bootstrap data: %w", err)
 	}
 	data, ok := secret.Data["value"]
 	if !ok {
-		return nil, fmt.Sprintf("Secret %q has no key \"value\", which should hold the bootstrap data", name), nil
+		return nil, fmt.Sprintf("Secret %q lacks the key \"value\" with the bootstrap data", name), nil
 	}
 	if err := s.account.Cloud().CheckUserData(data); err != nil {
-		return nil, fmt.Sprintf("the bootstrap data in Secret %q is too long: %v; shorten files and commands", name, err), nil
+		return nil, fmt.Sprintf("The bootstrap data in Secret %q is too large: %v; shorten the files and commands", name, err), nil
 	}
 	return data, "", nil
 }
@@ -176,7 +176,7 @@ func (r *CloudMachineReconciler) domains(ctx context.Context, s *machineScope) (
 	}
 	if domain := s.owner.Spec.FailureDomain; domain != "" {
 		if len(allowed) > 0 && !slices.Contains(allowed, domain) {
-			return nil, cloud.Errorf(cloud.InvalidSpec, "the Machine asks for failure domain %q, and its fields allow only %q", domain, allowed)
+			return nil, cloud.Errorf(cloud.InvalidSpec, "the Machine requests failure domain %q, but the fields of the CloudMachine allow only %q", domain, allowed)
 		}
 		return []string{domain}, nil
 	}
@@ -218,7 +218,7 @@ func (r *CloudMachineReconciler) createFailed(s *machineScope, err error) reconc
 	if errors.As(err, &queued) {
 		// The message does not say how long: a status write for each machine and turn would cost
 		// more than the create.
-		setNotReady(s.CloudMachine, infrav1.QueuedReason, "waits for its turn in the account's rate limit")
+		setNotReady(s.CloudMachine, infrav1.QueuedReason, "Waiting for a turn in the account's rate limit")
 	} else {
 		setCloudError(s.CloudMachine, err)
 	}

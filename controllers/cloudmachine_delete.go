@@ -43,12 +43,12 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	}
 	if s.Annotations[infrav1.AbandonAnnotation] == s.Name {
 		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
-			"VM %q (token %s) was let go by annotation: it may run on, and cost money, until someone removes it", s.Spec.ProviderID, s.Spec.CreationToken)
+			"VM %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it", s.Spec.ProviderID, s.Spec.CreationToken)
 		return reconcile.Result{}, r.release(ctx, s)
 	}
 	if s.account == nil {
 		setNotReady(s.CloudMachine, infrav1.WaitingForAccountReason, fmt.Sprintf(
-			"can't delete the VM without CloudAccount %q, which is missing or refused; mend it, or annotate with %s=%s to let the VM go on without its object",
+			"CloudAccount %q is missing or not permitted, so the VM can't be deleted; fix the account, or annotate this object with %s=%s to remove it and leave the VM running",
 			s.Spec.AccountRef.Name, infrav1.AbandonAnnotation, s.Name))
 		return reconcile.Result{}, nil // the account's return comes as an event
 	}
@@ -71,16 +71,16 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	case deletion.Gone:
 		if again := r.deleteLeftoverNode(ctx, s); again > 0 {
 			setNotReady(s.CloudMachine, infrav1.DeletingReason,
-				"the VM is gone; waits for the workload cluster, two minutes at most, to remove the Node that it may have become")
+				"The VM is deleted; waiting up to two minutes for the workload cluster to remove its Node")
 			return reconcile.Result{RequeueAfter: again}, nil
 		}
 		return reconcile.Result{}, r.release(ctx, s)
 	case deletion.Err != nil:
 		setNotReady(s.CloudMachine, string(cloud.CodeOf(deletion.Err)), fmt.Sprintf(
-			"deleting the VM failed and is tried again: %v; or annotate with %s=%s to let the VM go on without its object",
+			"Deleting the VM failed and will be retried: %v; to remove this object and leave the VM running, annotate it with %s=%s",
 			deletion.Err, infrav1.AbandonAnnotation, s.Name))
 	default:
-		setNotReady(s.CloudMachine, infrav1.DeletingReason, "waits for the cloud to remove the VM and what belongs to it")
+		setNotReady(s.CloudMachine, infrav1.DeletingReason, "Waiting for the cloud to delete the VM and its resources")
 	}
 	return reconcile.Result{RequeueAfter: jitter(deletionRecheck)}, nil
 }
@@ -126,7 +126,7 @@ func (r *CloudMachineReconciler) nodeRetryAfter(ctx context.Context, s *machineS
 	if s.cluster.DeletionTimestamp.IsZero() && min(time.Since(s.DeletionTimestamp.Time), time.Since(r.started)) < nodeTimeout {
 		return nodeRetry
 	}
-	ctrl.LoggerFrom(ctx).Info("The Node of a deleted machine stays, if there is one: the workload cluster does not answer", "providerID", providerID, "reason", err)
+	ctrl.LoggerFrom(ctx).Info("Leaving the Node of a deleted machine, because the workload cluster does not answer", "providerID", providerID, "reason", err)
 	return 0
 }
 

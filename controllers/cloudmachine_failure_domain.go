@@ -89,7 +89,7 @@ func (r *CloudMachineReconciler) chooseDomain(ctx context.Context, s *machineSco
 	}
 	if len(domains) == 0 {
 		return "", &cloud.Error{Code: cloud.Unavailable, RetryAfter: time.Second,
-			Message: fmt.Sprintf("waits for CloudAccount %q to tell its failure domains", s.Spec.AccountRef.Name)}
+			Message: fmt.Sprintf("waiting for CloudAccount %q to report its failure domains", s.Spec.AccountRef.Name)}
 	}
 	return s.account.Domain(&s.Spec.CloudMachineFields, domains)
 }
@@ -169,7 +169,7 @@ func (r *CloudMachineReconciler) isUnsettled(s *machineScope) bool {
 // unsettledError adds to a refusal why the machine stays in the domain that refuses it.
 func unsettledError(s *machineScope, err error) error {
 	return &cloud.Error{Code: cloud.CodeOf(err), Err: err, Message: fmt.Sprintf(
-		"%v; whether an earlier create made a VM in %s is being looked up before the machine is tried again", err, s.Spec.CreationDomain)}
+		"%v; before the next attempt, Drover checks whether an earlier request created a VM in %s", err, s.Spec.CreationDomain)}
 }
 
 // endAttempt moves to another failure domain at once if there is one to try. Otherwise the next

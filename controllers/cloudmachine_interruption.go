@@ -62,10 +62,10 @@ func (r *CloudMachineReconciler) reconcileInterruption(ctx context.Context, s *m
 		r.replacements.cancel(p, s.owner)
 	}
 	if client.IgnoreNotFound(err) != nil {
-		return 0, fmt.Errorf("deleting the Machine, whose VM the cloud takes back: %w", err)
+		return 0, fmt.Errorf("deleting the Machine whose VM the cloud is about to reclaim: %w", err)
 	}
 	s.noticeToAck = instance
-	r.Recorder.Eventf(s.CloudMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "the Machine is deleted, to be drained and replaced: %s", instance.Notice)
+	r.Recorder.Eventf(s.CloudMachine, s.owner, corev1.EventTypeWarning, "Interrupted", "Replace", "Machine deleted, so that it is drained and replaced: %s", instance.Notice)
 	return 0, nil
 }
 

@@ -105,7 +105,7 @@ func (r *CloudMachineReconciler) findNode(ctx context.Context, s *machineScope) 
 	case 1:
 		return r.diagnoseNode(ctx, s, true)
 	}
-	return duplicateNodes("Nodes %q and %q both carry provider ID %s: delete the one that is not this machine's",
+	return duplicateNodes("Nodes %q and %q both have provider ID %s: delete the one that does not belong to this machine",
 		linked[0].Name, linked[1].Name, s.Spec.ProviderID), 0, nil
 }
 
@@ -159,7 +159,7 @@ func (r *CloudMachineReconciler) nodeWithoutProviderID(ctx context.Context, s *m
 		return nil, nodeIssue{}, nil
 	case 1:
 	default:
-		return nil, duplicateNodes("Nodes %q and %q both have an address of this VM: delete the one that is not this machine's",
+		return nil, duplicateNodes("Nodes %q and %q both have an address of this VM: delete the one that does not belong to this machine",
 			match[0].Name, match[1].Name), nil
 	}
 	same := &infrav1.CloudMachineList{}
@@ -169,7 +169,7 @@ func (r *CloudMachineReconciler) nodeWithoutProviderID(ctx context.Context, s *m
 		return nil, nodeIssue{}, fmt.Errorf("listing the machines at %s: %w", address, err)
 	}
 	if i := slices.IndexFunc(same.Items, func(m infrav1.CloudMachine) bool { return m.Name != s.Name }); i >= 0 {
-		return nil, duplicateNodes("Node %q may be this machine's or CloudMachine %q's, which has the same address %s: give this machine's kubelet --provider-id=%s",
+		return nil, duplicateNodes("Node %q may belong to this machine or to CloudMachine %q, which has the same address %s: start this machine's kubelet with --provider-id=%s",
 			match[0].Name, same.Items[i].Name, address, s.Spec.ProviderID), nil
 	}
 	return match[0], nodeIssue{}, nil
@@ -200,7 +200,7 @@ func (r *CloudMachineReconciler) adoptNode(ctx context.Context, s *machineScope,
 	again := r.nodeRetryAfter(ctx, s, providerID, err)
 	if again > 0 {
 		setNotReady(s.CloudMachine, infrav1.WaitingForAPIServerReason,
-			"waits for the workload cluster, two minutes at most, to tell which Node the VM has become: it is removed with the VM")
+			"Waiting up to two minutes for the workload cluster, to find the Node to remove with the VM")
 	}
 	return again
 }
@@ -264,9 +264,9 @@ func (r *CloudMachineReconciler) deleteNodes(ctx context.Context, s *machineScop
 		node := &own[i]
 		err := nodes.Delete(ctx, node, client.Preconditions{UID: &node.UID})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return fmt.Errorf("deleting Node %q of a VM that is gone: %w", node.Name, err)
+			return fmt.Errorf("deleting Node %q, whose VM is gone: %w", node.Name, err)
 		}
-		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeNormal, "NodeDeleted", "Observe", "Node %q was deleted: its VM is gone", node.Name)
+		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeNormal, "NodeDeleted", "Observe", "Deleted Node %q, whose VM is gone", node.Name)
 	}
 	return nil
 }

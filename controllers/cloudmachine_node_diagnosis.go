@@ -44,12 +44,12 @@ func (r *CloudMachineReconciler) diagnoseNode(ctx context.Context, s *machineSco
 	}
 	reason, message, err := r.Progress(ctx, s.cluster, s.owner)
 	if reason == "" {
-		reason, message = infrav1.NodeMissingReason, "no Node has its provider ID or one of its addresses: look at the machine itself"
+		reason, message = infrav1.NodeMissingReason, "no Node has its provider ID or one of its addresses: check the machine itself"
 	}
 	if reason != infrav1.CertificateNotApprovedReason { // the machine does not know the state of its certificate
 		message += r.console(ctx, s, since)
 	}
-	return nodeIssue{reason, fmt.Sprintf("VM runs since %s, and %s", since.Format(time.RFC3339), message)}, jitter(diagnosisInterval), err
+	return nodeIssue{reason, fmt.Sprintf("The VM has been running since %s, and %s", since.Format(time.RFC3339), message)}, jitter(diagnosisInterval), err
 }
 
 // runningSince returns the time since when a machine's VM has run, in UTC and whole seconds; zero
@@ -75,7 +75,7 @@ func diagnoseNotReady(s *machineScope, since, due time.Time) (nodeIssue, time.Du
 	case ready.LastTransitionTime.After(due) && !reported:
 		return nodeIssue{}, 0, nil
 	}
-	message := fmt.Sprintf("VM runs since %s, and Node %q is not ready", since.Format(time.RFC3339), s.owner.Status.NodeRef.Name)
+	message := fmt.Sprintf("The VM has been running since %s, and Node %q is not ready", since.Format(time.RFC3339), s.owner.Status.NodeRef.Name)
 	if why := oneLine(strings.TrimPrefix(ready.Message, "* Node.Ready: ")); why != "" {
 		message += ": " + why
 	}

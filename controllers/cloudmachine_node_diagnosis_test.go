@@ -79,7 +79,7 @@ func TestLate(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(problem.reason).To(Equal(c.reason))
 			g.Expect(problem.message).To(ContainSubstring(c.words))
-			g.Expect(strings.HasPrefix(problem.message, "VM runs since ")).To(Equal(c.reason != ""))
+			g.Expect(strings.HasPrefix(problem.message, "The VM has been running since ")).To(Equal(c.reason != ""))
 			g.Expect(again > 0).To(Equal(c.looks), "%s", again)
 			g.Expect(asked == 1).To(Equal(c.asks), "asked %d times", asked)
 		})

@@ -52,7 +52,7 @@ func CheckKinds(ctx context.Context, config *rest.Config, scheme *runtime.Scheme
 func checkKinds(client openapi.Client, scheme *runtime.Scheme) error {
 	served, err := client.Paths()
 	if err != nil {
-		return fmt.Errorf("reading what the management cluster serves: %w", err)
+		return fmt.Errorf("reading the API groups of the management cluster: %w", err)
 	}
 	if _, ok := served[pathOf(clusterv1.GroupVersion)]; !ok {
 		return fmt.Errorf("the management cluster does not serve %s: install Cluster API v1.11 or newer first (clusterctl init)", clusterv1.GroupVersion)

@@ -95,9 +95,9 @@ func TestProbe(t *testing.T) {
 		"works":          {handler: answer(200, "application/json", realVersion), version: "v1.36.3"},
 		"charset":        {handler: answer(200, "application/json; charset=utf-8", realVersion), version: "v1.36.3"},
 		"HTML":           {handler: answer(200, "text/html", "<html>"+marked), reason: controlplanev1.UnreachableReason, message: "a web page"},
-		"HTML as JSON":   {handler: answer(200, "application/json", "<html>"), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
-		"other JSON":     {handler: answer(200, "application/json", `{"gitVersion":"<script>"}`), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
-		"endless":        {handler: answer(200, "application/json", `{"a":"`+strings.Repeat("x", 2*maxProbeAnswer)), reason: controlplanev1.UnreachableReason, message: "something else than Kubernetes"},
+		"HTML as JSON":   {handler: answer(200, "application/json", "<html>"), reason: controlplanev1.UnreachableReason, message: "does not answer like a Kubernetes API server"},
+		"other JSON":     {handler: answer(200, "application/json", `{"gitVersion":"<script>"}`), reason: controlplanev1.UnreachableReason, message: "does not answer like a Kubernetes API server"},
+		"endless":        {handler: answer(200, "application/json", `{"a":"`+strings.Repeat("x", 2*maxProbeAnswer)), reason: controlplanev1.UnreachableReason, message: "does not answer like a Kubernetes API server"},
 		"401":            {handler: answer(401, "application/json", "{}"), reason: controlplanev1.UnauthorizedReason, message: "HTTP 401"},
 		"403":            {handler: answer(403, "application/json", "{}"), reason: controlplanev1.UnauthorizedReason, message: "HTTP 403"},
 		"404":            {handler: answer(404, "text/plain", "no"), reason: controlplanev1.UnreachableReason, message: "HTTP 404"},
@@ -271,7 +271,7 @@ func TestProbeOfDeniedAddress(t *testing.T) {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4(169, 254, 169, 254), Port: 443}, Err: fs.ErrPermission}
 	}
 	version, failure := k.run(t.Context(), patience)
-	want(t, version, failure, "", controlplanev1.UnreachableReason, "the API server is at an address that the operator does not allow")
+	want(t, version, failure, "", controlplanev1.UnreachableReason, "The API server is at an address that the operator does not allow")
 }
 
 // TestNextProbe: probes of an API server that does not answer back off up to one minute.

@@ -84,13 +84,13 @@ func setReady(obj object) {
 func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	var by []string
 	if cluster != nil && ptr.Deref(cluster.Spec.Paused, false) {
-		by = append(by, "Cluster spec.paused is set to true")
+		by = append(by, "The Cluster has spec.paused=true")
 	}
 	if annotations.HasPaused(obj) {
-		by = append(by, "the object has the cluster.x-k8s.io/paused annotation")
+		by = append(by, "The object has the annotation cluster.x-k8s.io/paused")
 	}
 	if isMovedAway(obj) {
-		by = append(by, "clusterctl move has taken the object to another management cluster")
+		by = append(by, "clusterctl move has moved the object to another management cluster")
 	}
 	if len(by) > 0 {
 		setCondition(obj, clusterv1.PausedCondition, metav1.ConditionTrue, clusterv1.PausedReason, strings.Join(by, ", "))

@@ -50,7 +50,7 @@ const (
 	// maxTokens is how many tokens an Event names. An Event's note holds 1,024 bytes.
 	maxTokens = 10
 	// emptyListing says why a listing that arrived is not judged.
-	emptyListing = "the cloud's listing has nothing of any cluster here, although CloudMachines have recorded their VMs: the credentials may have lost the right to list"
+	emptyListing = "the cloud's listing contains no resource of any cluster here, although CloudMachines have recorded their VMs: check that the credentials still permit listing"
 )
 
 // OrphanReconciler finds, for each account, resources that carry the ownership ID of a cluster here
@@ -173,7 +173,7 @@ func (r *OrphanReconciler) pass(
 	found, ok := m.judge(f, r.Grace)
 	m.passed = time.Now()
 	if !ok {
-		ctrl.LoggerFrom(ctx).Info("The listing is not believed", "reason", emptyListing)
+		ctrl.LoggerFrom(ctx).Info("The listing is ignored", "reason", emptyListing)
 		return reconcile.Result{RequeueAfter: m.every(r.Period)}, nil
 	}
 	before := account.DeepCopy()
@@ -181,11 +181,11 @@ func (r *OrphanReconciler) pass(
 	if n := len(found.deleted); n > 0 { // one Event for all: the API merges further Events of the same kind
 		r.Metrics.deleted.WithLabelValues(key).Add(float64(n))
 		r.Recorder.Eventf(account, nil, corev1.EventTypeNormal, "OrphanDeleted", "CollectOrphans",
-			"What was left of %d machines is deleted, for it belonged to no CloudMachine. Their tokens: %s", n, strings.Join(found.deleted[:min(n, maxTokens)], ", "))
+			"Deleted the remaining resources of %d machines, which belonged to no CloudMachine. Their tokens: %s", n, strings.Join(found.deleted[:min(n, maxTokens)], ", "))
 	}
 	due, blocked := r.decide(account, m, found)
 	if err := r.remove(ctx, live, m, due); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "The cloud did not delete an orphan; it is asked again")
+		ctrl.LoggerFrom(ctx).Error(err, "Deleting an orphan failed and will be retried")
 	}
 	r.updateStatus(account, m, found)
 	r.emitEvent(before, account)
@@ -209,26 +209,26 @@ func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, foun
 	switch {
 	case len(found.duplicates) > 0:
 		setCondition(account, infrav1.OrphansDoubtedReason, fmt.Sprintf(
-			"the CloudMachine with token %s has recorded none of its several VMs, so nothing is deleted: delete all but one of them in the cloud", found.duplicates[0]))
+			"The CloudMachine with token %s has several VMs and has recorded none of them, so nothing is deleted: delete all but one of them in the cloud", found.duplicates[0]))
 		return nil, true
 	case len(found.orphans) == 0 && len(found.otherManager) == 0:
 		setCondition(account, infrav1.NoOrphansReason, "")
 	case len(found.orphans) == 0:
 		setCondition(account, infrav1.OrphansReportedReason, fmt.Sprintf("%d resources of clusters here were made by another "+
-			"management cluster and belong to no CloudMachine here: look there whether they are in use, or delete them in the cloud", len(found.otherManager)))
+			"management cluster and belong to no CloudMachine here: check there whether they are in use, or delete them in the cloud", len(found.otherManager)))
 	case found.confined:
-		setCondition(account, infrav1.OrphansReportedReason, fmt.Sprintf("%s; they are only reported, because this manager may read namespace %q alone, "+
+		setCondition(account, infrav1.OrphansReportedReason, fmt.Sprintf("%s; they are only reported, because this manager may read only namespace %q, "+
 			"and a CloudCluster or CloudMachine elsewhere may own them", counts, r.Namespace))
 	case doubt != "" && !m.allow(found, confirmation):
 		m.doubted = true
 		setCondition(account, infrav1.OrphansDoubtedReason, fmt.Sprintf(
-			"%s: %s, so none is deleted; look at them (status.orphans), and if they may go, annotate this account with %s=%s",
+			"%s: %s, so none is deleted; check them in status.orphans, and to permit their deletion, annotate this account with %s=%s",
 			counts, doubt, infrav1.ConfirmOrphansAnnotation, found.digest()))
 		return nil, true
 	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete:
-		setCondition(account, infrav1.OrphansReportedReason, counts+"; they are only reported, because orphanPolicy is not Delete")
+		setCondition(account, infrav1.OrphansReportedReason, counts+"; they are only reported, because spec.orphanPolicy is not Delete")
 	default:
-		setCondition(account, infrav1.OrphansDeletingReason, fmt.Sprintf("%s; they are deleted once that has been so for %s", counts, r.Grace))
+		setCondition(account, infrav1.OrphansDeletingReason, fmt.Sprintf("%s; each is deleted after %s without a machine", counts, r.Grace))
 		due = m.due(found, r.MaxDeletions, r.Grace)
 	}
 	return due, false
@@ -315,7 +315,7 @@ func (r *OrphanReconciler) updateStatus(account *infrav1.CloudAccount, m *memory
 	for i, o := range slices.Concat(found.orphans, found.otherManager) {
 		next := r.next(account, m, o, found.confined)
 		if i >= len(found.orphans) {
-			next = "was made by another management cluster, and is only reported"
+			next = "was created by another management cluster, and is only reported"
 		}
 		if i < maxObserved {
 			status.Observed = append(status.Observed, infrav1.Orphan{Kind: string(o.Kind), ID: shorten(o.ID), Since: metav1.NewTime(o.since), Next: next})
@@ -349,7 +349,7 @@ func (r *OrphanReconciler) next(account *infrav1.CloudAccount, m *memory, o orph
 	case m.begun[o.Token] != nil:
 		return "is being deleted"
 	}
-	return "waits for its turn to be deleted"
+	return "will be deleted in one of the next passes"
 }
 
 // setCondition sets the condition.
@@ -377,7 +377,7 @@ func (r *OrphanReconciler) emitEvent(before, account *infrav1.CloudAccount) {
 func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAccount) error {
 	live := r.Accounts.Get(client.ObjectKeyFromObject(account))
 	if live == nil {
-		return errors.New("the account can't be connected: look at its condition Ready")
+		return errors.New("the account can't be connected: check its Ready condition")
 	}
 	var listed time.Time
 	var resources []cloud.Resource
@@ -427,7 +427,7 @@ func (r *OrphanReconciler) patch(ctx context.Context, before, account *infrav1.C
 	}
 	err := r.Client.Status().Patch(ctx, account, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("writing what was found: %w", err)
+		return fmt.Errorf("writing the result to the status: %w", err)
 	}
 	return nil
 }

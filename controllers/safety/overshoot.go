@@ -221,8 +221,8 @@ func (r *OvershootReconciler) verdict(p *pool, last *lastPass) verdict {
 
 func (r *OvershootReconciler) reason(p *pool) string {
 	bound := r.bound(p)
-	return fmt.Sprintf("there are %d Machines and %d VMs, more than %d (%d desired, %d surge, %d to spare): no more are made until there are %d; "+
-		"delete those that are too many, or ask for more replicas", p.objects, p.instances, bound, p.desired, p.surge, r.Up, bound-r.Down)
+	return fmt.Sprintf("%d Machines / %d VMs exceed the limit of %d (%d desired + %d surge + %d tolerance): creation is paused until there are at most %d; "+
+		"delete the surplus machines, or raise the number of replicas", p.objects, p.instances, bound, p.desired, p.surge, r.Up, bound-r.Down)
 }
 
 // freeze pauses the MachineDeployment first. Otherwise its controller would revert the changes to
@@ -275,7 +275,7 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 	}
 	if changed {
 		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeNormal, "Thawed", "Thaw",
-			"there are %d Machines and %d VMs, %d are desired: machines are made again", p.objects, p.instances, p.desired)
+			"%d Machines / %d VMs, %d desired: machines are created again", p.objects, p.instances, p.desired)
 	}
 	if err == nil {
 		err = patchMetadata(ctx, r.Client, p.owner, func() {
@@ -327,7 +327,7 @@ func (r *OvershootReconciler) setCondition(ctx context.Context, p *pool, c metav
 	conditions.Set(p.owner, c)
 	err := r.Client.Status().Patch(ctx, p.owner, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("saying that %s is %s: %w", p.key(), c.Reason, err)
+		return false, fmt.Errorf("setting the condition Frozen of %s to %s: %w", p.key(), c.Reason, err)
 	}
 	return err == nil, nil
 }

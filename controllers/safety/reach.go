@@ -165,7 +165,7 @@ func (r *ReachabilityReconciler) probe(ctx context.Context, infra *infrav1.Cloud
 			return min(left, shortly), nil
 		}
 		if !marked {
-			ctrl.LoggerFrom(ctx).Info("The workload cluster is frozen: its API server does not answer", "since", c.failing, "reason", err.Error())
+			ctrl.LoggerFrom(ctx).Info("Froze the workload cluster, because its API server does not answer", "since", c.failing, "reason", err.Error())
 		}
 		return shortly, r.freeze(ctx, infra, cluster, c.failing)
 	}
@@ -188,7 +188,7 @@ func (r *ReachabilityReconciler) probe(ctx context.Context, infra *infrav1.Cloud
 	until := c.recovered.Add(nodeReportPeriods * r.Period)
 	if frozen && len(notReporting) > 0 && time.Now().Before(until) {
 		return shortly, r.setCondition(ctx, infra, metav1.ConditionFalse, infrav1.WaitingForNodesReason, fmt.Sprintf(
-			"the API server answers; nothing is replaced until %d Machines' Nodes have reported to it, or until %s: %s",
+			"The API server answers; no machine is replaced until the Nodes of %d Machines have reported to it, or until %s: %s",
 			len(notReporting), until.UTC().Format(time.RFC3339), enumerate(notReporting)))
 	}
 	return r.Period, r.thaw(ctx, infra, cluster)
@@ -205,7 +205,7 @@ func (r *ReachabilityReconciler) readNode(ctx context.Context, cluster *clusterv
 		err = live.List(ctx, &corev1.NodeList{}, client.Limit(1))
 	}
 	if err != nil {
-		return fmt.Errorf("asking the API server of Cluster %q: %w", cluster.Name, err)
+		return fmt.Errorf("reading from the API server of Cluster %q: %w", cluster.Name, err)
 	}
 	return nil
 }
@@ -262,7 +262,7 @@ func enumerate(names []string) string {
 func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, since time.Time) error {
 	began := cmp.Or(infra.Annotations[infrav1.UnreachableAnnotation], since.UTC().Format(time.RFC3339))
 	if err := r.setCondition(ctx, infra, metav1.ConditionFalse, infrav1.UnreachableReason, fmt.Sprintf(
-		"the API server has not answered since %s, or can't read its storage: no VM is made and nothing is replaced until it does; what users delete goes",
+		"The API server has not answered since %s, or can't read its storage: until it does, no VM is created and no machine is replaced; deletions by users continue",
 		began)); err != nil {
 		return err
 	}
@@ -336,7 +336,7 @@ func (r *ReachabilityReconciler) pauseOne(ctx context.Context, o client.Object, 
 	}
 	err := patchMetadata(ctx, r.Client, o, func() { annotate(o, clusterv1.PausedAnnotation, pausedByReachability, on) })
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("pausing, or not, %T %q: %w", o, o.GetName(), err)
+		return fmt.Errorf("changing the pause of %T %q: %w", o, o.GetName(), err)
 	}
 	return nil
 }
@@ -371,13 +371,13 @@ func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav
 	})
 	// Others write the status too, so use an optimistic lock.
 	if err := r.Client.Status().Patch(ctx, infra, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("saying that Cluster %q is %s: %w", infra.Name, reason, err)
+		return fmt.Errorf("setting the condition Reachable of Cluster %q to %s: %w", infra.Name, reason, err)
 	}
 	switch {
 	case status == metav1.ConditionFalse:
 		r.Recorder.Eventf(infra, nil, corev1.EventTypeWarning, reason, "Freeze", "%s", message)
 	case was != "":
-		r.Recorder.Eventf(infra, nil, corev1.EventTypeNormal, reason, "Thaw", "the API server answers, and the Nodes have reported: machines are made and replaced again")
+		r.Recorder.Eventf(infra, nil, corev1.EventTypeNormal, reason, "Thaw", "The API server answers, and the Nodes have reported: machines are created and replaced again")
 	}
 	return nil
 }

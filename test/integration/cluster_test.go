@@ -164,9 +164,9 @@ func TestClusterPaused(t *testing.T) {
 	s.Consistently(func() string { return read(s, infra).Spec.OwnershipID }, 2*time.Second).Should(BeEmpty())
 
 	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
-	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused is set to true, the object has") // before the annotation is removed
+	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "The Cluster has spec.paused=true, The object has") // before the annotation is removed
 	update(s, infra, func(i *infrav1.CloudCluster) { i.Annotations = nil })
-	s.Eventually(func() string { return conditions.GetMessage(read(s, infra), clusterv1.PausedCondition) }).Should(Equal("Cluster spec.paused is set to true"))
+	s.Eventually(func() string { return conditions.GetMessage(read(s, infra), clusterv1.PausedCondition) }).Should(Equal("The Cluster has spec.paused=true"))
 	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused")
 	s.Expect(infra.Spec.OwnershipID).To(BeEmpty())
 
@@ -188,7 +188,7 @@ func TestClusterIsKeptForItsMachines(t *testing.T) {
 	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod"}
 	s.create(machine)
 	s.Expect(env.client.Delete(s.ctx, infra)).To(Succeed())
-	s.says(infra, clusterv1.ReadyCondition, infrav1.InUseReason, "waits for 1 CloudMachines")
+	s.says(infra, clusterv1.ReadyCondition, infrav1.InUseReason, "Waiting for 1 CloudMachines")
 	s.Expect(env.client.Delete(s.ctx, machine)).To(Succeed())
 	s.isGone(infra)
 }

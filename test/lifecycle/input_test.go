@@ -270,7 +270,7 @@ func TestBootstrapDataMissing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	owner, machine := s.byHand("by-hand", "data")
-	s.soon("the Secret is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `waits for Secret "data"`))
+	s.soon("the Secret is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `Waiting for Secret "data"`))
 	secret := &corev1.Secret{ObjectMeta: s.meta("data"), Data: map[string][]byte{"userdata": []byte("#cloud-config\n")}}
 	s.create(secret)
 	s.touch(machine) // it would come back by itself within a minute

@@ -239,7 +239,7 @@ func (h *house) freezeInTwoPasses() {
 			h.Fatal(err)
 		}
 	}
-	h.soon("people hear of the thaw", eventIn(h.client, pool.Cluster.Namespace, "Thawed", "machines are made again"))
+	h.soon("people hear of the thaw", eventIn(h.client, pool.Cluster.Namespace, "Thawed", "machines are created again"))
 	h.delete(pool.Deployment())
 	h.soon("nothing is left", h.gone(pool))
 	drover.Kill()
