@@ -137,7 +137,7 @@ func TestPlaceMismatch(t *testing.T) {
 	reason, message := x.ready()
 	x.Expect(reason).To(Equal(infrav1.PlaceMismatchReason))
 	x.Expect(message).To(And(ContainSubstring("aws:111111111111:eu-central-1"), ContainSubstring("aws:222222222222:eu-central-1"),
-		ContainSubstring("restore the credentials"), ContainSubstring("make another CloudAccount")))
+		ContainSubstring("restore the credentials"), ContainSubstring("create another CloudAccount")))
 	x.Expect(x.account.Spec.Place).To(Equal("aws:111111111111:eu-central-1"))
 	x.Expect(x.events.Events).To(HaveLen(1), "one Event, however often it is tried")
 	x.Expect(<-x.events.Events).To(And(HavePrefix("Warning PlaceMismatch"), ContainSubstring("aws:222222222222:eu-central-1")))

@@ -265,7 +265,7 @@ func missingPrerequisite(s *machineScope) (reason, message string) {
 		return infrav1.WaitingForAPIServerReason, fmt.Sprintf("Waiting for the API server of Cluster %q, which has not answered since %s: a VM could not join as a Node",
 			s.cluster.Name, s.unreachable)
 	case s.account == nil:
-		return infrav1.WaitingForAccountReason, fmt.Sprintf("Waiting for CloudAccount %q to be connected", s.Spec.AccountRef.Name)
+		return infrav1.WaitingForAccountReason, fmt.Sprintf("Waiting for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name)
 	case !s.account.Cloud().Union.InMachine(&s.Spec.CloudMachineFields):
 		return infrav1.InvalidSpecReason, fmt.Sprintf("CloudAccount %q is for cloud %q, but this machine has the fields of another cloud: create a new template",
 			s.Spec.AccountRef.Name, s.account.Cloud().Name)

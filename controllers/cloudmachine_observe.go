@@ -29,7 +29,7 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 		// provisioned reports that it waits.
 		if !isProvisioned(s.CloudMachine) {
 			setNotReady(s.CloudMachine, infrav1.WaitingForAccountReason,
-				fmt.Sprintf("Waiting for CloudAccount %q to be connected", s.Spec.AccountRef.Name))
+				fmt.Sprintf("Waiting for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name))
 		}
 		return reconcile.Result{}, nil
 	}

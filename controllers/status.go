@@ -84,10 +84,10 @@ func setReady(obj object) {
 func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	var by []string
 	if cluster != nil && ptr.Deref(cluster.Spec.Paused, false) {
-		by = append(by, "The Cluster has spec.paused=true")
+		by = append(by, "Cluster spec.paused is set to true")
 	}
 	if annotations.HasPaused(obj) {
-		by = append(by, "The object has the annotation cluster.x-k8s.io/paused")
+		by = append(by, "the object has the cluster.x-k8s.io/paused annotation")
 	}
 	if isMovedAway(obj) {
 		by = append(by, "clusterctl move has moved the object to another management cluster")

@@ -122,7 +122,7 @@ func TestClusterSeesOwnNamespaceOnly(t *testing.T) {
 		other := newTenant(t)
 		infra := other.CloudCluster()
 		other.create(infra, other.kubeconfigSecret(other.Kubeconfig), other.ControlPlane(), other.Cluster())
-		other.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, "does not exist in this namespace")
+		other.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, "to exist in this namespace")
 	})
 }
 
@@ -164,9 +164,9 @@ func TestClusterPaused(t *testing.T) {
 	s.Consistently(func() string { return read(s, infra).Spec.OwnershipID }, 2*time.Second).Should(BeEmpty())
 
 	update(s, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
-	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "The Cluster has spec.paused=true, The object has") // before the annotation is removed
+	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused is set to true, the object has") // before the annotation is removed
 	update(s, infra, func(i *infrav1.CloudCluster) { i.Annotations = nil })
-	s.Eventually(func() string { return conditions.GetMessage(read(s, infra), clusterv1.PausedCondition) }).Should(Equal("The Cluster has spec.paused=true"))
+	s.Eventually(func() string { return conditions.GetMessage(read(s, infra), clusterv1.PausedCondition) }).Should(Equal("Cluster spec.paused is set to true"))
 	s.says(infra, clusterv1.PausedCondition, clusterv1.PausedReason, "Cluster spec.paused")
 	s.Expect(infra.Spec.OwnershipID).To(BeEmpty())
 

@@ -274,7 +274,7 @@ func TestBootstrapDataMissing(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: s.meta("data"), Data: map[string][]byte{"userdata": []byte("#cloud-config\n")}}
 	s.create(secret)
 	s.touch(machine) // it would come back by itself within a minute
-	s.soon("the key is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `"data" has no key "value"`))
+	s.soon("the key is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `"data" lacks the key "value"`))
 	if n := len(s.resources()); n != 0 {
 		t.Errorf("%d resources were made without bootstrap data", n)
 	}
