@@ -195,7 +195,7 @@ func TestUserDataTooLarge(t *testing.T) {
 	s.create(&corev1.Secret{ObjectMeta: s.meta("large"), Type: clusterv1.ClusterSecretType, Data: map[string][]byte{"value": noise}})
 	_, machine := s.byHand("large", "large")
 	s.soon("a machine of another provider's says so itself", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason,
-		"bytes", "16384 at most", "shorten files and commands"))
+		"bytes", "16384 at most", "shorten the files and commands"))
 	if message := scenario.Message(machine, clusterv1.ReadyCondition); strings.Contains(message, string(noise[:40])) {
 		t.Errorf("the message repeats the user data: %s", message)
 	}
