@@ -93,7 +93,7 @@ func TestParseRefuses(t *testing.T) {
 		"no host":       {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://:6443" }), "no valid host"},
 		"bad host":      {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://a_b/" }), "no valid host"},
 		"bad port":      {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://a:70000" }), "no valid port"},
-		"userinfo":      {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://me:" + marked + "@a" }), "must not hold a user"},
+		"userinfo":      {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://me:" + marked + "@a" }), "must not contain a user"},
 		"query":         {cluster(func(c *clientcmdapi.Cluster) { c.Server = "https://a/?" + marked }), "must not have a query"},
 		"tls-server":    {cluster(func(c *clientcmdapi.Cluster) { c.TLSServerName = "a b" }), "tls-server-name"},
 		"no context":    {func(c *clientcmdapi.Config) { c.CurrentContext, c.Contexts = "", nil }, "current-context is not set"},
