@@ -271,7 +271,7 @@ func (o *options) webhookServer(tlsOptions []func(*tls.Config)) webhook.Server {
 
 // accountReconciler returns the reconciler that connects the accounts, for any value of --run.
 func (o *options) accountReconciler(
-	mgr ctrl.Manager, clouds []cloud.Cloud, accounts *fleet.Accounts, changed, machines *controllers.Trigger,
+	mgr ctrl.Manager, clouds []cloud.Cloud, accounts *fleet.Accounts, changed, machines *controllers.EventQueue,
 ) *controllers.CloudAccountReconciler {
 	return &controllers.CloudAccountReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Accounts: accounts, Clouds: clouds, Changed: changed, Machines: machines,
@@ -304,7 +304,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 	if err != nil {
 		return err
 	}
-	machinesChanged, accountsChanged := &controllers.Trigger{}, &controllers.Trigger{}
+	machinesChanged, accountsChanged := &controllers.EventQueue{}, &controllers.EventQueue{}
 	machines := &controllers.CloudMachineReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: clusterCache,
 		Recorder: mgr.GetEventRecorder("drover-cloudmachine"), Identity: identity, Namespace: o.namespace, Changed: machinesChanged,

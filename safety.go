@@ -67,7 +67,7 @@ func (o *options) registerSafety(ctx context.Context, mgr ctrl.Manager, clouds [
 	accounts := fleet.NewAccounts(fleet.Options{
 		Clouds: clouds, Times: fleet.TimesFor(o.cloudCall), Metrics: metrics.Registry, Transport: fleet.NewTransport(dialer.DialContext), Ambient: fleet.NewTransport(nil),
 	})
-	connect := o.accountReconciler(mgr, clouds, accounts, &controllers.Trigger{}, &controllers.Trigger{})
+	connect := o.accountReconciler(mgr, clouds, accounts, &controllers.EventQueue{}, &controllers.EventQueue{})
 	connect.ConnectOnly = true
 	o.webhookPort = 0 // the process that makes the machines serves them
 	clusterCache, err := o.clusterCache(ctx, mgr)

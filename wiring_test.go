@@ -66,7 +66,7 @@ func TestHangingEndpointsHoldUpNobody(t *testing.T) {
 		"account-concurrency": func(c client.Client, e *endpoints) reconcile.Reconciler {
 			clouds := registry.WithSimulated("")
 			return &controllers.CloudAccountReconciler{
-				Client: c, APIReader: c, Clouds: clouds, Changed: &controllers.Trigger{}, Machines: &controllers.Trigger{}, ConnectOnly: true,
+				Client: c, APIReader: c, Clouds: clouds, Changed: &controllers.EventQueue{}, Machines: &controllers.EventQueue{}, ConnectOnly: true,
 				Accounts: fleet.NewAccounts(fleet.Options{
 					Clouds: clouds, Times: fleet.TimesFor(fleet.DefaultCall), Transport: fleet.NewTransport(e.dial),
 				}),

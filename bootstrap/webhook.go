@@ -106,7 +106,7 @@ func (TemplateWebhook) ValidateUpdate(ctx context.Context, old, template *bootst
 	errs := validateTemplate(template)
 	if !topology.IsDryRunRequest(req, template) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec"),
-			fmt.Sprintf("a template can't be changed: make another, and point the MachineDeployment from %q to it", template.Name)))
+			fmt.Sprintf("a template is immutable: create another one, and change the MachineDeployment from %q to it", template.Name)))
 	}
 	return nil, invalid("CloudInitConfigTemplate", template.Name, errs)
 }

@@ -34,7 +34,7 @@ func TestLastWords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			NewWithT(t).Expect(lastWords([]byte(c.console))).To(Equal(c.want))
+			NewWithT(t).Expect(lastLines([]byte(c.console))).To(Equal(c.want))
 		})
 	}
 }
@@ -47,7 +47,7 @@ func TestConsoleIsReadSeldom(t *testing.T) {
 		s := &machineScope{CloudMachine: &infrav1.CloudMachine{Spec: infrav1.CloudMachineSpec{CreationToken: "one"}}}
 		since := time.Now()
 		var asked []time.Duration
-		for time.Sleep(5 * time.Minute); time.Since(since) < 24*time.Hour; time.Sleep(lateCheck) {
+		for time.Sleep(5 * time.Minute); time.Since(since) < 24*time.Hour; time.Sleep(diagnosisInterval) {
 			if c.of(s).due(since) {
 				asked = append(asked, time.Since(since))
 				c.set(s, "said")
@@ -56,7 +56,7 @@ func TestConsoleIsReadSeldom(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(asked).To(Equal([]time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 40 * time.Minute, 80 * time.Minute,
 			160 * time.Minute, 320 * time.Minute, 640 * time.Minute, 1280 * time.Minute}))
-		g.Expect(c.of(s).shown).To(Equal("said"))
+		g.Expect(c.of(s).text).To(Equal("said"))
 		s.Spec.CreationToken = "two"
 		g.Expect(c.of(s)).To(BeZero(), "of another VM")
 		s.Spec.CreationToken = "one"
@@ -69,7 +69,7 @@ func TestConsoleIsReadSeldom(t *testing.T) {
 func FuzzLastWords(f *testing.F) {
 	f.Add([]byte("drover: \x1b[31mone\nabcdef.0123456789abcdef\r\xff"))
 	f.Fuzz(func(t *testing.T, console []byte) {
-		words := lastWords(console)
+		words := lastLines(console)
 		if words != oneLine(words) || len(words) > consoleLines*(consoleLine+4) || bootstrapToken.MatchString(words) {
 			t.Errorf("%q becomes %q", console, words)
 		}

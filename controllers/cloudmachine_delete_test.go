@@ -47,7 +47,7 @@ func TestSentIsLookedFor(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, edit(fleetOf("m"), "m", unmade)...)
 			if answer != nil {
-				b.r.fates.set(b.machine("m"), unsent)
+				b.r.attempts.set(b.machine("m"), attemptNotSent)
 				b.account.answers = []error{answer}
 				b.reconcile("m")
 				b.Expect(b.account.requests).To(HaveLen(1))

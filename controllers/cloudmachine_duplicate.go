@@ -28,13 +28,14 @@ func (r *CloudMachineReconciler) withToken(ctx context.Context, reader client.Re
 	return list.Items, nil
 }
 
-// stopDuplicate reports whether another object has the machine's token, and if so says it in Ready.
-func stopDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
+// reportDuplicate reports whether another object has the machine's token, and if so says it in
+// Ready.
+func reportDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
 	for i := range withToken {
 		if other := &withToken[i]; other.UID != s.UID {
 			setNotReady(s.CloudMachine, infrav1.DuplicateTokenReason, fmt.Sprintf(
-				"CloudMachine %s has the same creation token: one of the two is a copy, and nothing is made or deleted for either; "+
-					"delete the copy, annotated with %s=<its name> so that the VM stays",
+				"CloudMachine %s has the same creation token: one of the two is a copy, and no VM is created or deleted for either; "+
+					"annotate the copy with %s=<its name>, which keeps the VM, and delete it",
 				client.ObjectKeyFromObject(other), infrav1.AbandonAnnotation))
 			return true
 		}

@@ -29,7 +29,7 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 		// provisioned reports that it waits.
 		if !isProvisioned(s.CloudMachine) {
 			setNotReady(s.CloudMachine, infrav1.WaitingForAccountReason,
-				fmt.Sprintf("waits for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name))
+				fmt.Sprintf("Waiting for CloudAccount %q in this namespace to be connected", s.Spec.AccountRef.Name))
 		}
 		return reconcile.Result{}, nil
 	}
@@ -37,18 +37,18 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 	switch {
 	case len(seen.Duplicates) > 1:
 		setNotReady(s.CloudMachine, infrav1.DuplicateInstancesReason, fmt.Sprintf(
-			"more than one VM carries this machine's token: %s; nothing is changed until all but one are removed", strings.Join(seen.Duplicates, ", ")))
+			"More than one VM has this machine's token: %s; delete all but one of them, until then Drover changes nothing", strings.Join(seen.Duplicates, ", ")))
 		return reconcile.Result{}, nil
 	case seen.Gone:
 		return r.reportGone(ctx, s, seen.Instance)
 	case seen.NeverSeen:
 		setNotReady(s.CloudMachine, infrav1.NeverSeenReason, fmt.Sprintf(
-			"CloudAccount %q has never shown VM %s with the tags %s=%s and %s=%s; if the VM is there, give it these tags; if not, delete the Machine",
+			"VM %[2]s with the tags %[3]s=%[4]s and %[5]s=%[6]s was never found in CloudAccount %[1]q; if the VM exists, add these tags to it; if not, delete the Machine",
 			s.Spec.AccountRef.Name, s.Spec.ProviderID, cloud.TagOwnership, s.ownershipID, cloud.TagToken, s.Spec.CreationToken))
 		return reconcile.Result{}, nil
 	case seen.Instance == nil:
 		if !isProvisioned(s.CloudMachine) && s.Status.InstanceState != stateGone {
-			setNotReady(s.CloudMachine, infrav1.StartingReason, "waits for the VM to show up in the account's listing")
+			setNotReady(s.CloudMachine, infrav1.StartingReason, "Waiting for the VM to appear in the account's listing")
 		}
 		return reconcile.Result{}, nil
 	}
@@ -75,7 +75,7 @@ func (r *CloudMachineReconciler) reportGone(ctx context.Context, s *machineScope
 	message += "; delete the Machine, or let a MachineHealthCheck replace it"
 	held, again, err := r.removeNode(ctx, s)
 	if held {
-		message += "; its Node stays for now, because the Nodes of many VMs that are gone are removed one after the other"
+		message += "; its Node stays for now, because many VMs are gone and Drover limits how fast it removes their Nodes"
 	}
 	setNotReady(s.CloudMachine, infrav1.InstanceGoneReason, message)
 	return reconcile.Result{RequeueAfter: again}, err
@@ -108,7 +108,7 @@ func report(machine *infrav1.CloudMachine, instance *cloud.Resource) {
 		status.Initialization.Provisioned = ptr.To(true)
 		setReady(machine)
 	case cloud.StatePending:
-		message := "waits for the VM to run"
+		message := "Waiting for the VM to run"
 		if instance.Reason != "" {
 			message += ": " + instance.Reason
 		}

@@ -129,7 +129,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	}
 	c := management.Build()
 	b.r = &CloudMachineReconciler{
-		Client: c, APIReader: c, Accounts: fleet.NewAccounts(fleet.Options{}), Recorder: b.recorder, Identity: "01234567", Changed: &Trigger{},
+		Client: c, APIReader: c, Accounts: fleet.NewAccounts(fleet.Options{}), Recorder: b.recorder, Identity: "01234567", Changed: &EventQueue{},
 		ClusterCache: clustercache.NewFakeClusterCache(b.nodes, client.ObjectKey{Namespace: "team-a", Name: "prod"}, "cloudmachine-nodes"),
 		LateAfter:    time.Hour,
 	}
@@ -140,7 +140,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 func (b *bench) reconcile(name string) reconcile.Result {
 	b.t.Helper()
 	key := client.ObjectKey{Namespace: "team-a", Name: name}
-	b.r.beginning.Do(func() { b.r.began = time.Now() })
+	b.r.startOnce.Do(func() { b.r.started = time.Now() })
 	scope, err := b.r.read(b.t.Context(), reconcile.Request{NamespacedName: key})
 	b.Expect(err).NotTo(HaveOccurred())
 	if scope == nil {

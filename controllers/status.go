@@ -63,7 +63,7 @@ func setCondition(obj object, kind string, status metav1.ConditionStatus, reason
 		Type:               kind,
 		Status:             status,
 		Reason:             reason,
-		Message:            cut(message),
+		Message:            truncate(message),
 		ObservedGeneration: obj.GetGeneration(),
 	})
 }
@@ -89,8 +89,8 @@ func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	if annotations.HasPaused(obj) {
 		by = append(by, "the object has the cluster.x-k8s.io/paused annotation")
 	}
-	if movedAway(obj) {
-		by = append(by, "clusterctl move has taken the object to another management cluster")
+	if isMovedAway(obj) {
+		by = append(by, "clusterctl move has moved the object to another management cluster")
 	}
 	if len(by) > 0 {
 		setCondition(obj, clusterv1.PausedCondition, metav1.ConditionTrue, clusterv1.PausedReason, strings.Join(by, ", "))
@@ -105,9 +105,9 @@ func setCloudError(obj object, err error) {
 	setNotReady(obj, string(cloud.CodeOf(err)), err.Error())
 }
 
-// cut shortens a message to maxMessage bytes, between characters, and makes it valid UTF-8, because
-// the API server refuses other messages.
-func cut(s string) string {
+// truncate shortens a message to maxMessage bytes, between characters, and makes it valid UTF-8,
+// because the API server refuses other messages.
+func truncate(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= maxMessage {
 		return s
@@ -119,10 +119,10 @@ func cut(s string) string {
 	return s[:end] + "…"
 }
 
-// movedAway reports whether obj is being deleted only because it was moved. clusterctl pauses the
+// isMovedAway reports whether obj is being deleted only because it was moved. clusterctl pauses the
 // Cluster first, but that arrives through another watch, which may lag behind. Without this check,
 // the VMs of a whole cluster that has just moved would be deleted.
-func movedAway(obj client.Object) bool {
+func isMovedAway(obj client.Object) bool {
 	_, moved := obj.GetAnnotations()[clusterctlv1.DeleteForMoveAnnotation]
 	return moved && !obj.GetDeletionTimestamp().IsZero()
 }
@@ -130,9 +130,9 @@ func movedAway(obj client.Object) bool {
 // moveLabel makes "clusterctl move" include an object that no object of the Cluster owns.
 const moveLabel = "clusterctl.cluster.x-k8s.io/move"
 
-// moveAlong labels a user's Secret so that "clusterctl move" includes it. Without the Secret, the
-// objects that refer to it would not work in the new management cluster.
-func moveAlong(ctx context.Context, c client.Client, secret *corev1.Secret) error {
+// labelForMove labels a user's Secret so that "clusterctl move" includes it. Without the Secret,
+// the objects that refer to it would not work in the new management cluster.
+func labelForMove(ctx context.Context, c client.Client, secret *corev1.Secret) error {
 	if _, ok := secret.Labels[moveLabel]; ok {
 		return nil
 	}

@@ -95,7 +95,7 @@ func (w Webhooks) checkAccount(account *infrav1.CloudAccount) field.ErrorList {
 			return row.Union.ValidateAccount(&account.Spec, path)
 		}
 	}
-	return field.ErrorList{field.Required(path, "no cloud that this manager knows is set; it knows "+w.names())}
+	return field.ErrorList{field.Required(path, "set the fields of one cloud that this manager supports: "+w.names())}
 }
 
 // checkAccountChange refuses to change an account's cloud, because its machines could be neither
@@ -104,7 +104,7 @@ func (w Webhooks) checkAccountChange(before, after *infrav1.CloudAccount) field.
 	for _, row := range w.Clouds {
 		if row.Union.InAccount(&before.Spec) && !row.Union.InAccount(&after.Spec) {
 			return field.ErrorList{field.Forbidden(field.NewPath("spec", row.Name),
-				"an account can't change its cloud: make a new CloudAccount")}
+				"the cloud of an account is immutable: create a new CloudAccount")}
 		}
 	}
 	return nil
@@ -116,7 +116,7 @@ func (w Webhooks) checkMachine(fields *infrav1.CloudMachineFields, path *field.P
 			return row.Union.ValidateMachine(fields, path)
 		}
 	}
-	return field.ErrorList{field.Required(path, "no cloud that this manager knows is set; it knows "+w.names())}
+	return field.ErrorList{field.Required(path, "set the fields of one cloud that this manager supports: "+w.names())}
 }
 
 // checkUnique refuses a copy of a CloudMachine, because it would claim the original's VM. An object
@@ -144,7 +144,7 @@ func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (fie
 func (w Webhooks) other(ctx context.Context, m *infrav1.CloudMachine, options ...client.ListOption) (*infrav1.CloudMachine, error) {
 	list := &infrav1.CloudMachineList{}
 	if err := w.Reader.List(ctx, list, options...); err != nil {
-		return nil, fmt.Errorf("looking for copies of the CloudMachine: %w", err)
+		return nil, fmt.Errorf("searching for copies of the CloudMachine: %w", err)
 	}
 	for i := range list.Items {
 		if other := &list.Items[i]; other.Name != m.Name || other.Namespace != m.Namespace {
@@ -159,7 +159,7 @@ func duplicateOf(path *field.Path, other *infrav1.CloudMachine) field.ErrorList 
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
-		"CloudMachine %s has the same: a copy would claim the original's VM; leave providerID and creationToken out", client.ObjectKeyFromObject(other)))}
+		"CloudMachine %s has the same value, and a copy would claim its VM: leave out providerID and creationToken", client.ObjectKeyFromObject(other)))}
 }
 
 func (w Webhooks) names() string {
@@ -177,9 +177,9 @@ func checkEndpoint(endpoint clusterv1.APIEndpoint, spec *field.Path) field.Error
 	switch {
 	case endpoint.IsZero():
 	case endpoint.Host == "":
-		errs = append(errs, field.Required(path.Child("host"), "is needed together with port"))
+		errs = append(errs, field.Required(path.Child("host"), "is required together with port"))
 	case endpoint.Port == 0:
-		errs = append(errs, field.Required(path.Child("port"), "is needed together with host"))
+		errs = append(errs, field.Required(path.Child("port"), "is required together with host"))
 	case !kubeconfig.IsHost(endpoint.Host):
 		errs = append(errs, field.Invalid(path.Child("host"), endpoint.Host, "must be an IP address or a DNS name, without scheme and port"))
 	}
@@ -243,7 +243,7 @@ func (v *validator[T]) ValidateUpdate(ctx context.Context, before, after T) (adm
 		}
 		if !topology.IsDryRunRequest(request, after) {
 			return nil, v.refuse(after, field.ErrorList{field.Forbidden(field.NewPath("spec"),
-				"a template can't be changed: make a new one and point what uses it at that")})
+				"a template is immutable: create a new one, and refer to that")})
 		}
 	}
 	errs := v.rules.check(after)

@@ -56,7 +56,7 @@ func TestJudge(t *testing.T) {
 	ended := vm("i-ended", "ours", lost)
 	ended.State = cloud.StateTerminated
 	paused := knows()
-	paused.clusters["ours"] = cluster{leave: "it is paused"}
+	paused.clusters["ours"] = cluster{skipReason: "it is paused"}
 	former := knows()
 	former.clusters["ours"] = cluster{former: true}
 	pending := knows()
@@ -108,7 +108,7 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s was confirmed within the grace: %+v", c.what, early)
 		}
 		two, _ := look(begin.Add(grace))
-		if len(two.orphans) != c.orphans || len(m.due(two, 10, grace)) != c.due || two.strangers != c.strangers || len(two.foreign) != c.foreign || len(two.twins) != c.twins {
+		if len(two.orphans) != c.orphans || len(m.due(two, 10, grace)) != c.due || two.unknownOwner != c.strangers || len(two.otherManager) != c.foreign || len(two.duplicates) != c.twins {
 			t.Errorf("%s, later: %+v; due %v", c.what, two, m.due(two, 10, grace))
 		}
 	}
@@ -310,8 +310,8 @@ func TestSettle(t *testing.T) {
 	}{{nil, false}, {left, false}, {nil, false}, {nil, false}, {nil, true}} {
 		listed := begin.Add(time.Duration(i) * grace)
 		f := facts{listed: listed, read: listed.Add(grace / 2), resources: c.resources, clusters: map[string]cluster{"ours": {former: true}}}
-		if r, _ := m.judge(f, grace); (len(r.settled) > 0) != c.settled {
-			t.Errorf("listing %d: settled %v", i, r.settled)
+		if r, _ := m.judge(f, grace); (len(r.forgotten) > 0) != c.settled {
+			t.Errorf("listing %d: settled %v", i, r.forgotten)
 		}
 	}
 }
@@ -328,7 +328,7 @@ func TestBlind(t *testing.T) {
 		f.resources, f.listed = resources, begin.Add(time.Duration(i)*grace)
 		f.read = f.listed
 		r, ok := m.judge(f, grace)
-		if ok != (resources != nil) || r.confirmed() != 0 || len(r.settled) > 0 || len(r.ended) > 0 {
+		if ok != (resources != nil) || r.confirmed() != 0 || len(r.forgotten) > 0 || len(r.deleted) > 0 {
 			t.Errorf("listing %d: %+v, judged: %v", i, r, ok)
 		}
 	}
@@ -336,7 +336,7 @@ func TestBlind(t *testing.T) {
 	for i := range 2 {
 		f.listed = begin.Add(time.Duration(4+i) * grace)
 		f.read = f.listed
-		if r, ok := m.judge(f, grace); !ok || len(r.ended) != 1-i || len(r.settled) != 1 {
+		if r, ok := m.judge(f, grace); !ok || len(r.deleted) != 1-i || len(r.forgotten) != 1 {
 			t.Errorf("without machines, listing %d: %+v, judged: %v", i, r, ok)
 		}
 	}
@@ -408,7 +408,7 @@ func (w *world) facts(lies bool) facts {
 	f := knows()
 	f.listed, f.read, f.machines = w.at, w.at, maps.Clone(w.machines)
 	if w.paused {
-		f.clusters["ours"] = cluster{leave: "it is paused"}
+		f.clusters["ours"] = cluster{skipReason: "it is paused"}
 	}
 	missing := -1
 	if lies {
@@ -433,7 +433,7 @@ func (w *world) owned(x cloud.Resource) bool {
 func (w *world) note(f facts) {
 	lost := map[string]time.Time{}
 	for _, x := range f.resources {
-		if !w.owned(x) && f.clusters["ours"].leave == "" {
+		if !w.owned(x) && f.clusters["ours"].skipReason == "" {
 			lost[name(x)] = f.listed
 			if since, ok := w.lostSince[name(x)]; ok {
 				lost[name(x)] = since
@@ -507,7 +507,7 @@ func (w *world) pass(t *testing.T, seed uint64, m *memory, lies bool) {
 			}
 		}
 		for _, x := range step(orphans, read) {
-			m.ask(x)
+			m.recordRequest(x)
 			delete(w.resources, name(x))
 		}
 	}

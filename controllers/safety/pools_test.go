@@ -102,11 +102,11 @@ func TestOtherProvidersPoolsInOutage(t *testing.T) {
 	for _, c := range []struct {
 		template, before, want string
 	}{
-		{"CloudMachineTemplate", "", frozenInOutage},
+		{"CloudMachineTemplate", "", pausedByReachability},
 		{"CloudMachineTemplate", "mine", "mine"},
 		{"AWSMachineTemplate", "", ""},
 		{"AWSMachineTemplate", "mine", "mine"},
-		{"AWSMachineTemplate", frozenInOutage, ""},
+		{"AWSMachineTemplate", pausedByReachability, ""},
 	} {
 		d, s, objects := newPool(c.template, "", 0)
 		if c.before != "" {

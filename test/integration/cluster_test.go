@@ -120,7 +120,7 @@ func TestClusterSeesOwnNamespaceOnly(t *testing.T) {
 		other := newTenant(t)
 		infra := other.CloudCluster()
 		other.create(infra, other.kubeconfigSecret(other.Kubeconfig), other.ControlPlane(), other.Cluster())
-		other.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, "does not exist in this namespace")
+		other.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, "to exist in this namespace")
 	})
 }
 
@@ -186,7 +186,7 @@ func TestClusterIsKeptForItsMachines(t *testing.T) {
 	machine.Labels = map[string]string{clusterv1.ClusterNameLabel: "prod"}
 	s.create(machine)
 	s.Expect(env.client.Delete(s.ctx, infra)).To(Succeed())
-	s.says(infra, clusterv1.ReadyCondition, infrav1.InUseReason, "waits for 1 CloudMachines")
+	s.says(infra, clusterv1.ReadyCondition, infrav1.InUseReason, "Waiting for 1 CloudMachines")
 	s.Expect(env.client.Delete(s.ctx, machine)).To(Succeed())
 	s.isGone(infra)
 }

@@ -108,7 +108,7 @@ func TestTemplatesAreImmutable(t *testing.T) {
 		return try(m, func() { m.Spec.Template.Spec.Simulated.DiskGiB, m.Annotations = 99, annotations }, options...)
 	}
 	dry := map[string]string{clusterv1.TopologyDryRunAnnotation: ""}
-	refused := MatchError(ContainSubstring("a template can't be changed"))
+	refused := MatchError(ContainSubstring("a template is immutable"))
 	s.Expect(tryMachines(nil)).To(refused)
 	s.Expect(tryMachines(nil, client.DryRunAll)).To(refused)
 	c := read(s, clusters.DeepCopy())

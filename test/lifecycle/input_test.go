@@ -195,7 +195,7 @@ func TestUserDataTooLarge(t *testing.T) {
 	s.create(&corev1.Secret{ObjectMeta: s.meta("large"), Type: clusterv1.ClusterSecretType, Data: map[string][]byte{"value": noise}})
 	_, machine := s.byHand("large", "large")
 	s.soon("a machine of another provider's says so itself", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason,
-		"bytes", "16384 at most", "shorten files and commands"))
+		"bytes", "16384 at most", "shorten the files and commands"))
 	if message := scenario.Message(machine, clusterv1.ReadyCondition); strings.Contains(message, string(noise[:40])) {
 		t.Errorf("the message repeats the user data: %s", message)
 	}
@@ -270,11 +270,11 @@ func TestBootstrapDataMissing(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	owner, machine := s.byHand("by-hand", "data")
-	s.soon("the Secret is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `waits for Secret "data"`))
+	s.soon("the Secret is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `Waiting for Secret "data"`))
 	secret := &corev1.Secret{ObjectMeta: s.meta("data"), Data: map[string][]byte{"userdata": []byte("#cloud-config\n")}}
 	s.create(secret)
 	s.touch(machine) // it would come back by itself within a minute
-	s.soon("the key is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `"data" has no key "value"`))
+	s.soon("the key is missed", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason, `"data" lacks the key "value"`))
 	if n := len(s.resources()); n != 0 {
 		t.Errorf("%d resources were made without bootstrap data", n)
 	}

@@ -40,8 +40,8 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 		s.fault(simulator.Fault{Kind: simulator.DeadBody, Count: 1})
 		pool := scenario.Pool{Cluster: s.Adopted, Name: "pool", Replicas: 1}
 		s.create(pool.Objects()...)
-		machine := s.late("VM runs since 2", "has asked "+env.management.URL+" for a certificate", "look at /var/log/drover-bootstrap.log")
-		if shown := s.shown(machine.Name); !strings.HasPrefix(shown, "VM runs since") {
+		machine := s.late("The VM has been running since 2", "has requested a certificate from "+env.management.URL, "check /var/log/drover-bootstrap.log")
+		if shown := s.shown(machine.Name); !strings.HasPrefix(shown, "The VM has been running since") {
 			t.Errorf("kubectl shows %q under \"Waiting for\"", shown)
 		}
 		s.touch(machine)
@@ -99,7 +99,7 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 			t.Fatal(err)
 		}
 		goOn()
-		machine := s.late("has asked "+env.management.URL+" for a certificate", "look at /var/log/drover-bootstrap.log",
+		machine := s.late("has requested a certificate from "+env.management.URL, "check /var/log/drover-bootstrap.log",
 			"its console ended with", "certificate signed by unknown authority")
 		s.asksSeldom(machine)
 		// Its user data stay wrong. The next machine's are right.

@@ -574,7 +574,7 @@ func (h *house) behindTheWebhooks() {
 	h.soon("the account is taken", func(ctx context.Context) (string, error) { // the API server takes a moment to forget the webhooks
 		return "", client.IgnoreAlreadyExists(h.client.Create(ctx, account.DeepCopy()))
 	})
-	h.soon("the account is refused", h.says(account, clusterv1.ReadyCondition, infrav1.NotPermittedReason, "never sent to an endpoint of one's own"))
+	h.soon("the account is refused", h.says(account, clusterv1.ReadyCondition, infrav1.NotPermittedReason, "never sent to a custom endpoint"))
 	if n := calls.Load(); n != 0 {
 		h.Errorf("%d calls with the manager's own credentials reached a tenant's endpoint", n)
 	}

@@ -45,7 +45,7 @@ func TestOvershootFreezes(t *testing.T) {
 			}
 			extra := s.extraMachines(set, 4)
 			s.soon("the pool is frozen", s.frozen(deployment, set, true))
-			s.soon("it says why", says(deployment, infrav1.FrozenCondition, infrav1.OvershootingReason, "5 Machines and 1 VMs", "more than 4"))
+			s.soon("it says why", says(deployment, infrav1.FrozenCondition, infrav1.OvershootingReason, "5 Machines / 1 VMs", "limit of 4"))
 			s.soon("people are told", s.event("Frozen", "5 Machines"))
 			if value, mine := deployment.Annotations[clusterv1.PausedAnnotation], "frozen-by-drover"; (value == mine) == pausedByUser {
 				t.Errorf("the MachineDeployment is paused by %q", value)
@@ -134,7 +134,7 @@ func TestOvershootOfVMs(t *testing.T) {
 	}
 	deployment, set := pool.Deployment(), s.onlySet()
 	s.soon("the pool is frozen", s.frozen(deployment, set, true))
-	s.soon("it says why", says(deployment, infrav1.FrozenCondition, infrav1.OvershootingReason, "1 Machines and 5 VMs", "more than 4"))
+	s.soon("it says why", says(deployment, infrav1.FrozenCondition, infrav1.OvershootingReason, "1 Machines / 5 VMs", "limit of 4"))
 	for _, id := range extra[:2] {
 		if err := env.admin.Act(s.ctx, id, simulator.ActTerminate); err != nil {
 			t.Fatal(err)
@@ -239,7 +239,7 @@ func (h *house) freezeInTwoPasses() {
 			h.Fatal(err)
 		}
 	}
-	h.soon("people hear of the thaw", eventIn(h.client, pool.Cluster.Namespace, "Thawed", "machines are made again"))
+	h.soon("people hear of the thaw", eventIn(h.client, pool.Cluster.Namespace, "Thawed", "machines are created again"))
 	h.delete(pool.Deployment())
 	h.soon("nothing is left", h.gone(pool))
 	drover.Kill()

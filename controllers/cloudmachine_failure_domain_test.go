@@ -96,7 +96,7 @@ func TestRefusedAttemptIsCounted(t *testing.T) {
 	t.Parallel()
 	b := zonalBench(t, nil)
 	b.account.allowed = []string{"zone-d"}
-	b.r.fates.set(b.machine("m"), unsent)
+	b.r.attempts.set(b.machine("m"), attemptNotSent)
 	b.account.answers = []error{cloud.Errorf(cloud.QuotaExceeded, "no room"), cloud.Errorf(cloud.Throttled, "slowly"), nil}
 
 	b.Expect(b.reconcile("m").RequeueAfter).NotTo(BeZero())
