@@ -5,9 +5,12 @@ package scenario
 import (
 	"context"
 	"fmt"
+	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
@@ -45,11 +48,17 @@ func NewClient(config *rest.Config) (client.Client, error) {
 	return c, nil
 }
 
-// Create creates the objects in order. Existing ones stay unchanged.
+// Create creates the objects in order. Existing ones stay unchanged. It retries for a minute, as a
+// user would, if the API server could not call a webhook.
 func Create(ctx context.Context, c client.Client, objects ...client.Object) error {
 	for _, o := range objects {
-		if err := c.Create(ctx, o); err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("create %T %s: %w", o, o.GetName(), err)
+		var failed error
+		_ = wait.PollUntilContextTimeout(ctx, time.Second, time.Minute, true, func(ctx context.Context) (bool, error) {
+			failed = c.Create(ctx, o)
+			return failed == nil || !strings.Contains(failed.Error(), "failed calling webhook"), nil
+		})
+		if failed != nil && !apierrors.IsAlreadyExists(failed) {
+			return fmt.Errorf("create %T %s: %w", o, o.GetName(), failed)
 		}
 	}
 	return nil
