@@ -5,7 +5,7 @@
 // certificates. Package render creates the user data, package token the tokens, and package csr
 // judges the certificate requests.
 //
-// Of Drover's packages, it imports only api, kubeconfig and naming. It does not depend on any
+// Of Drover's packages, it imports only api, internal, kubeconfig and naming. It does not depend on any
 // cloud. The one fact that it needs from a cloud (the provider ID before boot) comes from a
 // function. Of a machine it reads the addresses in the status.
 //
