@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runSimulate runs the command in this process. It returns the address and a function that stops it.
+// runSimulate runs the command in this process. It returns the address and a function that stops
+// it.
 func runSimulate(t *testing.T, args ...string) (string, func() error) {
 	t.Helper()
 	address := filepath.Join(t.TempDir(), "address")

@@ -30,8 +30,8 @@ type Rules[T client.Object] struct {
 	Create func(context.Context, T) (field.ErrorList, error)
 	// Change validates an update against the old object. nil allows any change that Check accepts.
 	Change func(before, after T) field.ErrorList
-	// Template forbids every change of the spec, except in Cluster API's dry runs. They patch a copy
-	// of the template that way to see whether a ClusterClass changed it.
+	// Template forbids every change of the spec, except in Cluster API's dry runs, by which it sees
+	// whether a ClusterClass changed the template.
 	Template bool
 }
 
@@ -66,7 +66,8 @@ func (v *validator[T]) ValidateCreate(ctx context.Context, o T) (admission.Warni
 	return nil, v.invalid(o, errs)
 }
 
-// ValidateUpdate accepts any object that is being deleted, because its finalizers must be removable.
+// ValidateUpdate accepts any object that is being deleted, because its finalizers must be
+// removable.
 func (v *validator[T]) ValidateUpdate(ctx context.Context, before, after T) (admission.Warnings, error) {
 	if !after.GetDeletionTimestamp().IsZero() || equality.Semantic.DeepEqual(v.rules.Spec(before), v.rules.Spec(after)) {
 		return nil, nil
