@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -33,6 +31,7 @@ import (
 
 	bootstrapv1 "github.com/drover-io/drover/api/bootstrap/v1alpha1"
 	"github.com/drover-io/drover/bootstrap/token"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 const (
@@ -48,7 +47,7 @@ const (
 //
 // A machine costs three writes until its user data is ready (the Secret with the user data, the
 // token in the workload cluster, the status) and one when it has joined (the token's deletion).
-// ConfigWebhook sets the finalizer when the config is created. If it is missing, setting it costs
+// The webhook sets the finalizer when the config is created. If it is missing, setting it costs
 // one more write.
 type ConfigReconciler struct {
 	// Client reads from the manager's cache.
@@ -90,7 +89,7 @@ type Host struct {
 func (r *ConfigReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("cloudinitconfig").
-		For(&bootstrapv1.CloudInitConfig{}, builder.WithPredicates(specOrMetadataChanged())).
+		For(&bootstrapv1.CloudInitConfig{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(configOfMachine), builder.WithPredicates(machineChanged())).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.configsOfCluster), builder.WithPredicates(clusterChanged())).
 		Watches(&clusterv1.Cluster{}, handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ workqueue.TypedRateLimitingInterface[ctrl.Request]) {
@@ -172,8 +171,8 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 // isWatched reports whether this manager handles the config. Every manager handles a config that
 // has no watch-filter label and is being deleted, because its finalizer may block the deletion.
 func (r *ConfigReconciler) isWatched(config *bootstrapv1.CloudInitConfig) bool {
-	label, ok := config.Labels[clusterv1.WatchLabel]
-	return r.WatchFilterValue == "" || label == r.WatchFilterValue || (!ok && !config.DeletionTimestamp.IsZero())
+	_, labelled := config.Labels[clusterv1.WatchLabel]
+	return predicates.Watched(config, r.WatchFilterValue) || (!labelled && !config.DeletionTimestamp.IsZero())
 }
 
 // read fetches the config's Machine and Cluster. It is no error if one of them is gone.
@@ -391,20 +390,6 @@ func configOfMachine(_ context.Context, o client.Object) []ctrl.Request {
 		return nil
 	}
 	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}}}
-}
-
-// specOrMetadataChanged passes updates that others made. It filters out this controller's own
-// status changes.
-func specOrMetadataChanged() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		a, b := e.ObjectOld, e.ObjectNew
-		return a.GetGeneration() != b.GetGeneration() ||
-			a.GetDeletionTimestamp().IsZero() != b.GetDeletionTimestamp().IsZero() ||
-			!maps.Equal(a.GetLabels(), b.GetLabels()) ||
-			!maps.Equal(a.GetAnnotations(), b.GetAnnotations()) ||
-			!equality.Semantic.DeepEqual(a.GetOwnerReferences(), b.GetOwnerReferences()) ||
-			!slices.Equal(a.GetFinalizers(), b.GetFinalizers())
-	}}
 }
 
 // machineChanged passes updates that matter to the token: the machine joins, or its deletion

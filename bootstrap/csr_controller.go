@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/drover-io/drover/bootstrap/csr"
+	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/naming"
 )
 
@@ -144,7 +145,7 @@ func (r *CSRReconciler) watch(ctx context.Context, req ctrl.Request) (ctrl.Resul
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if r.WatchFilterValue != "" && cluster.Labels[clusterv1.WatchLabel] != r.WatchFilterValue {
+	if !predicates.Watched(cluster, r.WatchFilterValue) {
 		return ctrl.Result{}, nil
 	}
 	key := req.NamespacedName

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
+	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
@@ -65,7 +66,7 @@ type AdoptedControlPlaneReconciler struct {
 // SetupWithManager registers the reconciler.
 func (r *AdoptedControlPlaneReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	return builder.ControllerManagedBy(mgr).
-		For(&controlplanev1.AdoptedControlPlane{}, builder.WithPredicates(specOrMetadataChanged())).
+		For(&controlplanev1.AdoptedControlPlane{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToAdoptedControlPlane),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToControlPlanes)).
@@ -83,7 +84,7 @@ func (r *AdoptedControlPlaneReconciler) Reconcile(ctx context.Context, req recon
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !watched(adopted, r.WatchFilterValue) || !adopted.DeletionTimestamp.IsZero() {
+	if !predicates.Watched(adopted, r.WatchFilterValue) || !adopted.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
 	cluster, err := util.GetOwnerCluster(ctx, r.Client, adopted.ObjectMeta)

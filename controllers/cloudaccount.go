@@ -27,6 +27,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 // CloudAccountReconciler connects CloudAccounts as fleet.Accounts and reports whether they work.
@@ -70,7 +71,7 @@ type accountSnapshot struct {
 // SetupWithManager registers the reconciler.
 func (r *CloudAccountReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	return builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudAccount{}, builder.WithPredicates(specOrMetadataChanged())).
+		For(&infrav1.CloudAccount{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToAccounts)).
 		Watches(&infrav1.CloudMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToDeletedAccount), builder.WithPredicates(onlyDeleted())).
 		WatchesRawSource(r.Changed.Source()).
@@ -90,7 +91,7 @@ func (r *CloudAccountReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		}
 		return reconcile.Result{}, fmt.Errorf("reading the CloudAccount: %w", err)
 	}
-	if !watched(account, r.WatchFilterValue) {
+	if !predicates.Watched(account, r.WatchFilterValue) {
 		return reconcile.Result{}, nil
 	}
 	if r.ConnectOnly {

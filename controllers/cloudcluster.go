@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	"sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/internal/predicates"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
@@ -53,7 +53,7 @@ type CloudClusterReconciler struct {
 // SetupWithManager registers the reconciler.
 func (r *CloudClusterReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	return builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudCluster{}, builder.WithPredicates(specOrMetadataChanged())).
+		For(&infrav1.CloudCluster{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(clusterToCloudCluster),
 			builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, onUpdate(adoptionChanged)))).
 		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(r.accountToClusters),
@@ -71,7 +71,7 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 	if err := r.Client.Get(ctx, req.NamespacedName, infra); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !watched(infra, r.WatchFilterValue) {
+	if !predicates.Watched(infra, r.WatchFilterValue) {
 		return reconcile.Result{}, nil
 	}
 	if annotations.IsExternallyManaged(infra) {
@@ -321,12 +321,6 @@ func (r *CloudClusterReconciler) requests(ctx context.Context, namespace string,
 func accountReportChanged(before, after *infrav1.CloudAccount) bool {
 	return !slices.Equal(before.Status.FailureDomains, after.Status.FailureDomains) ||
 		!equality.Semantic.DeepEqual(conditions.Get(before, clusterv1.ReadyCondition), conditions.Get(after, clusterv1.ReadyCondition))
-}
-
-// watched reports whether this manager is responsible for o. Reconcile calls it because requests
-// from watches of other objects have not passed a filter on o.
-func watched(o client.Object, filter string) bool {
-	return filter == "" || labels.HasWatchLabel(o, filter)
 }
 
 // newOwnershipID returns 130 random bits, in letters and digits that every cloud accepts in a tag.

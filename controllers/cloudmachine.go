@@ -27,6 +27,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 // CloudMachineReconciler creates, observes and deletes the VMs of CloudMachines.
@@ -79,7 +80,7 @@ type CloudMachineReconciler struct {
 func (r *CloudMachineReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	kind := infrav1.GroupVersion.WithKind("CloudMachine")
 	c, err := builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudMachine{}, builder.WithPredicates(predicate.Or(specOrMetadataChanged(), onUpdate(nodeLookupChanged)))).
+		For(&infrav1.CloudMachine{}, builder.WithPredicates(predicate.Or(predicates.SpecOrMetadataChanged(), onUpdate(nodeLookupChanged)))).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(util.MachineToInfrastructureMapFunc(kind)),
 			builder.WithPredicates(onUpdate(machineInputsChanged))).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToMachines),
@@ -159,7 +160,7 @@ func (r *CloudMachineReconciler) read(ctx context.Context, req reconcile.Request
 		}
 		return nil, fmt.Errorf("reading the CloudMachine: %w", err)
 	}
-	if !watched(machine, r.WatchFilterValue) {
+	if !predicates.Watched(machine, r.WatchFilterValue) {
 		return nil, nil
 	}
 	scope := &machineScope{CloudMachine: machine}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 // A token belongs to one object. A copy of a CloudMachine, made by "kubectl apply" of an export or
@@ -48,7 +49,7 @@ func reportDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
 // ends when a user removes its finalizer.
 func (r *CloudMachineReconciler) machineDeleted(ctx context.Context, o client.Object) []reconcile.Request {
 	m, ok := o.(*infrav1.CloudMachine)
-	if !ok || m.Spec.CreationToken == "" || !watched(m, r.WatchFilterValue) {
+	if !ok || m.Spec.CreationToken == "" || !predicates.Watched(m, r.WatchFilterValue) {
 		return nil
 	}
 	left, err := r.withToken(ctx, r.Client, m.Spec.CreationToken)

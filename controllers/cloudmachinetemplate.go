@@ -22,6 +22,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 // reconnectDelay is how soon a template checks again for an account that is Ready but not connected
@@ -46,7 +47,7 @@ type CloudMachineTemplateReconciler struct {
 // SetupWithManager registers the reconciler.
 func (r *CloudMachineTemplateReconciler) SetupWithManager(mgr ctrl.Manager, options controller.Options) error {
 	return builder.ControllerManagedBy(mgr).
-		For(&infrav1.CloudMachineTemplate{}, builder.WithPredicates(specOrMetadataChanged())).
+		For(&infrav1.CloudMachineTemplate{}, builder.WithPredicates(predicates.SpecOrMetadataChanged())).
 		Watches(&infrav1.CloudAccount{}, handler.EnqueueRequestsFromMapFunc(r.accountToTemplates),
 			builder.WithPredicates(onUpdate(accountReportChanged))).
 		WithOptions(options).
@@ -61,7 +62,7 @@ func (r *CloudMachineTemplateReconciler) Reconcile(ctx context.Context, req reco
 		r.retries.forget(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !watched(template, r.WatchFilterValue) || !template.DeletionTimestamp.IsZero() {
+	if !predicates.Watched(template, r.WatchFilterValue) || !template.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
 	before := template.DeepCopy()

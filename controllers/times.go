@@ -17,6 +17,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 // MachineTimes measures how long the parts of machines' lives take. It only observes updates and
@@ -140,7 +141,7 @@ func isCreatedHere(m *infrav1.CloudMachine) bool { return m.Generation > 1 }
 
 // observe records a duration for the machine's cloud. Negative ones, from clock skew, count as 0.
 func (t *MachineTimes) observe(h *prometheus.HistogramVec, m *infrav1.CloudMachine, took time.Duration) {
-	if !watched(m, t.WatchFilterValue) {
+	if !predicates.Watched(m, t.WatchFilterValue) {
 		return
 	}
 	for _, row := range t.Clouds {

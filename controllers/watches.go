@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -67,20 +66,6 @@ func nonEmpty(value string) []string {
 		return nil
 	}
 	return []string{value}
-}
-
-// specOrMetadataChanged passes an update only if something other than status changed, so that our
-// own status writes do not trigger a reconcile.
-func specOrMetadataChanged() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, after := e.ObjectOld, e.ObjectNew
-		return before.GetGeneration() != after.GetGeneration() ||
-			!before.GetDeletionTimestamp().Equal(after.GetDeletionTimestamp()) ||
-			!equality.Semantic.DeepEqual(before.GetFinalizers(), after.GetFinalizers()) ||
-			!equality.Semantic.DeepEqual(before.GetLabels(), after.GetLabels()) ||
-			!equality.Semantic.DeepEqual(before.GetAnnotations(), after.GetAnnotations()) ||
-			!equality.Semantic.DeepEqual(before.GetOwnerReferences(), after.GetOwnerReferences())
-	}}
 }
 
 // onlyDeleted passes only deletions.

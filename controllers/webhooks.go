@@ -8,20 +8,15 @@ import (
 	"fmt"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/topology"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
-	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	controlplanev1 "github.com/drover-io/drover/api/controlplane/v1alpha1"
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
+	"github.com/drover-io/drover/internal/validation"
 	"github.com/drover-io/drover/kubeconfig"
 )
 
@@ -47,41 +42,41 @@ type Webhooks struct {
 // SetupWithManager registers the webhooks with the manager's webhook server.
 func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 	return errors.Join(
-		register(mgr, &infrav1.CloudAccount{}, rules[*infrav1.CloudAccount]{
-			spec:   func(o *infrav1.CloudAccount) any { return o.Spec },
-			check:  w.checkAccount,
-			change: w.checkAccountChange,
+		validation.Register(mgr, &infrav1.CloudAccount{}, validation.Rules[*infrav1.CloudAccount]{
+			Spec:   func(o *infrav1.CloudAccount) any { return o.Spec },
+			Check:  w.checkAccount,
+			Change: w.checkAccountChange,
 		}),
-		register(mgr, &infrav1.CloudCluster{}, rules[*infrav1.CloudCluster]{
-			spec: func(o *infrav1.CloudCluster) any { return o.Spec },
-			check: func(o *infrav1.CloudCluster) field.ErrorList {
+		validation.Register(mgr, &infrav1.CloudCluster{}, validation.Rules[*infrav1.CloudCluster]{
+			Spec: func(o *infrav1.CloudCluster) any { return o.Spec },
+			Check: func(o *infrav1.CloudCluster) field.ErrorList {
 				return checkEndpoint(o.Spec.ControlPlaneEndpoint, field.NewPath("spec"))
 			},
 		}),
-		register(mgr, &infrav1.CloudClusterTemplate{}, rules[*infrav1.CloudClusterTemplate]{
-			spec: func(o *infrav1.CloudClusterTemplate) any { return o.Spec },
-			check: func(o *infrav1.CloudClusterTemplate) field.ErrorList {
+		validation.Register(mgr, &infrav1.CloudClusterTemplate{}, validation.Rules[*infrav1.CloudClusterTemplate]{
+			Spec: func(o *infrav1.CloudClusterTemplate) any { return o.Spec },
+			Check: func(o *infrav1.CloudClusterTemplate) field.ErrorList {
 				return checkEndpoint(o.Spec.Template.Spec.ControlPlaneEndpoint, field.NewPath("spec", "template", "spec"))
 			},
-			template: true,
+			Template: true,
 		}),
-		register(mgr, &infrav1.CloudMachine{}, rules[*infrav1.CloudMachine]{
-			spec: func(o *infrav1.CloudMachine) any { return o.Spec },
-			check: func(o *infrav1.CloudMachine) field.ErrorList {
+		validation.Register(mgr, &infrav1.CloudMachine{}, validation.Rules[*infrav1.CloudMachine]{
+			Spec: func(o *infrav1.CloudMachine) any { return o.Spec },
+			Check: func(o *infrav1.CloudMachine) field.ErrorList {
 				return w.checkMachine(&o.Spec.CloudMachineFields, field.NewPath("spec"))
 			},
-			create: w.checkUnique,
+			Create: w.checkUnique,
 		}),
-		register(mgr, &infrav1.CloudMachineTemplate{}, rules[*infrav1.CloudMachineTemplate]{
-			spec: func(o *infrav1.CloudMachineTemplate) any { return o.Spec },
-			check: func(o *infrav1.CloudMachineTemplate) field.ErrorList {
+		validation.Register(mgr, &infrav1.CloudMachineTemplate{}, validation.Rules[*infrav1.CloudMachineTemplate]{
+			Spec: func(o *infrav1.CloudMachineTemplate) any { return o.Spec },
+			Check: func(o *infrav1.CloudMachineTemplate) field.ErrorList {
 				return w.checkMachine(&o.Spec.Template.Spec, field.NewPath("spec", "template", "spec"))
 			},
-			template: true,
+			Template: true,
 		}),
-		register(mgr, &controlplanev1.AdoptedControlPlane{}, rules[*controlplanev1.AdoptedControlPlane]{
-			spec: func(o *controlplanev1.AdoptedControlPlane) any { return o.Spec },
-			check: func(o *controlplanev1.AdoptedControlPlane) field.ErrorList {
+		validation.Register(mgr, &controlplanev1.AdoptedControlPlane{}, validation.Rules[*controlplanev1.AdoptedControlPlane]{
+			Spec: func(o *controlplanev1.AdoptedControlPlane) any { return o.Spec },
+			Check: func(o *controlplanev1.AdoptedControlPlane) field.ErrorList {
 				return checkEndpoint(o.Spec.ControlPlaneEndpoint, field.NewPath("spec"))
 			},
 		}),
@@ -184,82 +179,4 @@ func checkEndpoint(endpoint clusterv1.APIEndpoint, spec *field.Path) field.Error
 		errs = append(errs, field.Invalid(path.Child("host"), endpoint.Host, "must be an IP address or a DNS name, without scheme and port"))
 	}
 	return errs
-}
-
-// rules are the rules of one kind.
-type rules[T client.Object] struct {
-	// spec returns the part that is checked. An update that does not change it always passes, so
-	// that an object made under older rules can still be labelled, reported on and released.
-	spec func(T) any
-	// check validates an object by itself.
-	check func(T) field.ErrorList
-	// create validates a new object against the existing ones. nil means no such check.
-	create func(context.Context, T) (field.ErrorList, error)
-	// change validates an update against the old object. nil allows any change that check accepts.
-	change func(before, after T) field.ErrorList
-	// template forbids every change of spec, except in Cluster API's dry runs. They patch a copy of
-	// the template that way to see whether a ClusterClass changed it.
-	template bool
-}
-
-func register[T client.Object](mgr ctrl.Manager, kind T, r rules[T]) error {
-	gvk, err := apiutil.GVKForObject(kind, mgr.GetScheme())
-	if err != nil {
-		return fmt.Errorf("registering a webhook: %w", err)
-	}
-	err = ctrl.NewWebhookManagedBy(mgr, kind).WithValidator(&validator[T]{rules: r, kind: gvk.GroupKind()}).Complete()
-	if err != nil {
-		return fmt.Errorf("registering the webhook of %s: %w", gvk.Kind, err)
-	}
-	return nil
-}
-
-// validator implements admission.Validator with the rules of one kind.
-type validator[T client.Object] struct {
-	rules rules[T]
-	kind  schema.GroupKind
-}
-
-func (v *validator[T]) ValidateCreate(ctx context.Context, o T) (admission.Warnings, error) {
-	errs := v.rules.check(o)
-	if v.rules.create != nil {
-		more, err := v.rules.create(ctx, o)
-		if err != nil {
-			return nil, apierrors.NewInternalError(err)
-		}
-		errs = append(errs, more...)
-	}
-	return nil, v.refuse(o, errs)
-}
-
-func (v *validator[T]) ValidateUpdate(ctx context.Context, before, after T) (admission.Warnings, error) {
-	if !after.GetDeletionTimestamp().IsZero() || equality.Semantic.DeepEqual(v.rules.spec(before), v.rules.spec(after)) {
-		return nil, nil
-	}
-	if v.rules.template {
-		request, err := admission.RequestFromContext(ctx)
-		if err != nil {
-			return nil, apierrors.NewInternalError(err)
-		}
-		if !topology.IsDryRunRequest(request, after) {
-			return nil, v.refuse(after, field.ErrorList{field.Forbidden(field.NewPath("spec"),
-				"a template is immutable: create a new one, and refer to that")})
-		}
-	}
-	errs := v.rules.check(after)
-	if v.rules.change != nil {
-		errs = append(errs, v.rules.change(before, after)...)
-	}
-	return nil, v.refuse(after, errs)
-}
-
-func (v *validator[T]) ValidateDelete(context.Context, T) (admission.Warnings, error) {
-	return nil, nil
-}
-
-func (v *validator[T]) refuse(o T, errs field.ErrorList) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	return apierrors.NewInvalid(v.kind, o.GetName(), errs)
 }

@@ -21,7 +21,6 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	"sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +30,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 const (
@@ -126,7 +126,7 @@ func (r *OrphanReconciler) Reconcile(ctx context.Context, req reconcile.Request)
 	switch {
 	case !account.DeletionTimestamp.IsZero() || annotations.HasPaused(account):
 		return reconcile.Result{}, nil
-	case !watched(account, r.WatchFilterValue):
+	case !predicates.Watched(account, r.WatchFilterValue):
 		return reconcile.Result{}, nil
 	}
 	live := r.Accounts.Get(req.NamespacedName)
@@ -412,12 +412,6 @@ func (r *OrphanReconciler) DryRun(ctx context.Context, account *infrav1.CloudAcc
 	}
 	r.updateStatus(account, m, found)
 	return nil
-}
-
-// watched reports whether this manager is responsible for an object, by Cluster API's watch filter.
-// The filter "" matches all objects.
-func watched(o client.Object, filter string) bool {
-	return filter == "" || labels.HasWatchLabel(o, filter)
 }
 
 // patch writes the status with an optimistic lock, because other reconcilers write it too.

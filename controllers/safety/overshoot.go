@@ -29,6 +29,7 @@ import (
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 	"github.com/drover-io/drover/cloud/fleet"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 // pausedByOvershoot is the value that this controller gives Cluster API's paused annotation. A
@@ -380,7 +381,7 @@ func (r *OvershootReconciler) pools(ctx context.Context, namespace string) ([]*p
 	skip := func(o client.Object, cluster string, template clusterv1.MachineTemplateSpec) bool {
 		deleting := !o.GetDeletionTimestamp().IsZero()
 		return !makesCloudMachines(template) || paused[cluster] || (deleting && o.GetLabels()[infrav1.FreezeLabel] == "") ||
-			!watched(o, r.WatchFilterValue)
+			!predicates.Watched(o, r.WatchFilterValue)
 	}
 	var all []*pool
 	ofSet := map[string]*pool{}

@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
+	"github.com/drover-io/drover/internal/predicates"
 )
 
 // pausedByReachability is the value that this controller gives Cluster API's paused annotation. A
@@ -121,7 +122,7 @@ func (r *ReachabilityReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if !watched(infra, r.WatchFilterValue) {
+	if !predicates.Watched(infra, r.WatchFilterValue) {
 		r.forget(req)
 		return reconcile.Result{}, nil
 	}
