@@ -57,6 +57,7 @@ type options struct {
 	profilerAddress string
 	webhookPort     int
 	webhookCertDir  string
+	otherManagers   []string
 	leaderElect     bool
 	leaderNamespace string
 	leaseDuration   time.Duration
@@ -122,6 +123,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.profilerAddress, "profiler-address", "", "Address of the pprof profiler, such as localhost:6060. Default: none.")
 	f.IntVar(&o.webhookPort, "webhook-port", 9443, "Port of the webhook server; 0 serves no webhooks.")
 	f.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs", "Folder of the webhook server's tls.crt and tls.key.")
+	f.StringSliceVar(&o.otherManagers, "other-managers", nil, "Users, such as system:serviceaccount:team-a:drover-manager, of the other managers in this management cluster. Like this manager, they may change spec.creation. Default: none.")
 	f.BoolVar(&o.leaderElect, "leader-elect", true, "Have only one of several managers work at a time.")
 	f.StringVar(&o.leaderNamespace, "leader-elect-namespace", "", "Namespace of the leader's lease. Default: the Pod's.")
 	f.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long a leader that fell silent is waited for.")
@@ -354,7 +356,7 @@ func (o *options) register(ctx context.Context, mgr ctrl.Manager) error {
 		configs.SetupWithManager(ctx, mgr, many),
 		requests.SetupWithManager(ctx, mgr, controllerOptions[bootstrap.CSRRequest](o.machines)),
 		o.watchOver(mgr, accounts, clusterCache, identity),
-		o.webhooks(mgr, clouds),
+		o.webhooks(ctx, mgr, clouds),
 		o.checks(mgr),
 	)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
@@ -98,12 +99,18 @@ func (o *endpointOptions) dialer() (*egress.Dialer, error) {
 func (o *options) reconcileTimeout() time.Duration { return max(time.Minute, 2*o.cloudCall) }
 
 // webhooks registers the admission webhooks, unless they are switched off.
-func (o *options) webhooks(mgr ctrl.Manager, clouds []cloud.Cloud) error {
+func (o *options) webhooks(ctx context.Context, mgr ctrl.Manager, clouds []cloud.Cloud) error {
 	if o.webhookPort == 0 {
 		return nil
 	}
+	self := &authenticationv1.SelfSubjectReview{}
+	if err := mgr.GetClient().Create(ctx, self); err != nil {
+		return fmt.Errorf("asking the API server for this manager's user: %w", err)
+	}
 	return errors.Join(
-		(&controllers.Webhooks{Clouds: clouds, Reader: mgr.GetAPIReader(), Namespace: o.namespace}).SetupWithManager(mgr),
+		(&controllers.Webhooks{
+			Clouds: clouds, Reader: mgr.GetAPIReader(), Namespace: o.namespace, Managers: append(o.otherManagers, self.Status.UserInfo.Username),
+		}).SetupWithManager(mgr),
 		bootstrap.ConfigWebhook{WatchFilterValue: o.watchFilter, Namespace: o.namespace}.SetupWebhookWithManager(mgr),
 		bootstrap.TemplateWebhook{}.SetupWebhookWithManager(mgr),
 	)

@@ -119,7 +119,7 @@ type machineScope struct {
 func (s *machineScope) key() client.ObjectKey { return client.ObjectKeyFromObject(s.CloudMachine) }
 
 func (s *machineScope) reference() cloud.Reference {
-	return cloud.Reference{Token: s.Spec.CreationToken, OwnershipID: s.ownershipID, ProviderID: s.Spec.ProviderID}
+	return cloud.Reference{Token: s.Spec.Creation.Token, OwnershipID: s.ownershipID, ProviderID: s.Spec.ProviderID}
 }
 
 // Reconcile takes the next step of one machine.
@@ -142,7 +142,7 @@ func (r *CloudMachineReconciler) advance(ctx context.Context, scope *machineScop
 	r.eventOnChange(before, scope.CloudMachine)
 	err = errors.Join(err, patchStatus(ctx, r.Client, before, scope.CloudMachine))
 	if err == nil && scope.heeded != nil {
-		scope.account.Recorded(scope.Spec.CreationToken, scope.heeded)
+		scope.account.Recorded(scope.Spec.Creation.Token, scope.heeded)
 	}
 	return result, err
 }
@@ -179,7 +179,7 @@ func (r *CloudMachineReconciler) read(ctx context.Context, req reconcile.Request
 	if err != nil {
 		return nil, err
 	}
-	scope.ownershipID, scope.unreachable = infra.Spec.OwnershipID, infra.Annotations[infrav1.UnreachableAnnotation]
+	scope.ownershipID, scope.unreachable = infra.Spec.Creation.OwnershipID, infra.Annotations[infrav1.UnreachableAnnotation]
 	return scope, nil
 }
 
@@ -240,7 +240,7 @@ func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (rec
 		setNotReady(s.CloudMachine, reason, message)
 		return reconcile.Result{}, nil
 	}
-	if s.Spec.CreationToken == "" {
+	if s.Spec.Creation.Token == "" {
 		return r.claim(ctx, s)
 	}
 	return r.create(ctx, s)

@@ -46,7 +46,7 @@ func (l consoleLook) due(since time.Time) bool {
 func (c *consoles) of(s *machineScope) consoleLook {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known := c.all[s.key()]; known.token == s.Spec.CreationToken {
+	if known := c.all[s.key()]; known.token == s.Spec.Creation.Token {
 		return known
 	}
 	return consoleLook{}
@@ -58,7 +58,7 @@ func (c *consoles) set(s *machineScope, shown string) {
 	if c.all == nil {
 		c.all = map[types.NamespacedName]consoleLook{}
 	}
-	c.all[s.key()] = consoleLook{s.Spec.CreationToken, time.Now(), shown}
+	c.all[s.key()] = consoleLook{s.Spec.Creation.Token, time.Now(), shown}
 }
 
 func (c *consoles) forget(key types.NamespacedName) {

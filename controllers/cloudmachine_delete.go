@@ -37,12 +37,12 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	if !controllerutil.ContainsFinalizer(s, infrav1.MachineFinalizer) {
 		return reconcile.Result{}, nil
 	}
-	if s.Spec.ProviderID == "" && (s.Spec.CreationToken == "" || r.fates.of(s.CloudMachine) == unsent) {
+	if s.Spec.ProviderID == "" && (s.Spec.Creation.Token == "" || r.fates.of(s.CloudMachine) == unsent) {
 		return reconcile.Result{}, r.release(ctx, s) // nothing was ever sent
 	}
 	if s.Annotations[infrav1.AbandonAnnotation] == s.Name {
 		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
-			"VM %q (token %s) was let go by annotation: it may run on, and cost money, until someone removes it", s.Spec.ProviderID, s.Spec.CreationToken)
+			"VM %q (token %s) was let go by annotation: it may run on, and cost money, until someone removes it", s.Spec.ProviderID, s.Spec.Creation.Token)
 		return reconcile.Result{}, r.release(ctx, s)
 	}
 	if s.account == nil {
@@ -87,14 +87,14 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 // duplicateStops reports whether another object has the machine's token. It bypasses the cache
 // until the deletion has begun.
 func (r *CloudMachineReconciler) duplicateStops(ctx context.Context, s *machineScope, begun bool) (bool, error) {
-	if s.Spec.CreationToken == "" {
+	if s.Spec.Creation.Token == "" {
 		return false, nil
 	}
 	reader := r.APIReader
 	if begun {
 		reader = r.Client
 	}
-	withToken, err := r.withToken(ctx, reader, s.Spec.CreationToken)
+	withToken, err := r.withToken(ctx, reader, s.Spec.Creation.Token)
 	return err == nil && stopDuplicate(s, withToken), err
 }
 
@@ -141,7 +141,7 @@ func (r *CloudMachineReconciler) release(ctx context.Context, s *machineScope) e
 		{"test", finalizer, infrav1.MachineFinalizer},
 		{"remove", finalizer, ""},
 	}
-	if s.Spec.CreationToken == "" {
+	if s.Spec.Creation.Token == "" {
 		patch = append(patch, jsonPatch{"test", "/metadata/resourceVersion", s.ResourceVersion})
 	}
 	data, err := json.Marshal(patch)

@@ -44,7 +44,7 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 	case seen.NeverSeen:
 		setNotReady(s.CloudMachine, infrav1.NeverSeenReason, fmt.Sprintf(
 			"CloudAccount %q has never shown VM %s with the tags %s=%s and %s=%s; if the VM is there, give it these tags; if not, delete the Machine",
-			s.Spec.AccountRef.Name, s.Spec.ProviderID, cloud.TagOwnership, s.ownershipID, cloud.TagToken, s.Spec.CreationToken))
+			s.Spec.AccountRef.Name, s.Spec.ProviderID, cloud.TagOwnership, s.ownershipID, cloud.TagToken, s.Spec.Creation.Token))
 		return reconcile.Result{}, nil
 	case seen.Instance == nil:
 		if !isProvisioned(s.CloudMachine) && s.Status.InstanceState != stateGone {

@@ -43,7 +43,7 @@ func clusterMatters(before, after *clusterv1.Cluster) bool {
 // ownership ID, and the beginning and the end of an outage of the workload cluster's API server.
 func unmadeWaitFor(before, after *infrav1.CloudCluster) bool {
 	return before.Annotations[infrav1.UnreachableAnnotation] != after.Annotations[infrav1.UnreachableAnnotation] ||
-		before.Spec.OwnershipID != after.Spec.OwnershipID
+		before.Spec.Creation.OwnershipID != after.Spec.Creation.OwnershipID
 }
 
 // cloudClusterToUnmade returns the machines of a cluster that have no VM yet.

@@ -53,7 +53,7 @@ type tokenFate struct {
 func (f *fates) of(m *infrav1.CloudMachine) fate {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if known := f.all[client.ObjectKeyFromObject(m)]; known.token == m.Spec.CreationToken {
+	if known := f.all[client.ObjectKeyFromObject(m)]; known.token == m.Spec.Creation.Token {
 		return known.fate
 	}
 	return unknown
@@ -70,7 +70,7 @@ func (f *fates) set(m *infrav1.CloudMachine, to fate) {
 	if f.all == nil {
 		f.all = map[types.NamespacedName]tokenFate{}
 	}
-	f.all[key] = tokenFate{m.Spec.CreationToken, to}
+	f.all[key] = tokenFate{m.Spec.Creation.Token, to}
 }
 
 func (f *fates) forget(key types.NamespacedName) {
@@ -100,17 +100,17 @@ func (r *CloudMachineReconciler) moves(ctx context.Context, s *machineScope) (bo
 		return false, nil
 	}
 	known := r.fates.of(s.CloudMachine)
-	if s.Spec.CreationDomain != "" && (known == unknown || known == unsettled) {
+	if s.Spec.Creation.FailureDomain != "" && (known == unknown || known == unsettled) {
 		return false, nil
 	}
 	domain, err := r.chooseDomain(ctx, s)
-	if err != nil || (domain == s.Spec.CreationDomain && known == unsent) {
+	if err != nil || (domain == s.Spec.Creation.FailureDomain && known == unsent) {
 		return false, err
 	}
 	moved := s.DeepCopy()
-	moved.Spec.CreationDomain = domain
+	moved.Spec.Creation.FailureDomain = domain
 	if known == refused {
-		moved.Spec.CreationAttempt++
+		moved.Spec.Creation.Attempt++
 	}
 	patch := client.MergeFromWithOptions(s.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, moved, patch); err != nil {
@@ -168,7 +168,7 @@ func (r *CloudMachineReconciler) waitsToSettle(s *machineScope) bool {
 // stillOpen adds to a refusal why the machine stays in the domain that refuses it.
 func stillOpen(s *machineScope, err error) error {
 	return &cloud.Error{Code: cloud.CodeOf(err), Err: err, Message: fmt.Sprintf(
-		"%v; whether an earlier create made a VM in %s is being looked up before the machine is tried again", err, s.Spec.CreationDomain)}
+		"%v; whether an earlier create made a VM in %s is being looked up before the machine is tried again", err, s.Spec.Creation.FailureDomain)}
 }
 
 // leaveAttempt moves to another failure domain at once if there is one to try. Otherwise the next
@@ -186,7 +186,7 @@ func (r *CloudMachineReconciler) leaveAttempt(ctx context.Context, s *machineSco
 		return r.createFailed(s, err), nil
 	case nowhere != nil:
 		return reconcile.Result{}, nowhere
-	case domain == s.Spec.CreationDomain:
+	case domain == s.Spec.Creation.FailureDomain:
 		return r.createFailed(s, err), nil
 	}
 	_, err = r.moves(ctx, s)

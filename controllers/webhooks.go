@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -26,8 +27,8 @@ import (
 )
 
 // Webhooks refuses objects for reasons that the CRDs' own rules can't check: rules that only a
-// cloud's row of the registry knows, copies of CloudMachines, and changes of templates. It makes no
-// cloud calls. Defaults are in the CRDs, so no webhook mutates objects.
+// cloud's row of the registry knows, copies of CloudMachines, and changes of templates and of what
+// Drover itself writes into spec. It makes no cloud calls. Defaults are in the CRDs, so no webhook mutates objects.
 type Webhooks struct {
 	// Clouds are the registry's rows.
 	Clouds []cloud.Cloud
@@ -35,12 +36,15 @@ type Webhooks struct {
 	Reader client.Reader
 	// Namespace is the namespace that this manager works in; empty for all.
 	Namespace string
+	// Managers are the users that this manager and others write with. Only they may change what
+	// Drover writes into spec.
+	Managers []string
 }
 
 // +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudaccount,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,versions=v1alpha1,name=validation.cloudaccount.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudcluster,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters,versions=v1alpha1,name=validation.cloudcluster.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudclustertemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudclustertemplates,versions=v1alpha1,name=validation.cloudclustertemplate.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
-// +kubebuilder:webhook:verbs=create,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudmachine,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,versions=v1alpha1,name=validation.cloudmachine.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudmachine,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,versions=v1alpha1,name=validation.cloudmachine.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudmachinetemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudmachinetemplates,versions=v1alpha1,name=validation.cloudmachinetemplate.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-controlplane-cluster-x-k8s-io-v1alpha1-adoptedcontrolplane,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanes,versions=v1alpha1,name=validation.adoptedcontrolplane.controlplane.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 
@@ -57,20 +61,22 @@ func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 			check: func(o *infrav1.CloudCluster) field.ErrorList {
 				return checkEndpoint(o.Spec.ControlPlaneEndpoint, field.NewPath("spec"))
 			},
+			managers: w.Managers,
+			creation: func(o *infrav1.CloudCluster) any { return o.Spec.Creation },
 		}),
 		register(mgr, &infrav1.CloudClusterTemplate{}, rules[*infrav1.CloudClusterTemplate]{
-			spec: func(o *infrav1.CloudClusterTemplate) any { return o.Spec },
-			check: func(o *infrav1.CloudClusterTemplate) field.ErrorList {
-				return checkEndpoint(o.Spec.Template.Spec.ControlPlaneEndpoint, field.NewPath("spec", "template", "spec"))
-			},
+			spec:     func(o *infrav1.CloudClusterTemplate) any { return o.Spec },
+			check:    func(*infrav1.CloudClusterTemplate) field.ErrorList { return nil },
 			template: true,
 		}),
 		register(mgr, &infrav1.CloudMachine{}, rules[*infrav1.CloudMachine]{
-			spec: func(o *infrav1.CloudMachine) any { return o.Spec },
+			spec: func(o *infrav1.CloudMachine) any { return o.Spec.CloudMachineFields },
 			check: func(o *infrav1.CloudMachine) field.ErrorList {
 				return w.checkMachine(&o.Spec.CloudMachineFields, field.NewPath("spec"))
 			},
-			create: w.checkUnique,
+			create:   w.checkUnique,
+			managers: w.Managers,
+			creation: func(o *infrav1.CloudMachine) any { return o.Spec.Creation },
 		}),
 		register(mgr, &infrav1.CloudMachineTemplate{}, rules[*infrav1.CloudMachineTemplate]{
 			spec: func(o *infrav1.CloudMachineTemplate) any { return o.Spec },
@@ -124,10 +130,10 @@ func (w Webhooks) checkMachine(fields *infrav1.CloudMachineFields, path *field.P
 // same name is the original itself, and the API server decides about it.
 func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (field.ErrorList, error) {
 	path := field.NewPath("spec")
-	if m.Spec.CreationToken != "" {
-		other, err := w.other(ctx, m, client.InNamespace(w.Namespace), client.MatchingFields{machineByToken: m.Spec.CreationToken})
+	if m.Spec.Creation.Token != "" {
+		other, err := w.other(ctx, m, client.InNamespace(w.Namespace), client.MatchingFields{machineByToken: m.Spec.Creation.Token})
 		if err != nil || other != nil {
-			return duplicateOf(path.Child("creationToken"), other), err
+			return duplicateOf(path.Child("creation", "token"), other), err
 		}
 	}
 	if m.Spec.ProviderID != "" && (w.Namespace == "" || w.Namespace == m.Namespace) {
@@ -159,7 +165,7 @@ func duplicateOf(path *field.Path, other *infrav1.CloudMachine) field.ErrorList 
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
-		"CloudMachine %s has the same: a copy would claim the original's VM; leave providerID and creationToken out", client.ObjectKeyFromObject(other)))}
+		"CloudMachine %s has the same: a copy would claim the original's VM; leave providerID and creation out", client.ObjectKeyFromObject(other)))}
 }
 
 func (w Webhooks) names() string {
@@ -197,6 +203,10 @@ type rules[T client.Object] struct {
 	create func(context.Context, T) (field.ErrorList, error)
 	// change validates an update against the old object. nil allows any change that check accepts.
 	change func(before, after T) field.ErrorList
+	// creation returns what only the managers may change. A new object may have any: a move or a
+	// restore creates it as it was. nil means nothing.
+	creation func(T) any
+	managers []string
 	// template forbids every change of spec, except in Cluster API's dry runs. They patch a copy of
 	// the template that way to see whether a ClusterClass changed it.
 	template bool
@@ -233,7 +243,19 @@ func (v *validator[T]) ValidateCreate(ctx context.Context, o T) (admission.Warni
 }
 
 func (v *validator[T]) ValidateUpdate(ctx context.Context, before, after T) (admission.Warnings, error) {
-	if !after.GetDeletionTimestamp().IsZero() || equality.Semantic.DeepEqual(v.rules.spec(before), v.rules.spec(after)) {
+	if !after.GetDeletionTimestamp().IsZero() {
+		return nil, nil
+	}
+	if v.rules.creation != nil && !equality.Semantic.DeepEqual(v.rules.creation(before), v.rules.creation(after)) {
+		request, err := admission.RequestFromContext(ctx)
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		if !slices.Contains(v.rules.managers, request.UserInfo.Username) {
+			return nil, v.refuse(after, field.ErrorList{field.Forbidden(field.NewPath("spec", "creation"), "only Drover's manager may change it")})
+		}
+	}
+	if equality.Semantic.DeepEqual(v.rules.spec(before), v.rules.spec(after)) {
 		return nil, nil
 	}
 	if v.rules.template {

@@ -80,7 +80,7 @@ func (d *driver) accounts(t *testing.T) (*fleet.Accounts, *fleet.Account) {
 // newCluster returns a Cluster with its CloudCluster, whose ownership ID is "ours".
 func newCluster(namespace, name string) []client.Object {
 	infra := &infrav1.CloudCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	infra.Spec.OwnershipID = "ours"
+	infra.Spec.Creation.OwnershipID = "ours"
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
 		APIGroup: infrav1.GroupVersion.Group, Kind: "CloudCluster", Name: name,
@@ -126,7 +126,7 @@ func TestCopiedOwnership(t *testing.T) {
 			for i := range n {
 				x := vm(fmt.Sprint(namespace, i), "ours", fmt.Sprint(self, namespace, i))
 				m := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: x.ID}}
-				m.Spec.AccountRef.Name, m.Spec.CreationToken, m.Spec.ProviderID = "cloud", x.Token, x.ProviderID
+				m.Spec.AccountRef.Name, m.Spec.Creation.Token, m.Spec.ProviderID = "cloud", x.Token, x.ProviderID
 				objects, d.resources = append(objects, m), append(d.resources, x)
 			}
 		}

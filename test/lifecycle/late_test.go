@@ -119,7 +119,7 @@ func (s *stage) asksSeldom(machine *infrav1.CloudMachine) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	asked := audit.Machine(machine.Spec.CreationToken, wire.GetConsoleOutput)
+	asked := audit.Machine(machine.Spec.Creation.Token, wire.GetConsoleOutput)
 	if most := 2 + int(math.Log2(max(1, runs.Seconds()/lateAfter.Seconds()))); asked < 1 || asked > most {
 		s.Errorf("its console was read %d times in %s: at least once, at most %d times", asked, runs, most)
 	}

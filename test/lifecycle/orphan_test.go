@@ -41,7 +41,7 @@ func (s *stage) withMachine(replicas int32) (scenario.Pool, string, *infrav1.Clo
 		s.Fatal(err)
 	}
 	machine := s.machines()[0]
-	return pool, cluster.Spec.OwnershipID, &machine
+	return pool, cluster.Spec.Creation.OwnershipID, &machine
 }
 
 // byCloud creates a VM with a data disk without Drover, as a lost create does.
@@ -115,7 +115,7 @@ func (s *stage) dryRun(args ...string) string {
 // lost returns a token that this management cluster could have issued, besides the machine's own.
 // Its suffix is not hexadecimal, so it cannot be a real token.
 func lost(m *infrav1.CloudMachine, n int) string {
-	return fmt.Sprintf("%s-x%d", m.Spec.CreationToken[:24], n)
+	return fmt.Sprintf("%s-x%d", m.Spec.Creation.Token[:24], n)
 }
 
 // TestOrphanIsDeleted checks that the VM and the dependants that a machine left behind are deleted,
@@ -248,7 +248,7 @@ func TestManyOrphansAreAsked(t *testing.T) {
 	confirm("000000000000") // the digest of another set
 	var tokens []string
 	for i := range machines {
-		tokens = append(tokens, machines[i].Spec.CreationToken)
+		tokens = append(tokens, machines[i].Spec.Creation.Token)
 	}
 	s.keeps(tokens...)
 	if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(account), account); err != nil {
@@ -316,7 +316,7 @@ func TestWhatAMachineHasStays(t *testing.T) {
 	s := newStage(t, armed)
 	pool, owner, machine := s.withMachine(1)
 	recorded := s.instanceOf(machine)
-	second := s.byCloud(owner, machine.Spec.CreationToken)
+	second := s.byCloud(owner, machine.Spec.Creation.Token)
 	s.soon("only the recorded VM is left", func(context.Context) (string, error) {
 		if live := s.live(); len(live) != 1 || live[0].ID != recorded.ID {
 			return fmt.Sprintf("%d VMs live", len(live)), nil
@@ -340,7 +340,7 @@ func TestWhatAMachineHasStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range s.machines() {
-		if n := audit.Machine(m.Spec.CreationToken, wire.RunInstances); n != 1 {
+		if n := audit.Machine(m.Spec.Creation.Token, wire.RunInstances); n != 1 {
 			t.Errorf("RunInstances was called %d times for %s, want once", n, m.Name)
 		}
 	}
@@ -421,14 +421,14 @@ func (h *house) safetyApart() {
 	}
 	_, err := env.admin.Run(h.ctx, "house-apart", wire.RunInstancesRequest{
 		Region: "sim-1", InstanceType: "small", Image: "node-image",
-		Tags: map[string]string{cloud.TagOwnership: cluster.Spec.OwnershipID, cloud.TagToken: lost(&list.Items[0], 1)},
+		Tags: map[string]string{cloud.TagOwnership: cluster.Spec.Creation.OwnershipID, cloud.TagToken: lost(&list.Items[0], 1)},
 	})
 	if err != nil {
 		h.Fatal(err)
 	}
 	h.soon("the orphan is gone, and the machine is not", func(context.Context) (string, error) {
 		live := slices.DeleteFunc(h.instances(pool), func(r simulator.SnapshotResource) bool { return r.State == wire.Terminated })
-		if len(live) != 1 || live[0].Tags[cloud.TagToken] != list.Items[0].Spec.CreationToken {
+		if len(live) != 1 || live[0].Tags[cloud.TagToken] != list.Items[0].Spec.Creation.Token {
 			return fmt.Sprintf("%d VMs live", len(live)), nil
 		}
 		return "", nil

@@ -120,7 +120,7 @@ func (x *tenant) setUp(ctx context.Context) error {
 // objects returns the namespace and everything in it except machines.
 func (x *tenant) objects() []client.Object {
 	infra, cluster := x.CloudCluster(), x.Cluster()
-	infra.Spec.OwnershipID = x.owner
+	infra.Spec.Creation.OwnershipID = x.owner
 	cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
 	var objects []client.Object
 	for _, o := range x.Adopted.Objects() {
@@ -137,7 +137,7 @@ func (x *tenant) objects() []client.Object {
 func (x *tenant) object(token string) *infrav1.CloudMachine {
 	m := &infrav1.CloudMachine{ObjectMeta: metav1.ObjectMeta{Namespace: x.Namespace, Name: "m-" + token[8:]}}
 	m.Labels = map[string]string{clusterv1.ClusterNameLabel: x.Name}
-	m.Spec.AccountRef.Name, m.Spec.CreationToken = x.Name, token
+	m.Spec.AccountRef.Name, m.Spec.Creation.Token = x.Name, token
 	m.Spec.Simulated = &infrav1.SimulatedMachine{}
 	return m
 }

@@ -7,23 +7,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// CloudClusterSpec specifies the infrastructure of a cluster.
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.ownershipID) || (has(self.ownershipID) && self.ownershipID == oldSelf.ownershipID)",message="ownershipID is set once: it is in the tags of every VM of this cluster"
-type CloudClusterSpec struct {
-	// controlPlaneEndpoint is the address of the cluster's API server. Default: copied from the
-	// control plane object, once that has it.
-	// +optional
-	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
-
-	// ownershipID marks everything in any cloud that belongs to this cluster. Drover sets it once,
-	// to a random value. It is in spec so that it survives "clusterctl move".
-	// Example: "d3x2k9q4m7w1".
-	// +optional
-	// +kubebuilder:validation:MinLength=8
-	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	OwnershipID string `json:"ownershipID,omitempty"`
-
+// CloudClusterFields are the fields of a cluster that a template can set.
+type CloudClusterFields struct {
 	// accountRefs names the CloudAccounts, in this namespace, whose zones are offered as failure
 	// domains. Machines may refer to other accounts as well. Default: none, and there are no
 	// failure domains.
@@ -32,6 +17,35 @@ type CloudClusterSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	AccountRefs []LocalReference `json:"accountRefs,omitempty"`
+}
+
+// CloudClusterSpec specifies the infrastructure of a cluster.
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || (has(self.creation) && self.creation == oldSelf.creation)",message="creation.ownershipID is set once: it is in the tags of every VM of this cluster"
+type CloudClusterSpec struct {
+	CloudClusterFields `json:",inline"`
+
+	// controlPlaneEndpoint is the address of the cluster's API server. Default: copied from the
+	// control plane object, once that has it.
+	// +optional
+	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
+
+	// creation is Drover's record of what everything in the clouds that belongs to this cluster is
+	// created with. Drover writes it once, before it creates anything. Only Drover may change it.
+	// It is in spec so that it survives "clusterctl move".
+	// +optional
+	Creation CloudClusterCreation `json:"creation,omitempty,omitzero"`
+}
+
+// CloudClusterCreation is the record of what a cluster's resources are created with.
+type CloudClusterCreation struct {
+	// ownershipID marks everything in any cloud that belongs to this cluster. Drover sets it to a
+	// random value.
+	// Example: "d3x2k9q4m7w1".
+	// +required
+	// +kubebuilder:validation:MinLength=8
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	OwnershipID string `json:"ownershipID"`
 }
 
 // CloudClusterInitialization holds the fields that Cluster API reads only once.
@@ -114,11 +128,9 @@ type CloudClusterTemplateResource struct {
 	// +optional
 	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
 
-	// spec is the spec of the CloudClusters. ownershipID must not be set: each cluster gets its
-	// own.
+	// spec is the part of the CloudClusters' spec that clusters of one class can share.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="!has(self.ownershipID)",message="ownershipID can't be set in a template: each cluster gets its own"
-	Spec CloudClusterSpec `json:"spec"`
+	Spec CloudClusterFields `json:"spec"`
 }
 
 // CloudClusterTemplateSpec wraps the template.

@@ -37,12 +37,11 @@ type CloudMachineFields struct {
 	VSphere *VSphereMachine `json:"vsphere,omitempty"`
 }
 
-// CloudMachineSpec specifies one machine. It is immutable, except for providerID and creationToken,
-// which Drover sets once, and creationDomain and creationAttempt, which Drover changes until the VM
-// is created. A changed machine is a new machine.
+// CloudMachineSpec specifies one machine. It is immutable, except for providerID and creation, which
+// Drover writes. A changed machine is a new machine.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)",message="providerID is set once"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creationToken) || (has(self.creationToken) && self.creationToken == oldSelf.creationToken)",message="creationToken is set once: it is in the tags of the VM"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.creationDomain) == has(oldSelf.creationDomain) && (!has(self.creationDomain) || self.creationDomain == oldSelf.creationDomain))",message="creationDomain is settled once the VM is made"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || (has(self.creation) && self.creation.token == oldSelf.creation.token)",message="creation.token is set once: it is in the tags of the VM"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || !has(oldSelf.creation) || (has(self.creation) && self.creation == oldSelf.creation)",message="creation can't be changed once the VM is made"
 // +kubebuilder:validation:XValidation:rule="self.accountRef == oldSelf.accountRef",message="accountRef can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.aws) == has(oldSelf.aws) && (!has(self.aws) || self.aws == oldSelf.aws)",message="the machine's cloud fields can't be changed: make a new machine"
 // +kubebuilder:validation:XValidation:rule="has(self.kubevirt) == has(oldSelf.kubevirt) && (!has(self.kubevirt) || self.kubevirt == oldSelf.kubevirt)",message="the machine's cloud fields can't be changed: make a new machine"
@@ -60,30 +59,39 @@ type CloudMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// creationToken is the machine's identity in the cloud. Drover sets it once, to a random value,
-	// before the first call. The create call contains it, so that a repeated call creates nothing,
-	// and it is in the tags of the VM and of all its dependants. It is in spec so that it survives
-	// "clusterctl move".
+	// creation is Drover's record of how it creates the VM. Drover writes it before the first call
+	// to the cloud, and until the VM exists. Only Drover may change it. It is in spec so that it
+	// survives "clusterctl move".
 	// +optional
+	Creation CloudMachineCreation `json:"creation,omitempty,omitzero"`
+}
+
+// CloudMachineCreation is the record of how a VM is created.
+type CloudMachineCreation struct {
+	// token is the machine's identity in the cloud. Drover sets it once, to a random value. The
+	// create call contains it, so that a repeated call creates nothing, and it is in the tags of
+	// the VM and of all its dependants.
+	// Example: "5f0c2a91d3b84e6f7a90c1d2e3f40516".
+	// +required
 	// +kubebuilder:validation:MinLength=16
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
-	CreationToken string `json:"creationToken,omitempty"`
+	Token string `json:"token"`
 
-	// creationDomain is the failure domain in which the VM is requested, on a cloud that would
-	// create a second VM for the same creationToken in another domain. Drover sets it before the
-	// create call, and changes it only after the cloud has refused the machine there.
+	// failureDomain is the failure domain in which the VM is requested, on a cloud that would
+	// create a second VM for the same token in another domain. Drover sets it before the create
+	// call, and changes it only after the cloud has refused the machine there.
 	// Example: "eu-central-1a".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	CreationDomain string `json:"creationDomain,omitempty"`
+	FailureDomain string `json:"failureDomain,omitempty"`
 
-	// creationAttempt is the number of create calls that such a cloud has refused. It is part of
-	// the token that the next call sends to the cloud, so that this token is a new one. Default: 0.
+	// attempt is the number of create calls that such a cloud has refused. It is part of the token
+	// that the next call sends to the cloud, so that this token is a new one. Default: 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	CreationAttempt int32 `json:"creationAttempt,omitempty"`
+	Attempt int32 `json:"attempt,omitempty"`
 }
 
 // CloudMachineInitialization holds the fields that Cluster API reads only once.
@@ -169,8 +177,9 @@ const MachineUntroubledCondition = "Untroubled"
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:path=cloudmachines,scope=Namespaced,categories=cluster-api
-// +kubebuilder:selectablefield:JSONPath=`.spec.creationToken`
+// +kubebuilder:selectablefield:JSONPath=`.spec.creation.token`
 // +kubebuilder:selectablefield:JSONPath=`.spec.providerID`
+// +kubebuilder:selectablefield:JSONPath=`.spec.accountRef.name`
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to"
 // +kubebuilder:printcolumn:name="Account",type="string",JSONPath=".spec.accountRef.name",description="The CloudAccount that makes it"

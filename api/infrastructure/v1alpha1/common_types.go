@@ -72,7 +72,7 @@ const (
 	// DuplicateInstancesReason says that more than one VM has this machine's creation token. Drover
 	// changes nothing until a person has decided.
 	DuplicateInstancesReason = "DuplicateInstances"
-	// DuplicateTokenReason says that another CloudMachine has this one's creationToken: one of the
+	// DuplicateTokenReason says that another CloudMachine has this one's creation.token: one of the
 	// two is a copy. Drover creates and deletes nothing for either of them.
 	DuplicateTokenReason = "DuplicateToken"
 	// NeverSeenReason says that the account shows no VM with this machine's tags, and has never
