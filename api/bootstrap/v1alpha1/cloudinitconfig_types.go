@@ -11,11 +11,11 @@ import (
 const (
 	// ConfigFinalizer keeps a CloudInitConfig until its bootstrap token is deleted from the
 	// workload cluster.
-	ConfigFinalizer = "cloudinitconfig.bootstrap.cluster.x-k8s.io"
+	ConfigFinalizer = "drover.io/cloudinitconfig"
 	// MachineSecretLabel, with any value, permits a Secret to be written to machines. Without the
 	// label, a user who may write CloudInitConfigs could send any Secret of the namespace to a
 	// machine of their own.
-	MachineSecretLabel = "bootstrap.cluster.x-k8s.io/machine-data"
+	MachineSecretLabel = "drover.io/machine-data"
 )
 
 // Reasons of the Ready condition of a CloudInitConfig. docs/conditions.md gives the remedy for

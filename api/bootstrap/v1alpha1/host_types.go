@@ -20,7 +20,7 @@ const (
 )
 
 // SecretKey names one key of a Secret in the config's namespace. The Secret must have the label
-// "bootstrap.cluster.x-k8s.io/machine-data".
+// "drover.io/machine-data".
 type SecretKey struct {
 	// name is the name of the Secret.
 	// Example: "registry".
@@ -38,7 +38,7 @@ type SecretKey struct {
 }
 
 // SecretName names a Secret in the config's namespace. The Secret must have the label
-// "bootstrap.cluster.x-k8s.io/machine-data".
+// "drover.io/machine-data".
 type SecretName struct {
 	// name is the name of the Secret.
 	// Example: "registry".

@@ -25,8 +25,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.place) || !has(self.aws) || !has(self.aws.accountID) || self.place.contains(':' + self.aws.accountID + ':')",message="aws.accountID is not the AWS account that the place names: make a new CloudAccount for another one"
 type CloudAccountSpec struct {
 	// credentialsRef names the Secret with the credentials, in this namespace. The Secret must have
-	// the label infrastructure.cluster.x-k8s.io/cloud-credentials, whose value is the name of the
-	// cloud's field here, such as "aws". Each cloud documents which keys it reads. Drover picks up
+	// the label drover.io/cloud-credentials, whose value is the name of the cloud's field here, such
+	// as "aws". Each cloud documents which keys it reads. Drover picks up
 	// a change of the Secret immediately. Default: the manager's own (ambient) credentials. They
 	// are permitted only in namespaces that the operator lists in --ambient-credentials-namespaces,
 	// and never together with a custom endpoint.
@@ -229,7 +229,7 @@ type OrphansStatus struct {
 	Strangers *int32 `json:"strangers,omitempty"`
 
 	// digest identifies the current set of orphans. The annotation
-	// infrastructure.cluster.x-k8s.io/confirm-orphans with this value permits their deletion even
+	// drover.io/confirm-orphans with this value permits their deletion even
 	// though they are many.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -289,15 +289,15 @@ const (
 // CredentialsLabel on a Secret permits its use as the credentials of a CloudAccount. Its value is
 // the name of the account's cloud, as the field of the CloudAccount is named. Because of that, a
 // Secret is never sent to an endpoint of another cloud.
-const CredentialsLabel = "infrastructure.cluster.x-k8s.io/cloud-credentials"
+const CredentialsLabel = "drover.io/cloud-credentials"
 
 // ConfirmOrphansAnnotation on a CloudAccount permits deletion of exactly the set of orphans that
 // its value identifies.
-const ConfirmOrphansAnnotation = "infrastructure.cluster.x-k8s.io/confirm-orphans"
+const ConfirmOrphansAnnotation = "drover.io/confirm-orphans"
 
 // ConfirmMissingAnnotation on a CloudAccount confirms that exactly the set of missing machines that
 // its value identifies is gone.
-const ConfirmMissingAnnotation = "infrastructure.cluster.x-k8s.io/confirm-missing"
+const ConfirmMissingAnnotation = "drover.io/confirm-missing"
 
 // AccountMachinesFoundCondition is False while so many of the account's machines are missing at
 // once that Drover treats none of them as gone. Otherwise it is True, once the account has been

@@ -17,21 +17,21 @@ type LocalReference struct {
 const (
 	// MachineFinalizer keeps a CloudMachine until a live read of the cloud shows that nothing is
 	// left of its VM.
-	MachineFinalizer = "cloudmachine.infrastructure.cluster.x-k8s.io"
+	MachineFinalizer = "drover.io/cloudmachine"
 
 	// AccountFinalizer keeps a CloudAccount until no CloudMachine refers to it, so that their VMs
 	// can be deleted.
-	AccountFinalizer = "cloudaccount.infrastructure.cluster.x-k8s.io"
+	AccountFinalizer = "drover.io/cloudaccount"
 
 	// ClusterFinalizer keeps a CloudCluster until no CloudMachine of its cluster is left. Its
 	// ownershipID is needed to delete their VMs, and nothing else ensures the order when a whole
 	// namespace is deleted.
-	ClusterFinalizer = "cloudcluster.infrastructure.cluster.x-k8s.io"
+	ClusterFinalizer = "drover.io/cloudcluster"
 
 	// AbandonAnnotation on a CloudMachine that is being deleted releases its VM without deleting
 	// it. Its value must be the CloudMachine's own name, so that a template or a wildcard can't
 	// spread it. The VM continues to run and cost money, and a Warning Event says so.
-	AbandonAnnotation = "infrastructure.cluster.x-k8s.io/abandon"
+	AbandonAnnotation = "drover.io/abandon"
 )
 
 // Reasons of conditions, shared by the kinds of this group. docs/conditions.md gives the remedy for
@@ -136,11 +136,11 @@ const (
 // The overshoot controller writes these on MachineDeployments and MachineSets that have far more
 // machines than they should.
 const (
-	// FreezeLabel is "True" on a frozen object. The name is that of machine-controller-manager.
-	FreezeLabel = "freeze"
+	// FreezeLabel is "True" on a frozen object.
+	FreezeLabel = "drover.io/freeze"
 	// FrozenReplicasAnnotation holds the number of desired replicas at the start of the freeze. A
 	// smaller number of desired replicas ends the freeze.
-	FrozenReplicasAnnotation = "infrastructure.cluster.x-k8s.io/frozen-replicas"
+	FrozenReplicasAnnotation = "drover.io/frozen-replicas"
 
 	// FrozenCondition is True while no machines are created for a pool, because it has too many.
 	FrozenCondition = "Frozen"
@@ -156,7 +156,7 @@ const (
 	// UnreachableAnnotation holds the time since which the API server of the workload cluster has
 	// not answered. While it is present, no VM is created for the cluster, except for its control
 	// plane.
-	UnreachableAnnotation = "infrastructure.cluster.x-k8s.io/unreachable-since"
+	UnreachableAnnotation = "drover.io/unreachable-since"
 
 	// ClusterReachableCondition is False while nothing of the cluster is replaced, because the
 	// health of its Nodes is unknown.
