@@ -126,6 +126,8 @@ func (r *CloudAccountReconciler) write(ctx context.Context, before, account *inf
 		}
 		return nil
 	}
+	setUnknown(account, infrav1.NotCheckedReason, infrav1.AccountInventoryFreshCondition, infrav1.AccountMachinesFoundCondition,
+		infrav1.AccountEventStreamConnectedCondition, infrav1.AccountOrphansResolvedCondition)
 	for kind, reason := range map[string]string{
 		clusterv1.ReadyCondition:              infrav1.PlaceMismatchReason,
 		infrav1.AccountMachinesFoundCondition: infrav1.MassAbsenceReason,
@@ -190,7 +192,7 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		if r.Accounts.Get(key) != nil {
 			message += "; the account goes on with what it had"
 		}
-		setNotReady(account, string(cloud.CodeOf(err)), message)
+		setNotReady(account, cloudReason(cloud.CodeOf(err)), message)
 		return reconcile.Result{}, nil
 	}
 	info, err := live.Probe(ctx)
@@ -204,7 +206,7 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		}
 	}
 	if err != nil {
-		reason := string(cloud.CodeOf(err))
+		reason := cloudReason(cloud.CodeOf(err))
 		if cloud.CodeOf(err) == cloud.Conflict && account.Spec.Place != "" {
 			reason = infrav1.PlaceMismatchReason
 		}
@@ -351,22 +353,25 @@ func setInventory(account *infrav1.CloudAccount, state fleet.InventoryState) {
 	}
 	switch {
 	case state.Fresh:
-		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionTrue, infrav1.ReadyReason, "")
+		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionTrue, infrav1.InventoryFreshReason, "")
 	case state.Err != nil:
-		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, string(cloud.CodeOf(state.Err)),
+		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, cloudReason(cloud.CodeOf(state.Err)),
 			"the listing of machines failed; what was known stays: "+state.Err.Error())
 	case state.LastComplete.IsZero():
 		// nothing is listed yet because no machine refers to the account
-		conditions.Delete(account, infrav1.AccountInventoryFreshCondition)
+		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionUnknown, infrav1.NotCheckedReason, "")
 	default:
 		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, infrav1.InventoryStaleReason,
 			"the last complete listing of machines is older than it should be; what was known stays")
 	}
-	if state.SourceErr != nil {
-		setCondition(account, infrav1.AccountNewsHeardCondition, metav1.ConditionFalse, string(cloud.CodeOf(state.SourceErr)),
+	switch {
+	case state.SourceErr != nil:
+		setCondition(account, infrav1.AccountEventStreamConnectedCondition, metav1.ConditionFalse, cloudReason(cloud.CodeOf(state.SourceErr)),
 			"what the cloud announces of machines can't be received; they are listed as ever: "+state.SourceErr.Error())
-	} else {
-		conditions.Delete(account, infrav1.AccountNewsHeardCondition)
+	case state.HasSource:
+		setCondition(account, infrav1.AccountEventStreamConnectedCondition, metav1.ConditionTrue, infrav1.EventStreamConnectedReason, "")
+	default:
+		setCondition(account, infrav1.AccountEventStreamConnectedCondition, metav1.ConditionTrue, infrav1.NoEventStreamReason, "")
 	}
 }
 

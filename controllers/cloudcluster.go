@@ -98,6 +98,7 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		}
 		err = r.report(ctx, infra, cluster)
 	}
+	setUnknown(infra, infrav1.NotCheckedReason, infrav1.ClusterReachableCondition)
 	return reconcile.Result{}, errors.Join(err, patchSharedStatus(ctx, r.Client, before, infra))
 }
 

@@ -49,7 +49,7 @@ type CloudMachineReconciler struct {
 	Namespace string
 	// Changed enqueues the machines whose instance or account changed.
 	Changed *Trigger
-	// LateAfter is how long a VM may run before NodeLinked says why it is not a ready Node.
+	// LateAfter is how long a VM may run before NodeJoined says why it is not a ready Node.
 	LateAfter time.Duration
 	// Progress returns how far a machine without a Node has come, as a reason and the end of a
 	// sentence about its VM. Both are empty if the bootstrap provider is unknown.
@@ -139,6 +139,8 @@ func (r *CloudMachineReconciler) advance(ctx context.Context, scope *machineScop
 	if scope.later {
 		return result, err
 	}
+	setUnknown(scope.CloudMachine, infrav1.NotCheckedReason, infrav1.MachineInstanceHealthyCondition)
+	setUnknown(scope.CloudMachine, infrav1.WaitingForNodeReason, infrav1.MachineNodeJoinedCondition)
 	r.eventOnChange(before, scope.CloudMachine)
 	err = errors.Join(err, patchStatus(ctx, r.Client, before, scope.CloudMachine))
 	if err == nil && scope.heeded != nil {
@@ -280,8 +282,8 @@ const maxNote = 1024
 
 // eventOnChange records one Event for each change that matters to users.
 func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachine) {
-	if problem := conditions.Get(after, infrav1.MachineNodeLinkedCondition); problem != nil &&
-		problem.Reason != conditions.GetReason(before, infrav1.MachineNodeLinkedCondition) {
+	if problem := conditions.Get(after, infrav1.MachineNodeJoinedCondition); conditions.IsFalse(after, infrav1.MachineNodeJoinedCondition) &&
+		problem.Reason != conditions.GetReason(before, infrav1.MachineNodeJoinedCondition) {
 		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, problem.Reason, "Link", "%s", cloud.Clip(problem.Message, maxNote))
 	}
 	was, is := readyReason(before), readyReason(after)
@@ -293,7 +295,7 @@ func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachi
 		r.Recorder.Eventf(after, nil, corev1.EventTypeNormal, "InstanceRunning", "Observe", "VM %s runs", after.Spec.ProviderID)
 	case infrav1.InstanceGoneReason, infrav1.NeverSeenReason, infrav1.DuplicateTokenReason, infrav1.InstanceStoppedReason, infrav1.DuplicateInstancesReason,
 		infrav1.QuotaExceededReason, infrav1.NoCapacityReason, infrav1.UnauthorizedReason, infrav1.InvalidSpecReason,
-		infrav1.NotFoundReason, infrav1.ConflictReason, infrav1.UnknownReason, infrav1.SecretInvalidReason:
+		infrav1.CloudNotFoundReason, infrav1.CloudConflictReason, infrav1.CloudErrorUnknownReason, infrav1.SecretInvalidReason:
 		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, is, "Reconcile", "%s", readyMessage(after))
 	}
 }

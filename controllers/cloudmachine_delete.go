@@ -75,7 +75,7 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 		}
 		return reconcile.Result{}, r.release(ctx, s)
 	case deletion.Err != nil:
-		setNotReady(s.CloudMachine, string(cloud.CodeOf(deletion.Err)), fmt.Sprintf(
+		setNotReady(s.CloudMachine, cloudReason(cloud.CodeOf(deletion.Err)), fmt.Sprintf(
 			"deleting the VM failed and is tried again: %v; or annotate with %s=%s to let the VM go on without its object",
 			deletion.Err, infrav1.AbandonAnnotation, s.Name))
 	default:

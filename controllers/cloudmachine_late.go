@@ -19,7 +19,8 @@ import (
 // lateCheck is how often a late machine is checked again: not every change comes as an event.
 const lateCheck = time.Minute
 
-// nodeProblem is the reason and message of NodeLinked; the zero value removes the condition.
+// nodeProblem is the reason and message of a NodeJoined that is False; the zero value means that
+// there is no problem.
 type nodeProblem struct{ reason, message string }
 
 // late returns why the VM of a machine that has run for longer than LateAfter is not a ready Node,
@@ -65,7 +66,7 @@ func runningSince(m *infrav1.CloudMachine) time.Time {
 // not changed since the machine was due was never True in time.
 func lateToBeReady(s *machineScope, since, due time.Time) (nodeProblem, time.Duration, error) {
 	ready := conditions.Get(s.owner, clusterv1.MachineNodeReadyCondition)
-	told := conditions.GetReason(s.CloudMachine, infrav1.MachineNodeLinkedCondition) == infrav1.NodeNotReadyReason
+	told := conditions.GetReason(s.CloudMachine, infrav1.MachineNodeJoinedCondition) == infrav1.NodeNotReadyReason
 	switch {
 	case ready == nil || ready.Status == metav1.ConditionTrue:
 		return nodeProblem{}, 0, nil
@@ -86,11 +87,15 @@ func oneLine(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
 }
 
-// setNodeProblem says in NodeLinked why the machine's Node can't be identified, or is late.
-func setNodeProblem(machine *infrav1.CloudMachine, problem nodeProblem) {
-	if problem.reason == "" {
-		conditions.Delete(machine, infrav1.MachineNodeLinkedCondition)
-		return
+// setNodeJoined says in NodeJoined whether the machine has its Node, or why the Node can't be
+// identified, or is late.
+func setNodeJoined(machine *infrav1.CloudMachine, joined bool, problem nodeProblem) {
+	status, reason := metav1.ConditionUnknown, infrav1.WaitingForNodeReason
+	switch {
+	case problem.reason != "":
+		status, reason = metav1.ConditionFalse, problem.reason
+	case joined:
+		status, reason = metav1.ConditionTrue, infrav1.NodeJoinedReason
 	}
-	setCondition(machine, infrav1.MachineNodeLinkedCondition, metav1.ConditionFalse, problem.reason, problem.message)
+	setCondition(machine, infrav1.MachineNodeJoinedCondition, status, reason, problem.message)
 }

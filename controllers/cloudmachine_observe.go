@@ -68,6 +68,7 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 // account sees the VM again.
 func (r *CloudMachineReconciler) reportGone(ctx context.Context, s *machineScope, last *cloud.Resource) (reconcile.Result, error) {
 	s.Status.InstanceState = stateGone
+	setCondition(s.CloudMachine, infrav1.MachineInstanceHealthyCondition, metav1.ConditionFalse, infrav1.InstanceGoneReason, "")
 	message := fmt.Sprintf("VM %s is gone from the cloud", s.Spec.ProviderID)
 	if last != nil && last.Reason != "" {
 		message += " (" + last.Reason + ")"
@@ -98,11 +99,7 @@ func report(machine *infrav1.CloudMachine, instance *cloud.Resource) {
 		status.GuestReportedAddresses = instance.GuestReported
 		status.Addresses = append([]clusterv1.MachineAddress{{Type: clusterv1.MachineHostName, Address: machine.Name}}, instance.Addresses...)
 	}
-	if instance.Notice != "" {
-		setCondition(machine, infrav1.MachineUntroubledCondition, metav1.ConditionFalse, infrav1.CloudNoticeReason, instance.Notice)
-	} else {
-		conditions.Delete(machine, infrav1.MachineUntroubledCondition)
-	}
+	setInstanceHealthy(machine, instance)
 	switch instance.State {
 	case cloud.StateRunning:
 		status.Initialization.Provisioned = ptr.To(true)
@@ -112,14 +109,28 @@ func report(machine *infrav1.CloudMachine, instance *cloud.Resource) {
 		if instance.Reason != "" {
 			message += ": " + instance.Reason
 		}
-		setNotReady(machine, cmp.Or(string(instance.Code), infrav1.StartingReason), message)
+		setNotReady(machine, cmp.Or(cloudReason(instance.Code), infrav1.StartingReason), message)
 	default:
 		message := fmt.Sprintf("VM %s is %s", machine.Spec.ProviderID, strings.ToLower(string(instance.State)))
 		if instance.Reason != "" {
 			message += ": " + instance.Reason
 		}
-		setNotReady(machine, cmp.Or(string(instance.Code), infrav1.InstanceStoppedReason), message)
+		setNotReady(machine, cmp.Or(cloudReason(instance.Code), infrav1.InstanceStoppedReason), message)
 	}
+}
+
+// setInstanceHealthy reports what the cloud announces about the VM, or that it stopped.
+func setInstanceHealthy(machine *infrav1.CloudMachine, instance *cloud.Resource) {
+	status, reason := metav1.ConditionTrue, infrav1.InstanceHealthyReason
+	switch {
+	case instance.Notice != "":
+		status, reason = metav1.ConditionFalse, infrav1.CloudNoticeReason
+	case instance.State == cloud.StatePending:
+		status, reason = metav1.ConditionUnknown, infrav1.StartingReason
+	case instance.State != cloud.StateRunning:
+		status, reason = metav1.ConditionFalse, infrav1.InstanceStoppedReason
+	}
+	setCondition(machine, infrav1.MachineInstanceHealthyCondition, status, reason, instance.Notice)
 }
 
 func isProvisioned(machine *infrav1.CloudMachine) bool {

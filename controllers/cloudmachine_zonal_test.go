@@ -38,7 +38,7 @@ func TestOpenAttemptIsSettled(t *testing.T) {
 			m := b.machine("m")
 			b.Expect(m.Spec.Creation.FailureDomain).To(Equal("zone-d"), "while the attempt is open the machine stays")
 			b.Expect(m.Spec.Creation.Attempt).To(BeZero())
-			b.Expect(readyReason(m)).To(Equal(string(code)))
+			b.Expect(readyReason(m)).To(Equal(cloudReason(code)))
 
 			b.reconcile("m")
 			b.Expect(b.account.requests).To(HaveLen(1), "asked again, it would be open for longer")

@@ -90,8 +90,9 @@ type InventoryState struct {
 	Fresh bool
 	// Instances counts the instances with Drover's tags, of any cluster, without terminated ones.
 	Instances int
-	// SourceErr is why the engine can't receive what the cloud reports by itself, the news of a
-	// Herald or the changes of a Follower; nil if it can, or if the cloud reports nothing.
+	// HasSource is true if the cloud reports anything by itself: the news of a Herald or the changes
+	// of a Follower. SourceErr is why the engine can't receive it; nil if it can.
+	HasSource bool
 	SourceErr error
 	// Doubt is what the engine does not believe although the cloud says so; nil for nothing.
 	Doubt *Doubt
@@ -350,9 +351,8 @@ func (a *Account) Living(token string) int { return len(living(a.inventory.known
 // Inventory returns how current the inventory is.
 func (a *Account) Inventory() InventoryState {
 	s := a.inventory.state()
-	if s.SourceErr = a.news.failure(); s.SourceErr == nil {
-		s.SourceErr = a.changes.failure()
-	}
+	s.HasSource = a.news.able(a.driver) || a.changes.able(a.driver)
+	s.SourceErr = cmp.Or(a.news.failure(), a.changes.failure())
 	return s
 }
 

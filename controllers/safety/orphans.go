@@ -208,25 +208,25 @@ func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, foun
 	counts := fmt.Sprintf("%d resources of %d machines, of %d in the cloud, belong to no CloudMachine", len(found.orphans), found.tokens, found.fleet)
 	switch {
 	case len(found.twins) > 0:
-		say(account, infrav1.OrphansDoubtedReason, fmt.Sprintf(
+		say(account, infrav1.OrphansConfirmationRequiredReason, fmt.Sprintf(
 			"the CloudMachine with token %s has recorded none of its several VMs, so nothing is deleted: delete all but one of them in the cloud", found.twins[0]))
 		return nil, true
 	case len(found.orphans) == 0 && len(found.foreign) == 0:
 		say(account, infrav1.NoOrphansReason, "")
 	case len(found.orphans) == 0:
-		say(account, infrav1.OrphansReportedReason, fmt.Sprintf("%d resources of clusters here were made by another "+
+		say(account, infrav1.OrphansReportOnlyReason, fmt.Sprintf("%d resources of clusters here were made by another "+
 			"management cluster and belong to no CloudMachine here: look there whether they are in use, or delete them in the cloud", len(found.foreign)))
 	case found.confined:
-		say(account, infrav1.OrphansReportedReason, fmt.Sprintf("%s; they are only reported, because this manager may read namespace %q alone, "+
+		say(account, infrav1.OrphansReportOnlyReason, fmt.Sprintf("%s; they are only reported, because this manager may read namespace %q alone, "+
 			"and a CloudCluster or CloudMachine elsewhere may own them", counts, r.Namespace))
 	case doubt != "" && !m.allow(found, word):
 		m.doubted = true
-		say(account, infrav1.OrphansDoubtedReason, fmt.Sprintf(
+		say(account, infrav1.OrphansConfirmationRequiredReason, fmt.Sprintf(
 			"%s: %s, so none is deleted; look at them (status.orphans), and if they may go, annotate this account with %s=%s",
 			counts, doubt, infrav1.ConfirmOrphansAnnotation, found.digest()))
 		return nil, true
 	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete:
-		say(account, infrav1.OrphansReportedReason, counts+"; they are only reported, because orphanPolicy is not Delete")
+		say(account, infrav1.OrphansReportOnlyReason, counts+"; they are only reported, because orphanPolicy is not Delete")
 	default:
 		say(account, infrav1.OrphansDeletingReason, fmt.Sprintf("%s; they are deleted once that has been so for %s", counts, r.Grace))
 		due = m.due(found, r.MaxDeletions, r.Grace)
@@ -358,13 +358,13 @@ func say(account *infrav1.CloudAccount, reason, message string) {
 		status = metav1.ConditionTrue
 	}
 	conditions.Set(account, metav1.Condition{
-		Type: infrav1.AccountNoOrphansCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: account.Generation,
+		Type: infrav1.AccountOrphansResolvedCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: account.Generation,
 	})
 }
 
 // tell emits an Event if the condition is False for a new reason.
 func (r *OrphanReconciler) tell(before, account *infrav1.CloudAccount) {
-	was, is := conditions.GetReason(before, infrav1.AccountNoOrphansCondition), conditions.Get(account, infrav1.AccountNoOrphansCondition)
+	was, is := conditions.GetReason(before, infrav1.AccountOrphansResolvedCondition), conditions.Get(account, infrav1.AccountOrphansResolvedCondition)
 	if is.Status == metav1.ConditionFalse && is.Reason != was {
 		r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, "Orphans"+is.Reason, "CollectOrphans", "%s", is.Message)
 	}

@@ -350,7 +350,7 @@ func (x *tenant) confirm(ctx context.Context, r client.Reader) error {
 		return err
 	}
 	orphans := account.Status.Orphans
-	if conditions.GetReason(account, infrav1.AccountNoOrphansCondition) != infrav1.OrphansDoubtedReason || orphans == nil ||
+	if conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition) != infrav1.OrphansConfirmationRequiredReason || orphans == nil ||
 		account.Annotations[infrav1.ConfirmOrphansAnnotation] == orphans.Digest {
 		return nil
 	}

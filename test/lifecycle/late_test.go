@@ -173,7 +173,7 @@ func (s *stage) late(words ...string) *infrav1.CloudMachine {
 		return "", nil
 	})
 	machine := &s.machines()[0]
-	s.soon("the machine says how far it came", says(machine, infrav1.MachineNodeLinkedCondition, infrav1.NoCertificateRequestReason, words...))
+	s.soon("the machine says how far it came", says(machine, infrav1.MachineNodeJoinedCondition, infrav1.NoCertificateRequestReason, words...))
 	return machine
 }
 
@@ -183,8 +183,8 @@ func (s *stage) joins(pool scenario.Pool, machine *infrav1.CloudMachine) {
 	s.until("the machine is ready", pool.Ready(env.view, 1))
 	s.soon("the machine is content", func(ctx context.Context) (string, error) {
 		err := env.client.Get(ctx, client.ObjectKeyFromObject(machine), machine)
-		if c := conditions.Get(machine, infrav1.MachineNodeLinkedCondition); c != nil {
-			return c.Message, nil
+		if c := conditions.Get(machine, infrav1.MachineNodeJoinedCondition); c != nil && c.Status != metav1.ConditionTrue {
+			return c.Reason + ": " + c.Message, nil
 		}
 		return "", err
 	})

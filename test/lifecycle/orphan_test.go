@@ -125,7 +125,7 @@ func TestOrphanIsDeleted(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, armed)
 	pool, owner, machine := s.withMachine(1)
-	s.soon("there are no orphans", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.NoOrphansReason))
+	s.soon("there are no orphans", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.NoOrphansReason))
 	token, disk := lost(machine, 1), lost(machine, 2)
 	made := time.Now()
 	s.byCloud(owner, token)
@@ -133,13 +133,13 @@ func TestOrphanIsDeleted(t *testing.T) {
 	if err := env.admin.Act(s.ctx, bare.ID, simulator.ActTerminate); err != nil {
 		t.Fatal(err)
 	}
-	s.soon("they are announced", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansDeletingReason, "resources of 2 machines"))
+	s.soon("they are announced", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansDeletingReason, "resources of 2 machines"))
 	s.soon("they are gone", scenario.All(s.noneTagged(token), s.noneTagged(disk)))
 	if took := time.Since(made); took < orphanGrace {
 		t.Errorf("they were gone after %s, within the grace of %s", took, orphanGrace)
 	}
 	s.soon("people are told", s.event("OrphanDeleted", "belonged to no CloudMachine"))
-	s.soon("there are none any more", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.NoOrphansReason))
+	s.soon("there are none any more", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.NoOrphansReason))
 	audit, err := env.admin.Audit(s.ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +167,7 @@ func TestOrphansThatStay(t *testing.T) {
 	_, owner, machine := reported.withMachine(1)
 	token := lost(machine, 1)
 	vm := reported.byCloud(owner, token)
-	reported.soon("it is reported", says(reported.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansReportedReason, "orphanPolicy"))
+	reported.soon("it is reported", says(reported.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansReportOnlyReason, "orphanPolicy"))
 	reported.soon("it is listed", func(ctx context.Context) (string, error) {
 		account := reported.Account()
 		if err := env.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
@@ -185,7 +185,7 @@ func TestOrphansThatStay(t *testing.T) {
 		return fmt.Sprintf("%s is not in %+v", vm.ID, o.Observed), nil
 	})
 	said := reported.dryRun()
-	for _, want := range []string{vm.ID, "is only reported", infrav1.OrphansReportedReason, "of 1 machines, of 2 in the cloud"} {
+	for _, want := range []string{vm.ID, "is only reported", infrav1.OrphansReportOnlyReason, "of 1 machines, of 2 in the cloud"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("drover orphans does not say %q:\n%s", want, said)
 		}
@@ -197,7 +197,7 @@ func TestOrphansThatStay(t *testing.T) {
 	foreign, stranger := "ffffffff"+lost(machine, 1)[8:], lost(machine, 2)
 	s.byCloud(owner, foreign)
 	s.byCloud("no-cluster-here", stranger)
-	s.soon("the other manager's is shown", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansReportedReason, "made by another management cluster"))
+	s.soon("the other manager's is shown", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansReportOnlyReason, "made by another management cluster"))
 	s.keeps(foreign, stranger)
 	s.pause(true)
 	own := lost(machine, 3)
@@ -237,7 +237,7 @@ func TestManyOrphansAreAsked(t *testing.T) {
 	}
 	s.pause(false)
 	account := s.Account()
-	s.soon("a person is asked", says(account, infrav1.AccountNoOrphansCondition, infrav1.OrphansDoubtedReason,
+	s.soon("a person is asked", says(account, infrav1.AccountOrphansResolvedCondition, infrav1.OrphansConfirmationRequiredReason,
 		"of 4 machines, of 4 in the cloud", infrav1.ConfirmOrphansAnnotation))
 	confirm := func(word string) {
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, infrav1.ConfirmOrphansAnnotation, word)
@@ -366,7 +366,7 @@ func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 	if err := env.admin.RemoveFault(s.ctx, fault); err != nil {
 		t.Fatal(err)
 	}
-	s.soon("it is seen", says(s.Account(), infrav1.AccountNoOrphansCondition, infrav1.OrphansDeletingReason))
+	s.soon("it is seen", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansDeletingReason))
 	env.drover.Kill()
 	restarted := time.Now().Truncate(time.Second) // the precision of times in the status
 	<-time.After(time.Second)
@@ -405,7 +405,7 @@ func (h *house) safetyApart() {
 	found := func(ctx context.Context) (string, error) {
 		account := pool.Cluster.Account()
 		err := h.client.Get(ctx, client.ObjectKeyFromObject(account), account)
-		if err != nil || conditions.GetReason(account, infrav1.AccountNoOrphansCondition) == infrav1.NoOrphansReason {
+		if err != nil || conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition) == infrav1.NoOrphansReason {
 			return "", err
 		}
 		return fmt.Sprintf("it says %+v", account.Status.Conditions), nil

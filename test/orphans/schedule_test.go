@@ -259,7 +259,7 @@ func (x *tenant) loseManyForGood(ctx context.Context) error {
 		if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil && ctx.Err() == nil {
 			return err
 		}
-		if conditions.GetReason(account, infrav1.AccountNoOrphansCondition) == infrav1.OrphansDoubtedReason {
+		if conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition) == infrav1.OrphansConfirmationRequiredReason {
 			break
 		}
 		if !scenario.Pause(ctx, 300*time.Millisecond) {

@@ -279,7 +279,7 @@ func (x *tenant) says(ctx context.Context) string {
 	if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 		return err.Error()
 	}
-	c := conditions.Get(account, infrav1.AccountNoOrphansCondition)
+	c := conditions.Get(account, infrav1.AccountOrphansResolvedCondition)
 	return fmt.Sprintf("%+v, orphans %+v", c, account.Status.Orphans)
 }
 
@@ -290,8 +290,8 @@ func (x *tenant) answer(ctx context.Context) error {
 	if err := x.bench.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 		return err
 	}
-	c, o := conditions.Get(account, infrav1.AccountNoOrphansCondition), account.Status.Orphans
-	if c == nil || c.Reason != infrav1.OrphansDoubtedReason || o == nil || o.Digest == "" || account.Annotations[infrav1.ConfirmOrphansAnnotation] == o.Digest {
+	c, o := conditions.Get(account, infrav1.AccountOrphansResolvedCondition), account.Status.Orphans
+	if c == nil || c.Reason != infrav1.OrphansConfirmationRequiredReason || o == nil || o.Digest == "" || account.Annotations[infrav1.ConfirmOrphansAnnotation] == o.Digest {
 		return nil
 	}
 	orphans := x.orphans()

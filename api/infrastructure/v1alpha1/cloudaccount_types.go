@@ -140,8 +140,8 @@ type InventorySpec struct {
 // +kubebuilder:validation:MinProperties=1
 type CloudAccountStatus struct {
 	// conditions include Ready, which reports whether the credentials work; InventoryFresh, which
-	// reports whether the last complete listing is recent enough; and NoOrphans, which reports
-	// whether every resource belongs to a machine. docs/conditions.md lists every reason and its
+	// reports whether the last complete listing is recent enough; and OrphansResolved, which
+	// reports whether every resource belongs to a machine. docs/conditions.md lists every reason and its
 	// remedy.
 	// +optional
 	// +listType=map
@@ -271,19 +271,20 @@ type Orphan struct {
 	Next string `json:"next,omitempty"`
 }
 
-// AccountNoOrphansCondition is False while the account has resources that belong to no machine.
-const AccountNoOrphansCondition = "NoOrphans"
+// AccountOrphansResolvedCondition is False while the account has resources that belong to no
+// machine. It is Unknown before the first pass of the orphan collector.
+const AccountOrphansResolvedCondition = "OrphansResolved"
 
-// The reasons of the NoOrphans condition.
+// The reasons of the OrphansResolved condition.
 const (
 	// NoOrphansReason says that every resource belongs to a machine.
-	NoOrphansReason = "NoneFound"
-	// OrphansReportedReason says that the policy is to report orphans.
-	OrphansReportedReason = "Reported"
+	NoOrphansReason = "NoOrphans"
+	// OrphansReportOnlyReason says that there are orphans, and that Drover only reports them.
+	OrphansReportOnlyReason = "ReportOnly"
 	// OrphansDeletingReason says that orphans are deleted once they are confirmed.
 	OrphansDeletingReason = "Deleting"
-	// OrphansDoubtedReason says that a person must decide, as the message explains.
-	OrphansDoubtedReason = "Doubted"
+	// OrphansConfirmationRequiredReason says that a person must decide, as the message explains.
+	OrphansConfirmationRequiredReason = "ConfirmationRequired"
 )
 
 // CredentialsLabel on a Secret permits its use as the credentials of a CloudAccount. Its value is
@@ -301,24 +302,38 @@ const ConfirmMissingAnnotation = "drover.io/confirm-missing"
 
 // AccountMachinesFoundCondition is False while so many of the account's machines are missing at
 // once that Drover treats none of them as gone. Otherwise it is True, once the account has been
-// listed.
+// listed; before, it is Unknown.
 const AccountMachinesFoundCondition = "MachinesFound"
 
 const (
 	// MachinesFoundReason says that no machine's absence is in doubt.
-	MachinesFoundReason = "Found"
+	MachinesFoundReason = "MachinesFound"
 	// MassAbsenceReason says that so many machines are missing at once that a person must decide
 	// whether they are gone.
 	MassAbsenceReason = "MassAbsence"
 )
 
 // AccountInventoryFreshCondition is True while complete listings are as frequent as they should be.
+// It is Unknown while no machine refers to the account, because Drover does not list it then.
 const AccountInventoryFreshCondition = "InventoryFresh"
 
-// AccountNewsHeardCondition is False while Drover can't receive what the cloud announces: messages
-// from a place that the account names, such as a queue, or the changes of a cloud that Drover
-// watches. Otherwise it is absent.
-const AccountNewsHeardCondition = "NewsHeard"
+// InventoryFreshReason says that the last complete listing is recent enough.
+const InventoryFreshReason = "InventoryFresh"
+
+// AccountEventStreamConnectedCondition is False while Drover can't receive what the cloud
+// announces: messages from a place that the account names, such as a queue, or the changes of a
+// cloud that Drover watches. Otherwise it is True, also if the cloud announces nothing.
+const AccountEventStreamConnectedCondition = "EventStreamConnected"
+
+// The reasons of the EventStreamConnected condition, apart from the cloud's answers.
+const (
+	// EventStreamConnectedReason says that nothing prevents Drover from receiving what the cloud
+	// announces.
+	EventStreamConnectedReason = "EventStreamConnected"
+	// NoEventStreamReason says that the cloud announces nothing, or that the account names no
+	// source. Drover lists the account instead.
+	NoEventStreamReason = "NoEventStream"
+)
 
 // CloudAccount is one place where machines can be created: a cloud, its credentials and its limits.
 // All machines that refer to it share one client, one rate limit and one inventory.

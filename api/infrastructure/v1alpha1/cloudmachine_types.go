@@ -106,9 +106,9 @@ type CloudMachineInitialization struct {
 // the cloud.
 // +kubebuilder:validation:MinProperties=1
 type CloudMachineStatus struct {
-	// conditions include Ready, which reports whether the VM runs, or what it waits for; Paused;
-	// and NodeLinked, which is present if the Node can't be identified or is late.
-	// docs/conditions.md lists every reason and its remedy.
+	// conditions are Ready, which reports whether the VM runs, or what it waits for; Paused;
+	// InstanceHealthy, which reports what the cloud announces; and NodeJoined, which reports
+	// whether the VM has become a Node. docs/conditions.md lists every reason and its remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -163,15 +163,17 @@ type CloudMachineStatus struct {
 	InstanceState string `json:"instanceState,omitempty"`
 }
 
-// MachineNodeLinkedCondition is False if the machine's Node can't be identified or is late, and
-// then says how far the Node came. Otherwise it is absent. It is separate from Ready, which
-// describes the VM, because a MachineHealthCheck measures the Node's startup time from Ready.
-const MachineNodeLinkedCondition = "NodeLinked"
+// MachineNodeJoinedCondition is True once one Node has the machine's provider ID. It is False if
+// the Node can't be identified or is late, and then says how far the Node came. Until then it is
+// Unknown. It is separate from Ready, which describes the VM, because a MachineHealthCheck measures
+// the Node's startup time from Ready.
+const MachineNodeJoinedCondition = "NodeJoined"
 
-// MachineUntroubledCondition is False if the cloud announces something about the running VM, or
-// detects a problem with it. Otherwise it is absent. It is separate from Ready, because the VM
-// runs.
-const MachineUntroubledCondition = "Untroubled"
+// MachineInstanceHealthyCondition is True while the VM runs and the cloud announces nothing about
+// it. It is False if the cloud announces something, or detects a problem, or if the VM does not run
+// any more. Until the VM has run it is Unknown. It is separate from Ready, because a VM that the
+// cloud announces something about still runs.
+const MachineInstanceHealthyCondition = "InstanceHealthy"
 
 // CloudMachine is one VM, on any cloud.
 // +kubebuilder:object:root=true

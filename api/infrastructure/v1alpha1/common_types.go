@@ -93,6 +93,15 @@ const (
 	// NodeNotReadyReason says that the machine's Node has existed for a long time, but was never
 	// ready.
 	NodeNotReadyReason = "NodeNotReady"
+	// NodeJoinedReason says that one Node has the machine's provider ID.
+	NodeJoinedReason = "NodeJoined"
+	// WaitingForNodeReason says that no Node is known to be the machine's yet, and that it is not
+	// late.
+	WaitingForNodeReason = "WaitingForNode"
+	// InstanceHealthyReason says that the VM runs, and that the cloud announces nothing about it.
+	InstanceHealthyReason = "InstanceHealthy"
+	// NotCheckedReason says that Drover does not know yet, because it has not looked.
+	NotCheckedReason = "NotChecked"
 	// NotPermittedReason says that the operator has not permitted the request.
 	NotPermittedReason = "NotPermitted"
 	// PlaceMismatchReason says that the account's credentials give access to a place other than
@@ -108,7 +117,7 @@ const (
 	InUseReason = "InUse"
 )
 
-// Reasons that come from the cloud's answers. Each equals the cloud.Code of the same name.
+// Reasons that come from the cloud's answers. Each stands for one cloud.Code.
 const (
 	// ThrottledReason says that the cloud asked for fewer calls.
 	ThrottledReason = "Throttled"
@@ -123,14 +132,14 @@ const (
 	UnauthorizedReason = "Unauthorized"
 	// InvalidSpecReason says that the cloud will never accept this machine as specified.
 	InvalidSpecReason = "InvalidSpec"
-	// NotFoundReason says that something the machine refers to does not exist in the cloud.
-	NotFoundReason = "NotFound"
-	// ConflictReason says that the request contradicts the cloud's state.
-	ConflictReason = "Conflict"
-	// UnavailableReason says that the cloud did not answer, or answered that it can't work now.
-	UnavailableReason = "Unavailable"
-	// UnknownReason says that the cloud gave an answer that Drover does not know.
-	UnknownReason = "Unknown"
+	// CloudNotFoundReason says that something the machine refers to does not exist in the cloud.
+	CloudNotFoundReason = "CloudResourceNotFound"
+	// CloudConflictReason says that the request contradicts the cloud's state.
+	CloudConflictReason = "CloudConflict"
+	// CloudUnavailableReason says that the cloud did not answer, or answered that it can't work now.
+	CloudUnavailableReason = "CloudUnavailable"
+	// CloudErrorUnknownReason says that the cloud gave an answer that Drover does not know.
+	CloudErrorUnknownReason = "CloudErrorUnknown"
 )
 
 // The overshoot controller writes these on MachineDeployments and MachineSets that have far more
@@ -159,7 +168,7 @@ const (
 	UnreachableAnnotation = "drover.io/unreachable-since"
 
 	// ClusterReachableCondition is False while nothing of the cluster is replaced, because the
-	// health of its Nodes is unknown.
+	// health of its Nodes is unknown. It is Unknown until the API server has been asked.
 	ClusterReachableCondition = "Reachable"
 	// ReachableReason says that the API server answers, and that the health of the Nodes is known.
 	ReachableReason = "Reachable"
