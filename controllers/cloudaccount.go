@@ -195,6 +195,7 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		setNotReady(account, cloudReason(cloud.CodeOf(err)), message)
 		return reconcile.Result{}, nil
 	}
+	account.Status.Cloud = live.Cloud().Name
 	info, err := live.Probe(ctx)
 	if err == nil && account.Spec.Place == "" && info.Place != "" {
 		return r.pin(account, info.Place), nil

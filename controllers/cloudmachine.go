@@ -139,7 +139,10 @@ func (r *CloudMachineReconciler) advance(ctx context.Context, scope *machineScop
 	if scope.later {
 		return result, err
 	}
-	setUnknown(scope.CloudMachine, infrav1.NotCheckedReason, infrav1.MachineInstanceHealthyCondition)
+	if scope.account != nil {
+		scope.Status.Cloud = scope.account.Cloud().Name
+	}
+	setUnknown(scope.CloudMachine, infrav1.NotCheckedReason, clusterv1.ReadyCondition, infrav1.MachineInstanceHealthyCondition)
 	setUnknown(scope.CloudMachine, infrav1.WaitingForNodeReason, infrav1.MachineNodeJoinedCondition)
 	r.eventOnChange(before, scope.CloudMachine)
 	err = errors.Join(err, patchStatus(ctx, r.Client, before, scope.CloudMachine))
@@ -224,6 +227,7 @@ func quietLeft(created time.Time) time.Duration {
 func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	quiet := quietLeft(s.CreationTimestamp.Time)
 	if s.owner == nil && quiet > 0 && s.DeletionTimestamp.IsZero() {
+		s.later = true
 		return reconcile.Result{RequeueAfter: quiet}, nil
 	}
 	switch {

@@ -109,6 +109,7 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 		return reconcile.Result{}, err
 	}
 	r.retries.forget(s.key())
+	setNotReady(s.CloudMachine, infrav1.StartingReason, notListed)
 	return reconcile.Result{}, nil // the record comes back as an event, and then the VM is observed
 }
 

@@ -21,6 +21,9 @@ import (
 // stateGone is the instanceState of a VM whose absence a live read confirmed.
 const stateGone = "Gone"
 
+// notListed is the message of Ready between the create and the first listing that shows the VM.
+const notListed = "waits for the VM to show up in the account's listing"
+
 // observe writes what the account's inventory knows about the VM. It makes no cloud call, because
 // changes come as events.
 func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (reconcile.Result, error) {
@@ -48,7 +51,7 @@ func (r *CloudMachineReconciler) observe(ctx context.Context, s *machineScope) (
 		return reconcile.Result{}, nil
 	case seen.Instance == nil:
 		if !isProvisioned(s.CloudMachine) && s.Status.InstanceState != stateGone {
-			setNotReady(s.CloudMachine, infrav1.StartingReason, "waits for the VM to show up in the account's listing")
+			setNotReady(s.CloudMachine, infrav1.StartingReason, notListed)
 		}
 		return reconcile.Result{}, nil
 	}

@@ -42,7 +42,7 @@ func TestNodeThatDoesNotCome(t *testing.T) {
 		s.create(pool.Objects()...)
 		machine := s.late("VM runs since 2", "has asked "+env.management.URL+" for a certificate", "look at /var/log/drover-bootstrap.log")
 		if shown := s.shown(machine.Name); !strings.HasPrefix(shown, "VM runs since") {
-			t.Errorf("kubectl shows %q under \"Waiting for\"", shown)
+			t.Errorf("kubectl shows %q under \"Message\"", shown)
 		}
 		s.touch(machine)
 		if err := env.client.Get(s.ctx, client.ObjectKeyFromObject(machine), machine); err != nil {
@@ -189,11 +189,11 @@ func (s *stage) joins(pool scenario.Pool, machine *infrav1.CloudMachine) {
 		return "", err
 	})
 	if shown := s.shown(machine.Name); shown != "" {
-		s.Errorf("kubectl shows %q under \"Waiting for\"", shown)
+		s.Errorf("kubectl shows %q under \"Message\"", shown)
 	}
 }
 
-// shown returns what "kubectl get cloudmachines" shows under "Waiting for".
+// shown returns what "kubectl get cloudmachines" shows under "Message" with -o wide.
 func (s *stage) shown(name string) string {
 	s.Helper()
 	c, err := kubernetes.NewForConfig(env.management.AdminConfig())
@@ -210,7 +210,7 @@ func (s *stage) shown(name string) string {
 		s.Fatalf("%s: %v", raw, err)
 	}
 	for i, column := range table.ColumnDefinitions {
-		if column.Name == "Waiting for" && table.Rows[0].Cells[i] != nil {
+		if column.Name == "Message" && table.Rows[0].Cells[i] != nil {
 			return fmt.Sprint(table.Rows[0].Cells[i])
 		}
 	}

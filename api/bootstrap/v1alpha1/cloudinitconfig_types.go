@@ -216,12 +216,13 @@ type CloudInitConfigStatus struct {
 // CloudInitConfig turns a machine image into a node, with user data for cloud-init or Ignition.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=cloudinitconfigs,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudinitconfigs,scope=Namespaced,categories=cluster-api,shortName=cic
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
-// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready",priority=1
 type CloudInitConfig struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -277,7 +278,7 @@ type CloudInitConfigTemplateSpec struct {
 
 // CloudInitConfigTemplate is the template from which MachineDeployments create CloudInitConfigs.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=cloudinitconfigtemplates,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudinitconfigtemplates,scope=Namespaced,categories=cluster-api,shortName=cict
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
 type CloudInitConfigTemplate struct {

@@ -154,6 +154,13 @@ type CloudAccountStatus struct {
 	// +kubebuilder:validation:Minimum=1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
+	// cloud is the cloud of the account, as its field in spec is named.
+	// Example: "aws".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	Cloud string `json:"cloud,omitempty"`
+
 	// failureDomains are the zones in which this account can create machines.
 	// Example: ["sim-1a","sim-1b"].
 	// +optional
@@ -339,13 +346,15 @@ const (
 // All machines that refer to it share one client, one rate limit and one inventory.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=cloudaccounts,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudaccounts,scope=Namespaced,categories=cluster-api,shortName=cla
 // +kubebuilder:metadata:labels={"cluster.x-k8s.io/v1beta2=v1alpha1","clusterctl.cluster.x-k8s.io/move-hierarchy="}
-// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status",description="Whether the credentials work"
+// +kubebuilder:printcolumn:name="Cloud",type="string",JSONPath=".status.cloud",description="The cloud"
+// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
 // +kubebuilder:printcolumn:name="Fresh",type="string",JSONPath=".status.conditions[?(@.type=='InventoryFresh')].status",description="Whether the listing of machines is recent"
-// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready"
-// +kubebuilder:printcolumn:name="Place",type="string",JSONPath=".spec.place",description="Where the credentials lead",priority=1
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Place",type="string",JSONPath=".spec.place",description="The place that the credentials give access to",priority=1
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready",priority=1
 type CloudAccount struct {
 	metav1.TypeMeta `json:",inline"`
 

@@ -82,13 +82,14 @@ type CloudClusterStatus struct {
 // networks and no load balancers. The fields of each machine specify where it is placed.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=cloudclusters,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudclusters,scope=Namespaced,categories=cluster-api,shortName=clc
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to"
+// +kubebuilder:printcolumn:name="Endpoint",type="string",JSONPath=".spec.controlPlaneEndpoint.host",description="The address of the API server"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
-// +kubebuilder:printcolumn:name="Endpoint",type="string",JSONPath=".spec.controlPlaneEndpoint.host",description="Where the API server is"
-// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready",priority=1
 type CloudCluster struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -143,7 +144,7 @@ type CloudClusterTemplateSpec struct {
 
 // CloudClusterTemplate is the template from which a ClusterClass creates CloudClusters.
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=cloudclustertemplates,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudclustertemplates,scope=Namespaced,categories=cluster-api,shortName=clct
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
 type CloudClusterTemplate struct {

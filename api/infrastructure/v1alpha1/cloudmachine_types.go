@@ -156,6 +156,13 @@ type CloudMachineStatus struct {
 	// +optional
 	Interruptible *bool `json:"interruptible,omitempty"`
 
+	// cloud is the cloud of the machine's account, as its field in spec is named.
+	// Example: "aws".
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	Cloud string `json:"cloud,omitempty"`
+
 	// instanceState is the VM's last observed state: Pending, Running, Stopping, Stopped, Failed,
 	// Terminated or Gone.
 	// +optional
@@ -178,19 +185,22 @@ const MachineInstanceHealthyCondition = "InstanceHealthy"
 // CloudMachine is one VM, on any cloud.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=cloudmachines,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudmachines,scope=Namespaced,categories=cluster-api,shortName=clm
 // +kubebuilder:selectablefield:JSONPath=`.spec.creation.token`
 // +kubebuilder:selectablefield:JSONPath=`.spec.providerID`
 // +kubebuilder:selectablefield:JSONPath=`.spec.accountRef.name`
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
-// +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to"
-// +kubebuilder:printcolumn:name="Account",type="string",JSONPath=".spec.accountRef.name",description="The CloudAccount that makes it"
-// +kubebuilder:printcolumn:name="State",type="string",JSONPath=".status.instanceState",description="The VM's state"
-// +kubebuilder:printcolumn:name="Zone",type="string",JSONPath=".status.failureDomain",description="The zone it is in"
+// +kubebuilder:printcolumn:name="Cloud",type="string",JSONPath=".status.cloud",description="The cloud of its account"
+// +kubebuilder:printcolumn:name="Type",type="string",JSONPath=".spec..['instanceType','flavor']",description="The instance type, on clouds that have types"
+// +kubebuilder:printcolumn:name="Zone",type="string",JSONPath=".status.failureDomain",description="The zone that the VM is in"
+// +kubebuilder:printcolumn:name="State",type="string",JSONPath=".status.instanceState",description="The state of the VM"
 // +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
-// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.message!=\"\")].message",description="What keeps it from being ready, or from being a Node"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="The Cluster it belongs to",priority=1
+// +kubebuilder:printcolumn:name="Account",type="string",JSONPath=".spec.accountRef.name",description="The CloudAccount that creates it",priority=1
 // +kubebuilder:printcolumn:name="ProviderID",type="string",JSONPath=".spec.providerID",priority=1
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.message!=\"\")].message",description="What keeps it from being ready, or from being a Node",priority=1
 type CloudMachine struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -285,13 +295,16 @@ type CloudMachineTemplateStatus struct {
 // CloudMachines.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:path=cloudmachinetemplates,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=cloudmachinetemplates,scope=Namespaced,categories=cluster-api,shortName=clmt
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1alpha1"
 // +kubebuilder:printcolumn:name="Account",type="string",JSONPath=".spec.template.spec.accountRef.name"
+// +kubebuilder:printcolumn:name="Type",type="string",JSONPath=".spec.template.spec..['instanceType','flavor']",description="The instance type, on clouds that have types"
 // +kubebuilder:printcolumn:name="CPU",type="string",JSONPath=".status.capacity.cpu"
 // +kubebuilder:printcolumn:name="Memory",type="string",JSONPath=".status.capacity.memory"
-// +kubebuilder:printcolumn:name="Waiting for",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message"
+// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].status"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].reason",description="Why it is ready or not"
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp"
+// +kubebuilder:printcolumn:name="Message",type="string",JSONPath=".status.conditions[?(@.type=='Ready')].message",description="What keeps it from being ready",priority=1
 type CloudMachineTemplate struct {
 	metav1.TypeMeta `json:",inline"`
 
