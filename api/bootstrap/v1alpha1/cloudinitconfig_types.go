@@ -116,6 +116,7 @@ type CloudInitConfigSpec struct {
 	// Example: {"pool":"blue"}.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 317 && size(self[k]) <= 63)",message="a key has at most 317 characters, a value 63"
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
 
 	// nodeTaints are the taints that the Node registers with. Cluster API's taint
@@ -290,7 +291,7 @@ type CloudInitConfigTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec CloudInitConfigTemplateSpec `json:"spec,omitempty"`
+	Spec CloudInitConfigTemplateSpec `json:"spec"`
 }
 
 // CloudInitConfigTemplateList is a list of CloudInitConfigTemplates.

@@ -142,7 +142,7 @@ type AdoptedControlPlane struct {
 
 	// spec specifies where the API server is.
 	// +required
-	Spec AdoptedControlPlaneSpec `json:"spec,omitempty"`
+	Spec AdoptedControlPlaneSpec `json:"spec"`
 
 	// status is the observed state of the API server.
 	// +optional
@@ -203,7 +203,7 @@ type AdoptedControlPlaneTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec AdoptedControlPlaneTemplateSpec `json:"spec,omitempty"`
+	Spec AdoptedControlPlaneTemplateSpec `json:"spec"`
 }
 
 // AdoptedControlPlaneTemplateList is a list of AdoptedControlPlaneTemplates.

@@ -268,7 +268,7 @@ type Orphan struct {
 	// since is the time at which the first listing began that showed the resource without a
 	// machine.
 	// +required
-	Since metav1.Time `json:"since,omitempty"`
+	Since metav1.Time `json:"since"`
 
 	// next says what happens to the resource, and when.
 	// Example: "may be deleted if it is still without a machine after 2026-01-02T03:04:05Z".
@@ -364,7 +364,7 @@ type CloudAccount struct {
 
 	// spec describes the place and how to access it.
 	// +required
-	Spec CloudAccountSpec `json:"spec,omitempty"`
+	Spec CloudAccountSpec `json:"spec"`
 
 	// status is the observed state of the account.
 	// +optional

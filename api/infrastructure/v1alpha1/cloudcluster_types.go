@@ -156,7 +156,7 @@ type CloudClusterTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec CloudClusterTemplateSpec `json:"spec,omitempty"`
+	Spec CloudClusterTemplateSpec `json:"spec"`
 }
 
 // CloudClusterTemplateList is a list of CloudClusterTemplates.

@@ -210,7 +210,7 @@ type CloudMachine struct {
 
 	// spec is the desired state of the machine.
 	// +required
-	Spec CloudMachineSpec `json:"spec,omitempty"`
+	Spec CloudMachineSpec `json:"spec"`
 
 	// status is the observed state of the machine.
 	// +optional
@@ -314,7 +314,7 @@ type CloudMachineTemplate struct {
 
 	// spec holds the template.
 	// +required
-	Spec CloudMachineTemplateSpec `json:"spec,omitempty"`
+	Spec CloudMachineTemplateSpec `json:"spec"`
 
 	// status is what the cloud reports about such machines.
 	// +optional
