@@ -50,7 +50,7 @@ func TestReadSecrets(t *testing.T) {
 
 	var w *waiting
 	for message, key := range map[string]bootstrapv1.SecretKey{
-		`Waiting for the label bootstrap.cluster.x-k8s.io/machine-data on the Secret "private", which permits to put it onto machines`: {Name: "private", Key: "x"},
+		`Waiting for the label drover.io/machine-data on the Secret "private", which permits to put it onto machines`: {Name: "private", Key: "x"},
 		`Waiting for the Secret "c"`:                {Name: "c", Key: "x"},
 		`Waiting for the key "q" of the Secret "a"`: {Name: "a", Key: "q"},
 	} {

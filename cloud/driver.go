@@ -23,9 +23,9 @@ import (
 // The tags that mark Drover's resources in a cloud. They alone decide what is Drover's, never a
 // name.
 const (
-	// TagOwnership holds the CloudCluster's spec.ownershipID.
+	// TagOwnership holds the CloudCluster's spec.creation.ownershipID.
 	TagOwnership = "drover-ownership-id"
-	// TagToken holds the CloudMachine's spec.creationToken.
+	// TagToken holds the CloudMachine's spec.creation.token.
 	TagToken = "drover-creation-token"
 	// TagMachine holds namespace/name of the CloudMachine, for people. Drover never reads it. A
 	// cloud whose tags can't hold it goes without.
@@ -179,7 +179,7 @@ type Info struct {
 
 // Request is a machine to be made.
 type Request struct {
-	// Token is the CloudMachine's spec.creationToken, OwnershipID its CloudCluster's.
+	// Token is the CloudMachine's spec.creation.token, OwnershipID its CloudCluster's.
 	Token, OwnershipID string
 	// Attempt counts the creates that a cloud with zonal idempotency has refused. The cloud's
 	// client token is made from Token and Attempt, so that it is new after each refusal.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -259,9 +260,18 @@ func setupSafety(mgr ctrl.Manager, s *shared, o managerOptions) error {
 	return errors.Join(errs...)
 }
 
-func setupWebhooks(mgr ctrl.Manager, s *shared, o managerOptions) error {
+// setupWebhooks sets up the admission webhooks. They need the name of the user that this manager
+// writes with, because only managers may change spec.creation.
+func setupWebhooks(ctx context.Context, mgr ctrl.Manager, s *shared, o managerOptions) error {
+	self := &authenticationv1.SelfSubjectReview{}
+	if err := mgr.GetClient().Create(ctx, self); err != nil {
+		return fmt.Errorf("asking the API server for this manager's user: %w", err)
+	}
 	return errors.Join(
-		controllers.Webhooks{Clouds: s.clouds, Reader: mgr.GetAPIReader(), Namespace: o.management.namespace}.SetupWithManager(mgr),
+		controllers.Webhooks{
+			Clouds: s.clouds, Reader: mgr.GetAPIReader(), Namespace: o.management.namespace,
+			Managers: append(o.servers.otherManagers, self.Status.UserInfo.Username),
+		}.SetupWithManager(mgr),
 		bootstrap.Webhooks{WatchFilterValue: o.controllers.watchFilter, Namespace: o.management.namespace}.SetupWithManager(mgr),
 	)
 }

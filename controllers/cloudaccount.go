@@ -127,6 +127,8 @@ func (r *CloudAccountReconciler) write(ctx context.Context, before, account *inf
 		}
 		return nil
 	}
+	setUnknown(account, infrav1.NotCheckedReason, infrav1.AccountInventoryFreshCondition, infrav1.AccountMachinesFoundCondition,
+		infrav1.AccountEventStreamConnectedCondition, infrav1.AccountOrphansResolvedCondition)
 	for kind, reason := range map[string]string{
 		clusterv1.ReadyCondition:              infrav1.PlaceMismatchReason,
 		infrav1.AccountMachinesFoundCondition: infrav1.MassAbsenceReason,
@@ -191,9 +193,10 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		if r.Accounts.Get(key) != nil {
 			message += "; the account keeps its previous settings and credentials"
 		}
-		setNotReady(account, string(cloud.CodeOf(err)), message)
+		setNotReady(account, cloudReason(cloud.CodeOf(err)), message)
 		return reconcile.Result{}, nil
 	}
+	account.Status.Cloud = live.Cloud().Name
 	info, err := live.Probe(ctx)
 	if err == nil && account.Spec.Place == "" && info.Place != "" {
 		return r.pin(account, info.Place), nil
@@ -205,7 +208,7 @@ func (r *CloudAccountReconciler) connect(ctx context.Context, account *infrav1.C
 		}
 	}
 	if err != nil {
-		reason := string(cloud.CodeOf(err))
+		reason := cloudReason(cloud.CodeOf(err))
 		if cloud.CodeOf(err) == cloud.Conflict && account.Spec.Place != "" {
 			reason = infrav1.PlaceMismatchReason
 		}
@@ -352,23 +355,36 @@ func setInventory(account *infrav1.CloudAccount, state fleet.InventoryState) {
 	}
 	switch {
 	case state.Fresh:
-		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionTrue, infrav1.ReadyReason, "")
+		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionTrue, infrav1.InventoryFreshReason, "")
 	case state.Err != nil:
-		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, string(cloud.CodeOf(state.Err)),
+		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, cloudReason(cloud.CodeOf(state.Err)),
 			"Listing the machines failed; their last known state stays: "+state.Err.Error())
 	case state.LastComplete.IsZero():
 		// nothing is listed yet because no machine refers to the account
-		conditions.Delete(account, infrav1.AccountInventoryFreshCondition)
+		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionUnknown, infrav1.NotCheckedReason, "")
 	default:
 		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, infrav1.InventoryStaleReason,
 			"The last complete listing of machines is too old; their last known state stays")
 	}
-	if state.SourceErr != nil {
-		setCondition(account, infrav1.AccountNewsHeardCondition, metav1.ConditionFalse, string(cloud.CodeOf(state.SourceErr)),
-			"Events from the cloud can't be received; the machines are still listed: "+state.SourceErr.Error())
-	} else {
-		conditions.Delete(account, infrav1.AccountNewsHeardCondition)
+	setEventStream(account, state)
+}
+
+// setEventStream reports whether Drover receives what the cloud announces. What an earlier process
+// received counts as long as the spec stays the same, so that a restart writes nothing.
+func setEventStream(account *infrav1.CloudAccount, state fleet.InventoryState) {
+	kind, status, reason, message := infrav1.AccountEventStreamConnectedCondition, metav1.ConditionTrue, infrav1.EventStreamConnectedReason, ""
+	known := conditions.Get(account, kind)
+	switch {
+	case !state.HasSource:
+		reason = infrav1.NoEventStreamReason
+	case state.SourceErr != nil:
+		status, reason = metav1.ConditionFalse, cloudReason(cloud.CodeOf(state.SourceErr))
+		message = "Events from the cloud can't be received; the machines are still listed: " + state.SourceErr.Error()
+	case state.SourceHeard, known != nil && known.Reason == reason && known.ObservedGeneration == account.Generation:
+	default:
+		status, reason = metav1.ConditionUnknown, infrav1.NotCheckedReason
 	}
+	setCondition(account, kind, status, reason, message)
 }
 
 func (r *CloudAccountReconciler) retry(key client.ObjectKey, err error) reconcile.Result {

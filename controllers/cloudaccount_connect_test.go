@@ -168,8 +168,8 @@ func TestStatedAccountID(t *testing.T) {
 func TestSecretMustServe(t *testing.T) {
 	t.Parallel()
 	for value, command := range map[string]string{
-		"":        "kubectl -n team label secret keys infrastructure.cluster.x-k8s.io/cloud-credentials=aws",
-		"vsphere": "kubectl -n team label --overwrite secret keys infrastructure.cluster.x-k8s.io/cloud-credentials=aws",
+		"":        "kubectl -n team label secret keys drover.io/cloud-credentials=aws",
+		"vsphere": "kubectl -n team label --overwrite secret keys drover.io/cloud-credentials=aws",
 	} {
 		x := newAccountTest(t, infrav1.CloudAccountSpec{AWS: &infrav1.AWSAccount{Region: "eu-central-1"}})
 		x.secret.Labels = nil

@@ -98,6 +98,7 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 		}
 		err = r.report(ctx, infra, cluster)
 	}
+	setUnknown(infra, infrav1.NotCheckedReason, infrav1.ClusterReachableCondition)
 	return reconcile.Result{}, errors.Join(err, patchSharedStatus(ctx, r.Client, before, infra))
 }
 
@@ -107,8 +108,8 @@ func (r *CloudClusterReconciler) Reconcile(ctx context.Context, req reconcile.Re
 func (r *CloudClusterReconciler) claim(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) (bool, error) {
 	claimed := infra.DeepCopy()
 	controllerutil.AddFinalizer(claimed, infrav1.ClusterFinalizer)
-	if claimed.Spec.OwnershipID == "" {
-		claimed.Spec.OwnershipID = newOwnershipID()
+	if claimed.Spec.Creation.OwnershipID == "" {
+		claimed.Spec.Creation.OwnershipID = newOwnershipID()
 	}
 	if !claimed.Spec.ControlPlaneEndpoint.IsValid() && isUsableEndpoint(cluster.Spec.ControlPlaneEndpoint) {
 		claimed.Spec.ControlPlaneEndpoint = cluster.Spec.ControlPlaneEndpoint
@@ -237,7 +238,7 @@ const maxFormerOwners = 100
 // cluster goes. The orphan collector needs the ID to know the owner of anything that is left in the
 // cloud.
 func (r *CloudClusterReconciler) recordFormerOwner(ctx context.Context, infra *infrav1.CloudCluster) error {
-	if infra.Spec.OwnershipID == "" || !controllerutil.ContainsFinalizer(infra, infrav1.ClusterFinalizer) {
+	if infra.Spec.Creation.OwnershipID == "" || !controllerutil.ContainsFinalizer(infra, infrav1.ClusterFinalizer) {
 		return nil
 	}
 	accounts := &infrav1.CloudAccountList{}
@@ -246,12 +247,12 @@ func (r *CloudClusterReconciler) recordFormerOwner(ctx context.Context, infra *i
 	}
 	for i := range accounts.Items {
 		account := &accounts.Items[i]
-		known := func(o infrav1.FormerOwner) bool { return o.OwnershipID == infra.Spec.OwnershipID }
+		known := func(o infrav1.FormerOwner) bool { return o.OwnershipID == infra.Spec.Creation.OwnershipID }
 		if !account.DeletionTimestamp.IsZero() || slices.ContainsFunc(account.Status.FormerOwners, known) {
 			continue
 		}
 		before := account.DeepCopy()
-		all := append(account.Status.FormerOwners, infrav1.FormerOwner{OwnershipID: infra.Spec.OwnershipID, Cluster: infra.Name})
+		all := append(account.Status.FormerOwners, infrav1.FormerOwner{OwnershipID: infra.Spec.Creation.OwnershipID, Cluster: infra.Name})
 		account.Status.FormerOwners = all[max(len(all)-maxFormerOwners, 0):]
 		if err := patchSharedStatus(ctx, r.Client, before, account); err != nil {
 			return fmt.Errorf("recording the deleted cluster on CloudAccount %q: %w", account.Name, err)

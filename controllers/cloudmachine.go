@@ -50,7 +50,7 @@ type CloudMachineReconciler struct {
 	Namespace string
 	// Changed enqueues the machines whose instance or account changed.
 	Changed *EventQueue
-	// LateAfter is how long a VM may run before NodeLinked says why it is not a ready Node.
+	// LateAfter is how long a VM may run before NodeJoined says why it is not a ready Node.
 	LateAfter time.Duration
 	// Progress returns how far a machine without a Node has come, as a reason and the end of a
 	// sentence about its VM. Both are empty if the bootstrap provider is unknown.
@@ -120,7 +120,7 @@ type machineScope struct {
 func (s *machineScope) key() client.ObjectKey { return client.ObjectKeyFromObject(s.CloudMachine) }
 
 func (s *machineScope) reference() cloud.Reference {
-	return cloud.Reference{Token: s.Spec.CreationToken, OwnershipID: s.ownershipID, ProviderID: s.Spec.ProviderID}
+	return cloud.Reference{Token: s.Spec.Creation.Token, OwnershipID: s.ownershipID, ProviderID: s.Spec.ProviderID}
 }
 
 // Reconcile takes the next step of one machine.
@@ -140,10 +140,15 @@ func (r *CloudMachineReconciler) advance(ctx context.Context, scope *machineScop
 	if scope.skipStatusPatch {
 		return result, err
 	}
+	if scope.account != nil {
+		scope.Status.Cloud = scope.account.Cloud().Name
+	}
+	setUnknown(scope.CloudMachine, infrav1.NotCheckedReason, clusterv1.ReadyCondition, infrav1.MachineInstanceHealthyCondition)
+	setUnknown(scope.CloudMachine, infrav1.WaitingForNodeReason, infrav1.MachineNodeJoinedCondition)
 	r.eventOnChange(before, scope.CloudMachine)
 	err = errors.Join(err, patchStatus(ctx, r.Client, before, scope.CloudMachine))
 	if err == nil && scope.noticeToAck != nil {
-		scope.account.Recorded(scope.Spec.CreationToken, scope.noticeToAck)
+		scope.account.Recorded(scope.Spec.Creation.Token, scope.noticeToAck)
 	}
 	return result, err
 }
@@ -180,7 +185,7 @@ func (r *CloudMachineReconciler) read(ctx context.Context, req reconcile.Request
 	if err != nil {
 		return nil, err
 	}
-	scope.ownershipID, scope.unreachable = infra.Spec.OwnershipID, infra.Annotations[infrav1.UnreachableAnnotation]
+	scope.ownershipID, scope.unreachable = infra.Spec.Creation.OwnershipID, infra.Annotations[infrav1.UnreachableAnnotation]
 	return scope, nil
 }
 
@@ -223,6 +228,7 @@ func gracePeriodLeft(created time.Time) time.Duration {
 func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	grace := gracePeriodLeft(s.CreationTimestamp.Time)
 	if s.owner == nil && grace > 0 && s.DeletionTimestamp.IsZero() {
+		s.skipStatusPatch = true
 		return reconcile.Result{RequeueAfter: grace}, nil
 	}
 	switch {
@@ -241,7 +247,7 @@ func (r *CloudMachineReconciler) step(ctx context.Context, s *machineScope) (rec
 		setNotReady(s.CloudMachine, reason, message)
 		return reconcile.Result{}, nil
 	}
-	if s.Spec.CreationToken == "" {
+	if s.Spec.Creation.Token == "" {
 		return r.claim(ctx, s)
 	}
 	return r.create(ctx, s)
@@ -281,8 +287,8 @@ const maxEventNote = 1024
 
 // eventOnChange records one Event for each change that matters to users.
 func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachine) {
-	if problem := conditions.Get(after, infrav1.MachineNodeLinkedCondition); problem != nil &&
-		problem.Reason != conditions.GetReason(before, infrav1.MachineNodeLinkedCondition) {
+	if problem := conditions.Get(after, infrav1.MachineNodeJoinedCondition); conditions.IsFalse(after, infrav1.MachineNodeJoinedCondition) &&
+		problem.Reason != conditions.GetReason(before, infrav1.MachineNodeJoinedCondition) {
 		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, problem.Reason, "Link", "%s", cloud.Clip(problem.Message, maxEventNote))
 	}
 	was, is := readyReason(before), readyReason(after)
@@ -294,7 +300,7 @@ func (r *CloudMachineReconciler) eventOnChange(before, after *infrav1.CloudMachi
 		r.Recorder.Eventf(after, nil, corev1.EventTypeNormal, "InstanceRunning", "Observe", "VM %s is running", after.Spec.ProviderID)
 	case infrav1.InstanceGoneReason, infrav1.NeverSeenReason, infrav1.DuplicateTokenReason, infrav1.InstanceStoppedReason, infrav1.DuplicateInstancesReason,
 		infrav1.QuotaExceededReason, infrav1.NoCapacityReason, infrav1.UnauthorizedReason, infrav1.InvalidSpecReason,
-		infrav1.NotFoundReason, infrav1.ConflictReason, infrav1.UnknownReason, infrav1.SecretInvalidReason:
+		infrav1.CloudNotFoundReason, infrav1.CloudConflictReason, infrav1.CloudErrorUnknownReason, infrav1.SecretInvalidReason:
 		r.Recorder.Eventf(after, nil, corev1.EventTypeWarning, is, "Reconcile", "%s", readyMessage(after))
 	}
 }

@@ -46,7 +46,7 @@ func (l consoleExcerpt) due(since time.Time) bool {
 func (c *consoles) of(s *machineScope) consoleExcerpt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known := c.all[s.key()]; known.token == s.Spec.CreationToken {
+	if known := c.all[s.key()]; known.token == s.Spec.Creation.Token {
 		return known
 	}
 	return consoleExcerpt{}
@@ -58,7 +58,7 @@ func (c *consoles) set(s *machineScope, shown string) {
 	if c.all == nil {
 		c.all = map[types.NamespacedName]consoleExcerpt{}
 	}
-	c.all[s.key()] = consoleExcerpt{s.Spec.CreationToken, time.Now(), shown}
+	c.all[s.key()] = consoleExcerpt{s.Spec.Creation.Token, time.Now(), shown}
 }
 
 func (c *consoles) forget(key types.NamespacedName) {

@@ -44,7 +44,7 @@ func TestConsoleIsReadSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := consoles{}
-		s := &machineScope{CloudMachine: &infrav1.CloudMachine{Spec: infrav1.CloudMachineSpec{CreationToken: "one"}}}
+		s := &machineScope{CloudMachine: &infrav1.CloudMachine{Spec: infrav1.CloudMachineSpec{Creation: infrav1.CloudMachineCreation{Token: "one"}}}}
 		since := time.Now()
 		var asked []time.Duration
 		for time.Sleep(5 * time.Minute); time.Since(since) < 24*time.Hour; time.Sleep(diagnosisInterval) {
@@ -57,9 +57,9 @@ func TestConsoleIsReadSeldom(t *testing.T) {
 		g.Expect(asked).To(Equal([]time.Duration{5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 40 * time.Minute, 80 * time.Minute,
 			160 * time.Minute, 320 * time.Minute, 640 * time.Minute, 1280 * time.Minute}))
 		g.Expect(c.of(s).text).To(Equal("said"))
-		s.Spec.CreationToken = "two"
+		s.Spec.Creation.Token = "two"
 		g.Expect(c.of(s)).To(BeZero(), "of another VM")
-		s.Spec.CreationToken = "one"
+		s.Spec.Creation.Token = "one"
 		c.forget(s.key())
 		g.Expect(c.of(s)).To(BeZero(), "of a machine that is gone")
 	})

@@ -36,10 +36,10 @@ func (r *CloudMachineReconciler) claim(ctx context.Context, s *machineScope) (re
 	before := s.DeepCopy()
 	claimed := s.DeepCopy()
 	controllerutil.AddFinalizer(claimed, infrav1.MachineFinalizer)
-	claimed.Spec.CreationToken = r.newToken()
+	claimed.Spec.Creation.Token = r.newToken()
 	if s.account.Cloud().Traits.ZonalIdempotency {
 		var err error
-		if claimed.Spec.CreationDomain, err = r.chooseDomain(ctx, &machineScope{CloudMachine: claimed, owner: s.owner, account: s.account}); err != nil {
+		if claimed.Spec.Creation.FailureDomain, err = r.chooseDomain(ctx, &machineScope{CloudMachine: claimed, owner: s.owner, account: s.account}); err != nil {
 			return r.handleDomainError(s, err)
 		}
 	}
@@ -76,7 +76,7 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 	if r.isUnsettled(s) {
 		return reconcile.Result{RequeueAfter: jitter(unsettledRecheck)}, nil
 	}
-	withToken, err := r.withToken(ctx, r.APIReader, s.Spec.CreationToken)
+	withToken, err := r.withToken(ctx, r.APIReader, s.Spec.Creation.Token)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -109,6 +109,7 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 		return reconcile.Result{}, err
 	}
 	r.retries.forget(s.key())
+	setNotReady(s.CloudMachine, infrav1.StartingReason, notListed)
 	return reconcile.Result{}, nil // the record comes back as an event, and then the VM is observed
 }
 
@@ -116,8 +117,8 @@ func (r *CloudMachineReconciler) create(ctx context.Context, s *machineScope) (r
 // made for a machine that was deleted, already made or claimed again.
 func isCurrent(s *machineScope, live []infrav1.CloudMachine) bool {
 	return slices.ContainsFunc(live, func(m infrav1.CloudMachine) bool {
-		return m.UID == s.UID && m.DeletionTimestamp.IsZero() && m.Spec.ProviderID == "" && m.Spec.CreationDomain == s.Spec.CreationDomain &&
-			m.Spec.CreationAttempt == s.Spec.CreationAttempt && controllerutil.ContainsFinalizer(&m, infrav1.MachineFinalizer)
+		return m.UID == s.UID && m.DeletionTimestamp.IsZero() && m.Spec.ProviderID == "" && m.Spec.Creation.FailureDomain == s.Spec.Creation.FailureDomain &&
+			m.Spec.Creation.Attempt == s.Spec.Creation.Attempt && controllerutil.ContainsFinalizer(&m, infrav1.MachineFinalizer)
 	})
 }
 
@@ -144,7 +145,7 @@ func (r *CloudMachineReconciler) userData(ctx context.Context, s *machineScope) 
 
 // ensure asks the account for the VM. open means that a create may have been sent before.
 func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, userData []byte, open bool) (cloud.Resource, error) {
-	domains := []string{s.Spec.CreationDomain}
+	domains := []string{s.Spec.Creation.FailureDomain}
 	if !s.account.Cloud().Traits.ZonalIdempotency {
 		var err error
 		if domains, err = r.domains(ctx, s); err != nil {
@@ -152,8 +153,8 @@ func (r *CloudMachineReconciler) ensure(ctx context.Context, s *machineScope, us
 		}
 	}
 	return s.account.Ensure(ctx, cloud.Request{
-		Token:       s.Spec.CreationToken,
-		Attempt:     int(s.Spec.CreationAttempt),
+		Token:       s.Spec.Creation.Token,
+		Attempt:     int(s.Spec.Creation.Attempt),
 		MaybeSent:   open,
 		OwnershipID: s.ownershipID,
 		Namespace:   s.Namespace,
@@ -193,7 +194,7 @@ func (r *CloudMachineReconciler) domains(ctx context.Context, s *machineScope) (
 		return all, nil
 	}
 	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(s.Spec.CreationToken))
+	_, _ = hash.Write([]byte(s.Spec.Creation.Token))
 	first := int(hash.Sum32() % uint32(len(all)))
 	return append(append([]string{}, all[first:]...), all[:first]...), nil
 }

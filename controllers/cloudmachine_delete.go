@@ -38,12 +38,12 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 	if !controllerutil.ContainsFinalizer(s, infrav1.MachineFinalizer) {
 		return reconcile.Result{}, nil
 	}
-	if s.Spec.ProviderID == "" && (s.Spec.CreationToken == "" || r.attempts.get(s.CloudMachine) == attemptNotSent) {
+	if s.Spec.ProviderID == "" && (s.Spec.Creation.Token == "" || r.attempts.get(s.CloudMachine) == attemptNotSent) {
 		return reconcile.Result{}, r.release(ctx, s) // nothing was ever sent
 	}
 	if s.Annotations[infrav1.AbandonAnnotation] == s.Name {
 		r.Recorder.Eventf(s.CloudMachine, nil, corev1.EventTypeWarning, "Abandoned", "Delete",
-			"VM %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it", s.Spec.ProviderID, s.Spec.CreationToken)
+			"VM %q (token %s) was abandoned by annotation: it may keep running and cost money until someone deletes it", s.Spec.ProviderID, s.Spec.Creation.Token)
 		return reconcile.Result{}, r.release(ctx, s)
 	}
 	if s.account == nil {
@@ -76,7 +76,7 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 		}
 		return reconcile.Result{}, r.release(ctx, s)
 	case deletion.Err != nil:
-		setNotReady(s.CloudMachine, string(cloud.CodeOf(deletion.Err)), fmt.Sprintf(
+		setNotReady(s.CloudMachine, cloudReason(cloud.CodeOf(deletion.Err)), fmt.Sprintf(
 			"Deleting the VM failed and will be retried: %v; to remove this object and leave the VM running, annotate it with %s=%s",
 			deletion.Err, infrav1.AbandonAnnotation, s.Name))
 	default:
@@ -88,14 +88,14 @@ func (r *CloudMachineReconciler) reconcileDelete(ctx context.Context, s *machine
 // stopOnDuplicate reports whether another object has the machine's token. It bypasses the cache
 // until the deletion has begun.
 func (r *CloudMachineReconciler) stopOnDuplicate(ctx context.Context, s *machineScope, begun bool) (bool, error) {
-	if s.Spec.CreationToken == "" {
+	if s.Spec.Creation.Token == "" {
 		return false, nil
 	}
 	reader := r.APIReader
 	if begun {
 		reader = r.Client
 	}
-	withToken, err := r.withToken(ctx, reader, s.Spec.CreationToken)
+	withToken, err := r.withToken(ctx, reader, s.Spec.Creation.Token)
 	return err == nil && reportDuplicate(s, withToken), err
 }
 
@@ -142,7 +142,7 @@ func (r *CloudMachineReconciler) release(ctx context.Context, s *machineScope) e
 		{"test", finalizer, infrav1.MachineFinalizer},
 		{"remove", finalizer, ""},
 	}
-	if s.Spec.CreationToken == "" {
+	if s.Spec.Creation.Token == "" {
 		patch = append(patch, jsonPatch{"test", "/metadata/resourceVersion", s.ResourceVersion})
 	}
 	data, err := json.Marshal(patch)

@@ -49,10 +49,10 @@ func reportDuplicate(s *machineScope, withToken []infrav1.CloudMachine) bool {
 // ends when a user removes its finalizer.
 func (r *CloudMachineReconciler) machineDeleted(ctx context.Context, o client.Object) []reconcile.Request {
 	m, ok := o.(*infrav1.CloudMachine)
-	if !ok || m.Spec.CreationToken == "" || !predicates.Watched(m, r.WatchFilterValue) {
+	if !ok || m.Spec.Creation.Token == "" || !predicates.Watched(m, r.WatchFilterValue) {
 		return nil
 	}
-	left, err := r.withToken(ctx, r.Client, m.Spec.CreationToken)
+	left, err := r.withToken(ctx, r.Client, m.Spec.Creation.Token)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Forgetting a deleted CloudMachine failed")
 		return nil
@@ -75,5 +75,5 @@ func forget(account machineAccount, deleted *infrav1.CloudMachine, sameToken []i
 			return
 		}
 	}
-	account.Forget(deleted.Spec.CreationToken)
+	account.Forget(deleted.Spec.Creation.Token)
 }

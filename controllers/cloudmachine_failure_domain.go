@@ -54,7 +54,7 @@ type tokenAttempt struct {
 func (f *createAttempts) get(m *infrav1.CloudMachine) attemptState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if known := f.all[client.ObjectKeyFromObject(m)]; known.token == m.Spec.CreationToken {
+	if known := f.all[client.ObjectKeyFromObject(m)]; known.token == m.Spec.Creation.Token {
 		return known.state
 	}
 	return attemptUnknown
@@ -71,7 +71,7 @@ func (f *createAttempts) set(m *infrav1.CloudMachine, to attemptState) {
 	if f.all == nil {
 		f.all = map[types.NamespacedName]tokenAttempt{}
 	}
-	f.all[key] = tokenAttempt{m.Spec.CreationToken, to}
+	f.all[key] = tokenAttempt{m.Spec.Creation.Token, to}
 }
 
 func (f *createAttempts) forget(key types.NamespacedName) {
@@ -101,17 +101,17 @@ func (r *CloudMachineReconciler) changeDomain(ctx context.Context, s *machineSco
 		return false, nil
 	}
 	known := r.attempts.get(s.CloudMachine)
-	if s.Spec.CreationDomain != "" && (known == attemptUnknown || known == attemptUnsettled) {
+	if s.Spec.Creation.FailureDomain != "" && (known == attemptUnknown || known == attemptUnsettled) {
 		return false, nil
 	}
 	domain, err := r.chooseDomain(ctx, s)
-	if err != nil || (domain == s.Spec.CreationDomain && known == attemptNotSent) {
+	if err != nil || (domain == s.Spec.Creation.FailureDomain && known == attemptNotSent) {
 		return false, err
 	}
 	changed := s.DeepCopy()
-	changed.Spec.CreationDomain = domain
+	changed.Spec.Creation.FailureDomain = domain
 	if known == attemptRefused {
-		changed.Spec.CreationAttempt++
+		changed.Spec.Creation.Attempt++
 	}
 	patch := client.MergeFromWithOptions(s.DeepCopy(), client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, changed, patch); err != nil {
@@ -169,7 +169,7 @@ func (r *CloudMachineReconciler) isUnsettled(s *machineScope) bool {
 // unsettledError adds to a refusal why the machine stays in the domain that refuses it.
 func unsettledError(s *machineScope, err error) error {
 	return &cloud.Error{Code: cloud.CodeOf(err), Err: err, Message: fmt.Sprintf(
-		"%v; before the next attempt, Drover checks whether an earlier request created a VM in %s", err, s.Spec.CreationDomain)}
+		"%v; before the next attempt, Drover checks whether an earlier request created a VM in %s", err, s.Spec.Creation.FailureDomain)}
 }
 
 // endAttempt moves to another failure domain at once if there is one to try. Otherwise the next
@@ -187,7 +187,7 @@ func (r *CloudMachineReconciler) endAttempt(ctx context.Context, s *machineScope
 		return r.createFailed(s, err), nil
 	case domainErr != nil:
 		return reconcile.Result{}, domainErr
-	case domain == s.Spec.CreationDomain:
+	case domain == s.Spec.Creation.FailureDomain:
 		return r.createFailed(s, err), nil
 	}
 	_, err = r.changeDomain(ctx, s)

@@ -19,11 +19,11 @@ import (
 
 // nodeLookupChanged passes our own writes that other events need to find a machine. A Node without
 // provider ID finds its machine by the addresses. A connection to the workload cluster finds
-// provisioned machines. A deleted Node finds machines whose NodeLinked reports a problem. Events
+// provisioned machines. A deleted Node finds machines whose NodeJoined reports a problem. Events
 // before these writes were in the cache found no machine, so it must be reconciled again.
 func nodeLookupChanged(before, after *infrav1.CloudMachine) bool {
 	return isProvisioned(before) != isProvisioned(after) || !slices.Equal(before.Status.Addresses, after.Status.Addresses) ||
-		!conditions.Has(before, infrav1.MachineNodeLinkedCondition) && conditions.Has(after, infrav1.MachineNodeLinkedCondition)
+		!conditions.IsFalse(before, infrav1.MachineNodeJoinedCondition) && conditions.IsFalse(after, infrav1.MachineNodeJoinedCondition)
 }
 
 // machineInputsChanged passes the changes of a Machine that a CloudMachine waits for.
@@ -44,7 +44,7 @@ func clusterInputsChanged(before, after *clusterv1.Cluster) bool {
 // server.
 func cloudClusterInputsChanged(before, after *infrav1.CloudCluster) bool {
 	return before.Annotations[infrav1.UnreachableAnnotation] != after.Annotations[infrav1.UnreachableAnnotation] ||
-		before.Spec.OwnershipID != after.Spec.OwnershipID
+		before.Spec.Creation.OwnershipID != after.Spec.Creation.OwnershipID
 }
 
 // cloudClusterToUncreated returns the machines of a cluster that have no VM yet.

@@ -18,7 +18,7 @@ func TestOwnershipIDWakes(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(cloudClusterInputsChanged(before, before)).To(BeFalse())
 	after := before.DeepCopy()
-	after.Spec.OwnershipID = "owner-1"
+	after.Spec.Creation.OwnershipID = "owner-1"
 	g.Expect(cloudClusterInputsChanged(before, after)).To(BeTrue())
 	after = before.DeepCopy()
 	after.Annotations = map[string]string{infrav1.UnreachableAnnotation: "now"}

@@ -44,7 +44,7 @@ func NodeIndexes() []clustercache.CacheOptionsIndex {
 
 // link ensures that exactly one Node carries the machine's provider ID. Usually the kubelet has set
 // it, and there is nothing to do. Otherwise link finds the Node by the VM's own addresses and sets
-// the ID. Cluster API then matches Machine and Node. NodeLinked reports what prevents this.
+// the ID. Cluster API then matches Machine and Node. NodeJoined reports what prevents this.
 func (r *CloudMachineReconciler) link(ctx context.Context, s *machineScope) (reconcile.Result, error) {
 	if s.cluster == nil || s.owner == nil {
 		return reconcile.Result{}, nil
@@ -52,12 +52,12 @@ func (r *CloudMachineReconciler) link(ctx context.Context, s *machineScope) (rec
 	if !isProvisioned(s.CloudMachine) {
 		return reconcile.Result{}, r.requestEarlyListing(ctx, s)
 	}
-	issue, again, err := r.findNode(ctx, s)
+	joined, issue, again, err := r.findNode(ctx, s)
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
 		return reconcile.Result{}, nil // the connection comes as an event
 	}
 	if err == nil || issue.reason != "" {
-		setNodeIssue(s.CloudMachine, issue)
+		setNodeJoined(s.CloudMachine, joined, issue)
 	}
 	return reconcile.Result{RequeueAfter: again}, err
 }
@@ -88,24 +88,25 @@ func linkedNodes(ctx context.Context, s *machineScope, nodes client.Reader) ([]c
 	return list.Items, nil
 }
 
-// findNode returns what prevents the link between the machine and its Node, and when to check
-// again, 0 for never.
-func (r *CloudMachineReconciler) findNode(ctx context.Context, s *machineScope) (nodeIssue, time.Duration, error) {
+// findNode reports whether the machine has its Node. It returns what prevents the link between the
+// two, and when to check again, 0 for never.
+func (r *CloudMachineReconciler) findNode(ctx context.Context, s *machineScope) (joined bool, issue nodeIssue, again time.Duration, err error) {
 	nodes, err := r.nodes(ctx, s)
 	if err != nil {
-		return nodeIssue{}, 0, err
+		return false, nodeIssue{}, 0, err
 	}
 	linked, err := linkedNodes(ctx, s, nodes)
 	if err != nil {
-		return nodeIssue{}, 0, err
+		return false, nodeIssue{}, 0, err
 	}
 	switch len(linked) {
 	case 0:
 		return r.setProviderID(ctx, s, nodes)
 	case 1:
-		return r.diagnoseNode(ctx, s, true)
+		issue, again, err = r.diagnoseNode(ctx, s, true)
+		return true, issue, again, err
 	}
-	return duplicateNodes("Nodes %q and %q both have provider ID %s: delete the one that does not belong to this machine",
+	return false, duplicateNodes("Nodes %q and %q both have provider ID %s: delete the one that does not belong to this machine",
 		linked[0].Name, linked[1].Name, s.Spec.ProviderID), 0, nil
 }
 
@@ -114,20 +115,23 @@ func duplicateNodes(format string, args ...any) nodeIssue {
 }
 
 // setProviderID sets the machine's provider ID on the one Node without one that has a VM address.
-func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (nodeIssue, time.Duration, error) {
+// Its results are those of findNode.
+func (r *CloudMachineReconciler) setProviderID(ctx context.Context, s *machineScope, nodes client.Client) (joined bool, issue nodeIssue, again time.Duration, err error) {
 	node, issue, err := r.nodeWithoutProviderID(ctx, s, nodes)
 	switch {
 	case err != nil:
-		return nodeIssue{}, 0, err
+		return false, nodeIssue{}, 0, err
 	case issue.reason != "":
-		return issue, jitter(deletionRecheck), nil // the deletion of a machine with the same address triggers no event
+		return false, issue, jitter(deletionRecheck), nil // the deletion of a machine with the same address triggers no event
 	case node == nil:
-		return r.diagnoseNode(ctx, s, false) // the Node comes as an event
+		issue, again, err = r.diagnoseNode(ctx, s, false) // the Node comes as an event
+		return false, issue, again, err
 	}
 	if err := patchProviderID(ctx, nodes, node, s.Spec.ProviderID); err != nil {
-		return nodeIssue{}, 0, err
+		return false, nodeIssue{}, 0, err
 	}
-	return r.diagnoseNode(ctx, s, true)
+	issue, again, err = r.diagnoseNode(ctx, s, true)
+	return true, issue, again, err
 }
 
 func patchProviderID(ctx context.Context, nodes client.Client, node *corev1.Node, providerID string) error {
@@ -338,7 +342,7 @@ func sameAddresses(a, b []corev1.NodeAddress) bool {
 
 // nodeToMachines returns the machines that a Node concerns. For a Node without provider ID, these
 // are the machines at its addresses. Otherwise they are the machines with its provider ID that were
-// not seen running yet, that have several Nodes, or whose NodeLinked reports a problem.
+// not seen running yet, that have several Nodes, or whose NodeJoined is not True.
 func (r *CloudMachineReconciler) nodeToMachines(cluster client.ObjectKey) handler.MapFunc {
 	return func(ctx context.Context, o client.Object) []reconcile.Request {
 		node, ok := o.(*corev1.Node)
@@ -353,7 +357,7 @@ func (r *CloudMachineReconciler) nodeToMachines(cluster client.ObjectKey) handle
 			return requests
 		}
 		return r.find(ctx, cluster, machineByProviderID, node.Spec.ProviderID, func(m *infrav1.CloudMachine) bool {
-			return !isProvisioned(m) || r.hasDuplicateNodes(ctx, cluster, node.Spec.ProviderID) || conditions.Has(m, infrav1.MachineNodeLinkedCondition)
+			return !isProvisioned(m) || r.hasDuplicateNodes(ctx, cluster, node.Spec.ProviderID) || !conditions.IsTrue(m, infrav1.MachineNodeJoinedCondition)
 		})
 	}
 }

@@ -20,7 +20,8 @@ import (
 // event.
 const diagnosisInterval = time.Minute
 
-// nodeIssue is the reason and message of NodeLinked; the zero value removes the condition.
+// nodeIssue is the reason and message of a NodeJoined that is False; the zero value means that
+// there is no issue.
 type nodeIssue struct{ reason, message string }
 
 // diagnoseNode returns why the VM of a machine that has run for longer than LateAfter is not a
@@ -66,7 +67,7 @@ func runningSince(m *infrav1.CloudMachine) time.Time {
 // that has not changed since the machine was due was never True in time.
 func diagnoseNotReady(s *machineScope, since, due time.Time) (nodeIssue, time.Duration, error) {
 	ready := conditions.Get(s.owner, clusterv1.MachineNodeReadyCondition)
-	reported := conditions.GetReason(s.CloudMachine, infrav1.MachineNodeLinkedCondition) == infrav1.NodeNotReadyReason
+	reported := conditions.GetReason(s.CloudMachine, infrav1.MachineNodeJoinedCondition) == infrav1.NodeNotReadyReason
 	switch {
 	case ready == nil || ready.Status == metav1.ConditionTrue:
 		return nodeIssue{}, 0, nil
@@ -87,11 +88,15 @@ func oneLine(s string) string {
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
 }
 
-// setNodeIssue says in NodeLinked why the machine's Node can't be identified, or is late.
-func setNodeIssue(machine *infrav1.CloudMachine, issue nodeIssue) {
-	if issue.reason == "" {
-		conditions.Delete(machine, infrav1.MachineNodeLinkedCondition)
-		return
+// setNodeJoined says in NodeJoined whether the machine has its Node, or why the Node can't be
+// identified, or is late.
+func setNodeJoined(machine *infrav1.CloudMachine, joined bool, issue nodeIssue) {
+	status, reason := metav1.ConditionUnknown, infrav1.WaitingForNodeReason
+	switch {
+	case issue.reason != "":
+		status, reason = metav1.ConditionFalse, issue.reason
+	case joined:
+		status, reason = metav1.ConditionTrue, infrav1.NodeJoinedReason
 	}
-	setCondition(machine, infrav1.MachineNodeLinkedCondition, metav1.ConditionFalse, issue.reason, issue.message)
+	setCondition(machine, infrav1.MachineNodeJoinedCondition, status, reason, issue.message)
 }

@@ -16,7 +16,7 @@ import (
 	infrav1 "github.com/drover-io/drover/api/infrastructure/v1alpha1"
 )
 
-// lateMachine returns a machine whose VM has run for the given time. Its NodeLinked has the reason
+// lateMachine returns a machine whose VM has run for the given time. Its NodeJoined has the reason
 // told, if told is not empty.
 func lateMachine(runs time.Duration, told string) *machineScope {
 	s := &machineScope{CloudMachine: &infrav1.CloudMachine{}, owner: &clusterv1.Machine{}, cluster: &clusterv1.Cluster{}}
@@ -24,7 +24,7 @@ func lateMachine(runs time.Duration, told string) *machineScope {
 		Type: clusterv1.ReadyCondition, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(time.Now().Add(-runs)),
 	}}
 	if told != "" {
-		setNodeIssue(s.CloudMachine, nodeIssue{told, "as before"})
+		setNodeJoined(s.CloudMachine, false, nodeIssue{told, "as before"})
 	}
 	return s
 }

@@ -190,7 +190,7 @@ func fleetOf(names ...string) []client.Object {
 			}},
 			Status: clusterv1.ClusterStatus{Initialization: clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true)}},
 		},
-		&infrav1.CloudCluster{ObjectMeta: meta("prod"), Spec: infrav1.CloudClusterSpec{OwnershipID: "owner-1"}},
+		&infrav1.CloudCluster{ObjectMeta: meta("prod"), Spec: infrav1.CloudClusterSpec{Creation: infrav1.CloudClusterCreation{OwnershipID: "owner-1"}}},
 		&infrav1.CloudAccount{ObjectMeta: meta("main")},
 		&corev1.Secret{ObjectMeta: meta("data"), Data: map[string][]byte{"value": []byte("#cloud-config")}},
 	}
@@ -202,7 +202,7 @@ func fleetOf(names ...string) []client.Object {
 		infra := &infrav1.CloudMachine{ObjectMeta: meta(name), Spec: infrav1.CloudMachineSpec{
 			CloudMachineFields: infrav1.CloudMachineFields{AccountRef: infrav1.LocalReference{Name: "main"}, Simulated: &infrav1.SimulatedMachine{}},
 			ProviderID:         fmt.Sprintf("test:///vm-%d", i+1),
-			CreationToken:      fmt.Sprintf("%s%d", testToken, i),
+			Creation:           infrav1.CloudMachineCreation{Token: fmt.Sprintf("%s%d", testToken, i)},
 		}}
 		infra.UID = uid("infra", name)
 		infra.Finalizers = []string{infrav1.MachineFinalizer}

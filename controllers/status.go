@@ -100,9 +100,35 @@ func setPaused(obj object, cluster *clusterv1.Cluster) bool {
 	return false
 }
 
-// setCloudError sets Ready to False for an error of the cloud. The error's code is the reason.
+// setCloudError sets Ready to False for an error of the cloud.
 func setCloudError(obj object, err error) {
-	setNotReady(obj, string(cloud.CodeOf(err)), err.Error())
+	setNotReady(obj, cloudReason(cloud.CodeOf(err)), err.Error())
+}
+
+// cloudReason returns the reason that stands for a cloud's answer. Some codes name no cause without
+// the word "cloud".
+func cloudReason(code cloud.Code) string {
+	switch code {
+	case cloud.Conflict:
+		return infrav1.CloudConflictReason
+	case cloud.NotFound:
+		return infrav1.CloudNotFoundReason
+	case cloud.Unavailable:
+		return infrav1.CloudUnavailableReason
+	case cloud.Unknown:
+		return infrav1.CloudErrorUnknownReason
+	}
+	return string(code)
+}
+
+// setUnknown sets those of the conditions that are absent to Unknown, so that each is present from
+// the first write of the status on.
+func setUnknown(obj object, reason string, kinds ...string) {
+	for _, kind := range kinds {
+		if !conditions.Has(obj, kind) {
+			setCondition(obj, kind, metav1.ConditionUnknown, reason, "")
+		}
+	}
 }
 
 // truncate shortens a message to maxMessage bytes, between characters, and makes it valid UTF-8,

@@ -102,7 +102,7 @@ func (t *MachineTimes) machineChanged(before, after *infrav1.CloudMachine) {
 // machineGone measures a deletion, unless the machine had no token, or was moved or abandoned.
 func (t *MachineTimes) machineGone(m *infrav1.CloudMachine) {
 	_, moved := m.Annotations[clusterctlv1.DeleteForMoveAnnotation]
-	if m.DeletionTimestamp.IsZero() || m.Spec.CreationToken == "" || moved || m.Annotations[infrav1.AbandonAnnotation] == m.Name {
+	if m.DeletionTimestamp.IsZero() || m.Spec.Creation.Token == "" || moved || m.Annotations[infrav1.AbandonAnnotation] == m.Name {
 		return
 	}
 	t.observe(t.delete, m, time.Since(m.DeletionTimestamp.Time))

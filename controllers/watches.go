@@ -17,7 +17,7 @@ import (
 const (
 	accountByCredentials = "spec.credentialsRef.name"
 	machineByAccount     = "spec.accountRef.name"
-	machineByToken       = "spec.creationToken"
+	machineByToken       = "spec.creation.token"
 	machineByProviderID  = "spec.providerID"
 	machineByAddress     = "status.addresses.address"
 )
@@ -40,7 +40,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return nonEmpty(o.(*infrav1.CloudMachine).Spec.AccountRef.Name)
 		}},
 		{&infrav1.CloudMachine{}, machineByToken, func(o client.Object) []string {
-			return nonEmpty(o.(*infrav1.CloudMachine).Spec.CreationToken)
+			return nonEmpty(o.(*infrav1.CloudMachine).Spec.Creation.Token)
 		}},
 		{&infrav1.CloudMachine{}, machineByProviderID, func(o client.Object) []string {
 			return nonEmpty(o.(*infrav1.CloudMachine).Spec.ProviderID)

@@ -21,8 +21,9 @@ import (
 )
 
 // Webhooks refuses objects for reasons that the CRDs' own rules can't check: rules that only a
-// cloud's row of the registry knows, copies of CloudMachines, and changes of templates. It makes no
-// cloud calls. Defaults are in the CRDs, so no webhook mutates objects.
+// cloud's row of the registry knows, copies of CloudMachines, and changes of templates and of what
+// Drover itself writes into spec. It makes no cloud calls. Defaults are in the CRDs, so no webhook
+// mutates objects.
 type Webhooks struct {
 	// Clouds are the registry's rows.
 	Clouds []cloud.Cloud
@@ -30,12 +31,15 @@ type Webhooks struct {
 	Reader client.Reader
 	// Namespace is the namespace that this manager works in; empty for all.
 	Namespace string
+	// Managers are the users that this manager and others write with. Only they may change what
+	// Drover writes into spec.
+	Managers []string
 }
 
 // +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudaccount,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudaccounts,versions=v1alpha1,name=validation.cloudaccount.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudcluster,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudclusters,versions=v1alpha1,name=validation.cloudcluster.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudclustertemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudclustertemplates,versions=v1alpha1,name=validation.cloudclustertemplate.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
-// +kubebuilder:webhook:verbs=create,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudmachine,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,versions=v1alpha1,name=validation.cloudmachine.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+// +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudmachine,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudmachines,versions=v1alpha1,name=validation.cloudmachine.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-cloudmachinetemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=cloudmachinetemplates,versions=v1alpha1,name=validation.cloudmachinetemplate.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 // +kubebuilder:webhook:verbs=create;update,path=/validate-controlplane-cluster-x-k8s-io-v1alpha1-adoptedcontrolplane,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=controlplane.cluster.x-k8s.io,resources=adoptedcontrolplanes,versions=v1alpha1,name=validation.adoptedcontrolplane.controlplane.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 
@@ -52,20 +56,22 @@ func (w Webhooks) SetupWithManager(mgr ctrl.Manager) error {
 			Check: func(o *infrav1.CloudCluster) field.ErrorList {
 				return checkEndpoint(o.Spec.ControlPlaneEndpoint, field.NewPath("spec"))
 			},
+			Managers: w.Managers,
+			Creation: func(o *infrav1.CloudCluster) any { return o.Spec.Creation },
 		}),
 		validation.Register(mgr, &infrav1.CloudClusterTemplate{}, validation.Rules[*infrav1.CloudClusterTemplate]{
-			Spec: func(o *infrav1.CloudClusterTemplate) any { return o.Spec },
-			Check: func(o *infrav1.CloudClusterTemplate) field.ErrorList {
-				return checkEndpoint(o.Spec.Template.Spec.ControlPlaneEndpoint, field.NewPath("spec", "template", "spec"))
-			},
+			Spec:     func(o *infrav1.CloudClusterTemplate) any { return o.Spec },
+			Check:    func(*infrav1.CloudClusterTemplate) field.ErrorList { return nil },
 			Template: true,
 		}),
 		validation.Register(mgr, &infrav1.CloudMachine{}, validation.Rules[*infrav1.CloudMachine]{
-			Spec: func(o *infrav1.CloudMachine) any { return o.Spec },
+			Spec: func(o *infrav1.CloudMachine) any { return o.Spec.CloudMachineFields },
 			Check: func(o *infrav1.CloudMachine) field.ErrorList {
 				return w.checkMachine(&o.Spec.CloudMachineFields, field.NewPath("spec"))
 			},
-			Create: w.checkUnique,
+			Create:   w.checkUnique,
+			Managers: w.Managers,
+			Creation: func(o *infrav1.CloudMachine) any { return o.Spec.Creation },
 		}),
 		validation.Register(mgr, &infrav1.CloudMachineTemplate{}, validation.Rules[*infrav1.CloudMachineTemplate]{
 			Spec: func(o *infrav1.CloudMachineTemplate) any { return o.Spec },
@@ -119,10 +125,10 @@ func (w Webhooks) checkMachine(fields *infrav1.CloudMachineFields, path *field.P
 // same name is the original itself, and the API server decides about it.
 func (w Webhooks) checkUnique(ctx context.Context, m *infrav1.CloudMachine) (field.ErrorList, error) {
 	path := field.NewPath("spec")
-	if m.Spec.CreationToken != "" {
-		other, err := w.other(ctx, m, client.InNamespace(w.Namespace), client.MatchingFields{machineByToken: m.Spec.CreationToken})
+	if m.Spec.Creation.Token != "" {
+		other, err := w.other(ctx, m, client.InNamespace(w.Namespace), client.MatchingFields{machineByToken: m.Spec.Creation.Token})
 		if err != nil || other != nil {
-			return duplicateOf(path.Child("creationToken"), other), err
+			return duplicateOf(path.Child("creation", "token"), other), err
 		}
 	}
 	if m.Spec.ProviderID != "" && (w.Namespace == "" || w.Namespace == m.Namespace) {
@@ -154,7 +160,7 @@ func duplicateOf(path *field.Path, other *infrav1.CloudMachine) field.ErrorList 
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
-		"CloudMachine %s has the same value, and a copy would claim its VM: leave out providerID and creationToken", client.ObjectKeyFromObject(other)))}
+		"CloudMachine %s has the same value, and a copy would claim its VM: leave out providerID and creation", client.ObjectKeyFromObject(other)))}
 }
 
 func (w Webhooks) names() string {

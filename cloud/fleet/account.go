@@ -90,9 +90,10 @@ type InventoryState struct {
 	Fresh bool
 	// Instances counts the instances with Drover's tags, of any cluster, without terminated ones.
 	Instances int
-	// SourceErr is why the engine can't receive what the cloud reports by itself, the news of a
-	// Herald or the changes of a Follower; nil if it can, or if the cloud reports nothing.
-	SourceErr error
+	// HasSource is true if the cloud reports anything by itself: the news of a Herald or the changes
+	// of a Follower. SourceHeard is true once it was received, SourceErr is why it can't be.
+	HasSource, SourceHeard bool
+	SourceErr              error
 	// Doubt is what the engine does not believe although the cloud says so; nil for nothing.
 	Doubt *Doubt
 }
@@ -350,9 +351,10 @@ func (a *Account) Living(token string) int { return len(living(a.inventory.known
 // Inventory returns how current the inventory is.
 func (a *Account) Inventory() InventoryState {
 	s := a.inventory.state()
-	if s.SourceErr = a.news.failure(); s.SourceErr == nil {
-		s.SourceErr = a.changes.failure()
-	}
+	newsHeard, newsErr := a.news.state(a)
+	changesHeard, changesErr := a.changes.state(a)
+	s.HasSource = a.news.able(a.driver) || a.changes.able(a.driver)
+	s.SourceHeard, s.SourceErr = newsHeard || changesHeard, cmp.Or(newsErr, changesErr)
 	return s
 }
 

@@ -135,7 +135,7 @@ func TestFollowedIsNotListed(t *testing.T) {
 		s, p := c.tell(t)
 		a := s.account(t)
 		time.Sleep(time.Hour)
-		if begun, _ := p.count(); begun != 0 || !a.Inventory().Fresh {
+		if begun, _ := p.count(); begun != 0 || !a.Inventory().Fresh || a.Inventory().SourceHeard {
 			t.Fatalf("followed %d times for no one; %+v", begun, a.Inventory())
 		}
 		refs := c.observed(a, 40)
@@ -150,7 +150,7 @@ func TestFollowedIsNotListed(t *testing.T) {
 		if n := c.count("list"); n != 1 || begun != 1 || open != 1 {
 			t.Errorf("%d listings, %d streams, %d open", n, begun, open)
 		}
-		if state := a.Inventory(); !state.Fresh || state.Err != nil || state.SourceErr != nil || state.Instances != 40 || time.Since(state.LastComplete) > 2*time.Minute || s.flips() != 0 {
+		if state := a.Inventory(); !state.Fresh || state.Err != nil || state.SourceErr != nil || !state.SourceHeard || state.Instances != 40 || time.Since(state.LastComplete) > 2*time.Minute || s.flips() != 1 {
 			t.Errorf("%+v, told %d times", state, s.flips())
 		}
 		if n := c.count("describe"); n != 0 {
@@ -210,7 +210,7 @@ func TestSilenceIsNotHealth(t *testing.T) {
 		until(t, streamSilence+time.Minute, "gone", func() bool { return a.Observe(refs[0], true).Gone })
 		time.Sleep(10 * time.Minute)
 		n := c.count("list")
-		if n < 9 || n > 12 || !a.Inventory().Fresh || s.flips() != 0 {
+		if n < 9 || n > 12 || !a.Inventory().Fresh || s.flips() != 1 {
 			t.Errorf("%d listings; %+v, told %d times", n, a.Inventory(), s.flips())
 		}
 		p.set(func() { p.mute = false })
@@ -244,14 +244,14 @@ func TestBrokenStream(t *testing.T) {
 				if n := c.count("list"); n < 55 || n > 80 {
 					t.Errorf("%d listings in an hour", n)
 				}
-				if state := a.Inventory(); !state.Fresh || state.SourceErr == nil || s.flips() != 1 {
+				if state := a.Inventory(); !state.Fresh || state.SourceErr == nil || state.SourceHeard || s.flips() != 2 {
 					t.Errorf("%+v, told %d times", state, s.flips())
 				}
 				p.set(func() { p.err, p.refuse = nil, nil })
 				time.Sleep(5 * time.Minute)
 				n := c.count("list")
 				time.Sleep(time.Hour)
-				if more := c.count("list") - n; more != 0 || a.Inventory().SourceErr != nil || s.flips() != 2 {
+				if more := c.count("list") - n; more != 0 || a.Inventory().SourceErr != nil || s.flips() != 3 {
 					t.Errorf("%d listings after it was back; %+v, told %d times", more, a.Inventory(), s.flips())
 				}
 			})

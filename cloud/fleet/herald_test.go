@@ -277,9 +277,12 @@ func TestDeaf(t *testing.T) {
 		ref := running(t, a, "m")
 		time.Sleep(time.Minute)
 		flips, asked := s.flips(), p.count()
+		if !a.Inventory().SourceHeard {
+			t.Error("it is not heard")
+		}
 		p.fail(cloud.Errorf(cloud.NotFound, "no such place"))
 		time.Sleep(10 * time.Minute)
-		if err := a.Inventory().SourceErr; cloud.CodeOf(err) != cloud.NotFound || s.flips() != flips+1 {
+		if err := a.Inventory().SourceErr; cloud.CodeOf(err) != cloud.NotFound || a.Inventory().SourceHeard || s.flips() != flips+1 {
 			t.Errorf("%v, told %d times", err, s.flips()-flips)
 		}
 		if n := p.count() - asked; n > 25 {
@@ -289,7 +292,7 @@ func TestDeaf(t *testing.T) {
 			t.Errorf("%+v", o)
 		}
 		p.fail(nil)
-		until(t, 2*time.Minute, "it is heard again", func() bool { return a.Inventory().SourceErr == nil })
+		until(t, 2*time.Minute, "it is heard again", func() bool { return a.Inventory().SourceErr == nil && a.Inventory().SourceHeard })
 		if s.flips() != flips+2 || !slices.Equal(p.dismissed, nil) {
 			t.Errorf("told %d times", s.flips()-flips)
 		}

@@ -24,8 +24,7 @@ const (
 	// streamLag is how far a Follower may be behind its cloud. Sightings that are no older than
 	// this are kept although the Follower did not report them.
 	streamLag = 10 * time.Second
-	// streamTrials is how many failures in a row are reported: a restart of an API server causes
-	// one or two.
+	// streamTrials failures in a row are reported: a restart of an API server causes one or two.
 	streamTrials = 3
 )
 
@@ -40,8 +39,9 @@ type source struct {
 	wanted func() bool
 	trials int // how many failures in a row are reported
 
-	mu  sync.Mutex
-	err error // why nothing is received
+	mu    sync.Mutex
+	heard *Account // that received last; nil after a failure
+	err   error    // why nothing is received
 }
 
 // run receives until ctx ends.
@@ -51,7 +51,7 @@ func (s *source) run(ctx context.Context) {
 		a, began := s.inventory.account(), time.Now()
 		if !s.able(a.driver) || !s.wanted() || a.place.admits() != nil {
 			failures = 0
-			s.tell(nil)
+			s.tell(s.heard, nil)
 			sleepUntil(ctx, time.Time{}, s.wakeup)
 			continue
 		}
@@ -67,28 +67,28 @@ func (s *source) run(ctx context.Context) {
 		}
 		failures++
 		if failures >= s.trials || cloud.CodeOf(err) == cloud.Unauthorized {
-			s.tell(err)
+			s.tell(nil, err)
 		}
 		sleepUntil(ctx, time.Now().Add(max(retryAfter(err), backoff(failures, s.inventory.random()))), nil)
 	}
 }
 
-// tell records whether the source works, and reports a change.
-func (s *source) tell(err error) {
+// tell records which account has received, or why none can, and reports a change.
+func (s *source) tell(heard *Account, err error) {
 	s.mu.Lock()
-	flip := cloud.CodeOf(err) != cloud.CodeOf(s.err)
-	s.err = err
+	flip := cloud.CodeOf(err) != cloud.CodeOf(s.err) || heard != nil && heard != s.heard
+	s.heard, s.err = heard, err
 	s.mu.Unlock()
 	if flip {
 		s.inventory.flipped()
 	}
 }
 
-// failure returns why nothing is received; nil while the source works.
-func (s *source) failure() error {
+// state reports whether an account has received, or why it can't.
+func (s *source) state(a *Account) (heard bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.err
+	return s.heard == a, s.err
 }
 
 // newNews makes the source for a Herald.
@@ -103,7 +103,7 @@ func newNews(v *inventory) *source {
 	s.ask = func(ctx context.Context, a *Account) error {
 		err := v.hear(ctx, a, a.driver.(cloud.Herald))
 		if err == nil {
-			s.tell(nil)
+			s.tell(a, nil)
 		}
 		return err
 	}
@@ -258,7 +258,7 @@ func (s *source) follow(ctx context.Context, a *Account, driver cloud.Follower) 
 		}
 		c.Resources = tameAll(c.Resources)
 		if s.inventory.follow(c); !c.All {
-			s.tell(nil)
+			s.tell(a, nil)
 		}
 	}))
 	if ctx.Err() != nil {

@@ -151,7 +151,7 @@ func (r *OrphanReconciler) readClusters(ctx context.Context) (all clusterList, e
 		return eachItem(ctx, r.APIReader, &infrav1.CloudClusterList{}, func(o runtime.Object) {
 			c := o.(*infrav1.CloudCluster)
 			all.owners = append(all.owners, owner{
-				namespace: c.Namespace, name: c.Name, ownershipID: c.Spec.OwnershipID,
+				namespace: c.Namespace, name: c.Name, ownershipID: c.Spec.Creation.OwnershipID,
 				paused: annotations.HasPaused(c), unreachable: c.Annotations[infrav1.UnreachableAnnotation] != "",
 			})
 		}, client.InNamespace(namespace))
@@ -187,7 +187,7 @@ func (r *OrphanReconciler) readTenant(ctx context.Context, namespace string) (t 
 func (r *OrphanReconciler) readClaims(ctx context.Context, namespace string) (claims []claim, err error) {
 	err = eachItem(ctx, r.APIReader, &infrav1.CloudMachineList{}, func(o runtime.Object) {
 		m := o.(*infrav1.CloudMachine)
-		claims = append(claims, claim{m.Namespace, m.Spec.AccountRef.Name, m.Spec.CreationToken, m.Spec.ProviderID})
+		claims = append(claims, claim{m.Namespace, m.Spec.AccountRef.Name, m.Spec.Creation.Token, m.Spec.ProviderID})
 	}, client.InNamespace(namespace))
 	return claims, err
 }

@@ -208,25 +208,25 @@ func (r *OrphanReconciler) decide(account *infrav1.CloudAccount, m *memory, foun
 	counts := fmt.Sprintf("%d resources of %d machines, of %d in the cloud, belong to no CloudMachine", len(found.orphans), found.tokens, found.fleet)
 	switch {
 	case len(found.duplicates) > 0:
-		setCondition(account, infrav1.OrphansDoubtedReason, fmt.Sprintf(
+		setCondition(account, infrav1.OrphansConfirmationRequiredReason, fmt.Sprintf(
 			"The CloudMachine with token %s has several VMs and has recorded none of them, so nothing is deleted: delete all but one of them in the cloud", found.duplicates[0]))
 		return nil, true
 	case len(found.orphans) == 0 && len(found.otherManager) == 0:
 		setCondition(account, infrav1.NoOrphansReason, "")
 	case len(found.orphans) == 0:
-		setCondition(account, infrav1.OrphansReportedReason, fmt.Sprintf("%d resources of clusters here were made by another "+
+		setCondition(account, infrav1.OrphansReportOnlyReason, fmt.Sprintf("%d resources of clusters here were made by another "+
 			"management cluster and belong to no CloudMachine here: check there whether they are in use, or delete them in the cloud", len(found.otherManager)))
 	case found.confined:
-		setCondition(account, infrav1.OrphansReportedReason, fmt.Sprintf("%s; they are only reported, because this manager may read only namespace %q, "+
+		setCondition(account, infrav1.OrphansReportOnlyReason, fmt.Sprintf("%s; they are only reported, because this manager may read only namespace %q, "+
 			"and a CloudCluster or CloudMachine elsewhere may own them", counts, r.Namespace))
 	case doubt != "" && !m.allow(found, confirmation):
 		m.doubted = true
-		setCondition(account, infrav1.OrphansDoubtedReason, fmt.Sprintf(
+		setCondition(account, infrav1.OrphansConfirmationRequiredReason, fmt.Sprintf(
 			"%s: %s, so none is deleted; check them in status.orphans, and to permit their deletion, annotate this account with %s=%s",
 			counts, doubt, infrav1.ConfirmOrphansAnnotation, found.digest()))
 		return nil, true
 	case account.Spec.OrphanPolicy != infrav1.OrphanPolicyDelete:
-		setCondition(account, infrav1.OrphansReportedReason, counts+"; they are only reported, because spec.orphanPolicy is not Delete")
+		setCondition(account, infrav1.OrphansReportOnlyReason, counts+"; they are only reported, because spec.orphanPolicy is not Delete")
 	default:
 		setCondition(account, infrav1.OrphansDeletingReason, fmt.Sprintf("%s; each is deleted after %s without a machine", counts, r.Grace))
 		due = m.due(found, r.MaxDeletions, r.Grace)
@@ -359,13 +359,13 @@ func setCondition(account *infrav1.CloudAccount, reason, message string) {
 		status = metav1.ConditionTrue
 	}
 	conditions.Set(account, metav1.Condition{
-		Type: infrav1.AccountNoOrphansCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: account.Generation,
+		Type: infrav1.AccountOrphansResolvedCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: account.Generation,
 	})
 }
 
 // emitEvent emits an Event if the condition is False for a new reason.
 func (r *OrphanReconciler) emitEvent(before, account *infrav1.CloudAccount) {
-	was, is := conditions.GetReason(before, infrav1.AccountNoOrphansCondition), conditions.Get(account, infrav1.AccountNoOrphansCondition)
+	was, is := conditions.GetReason(before, infrav1.AccountOrphansResolvedCondition), conditions.Get(account, infrav1.AccountOrphansResolvedCondition)
 	if is.Status == metav1.ConditionFalse && is.Reason != was {
 		r.Recorder.Eventf(account, nil, corev1.EventTypeWarning, "Orphans"+is.Reason, "CollectOrphans", "%s", is.Message)
 	}

@@ -434,8 +434,8 @@ func (r *OvershootReconciler) count(ofSet map[string]*pool, machines []clusterv1
 		m := &ours[i]
 		p := ofMachine[m.Name]
 		account := r.Accounts.Get(client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.AccountRef.Name})
-		if p != nil && account != nil && m.DeletionTimestamp.IsZero() && m.Spec.CreationToken != "" {
-			p.instances += account.Living(m.Spec.CreationToken)
+		if p != nil && account != nil && m.DeletionTimestamp.IsZero() && m.Spec.Creation.Token != "" {
+			p.instances += account.Living(m.Spec.Creation.Token)
 		}
 	}
 }

@@ -176,9 +176,9 @@ func (r *ReachabilityReconciler) probe(ctx context.Context, infra *infrav1.Cloud
 	if conditions.IsTrue(infra, infrav1.ClusterReachableCondition) && infra.Annotations[infrav1.UnreachableAnnotation] == "" {
 		return r.Period, r.pause(ctx, cluster, false) // objects that the cache did not yet show as frozen at the last thaw
 	}
-	// A CloudCluster without the condition was never frozen, or comes from another management
+	// A CloudCluster whose condition is Unknown was never frozen, or comes from another management
 	// cluster: a move does not copy the status.
-	frozen := conditions.Has(infra, infrav1.ClusterReachableCondition) || infra.Annotations[infrav1.UnreachableAnnotation] != ""
+	frozen := !conditions.IsUnknown(infra, infrav1.ClusterReachableCondition) || infra.Annotations[infrav1.UnreachableAnnotation] != ""
 	if err := r.mark(ctx, infra, ""); err != nil { // VMs may be made again
 		return 0, err
 	}
@@ -362,8 +362,8 @@ func (r *ReachabilityReconciler) mark(ctx context.Context, infra *infrav1.CloudC
 
 // setCondition sets the condition if its reason changes, and emits an Event.
 func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav1.CloudCluster, status metav1.ConditionStatus, reason, message string) error {
-	was := conditions.GetReason(infra, infrav1.ClusterReachableCondition)
-	if was == reason {
+	known := !conditions.IsUnknown(infra, infrav1.ClusterReachableCondition)
+	if conditions.GetReason(infra, infrav1.ClusterReachableCondition) == reason {
 		return nil
 	}
 	before := infra.DeepCopy()
@@ -377,7 +377,7 @@ func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav
 	switch {
 	case status == metav1.ConditionFalse:
 		r.Recorder.Eventf(infra, nil, corev1.EventTypeWarning, reason, "Freeze", "%s", message)
-	case was != "":
+	case known:
 		r.Recorder.Eventf(infra, nil, corev1.EventTypeNormal, reason, "Thaw", "The API server answers, and the Nodes have reported: machines are created and replaced again")
 	}
 	return nil

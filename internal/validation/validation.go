@@ -7,6 +7,7 @@ package validation
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,6 +31,10 @@ type Rules[T client.Object] struct {
 	Create func(context.Context, T) (field.ErrorList, error)
 	// Change validates an update against the old object. nil allows any change that Check accepts.
 	Change func(before, after T) field.ErrorList
+	// Creation returns what only Managers, which are names of users, may change. A new object may
+	// have any: a move or a restore creates it as it was. nil means nothing.
+	Creation func(T) any
+	Managers []string
 	// Template forbids every change of the spec, except in Cluster API's dry runs, by which it sees
 	// whether a ClusterClass changed the template.
 	Template bool
@@ -69,7 +74,19 @@ func (v *validator[T]) ValidateCreate(ctx context.Context, o T) (admission.Warni
 // ValidateUpdate accepts any object that is being deleted, because its finalizers must be
 // removable.
 func (v *validator[T]) ValidateUpdate(ctx context.Context, before, after T) (admission.Warnings, error) {
-	if !after.GetDeletionTimestamp().IsZero() || equality.Semantic.DeepEqual(v.rules.Spec(before), v.rules.Spec(after)) {
+	if !after.GetDeletionTimestamp().IsZero() {
+		return nil, nil
+	}
+	if v.rules.Creation != nil && !equality.Semantic.DeepEqual(v.rules.Creation(before), v.rules.Creation(after)) {
+		request, err := admission.RequestFromContext(ctx)
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		if !slices.Contains(v.rules.Managers, request.UserInfo.Username) {
+			return nil, v.invalid(after, field.ErrorList{field.Forbidden(field.NewPath("spec", "creation"), "only Drover's manager may change it")})
+		}
+	}
+	if equality.Semantic.DeepEqual(v.rules.Spec(before), v.rules.Spec(after)) {
 		return nil, nil
 	}
 	if v.rules.Template {

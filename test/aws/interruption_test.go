@@ -63,7 +63,7 @@ func TestInterruption(t *testing.T) {
 	})
 	s.Until("the account says that there is no such queue", s.account(account, metav1.ConditionFalse, "interruptionQueue.url"))
 	listen(s.AWS.QueueURL())
-	s.Until("the account hears", s.account(account, metav1.ConditionUnknown, ""))
+	s.Until("the account hears", s.account(account, metav1.ConditionTrue, ""))
 
 	s.AWS.Send("Dear Sir or Madam", 0)
 	all := s.machines()
@@ -147,14 +147,14 @@ func (s *stage) owner(m *infrav1.CloudMachine) *clusterv1.Machine {
 	return machine
 }
 
-// account checks the condition NewsHeard of the account. Unknown stands for an absent condition.
+// account checks the condition EventStreamConnected of the account.
 func (s *stage) account(account *infrav1.CloudAccount, want metav1.ConditionStatus, words string) scenario.Check {
 	return func(ctx context.Context) (string, error) {
 		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 			return "", err
 		}
 		status, message := metav1.ConditionUnknown, ""
-		if c := conditions.Get(account, infrav1.AccountNewsHeardCondition); c != nil {
+		if c := conditions.Get(account, infrav1.AccountEventStreamConnectedCondition); c != nil {
 			status, message = c.Status, c.Message
 		}
 		if status != want || !strings.Contains(message, words) {
@@ -170,7 +170,7 @@ func (s *stage) troubled(m *infrav1.CloudMachine, words string) scenario.Check {
 		if err := s.Rig.Client.Get(ctx, client.ObjectKeyFromObject(m), now); err != nil {
 			return "", err
 		}
-		if message := conditions.GetMessage(now, infrav1.MachineUntroubledCondition); !strings.Contains(message, words) {
+		if message := conditions.GetMessage(now, infrav1.MachineInstanceHealthyCondition); !strings.Contains(message, words) {
 			return "it says " + message, nil
 		}
 		return "", nil

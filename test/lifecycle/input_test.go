@@ -76,7 +76,7 @@ func TestBadInputIsRefused(t *testing.T) {
 		"long account":             {machine(`{"accountRef":{"name":"` + long + `"},"simulated":{}}`), []string{"spec.accountRef.name"}},
 		"zero byte in type":        {simulated(`"instanceType":"a\u0000b"`), []string{"spec.simulated.instanceType"}},
 		"bad UTF-8 in type":        {simulated("\"instanceType\":\"a\xff\""), []string{"spec.simulated.instanceType"}},
-		"short token":              {machine(`{"accountRef":{"name":"a"},"simulated":{},"creationToken":"x"}`), []string{"spec.creationToken"}},
+		"short token":              {machine(`{"accountRef":{"name":"a"},"simulated":{},"creation":{"token":"x"}}`), []string{"spec.creation.token"}},
 		"long provider ID":         {machine(`{"accountRef":{"name":"a"},"simulated":{},"providerID":"` + long + `"}`), []string{"spec.providerID"}},
 		"long endpoint":            {[3]string{infra, "CloudAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"http://` + long + `"}}`}, []string{"spec.simulated.endpoint"}},
 		"endpoint with a password": {[3]string{infra, "CloudAccount", `{"credentialsRef":{"name":"a"},"simulated":{"endpoint":"http://a:b@c"}}`}, []string{"spec.simulated.endpoint"}},
@@ -204,7 +204,7 @@ func TestUserDataTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range s.machines() {
-		if n := audit.Machine(m.Spec.CreationToken, ""); m.Spec.CreationToken != "" && n != 0 {
+		if n := audit.Machine(m.Spec.Creation.Token, ""); m.Spec.Creation.Token != "" && n != 0 {
 			t.Errorf("%d calls were made for %s, whose user data are too large", n, m.Name)
 		}
 	}
@@ -304,20 +304,21 @@ func TestRunningMachineIsNotMoved(t *testing.T) {
 	machine := s.machines()[0]
 	key, vm := client.ObjectKeyFromObject(&machine), s.instanceOf(&machine)
 	for patch, words := range map[string]string{
-		`{"accountRef":{"name":"other"}}`:          "accountRef can't be changed",
-		`{"accountRef":null}`:                      "accountRef",
-		`{"simulated":null}`:                       "exactly one cloud must be set",
-		`{"simulated":{"instanceType":"large"}}`:   "can't be changed",
-		`{"simulated":{"image":"other"}}`:          "can't be changed",
-		`{"simulated":{"zone":"sim-1c"}}`:          "can't be changed",
-		`{"simulated":{"diskGiB":21}}`:             "can't be changed",
-		`{"simulated":{"dataDisksGiB":[6]}}`:       "can't be changed",
-		`{"simulated":{"dataDisksGiB":null}}`:      "can't be changed",
-		`{"simulated":{"spot":true}}`:              "can't be changed",
-		`{"providerID":"simulated:///sim-1a/i-1"}`: "providerID is set once",
-		`{"providerID":null}`:                      "providerID is set once",
-		`{"creationToken":"00000000000000000000"}`: "creationToken is set once",
-		`{"creationToken":null}`:                   "creationToken is set once",
+		`{"accountRef":{"name":"other"}}`:               "accountRef can't be changed",
+		`{"accountRef":null}`:                           "accountRef",
+		`{"simulated":null}`:                            "exactly one cloud must be set",
+		`{"simulated":{"instanceType":"large"}}`:        "can't be changed",
+		`{"simulated":{"image":"other"}}`:               "can't be changed",
+		`{"simulated":{"zone":"sim-1c"}}`:               "can't be changed",
+		`{"simulated":{"diskGiB":21}}`:                  "can't be changed",
+		`{"simulated":{"dataDisksGiB":[6]}}`:            "can't be changed",
+		`{"simulated":{"dataDisksGiB":null}}`:           "can't be changed",
+		`{"simulated":{"spot":true}}`:                   "can't be changed",
+		`{"providerID":"simulated:///sim-1a/i-1"}`:      "providerID is set once",
+		`{"creation":{"attempt":1}}`:                    "creation can't be changed once the VM is made",
+		`{"providerID":null}`:                           "providerID is set once",
+		`{"creation":{"token":"00000000000000000000"}}`: "creation.token is set once",
+		`{"creation":null}`:                             "creation.token is set once",
 	} {
 		err := env.client.Patch(s.ctx, machine.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":`+patch+`}`)))
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), words) {

@@ -187,8 +187,8 @@ func (h *house) oneEach(pool scenario.Pool, n int) {
 		h.Errorf("there are %d machines, and VMs with %d tokens; want %d", len(list.Items), len(byToken), n)
 	}
 	for _, m := range list.Items {
-		if byToken[m.Spec.CreationToken] != 1 {
-			h.Errorf("machine %s has %d VMs", m.Name, byToken[m.Spec.CreationToken])
+		if byToken[m.Spec.Creation.Token] != 1 {
+			h.Errorf("machine %s has %d VMs", m.Name, byToken[m.Spec.Creation.Token])
 		}
 	}
 }
@@ -289,7 +289,7 @@ func (h *house) leaderKilled() {
 			return "", err
 		}
 		for _, m := range machines.Items {
-			if m.Spec.CreationToken != "" && m.Spec.ProviderID == "" {
+			if m.Spec.Creation.Token != "" && m.Spec.ProviderID == "" {
 				return "", nil
 			}
 		}
@@ -419,7 +419,7 @@ func (h *house) askedToStop() {
 	if err != nil {
 		h.Fatal(err)
 	}
-	if n := audit.Machine(machines.Items[0].Spec.CreationToken, wire.RunInstances); n != 1 {
+	if n := audit.Machine(machines.Items[0].Spec.Creation.Token, wire.RunInstances); n != 1 {
 		h.Errorf("RunInstances was called %d times, want once", n)
 	}
 	h.delete(pool.Deployment())

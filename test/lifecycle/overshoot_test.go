@@ -130,7 +130,7 @@ func TestOvershootOfVMs(t *testing.T) {
 	pool, owner, machine := s.withMachine(1)
 	var extra []string
 	for range 4 {
-		extra = append(extra, s.byCloud(owner, machine.Spec.CreationToken).ID)
+		extra = append(extra, s.byCloud(owner, machine.Spec.Creation.Token).ID)
 	}
 	deployment, set := pool.Deployment(), s.onlySet()
 	s.soon("the pool is frozen", s.frozen(deployment, set, true))

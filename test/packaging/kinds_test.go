@@ -38,15 +38,15 @@ func oldKinds(t *testing.T, management *playground.Management, server client.Cli
 		}
 	}
 	var field any
-	change(func(fields map[string]any) { field = fields["creationAttempt"]; delete(fields, "creationAttempt") })
+	change(func(fields map[string]any) { field = fields["creation"]; delete(fields, "creation") })
 	p, err := management.StartDrover(t.Context(), playground.DroverOptions{})
 	if err == nil {
 		p.Kill()
 		t.Error("the manager begins")
-	} else if said := err.Error(); !strings.Contains(said, "CloudMachine of infrastructure.cluster.x-k8s.io/v1alpha1 does not have the field spec.creationAttempt") {
+	} else if said := err.Error(); !strings.Contains(said, "CloudMachine of infrastructure.cluster.x-k8s.io/v1alpha1 does not have the field spec.creation") {
 		t.Error(said)
 	}
-	change(func(fields map[string]any) { fields["creationAttempt"] = field })
+	change(func(fields map[string]any) { fields["creation"] = field })
 }
 
 // TestWithoutClusterAPI tests that the manager reports a missing Cluster API.

@@ -136,7 +136,7 @@ func (s *stand) says(t *testing.T, pool scenario.Pool, reason string, words ...s
 	t.Helper()
 	g := NewWithT(t)
 	g.Eventually(func(g Gomega) {
-		c := conditions.Get(s.cloudMachine(t, g, pool), infrav1.MachineNodeLinkedCondition)
+		c := conditions.Get(s.cloudMachine(t, g, pool), infrav1.MachineNodeJoinedCondition)
 		g.Expect(c).NotTo(BeNil())
 		g.Expect(c.Reason).To(Equal(reason), c.Message)
 		for _, w := range words {
@@ -145,12 +145,12 @@ func (s *stand) says(t *testing.T, pool scenario.Pool, reason string, words ...s
 	}, patience, time.Second).Should(Succeed())
 }
 
-// saysNothing waits until the condition is removed.
+// saysNothing waits until the condition is True.
 func (s *stand) saysNothing(t *testing.T, pool scenario.Pool) {
 	t.Helper()
 	g := NewWithT(t)
 	g.Eventually(func(g Gomega) {
-		g.Expect(conditions.Get(s.cloudMachine(t, g, pool), infrav1.MachineNodeLinkedCondition)).To(BeNil())
+		g.Expect(conditions.IsTrue(s.cloudMachine(t, g, pool), infrav1.MachineNodeJoinedCondition)).To(BeTrue())
 	}, time.Minute, time.Second).Should(Succeed())
 }
 
