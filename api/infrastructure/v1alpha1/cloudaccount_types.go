@@ -25,8 +25,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.place) || !has(self.aws) || !has(self.aws.accountID) || self.place.contains(':' + self.aws.accountID + ':')",message="aws.accountID is not the AWS account that the place names: make a new CloudAccount for another one"
 type CloudAccountSpec struct {
 	// credentialsRef names the Secret with the credentials, in this namespace. The Secret must have
-	// the label drover.io/cloud-credentials, whose value is the name of the cloud's field here, such
-	// as "aws". Each cloud documents which keys it reads. Drover picks up
+	// the label drover.io/cloud-credentials, whose value is the name of the cloud's field here,
+	// such as "aws". Each cloud documents which keys it reads. Drover picks up
 	// a change of the Secret immediately. Default: the manager's own (ambient) credentials. They
 	// are permitted only in namespaces that the operator lists in --ambient-credentials-namespaces,
 	// and never together with a custom endpoint.
@@ -141,8 +141,8 @@ type InventorySpec struct {
 type CloudAccountStatus struct {
 	// conditions include Ready, which reports whether the credentials work; InventoryFresh, which
 	// reports whether the last complete listing is recent enough; and OrphansResolved, which
-	// reports whether every resource belongs to a machine. docs/conditions.md lists every reason and its
-	// remedy.
+	// reports whether every resource belongs to a machine. docs/conditions.md lists every
+	// reason and its remedy.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

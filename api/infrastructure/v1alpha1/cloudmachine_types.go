@@ -37,8 +37,8 @@ type CloudMachineFields struct {
 	VSphere *VSphereMachine `json:"vsphere,omitempty"`
 }
 
-// CloudMachineSpec specifies one machine. It is immutable, except for providerID and creation, which
-// Drover writes. A changed machine is a new machine.
+// CloudMachineSpec specifies one machine. It is immutable, except for providerID and creation,
+// which Drover writes. A changed machine is a new machine.
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || (has(self.providerID) && self.providerID == oldSelf.providerID)",message="providerID is set once"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.creation) || (has(self.creation) && self.creation.token == oldSelf.creation.token)",message="creation.token is set once: it is in the tags of the VM"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.providerID) || !has(oldSelf.creation) || (has(self.creation) && self.creation == oldSelf.creation)",message="creation can't be changed once the VM is made"

@@ -136,7 +136,8 @@ const (
 	CloudNotFoundReason = "CloudResourceNotFound"
 	// CloudConflictReason says that the request contradicts the cloud's state.
 	CloudConflictReason = "CloudConflict"
-	// CloudUnavailableReason says that the cloud did not answer, or answered that it can't work now.
+	// CloudUnavailableReason says that the cloud did not answer, or answered that it can't work
+	// now.
 	CloudUnavailableReason = "CloudUnavailable"
 	// CloudErrorUnknownReason says that the cloud gave an answer that Drover does not know.
 	CloudErrorUnknownReason = "CloudErrorUnknown"
