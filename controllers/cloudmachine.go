@@ -32,10 +32,10 @@ import (
 
 // CloudMachineReconciler creates, observes and deletes the VMs of CloudMachines.
 //
-// A machine's life is wait → claim → ensure → record → observe → link. The reconciler claims it (it
-// writes finalizer and creation token before any call) only when everything that a create needs is
-// available. So a token without a provider ID means that a create may have been sent, and a machine
-// without a token has nothing in the cloud.
+// The phases of a machine are wait, claim, ensure, record, observe and link. The reconciler claims
+// a machine (it writes the finalizer and the creation token before any call) only when everything
+// that a create needs is available. So a token without a provider ID means that a create may have
+// been sent, and a machine without a token has nothing in the cloud.
 type CloudMachineReconciler struct {
 	Client client.Client
 	// APIReader bypasses the cache: before a create, and for Secrets, which are never cached.

@@ -90,8 +90,8 @@ type InventoryState struct {
 	Fresh bool
 	// Instances counts the instances with Drover's tags, of any cluster, without terminated ones.
 	Instances int
-	// HasSource is true if the cloud reports anything by itself: news of a Herald or changes of
-	// a Follower. SourceHeard is true once it was received, SourceErr is why it can't be.
+	// HasSource is true if the cloud reports changes by itself, through a queue or a watch.
+	// SourceHeard is true once something was received from it. SourceErr is why it cannot be, or nil.
 	HasSource, SourceHeard bool
 	SourceErr              error
 	// Doubt is what the engine does not believe although the cloud says so; nil for nothing.

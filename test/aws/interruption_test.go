@@ -33,10 +33,9 @@ func TestInterruption(t *testing.T) {
 	s.AWS.SetHidden(2 * time.Second)
 	account := s.Account()
 	listen := func(url string) {
-		s.Do(s.Rig.Client.Get(s.Ctx, client.ObjectKeyFromObject(account), account))
-		before := account.DeepCopy()
-		account.Spec.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: url}
-		s.Do(s.Rig.Client.Patch(s.Ctx, account, client.MergeFrom(before)))
+		s.Do(scenario.Patch(s.Ctx, s.Rig.Client, account, func() {
+			account.Spec.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: url}
+		}))
 	}
 	listen(s.AWS.QueueURL() + "-2")
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -91,8 +92,11 @@ func TestCrashAtEveryStep(t *testing.T) {
 		missed = h.crash(t, missed.byStep(), 1) // points that were not reached after an earlier crash are reached without one
 	}
 	t.Logf("the manager was killed %d times, at %d of %d points; not met again:%s", h.kills, total-len(missed), total, list(missed))
+	// Which conditions go into one patch, and who writes first, is chance: a point that one tenant
+	// came to need not come again.
+	missed = slices.DeleteFunc(missed, func(p point) bool { return h.chance[p] })
 	if len(missed) > total/10 {
-		t.Errorf("%d of %d points were not met: is the enumeration still true?", len(missed), total)
+		t.Errorf("%d of %d points were not met, though every tenant came to them without a crash: is the enumeration still true?", len(missed), total)
 	}
 }
 
@@ -131,7 +135,8 @@ type harness struct {
 	rig     *rig.Rig
 	seat    *rig.Seat
 	tenants []*tenant
-	who     []*tenant // those that take part in the step
+	who     []*tenant      // those that take part in the step
+	chance  map[point]bool // to which only some tenants came without a crash
 	made    int
 	kills   int
 }
@@ -167,13 +172,16 @@ func (h *harness) start(ctx context.Context) error {
 // step.
 func (h *harness) reference(t *testing.T) map[string][]point {
 	points := map[string][]point{}
+	h.chance = map[point]bool{}
 	h.batch(t, 3, func(s step) {
 		h.who = h.tenants
 		h.reset()
 		h.act(t, s)
 		h.reach(t, s)
 		h.quiet(t)
-		points[s.name] = enumerate(s.name, h.calls())
+		all, chance := enumerate(s.name, h.calls())
+		points[s.name] = all
+		maps.Copy(h.chance, chance)
 	})
 	return points
 }

@@ -35,9 +35,10 @@ func (p point) String() string {
 	return fmt.Sprintf("%-6s %-6s %-10s %s (%d)", p.step, p.at, p.line, p.kind, p.nth)
 }
 
-// enumerate returns the points of a step from the calls of several tenants that took it.
-func enumerate(step string, tenants [][]faultproxy.Call) []point {
-	var points []point
+// enumerate returns the points of a step from the calls of several tenants that took it, in order of
+// time, and of these the points to which only some of the tenants came.
+func enumerate(step string, tenants [][]faultproxy.Call) (points []point, chance map[point]bool) {
+	came := map[point]int{}
 	for _, calls := range tenants {
 		slices.SortStableFunc(calls, func(a, b faultproxy.Call) int { return a.At.Compare(b.At) })
 		count := map[string]int{}
@@ -51,13 +52,17 @@ func enumerate(step string, tenants [][]faultproxy.Call) []point {
 			}
 			for _, at := range []faultproxy.Point{faultproxy.Before, faultproxy.After} {
 				p := point{step, c.Proxy, c.Kind(), count[key], at}
-				if !slices.Contains(points, p) {
+				if came[p]++; came[p] == 1 {
 					points = append(points, p)
 				}
 			}
 		}
 	}
-	return points
+	chance = map[point]bool{}
+	for _, p := range points {
+		chance[p] = came[p] < len(tenants)
+	}
+	return points, chance
 }
 
 // divide forms groups of points that are far from each other. points must be in order of time.

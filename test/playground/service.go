@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// webhookTimeout is the API server's own limit for a webhook.
+const webhookTimeout = 10 * time.Second
+
 // service stands in for a Service: one address for the webhooks of any number of managers. It
 // closes connections while no manager is ready. It forwards bytes, so TLS is between the API server
 // and the manager.
@@ -63,7 +66,8 @@ func (s *service) accept() {
 func (s *service) forward(caller net.Conn) {
 	defer caller.Close()
 	for _, addr := range s.addresses() {
-		backend, err := net.DialTimeout("tcp", addr, time.Second)
+		// A manager that is gone refuses at once. One that answers late is busy, and is waited for.
+		backend, err := net.DialTimeout("tcp", addr, webhookTimeout)
 		if err != nil {
 			continue
 		}

@@ -67,7 +67,7 @@ func Create(ctx context.Context, c client.Client, objects ...client.Object) erro
 // Scale sets the pool's number of machines.
 func (p Pool) Scale(ctx context.Context, c client.Client, replicas int32) error {
 	md := &clusterv1.MachineDeployment{ObjectMeta: p.meta(p.Name)}
-	err := patch(ctx, c, md, func() { md.Spec.Replicas = ptr.To(replicas) })
+	err := Patch(ctx, c, md, func() { md.Spec.Replicas = ptr.To(replicas) })
 	if err != nil {
 		return fmt.Errorf("scale MachineDeployment %s to %d: %w", p.Name, replicas, err)
 	}
@@ -80,7 +80,7 @@ func (p Pool) Roll(ctx context.Context, c client.Client, template string, machin
 		return err
 	}
 	md := &clusterv1.MachineDeployment{ObjectMeta: p.meta(p.Name)}
-	err := patch(ctx, c, md, func() { md.Spec.Template.Spec.InfrastructureRef.Name = template })
+	err := Patch(ctx, c, md, func() { md.Spec.Template.Spec.InfrastructureRef.Name = template })
 	if err != nil {
 		return fmt.Errorf("roll MachineDeployment %s to template %s: %w", p.Name, template, err)
 	}
@@ -97,8 +97,8 @@ func Delete(ctx context.Context, c client.Client, objects ...client.Object) erro
 	return nil
 }
 
-// patch reads an object, calls change, and writes the difference.
-func patch(ctx context.Context, c client.Client, o client.Object, change func()) error {
+// Patch reads an object, calls change, and writes the difference.
+func Patch(ctx context.Context, c client.Client, o client.Object, change func()) error {
 	if err := c.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 		return err
 	}
