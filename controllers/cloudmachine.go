@@ -142,7 +142,7 @@ func (r *CloudMachineReconciler) advance(ctx context.Context, scope *machineScop
 	r.eventOnChange(before, scope.CloudMachine)
 	err = errors.Join(err, patchStatus(ctx, r.Client, before, scope.CloudMachine))
 	if err == nil && scope.noticeToAck != nil {
-		scope.account.Recorded(scope.Spec.CreationToken, scope.noticeToAck)
+		scope.account.AckEvent(scope.Spec.CreationToken, scope.noticeToAck)
 	}
 	return result, err
 }

@@ -218,7 +218,7 @@ func (r redactor) typed(op string, err error) error {
 	case errors.As(err, &api) && api.ErrorCode() != unnamed:
 		return r.refusal(op, api.ErrorCode(), api.ErrorMessage(), status)
 	case status != 0:
-		return cloud.Errorf(driverkit.ForeignStatus(status), "%s: status %d, and not in AWS's words: does the endpoint belong to AWS?", op, status)
+		return cloud.Errorf(driverkit.CodeOfStatus(status), "%s: status %d, and not in AWS's words: does the endpoint belong to AWS?", op, status)
 	}
 	return r.NoAnswer(op, err)
 }

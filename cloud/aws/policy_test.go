@@ -50,9 +50,9 @@ func TestPolicy(t *testing.T) {
 	_, err = d.Probe(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	stub.Warn("i-01")
-	news, err := d.Hear(ctx)
+	news, err := d.Receive(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(d.Dismiss(ctx, news)).To(Succeed())
+	g.Expect(d.Ack(ctx, news)).To(Succeed())
 	for token, image := range map[string]infrav1.AWSImage{"a": {SSMParameter: "/aws/service/node/image"}, "b": {ID: "ami-0a"}} {
 		req := request(token, func(m *infrav1.AWSMachine) { m.Image = image })
 		_, err = d.Offering(ctx, req.Spec)

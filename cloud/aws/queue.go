@@ -34,10 +34,10 @@ type listener struct {
 	sqs   *sqs.Client
 }
 
-var _ cloud.Herald = (*listener)(nil)
+var _ cloud.EventSource = (*listener)(nil)
 
-// Hear makes one long poll.
-func (l *listener) Hear(ctx context.Context) ([]cloud.News, error) {
+// Receive makes one long poll.
+func (l *listener) Receive(ctx context.Context) ([]cloud.Event, error) {
 	answer, err := l.sqs.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 		QueueUrl:                    &l.queue.URL,
 		MaxNumberOfMessages:         messagesAtOnce,
@@ -48,7 +48,7 @@ func (l *listener) Hear(ctx context.Context) ([]cloud.News, error) {
 	if err != nil {
 		return nil, l.secrets.typed(receiveMessage, err)
 	}
-	var news []cloud.News
+	var news []cloud.Event
 	for i := range answer.Messages {
 		news = append(news, l.read(&answer.Messages[i]))
 	}
@@ -65,8 +65,8 @@ func pollSeconds(ctx context.Context) int32 {
 	return int32(poll / time.Second)
 }
 
-// Dismiss deletes messages. If it can't delete one, the message comes again and is dismissed again.
-func (l *listener) Dismiss(ctx context.Context, news []cloud.News) error {
+// Ack deletes messages. If it can't delete one, the message comes again and is dismissed again.
+func (l *listener) Ack(ctx context.Context, news []cloud.Event) error {
 	in := &sqs.DeleteMessageBatchInput{QueueUrl: &l.queue.URL}
 	for i := range news {
 		in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: &news[i].Receipt})
@@ -91,8 +91,8 @@ type announcement struct {
 
 // read interprets a message. A message that is not an event, or not about an instance, returns News
 // with no instance.
-func (l *listener) read(m *types.Message) cloud.News {
-	news := cloud.News{Receipt: aws.ToString(m.ReceiptHandle)}
+func (l *listener) read(m *types.Message) cloud.Event {
+	news := cloud.Event{Receipt: aws.ToString(m.ReceiptHandle)}
 	if ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64); err == nil {
 		news.At = time.UnixMilli(ms)
 	}

@@ -64,7 +64,7 @@ func TestForeignStatus(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]cloud.Code{200: cloud.Unknown, 302: cloud.Unknown, 401: cloud.Unauthorized, 403: cloud.Unauthorized,
 		404: cloud.Unknown, 429: cloud.Throttled, 500: cloud.Unavailable, 503: cloud.Unavailable} {
-		if got := ForeignStatus(status); got != want {
+		if got := CodeOfStatus(status); got != want {
 			t.Errorf("%d: %s, want %s", status, got, want)
 		}
 	}
@@ -113,7 +113,7 @@ func TestLoginGuard(t *testing.T) {
 		g.Expect(guard.Allow()).To(Succeed())
 		guard.Done(cloud.Errorf(cloud.Unauthorized, "no"))
 		g.Expect(guard.Allow()).To(MatchError(ContainSubstring("no")))
-		time.Sleep(loginPause)
+		time.Sleep(loginCooldown)
 		g.Expect(guard.Allow()).To(Succeed())
 		guard.Done(nil)
 		g.Expect(guard.Allow()).To(Succeed())

@@ -59,16 +59,16 @@ func (r Redactor) NoAnswer(operation string, err error) error {
 	case errors.As(err, &own):
 		return own
 	case errors.Is(err, context.DeadlineExceeded):
-		return unavailable("no answer in time", context.DeadlineExceeded)
+		return unavailable("no response in time", context.DeadlineExceeded)
 	case errors.Is(err, context.Canceled):
-		return unavailable("canceled before its answer", context.Canceled)
+		return unavailable("canceled before a response", context.Canceled)
 	}
-	return unavailable("no answer: "+r.Clean(cloud.Plain(err), maxCause), nil)
+	return unavailable("no response: "+r.Clean(cloud.Plain(err), maxCause), nil)
 }
 
-// ForeignStatus returns the code of an answer that the cloud did not write, such as a proxy's page.
+// CodeOfStatus returns the code of an answer that the cloud did not write, such as a proxy's page.
 // The text of such an answer is never shown, because it may hold anything.
-func ForeignStatus(status int) cloud.Code {
+func CodeOfStatus(status int) cloud.Code {
 	switch {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return cloud.Unauthorized

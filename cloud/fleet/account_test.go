@@ -226,7 +226,7 @@ func TestSilentCloud(t *testing.T) {
 		// waited for an answer that did not come.
 		ask := func(round string, want cloud.Code) (held int) {
 			var wg sync.WaitGroup
-			took := make([]time.Duration, createsUnderWay)
+			took := make([]time.Duration, maxConcurrentCreates)
 			for i := range took {
 				wg.Go(func() {
 					begin := time.Now()
@@ -245,8 +245,8 @@ func TestSilentCloud(t *testing.T) {
 			return held
 		}
 		c.with(func() { c.latency = time.Hour })
-		if n := ask("first", cloud.Unavailable); n != createsUnderWay {
-			t.Errorf("%d creates waited for a cloud that nobody knew to be silent, want %d", n, createsUnderWay)
+		if n := ask("first", cloud.Unavailable); n != maxConcurrentCreates {
+			t.Errorf("%d creates waited for a cloud that nobody knew to be silent, want %d", n, maxConcurrentCreates)
 		}
 		if n := ask("second", cloud.Unavailable); n != 1 {
 			t.Errorf("%d creates waited for a cloud that is known to be silent, want 1", n)
@@ -374,7 +374,7 @@ func TestSet(t *testing.T) {
 		s.account(t, func(cfg *AccountConfig) {
 			cfg.Spec.RateLimits = &infrav1.RateLimits{Create: &infrav1.RateLimit{PerSecond: "7", Burst: 9}}
 		})
-		if got := b.limiter.Load().create.limit; got != below(cloud.Limit{PerSecond: 7, Burst: 9}) {
+		if got := b.limiter.Load().create.limit; got != withHeadroom(cloud.Limit{PerSecond: 7, Burst: 9}) {
 			t.Errorf("a lone account's new limits: %v", got)
 		}
 		if n := len(s.limiters.all["test|"+testPlace].users); n != 1 {
@@ -402,7 +402,7 @@ func TestOffering(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		}
-		time.Sleep(invalidOfferingMemory)
+		time.Sleep(invalidOfferingTTL)
 		for range 10 {
 			a.Offering(t.Context(), known)   //nolint:errcheck // seen above
 			a.Offering(t.Context(), unknown) //nolint:errcheck // seen above

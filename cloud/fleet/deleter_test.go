@@ -58,7 +58,7 @@ func TestDeleteOne(t *testing.T) {
 				if s.count("m") != told+1 {
 					t.Errorf("told %d times", s.count("m")-told)
 				}
-				if d := a.Delete(ref, time.Now()); !d.Gone || d.Left != nil || d.Err != nil {
+				if d := a.Delete(ref, time.Now()); !d.Gone || d.Remaining != nil || d.Err != nil {
 					t.Errorf("asked again: %+v", d)
 				}
 				if n := c.count("terminate", "describe"); n > 6+dependants {
@@ -301,7 +301,7 @@ func TestSettle(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.Delete(late, time.Now())
-		if took := remove(t, a, never, 2*time.Minute); took < a.times.Settle || took > a.times.Settle+10*time.Second {
+		if took := remove(t, a, never, 2*time.Minute); took < a.times.CreateHorizon || took > a.times.CreateHorizon+10*time.Second {
 			t.Errorf("never made: gone after %s", took)
 		}
 		remove(t, a, late, 2*time.Minute)
@@ -404,7 +404,7 @@ func TestForeignIsNeverDeleted(t *testing.T) {
 		a.Delete(ref, time.Now())
 		time.Sleep(10 * time.Minute)
 		d := a.Delete(ref, time.Now())
-		if d.Gone || cloud.CodeOf(d.Err) != cloud.Conflict || len(d.Left) != 2 || s.count("m") != 1 {
+		if d.Gone || cloud.CodeOf(d.Err) != cloud.Conflict || len(d.Remaining) != 2 || s.count("m") != 1 {
 			t.Errorf("%+v, told %d times", d, s.count("m"))
 		}
 		if ids := c.alive("m"); !slices.Equal(ids, []string{"i-0001", "nic-i-0001-0"}) {
@@ -498,7 +498,7 @@ func TestOneFailureAmongMany(t *testing.T) {
 			}
 		}
 		time.Sleep(5 * time.Minute)
-		if d := a.Delete(refs[3], time.Now()); d.Gone || cloud.CodeOf(d.Err) != cloud.InvalidSpec || len(d.Left) != 1 {
+		if d := a.Delete(refs[3], time.Now()); d.Gone || cloud.CodeOf(d.Err) != cloud.InvalidSpec || len(d.Remaining) != 1 {
 			t.Errorf("%+v", d)
 		}
 		if n := c.count("terminate"); n > 20 {
@@ -517,7 +517,7 @@ func TestSlowStop(t *testing.T) {
 		a := c.begin(t).account(t)
 		ref := running(t, a, "m")
 		took := remove(t, a, ref, time.Hour)
-		if took > c.stop+longestRead+2*time.Second || c.count("describe") > 40 || c.count("terminate") > 12 {
+		if took > c.stop+maxReadInterval+2*time.Second || c.count("describe") > 40 || c.count("terminate") > 12 {
 			t.Errorf("took %s, %d live reads, %d deletes", took, c.count("describe"), c.count("terminate"))
 		}
 	})
@@ -556,7 +556,7 @@ func TestBusyStop(t *testing.T) {
 		if n := asked(); n != 100 {
 			t.Errorf("asked %d times for 100 instances", n)
 		}
-		time.Sleep(busyPatience)
+		time.Sleep(resendStoppingBusy)
 		if n := asked(); n < 102 {
 			t.Errorf("asked %d times for 100 instances, one of which stays", n)
 		}
@@ -638,7 +638,7 @@ func TestForgetWhileDeleting(t *testing.T) {
 		a.Forget("m")
 		n := len(c.log())
 		time.Sleep(10 * time.Minute)
-		if s.count("m") != told || len(c.log()) > n+1 || a.inventory.machines["m"].phase != unwatched {
+		if s.count("m") != told || len(c.log()) > n+1 || a.inventory.machines["m"].phase != untracked {
 			t.Errorf("told %d times, %d calls", s.count("m")-told, len(c.log())-n)
 		}
 	})

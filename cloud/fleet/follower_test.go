@@ -61,7 +61,7 @@ func (d telling) books() map[string][]cloud.Resource {
 	return all
 }
 
-func (d telling) Follow(ctx context.Context, tell func(cloud.Change)) error {
+func (d telling) Watch(ctx context.Context, tell func(cloud.Update)) error {
 	d.set(func() { d.begun, d.open = d.begun+1, d.open+1 })
 	defer d.set(func() { d.open-- })
 	began := time.Now()
@@ -69,7 +69,7 @@ func (d telling) Follow(ctx context.Context, tell func(cloud.Change)) error {
 	if err != nil {
 		return err
 	}
-	tell(cloud.Change{At: began, All: true, Resources: all})
+	tell(cloud.Update{At: began, All: true, Resources: all})
 	known := byToken(all)
 	sign := time.Now()
 	for {
@@ -97,13 +97,13 @@ func (d telling) Follow(ctx context.Context, tell func(cloud.Change)) error {
 		maps.Copy(tokens, now)
 		for token := range tokens {
 			if !reflect.DeepEqual(known[token], now[token]) {
-				tell(cloud.Change{At: time.Now(), Token: token, Resources: now[token]})
+				tell(cloud.Update{At: time.Now(), Token: token, Resources: now[token]})
 			}
 		}
 		known = now
 		if time.Since(sign) > time.Minute {
 			sign = time.Now()
-			tell(cloud.Change{At: sign})
+			tell(cloud.Update{At: sign})
 		}
 	}
 }
@@ -207,7 +207,7 @@ func TestSilenceIsNotHealth(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		p.set(func() { p.mute = true })
 		c.vanish(refs[0].Token, false)
-		until(t, streamSilence+time.Minute, "gone", func() bool { return a.Observe(refs[0], true).Gone })
+		until(t, streamTimeout+time.Minute, "gone", func() bool { return a.Observe(refs[0], true).Gone })
 		time.Sleep(10 * time.Minute)
 		n := c.count("list")
 		if n < 9 || n > 12 || !a.Inventory().Fresh || s.flips() != 0 {

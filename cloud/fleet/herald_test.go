@@ -25,17 +25,17 @@ type post struct {
 }
 
 type letter struct {
-	cloud.News
+	cloud.Event
 	hidden time.Time
 }
 
-func (p *post) send(n cloud.News) {
+func (p *post) send(n cloud.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n.At.IsZero() {
 		n.At = time.Now()
 	}
-	p.letters[n.Receipt] = &letter{News: n}
+	p.letters[n.Receipt] = &letter{Event: n}
 }
 
 func (p *post) fail(err error) {
@@ -70,14 +70,14 @@ func (l listening) List(ctx context.Context) ([]cloud.Resource, error) {
 	return all, err
 }
 
-func (l listening) Hear(ctx context.Context) (news []cloud.News, err error) {
+func (l listening) Receive(ctx context.Context) (news []cloud.Event, err error) {
 	for range 20 { // seconds
 		l.mu.Lock()
 		l.asked++
 		for _, m := range l.letters {
 			if time.Now().After(m.hidden) {
 				m.hidden = time.Now().Add(30 * time.Second)
-				news = append(news, m.News)
+				news = append(news, m.Event)
 			}
 		}
 		err = l.err
@@ -94,7 +94,7 @@ func (l listening) Hear(ctx context.Context) (news []cloud.News, err error) {
 	return nil, nil
 }
 
-func (l listening) Dismiss(_ context.Context, news []cloud.News) error {
+func (l listening) Ack(_ context.Context, news []cloud.Event) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, n := range news {
@@ -158,7 +158,7 @@ func TestNewsComeUntilRecorded(t *testing.T) {
 		ref := running(t, a, "m")
 		time.Sleep(time.Minute)
 		before := s.count("m")
-		p.send(cloud.News{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
+		p.send(cloud.Event{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
 		time.Sleep(2 * time.Second)
 		if s.count("m") != before+1 {
 			t.Errorf("told %d times", s.count("m")-before)
@@ -177,12 +177,12 @@ func TestNewsComeUntilRecorded(t *testing.T) {
 		a.Observe(ref, true)
 		until(t, time.Minute, "the next process knows", func() bool { o := a.Observe(ref, true); return o.Instance != nil && o.Instance.Ending })
 
-		a.Recorded(ref.Token, &cloud.Resource{Notice: "something else"})
+		a.AckEvent(ref.Token, &cloud.Resource{Notice: "something else"})
 		time.Sleep(time.Minute)
 		if p.left() != 1 {
 			t.Error("dismissed although what is on record is older")
 		}
-		a.Recorded(ref.Token, a.Observe(ref, true).Instance)
+		a.AckEvent(ref.Token, a.Observe(ref, true).Instance)
 		until(t, time.Minute, "it is dismissed", func() bool { return p.left() == 0 })
 		if !a.Observe(ref, true).Instance.Ending {
 			t.Error("and forgotten")
@@ -200,14 +200,14 @@ func TestNewsOfNobody(t *testing.T) {
 		ref := running(t, a, "m")
 		time.Sleep(time.Minute)
 		before := s.count("m")
-		p.send(cloud.News{Receipt: "nothing", Notice: "nonsense", Ending: true})
-		p.send(cloud.News{Receipt: "foreign", InstanceID: "i-9999", Ending: true})
-		p.send(cloud.News{Receipt: "old", InstanceID: "i-0001", Ending: true, At: time.Now().Add(-newsKept)})
+		p.send(cloud.Event{Receipt: "nothing", Notice: "nonsense", Ending: true})
+		p.send(cloud.Event{Receipt: "foreign", InstanceID: "i-9999", Ending: true})
+		p.send(cloud.Event{Receipt: "old", InstanceID: "i-0001", Ending: true, At: time.Now().Add(-maxEventAge)})
 		time.Sleep(2 * time.Second)
 		if p.left() != 1 {
 			t.Errorf("%d are left, want the foreign one", p.left())
 		}
-		time.Sleep(newsKept - 10*time.Second)
+		time.Sleep(maxEventAge - 10*time.Second)
 		if p.left() != 1 {
 			t.Error("the foreign one went early")
 		}
@@ -227,7 +227,7 @@ func TestEndingIsBelievedOfSpotAlone(t *testing.T) {
 		p.spot = false
 		a := s.account(t)
 		ref := running(t, a, "m")
-		p.send(cloud.News{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
+		p.send(cloud.Event{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
 		time.Sleep(2 * time.Second)
 		if o := a.Observe(ref, true); o.Instance.Ending || o.Instance.Notice != "taken back" {
 			t.Errorf("%+v", o.Instance)
@@ -245,15 +245,15 @@ func TestChangeIsReadAtOnce(t *testing.T) {
 		ref := running(t, a, "m")
 		other := running(t, a, "other")
 		time.Sleep(time.Minute)
-		p.send(cloud.News{InstanceID: "i-0001", Changed: true, Receipt: "for nothing"})
+		p.send(cloud.Event{InstanceID: "i-0001", Changed: true, Receipt: "for nothing"})
 		time.Sleep(2 * time.Second)
 		if o := a.Observe(ref, true); o.Gone || o.Instance.State != cloud.StateRunning || c.count("describe") != 1 {
 			t.Errorf("%+v after %d reads", o, c.count("describe"))
 		}
 		c.vanish("m", false)
-		p.send(cloud.News{InstanceID: "i-0001", Changed: true, Receipt: "1"})
+		p.send(cloud.Event{InstanceID: "i-0001", Changed: true, Receipt: "1"})
 		a.Delete(other, time.Now())
-		p.send(cloud.News{InstanceID: "i-0002", Changed: true, Receipt: "2"})
+		p.send(cloud.Event{InstanceID: "i-0002", Changed: true, Receipt: "2"})
 		time.Sleep(2 * time.Second)
 		if !a.Observe(ref, true).Gone {
 			t.Error("it is not known to be gone")

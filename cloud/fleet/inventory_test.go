@@ -95,12 +95,12 @@ func TestJoinedAreListed(t *testing.T) {
 			return c.count("list") - before
 		}
 		time.Sleep(6500 * time.Millisecond)
-		a.Joined("one")
-		a.Joined("nobody's")
+		a.NodeJoined("one")
+		a.NodeJoined("nobody's")
 		if n := listings(time.Second); n != 0 {
 			t.Errorf("%d listings although one machine is still to join", n)
 		}
-		a.Joined("two")
+		a.NodeJoined("two")
 		if n := listings(500 * time.Millisecond); n != 1 {
 			t.Errorf("%d listings when all have joined", n)
 		}
@@ -113,7 +113,7 @@ func TestJoinedAreListed(t *testing.T) {
 		c.with(func() { c.start = time.Hour })
 		a.Observe(ensure(t, a, "three"), true)
 		listings(5500 * time.Millisecond)
-		a.Joined("three")
+		a.NodeJoined("three")
 		if n := listings(3 * time.Second); n != 1 {
 			t.Errorf("%d listings for a machine that the cloud does not show running yet", n)
 		}
@@ -127,7 +127,7 @@ func TestStartingPatience(t *testing.T) {
 		c.start = 24 * time.Hour
 		a := c.begin(t).account(t)
 		a.Observe(ensure(t, a, "m"), true)
-		time.Sleep(startingPatience)
+		time.Sleep(maxStartTime)
 		before := c.count("list")
 		if before < 150 {
 			t.Errorf("%d listings while it starts", before)

@@ -293,17 +293,17 @@ func TestSettled(t *testing.T) {
 		s := c.begin(t)
 		a := s.account(t)
 		open := cloud.Reference{Token: "open", OwnershipID: "own"}
-		if a.Settled(open) {
+		if a.SettleCreate(open) {
 			t.Error("settled without a look")
 		}
-		took := until(t, 5*time.Minute, "settled", func() bool { return a.Settled(open) })
+		took := until(t, 5*time.Minute, "settled", func() bool { return a.SettleCreate(open) })
 		if took < 2*DefaultCall || s.count("open") == 0 {
 			t.Errorf("settled after %s, told %d times", took, s.count("open"))
 		}
 		c.with(func() { c.made["there"] = c.make("there", "own", "a") })
 		there := cloud.Reference{Token: "there", OwnershipID: "own"}
 		for range 600 {
-			if a.Settled(there) {
+			if a.SettleCreate(there) {
 				t.Fatal("what exists is called settled")
 			}
 			time.Sleep(time.Second)
@@ -336,7 +336,7 @@ func TestCreatesAreCapped(t *testing.T) {
 			})
 		}
 		time.Sleep(10 * time.Second)
-		if n := under.Load(); n > createsUnderWay {
+		if n := under.Load(); n > maxConcurrentCreates {
 			t.Errorf("%d creates hold a worker each", n)
 		}
 		all.Wait()
@@ -385,7 +385,7 @@ func TestLimitsOfAnother(t *testing.T) {
 			return a
 		}
 		other("unproven", testPlace)
-		other("proven", testPlace).proved(testPlace)
+		other("proven", testPlace).recordPlace(testPlace)
 		a := s.account(t)
 		time.Sleep(5 * time.Second) // until the burst is available
 		for i := range 5 {
@@ -590,8 +590,8 @@ func TestSignOfLife(t *testing.T) {
 		all = append(all, cloud.Resource{Kind: cloud.KindInstance, ID: "i-" + token, Token: token, OwnershipID: "own", ProviderID: "p://" + token, State: cloud.StateRunning})
 		a.inventory.observe(cloud.Reference{Token: token, OwnershipID: "own", ProviderID: "p://" + token}, true)
 	}
-	a.inventory.follow(cloud.Change{At: time.Now(), All: true, Resources: slices.Clone(all)})
-	if n := testing.AllocsPerRun(5, func() { a.inventory.follow(cloud.Change{At: time.Now()}) }); n > 50 {
+	a.inventory.applyUpdate(cloud.Update{At: time.Now(), All: true, Resources: slices.Clone(all)})
+	if n := testing.AllocsPerRun(5, func() { a.inventory.applyUpdate(cloud.Update{At: time.Now()}) }); n > 50 {
 		t.Errorf("%v allocations for a sign of life", n)
 	}
 }

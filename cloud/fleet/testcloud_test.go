@@ -373,7 +373,7 @@ func (c *testCloud) count(ops ...string) (n int) {
 	return n
 }
 
-// alive returns the IDs of the token's resources that are not terminated.
+// liveInstances returns the IDs of the token's resources that are not terminated.
 func (c *testCloud) alive(token string) (ids []string) {
 	c.with(func() {
 		for id, r := range c.resources {

@@ -254,7 +254,7 @@ func (s *session) account(t *testing.T, change ...func(*AccountConfig)) *Account
 		t.Fatal(err)
 	}
 	if cfg.Place == testPlace {
-		a.proved(testPlace) // as a probe does, without a call
+		a.recordPlace(testPlace) // as a probe does, without a call
 	}
 	return a
 }

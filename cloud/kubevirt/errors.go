@@ -23,7 +23,7 @@ const maxWords = 1024
 func refused(op operation, resp *http.Response, text []byte, redactor driverkit.Redactor) error {
 	var said metav1.Status
 	if json.Unmarshal(text, &said) != nil || said.Kind != "Status" {
-		code := driverkit.ForeignStatus(resp.StatusCode)
+		code := driverkit.CodeOfStatus(resp.StatusCode)
 		return &cloud.Error{
 			Code:       code,
 			Message:    op.name + ": status " + strconv.Itoa(resp.StatusCode) + ", and not in Kubernetes' words",

@@ -30,9 +30,9 @@ const lookForCDI = cloud.StreamTime
 // signPace is the shortest interval of signs of life. For each, the engine looks at every machine.
 const signPace = time.Second
 
-// Follow implements cloud.Follower: it lists, and then watches each kind from that version. If a
+// Watch implements cloud.Follower: it lists, and then watches each kind from that version. If a
 // watch can't continue because the API server no longer has the events in between, it lists again.
-func (d *driver) Follow(ctx context.Context, tell func(cloud.Change)) error {
+func (d *driver) Watch(ctx context.Context, tell func(cloud.Update)) error {
 	for {
 		if err := d.stillThere(ctx); err != nil {
 			return err
@@ -55,13 +55,13 @@ func (d *driver) stillThere(ctx context.Context) error {
 
 // followFrom lists everything and reports changes until one of the streams ends for good. heard is
 // false if no stream has reported anything by then.
-func (d *driver) followFrom(ctx context.Context, tell func(cloud.Change)) (heard bool, err error) {
+func (d *driver) followFrom(ctx context.Context, tell func(cloud.Update)) (heard bool, err error) {
 	began := time.Now()
 	found, versions, err := d.read(ctx, ofDrover)
 	if err != nil {
 		return false, err
 	}
-	tell(cloud.Change{At: began, All: true, Resources: found.resources()})
+	tell(cloud.Update{At: began, All: true, Resources: found.resources()})
 	ctx, cancel := context.WithCancel(ctx)
 	var streams sync.WaitGroup
 	defer streams.Wait()
@@ -127,7 +127,7 @@ type following struct {
 	volumes *shelf[cdiv1.DataVolume, *cdiv1.DataVolume]
 	secrets *shelf[metav1.PartialObjectMetadata, *metav1.PartialObjectMetadata]
 
-	tell     func(cloud.Change)
+	tell     func(cloud.Update)
 	streams  []*stream
 	vmStream *stream
 	early    map[string]bool // tokens whose guests or volumes were reported before their VMs
@@ -135,7 +135,7 @@ type following struct {
 	signed   time.Time // when a sign of life was last reported
 }
 
-func newFollowing(found objects, tell func(cloud.Change)) *following {
+func newFollowing(found objects, tell func(cloud.Update)) *following {
 	return &following{
 		vms:     newShelf[kubevirtv1.VirtualMachine](virtualMachines.kind, keepVM, found.vms),
 		vmis:    newShelf[kubevirtv1.VirtualMachineInstance](virtualInstances.kind, keepVMI, found.vmis),
@@ -215,7 +215,7 @@ func (f *following) show(token string, at time.Time) {
 		return
 	}
 	delete(f.early, token)
-	f.tell(cloud.Change{At: at, Token: token, Resources: o.resources()})
+	f.tell(cloud.Update{At: at, Token: token, Resources: o.resources()})
 }
 
 // isEarly reports whether the VM stream may still deliver the VM of these objects. All three kinds
@@ -248,6 +248,6 @@ func newer(a, b string) bool {
 func (f *following) live() {
 	if oldest := f.quietest().sign; oldest.After(f.signed) {
 		f.signed = time.Now()
-		f.tell(cloud.Change{At: oldest})
+		f.tell(cloud.Update{At: oldest})
 	}
 }

@@ -28,7 +28,7 @@ type streams struct {
 	*driver
 	mu      sync.Mutex
 	asked   map[string]int // number of calls, by "list " or "watch " and the kind
-	changes []cloud.Change
+	changes []cloud.Update
 	// say writes the nth watch of a kind, counted from 1. The watch ends when say returns.
 	say func(kind string, n int, w http.ResponseWriter, req *http.Request)
 	// noCDI makes the server answer as one without DataVolumes.
@@ -74,13 +74,13 @@ func (s *streams) count(call string) int {
 	return s.asked[call]
 }
 
-func (s *streams) told() []cloud.Change {
+func (s *streams) told() []cloud.Update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]cloud.Change(nil), s.changes...)
+	return append([]cloud.Update(nil), s.changes...)
 }
 
-func (s *streams) of(token string) (all []cloud.Change) {
+func (s *streams) of(token string) (all []cloud.Update) {
 	for _, c := range s.told() {
 		if c.Token == token {
 			all = append(all, c)
@@ -91,7 +91,7 @@ func (s *streams) of(token string) (all []cloud.Change) {
 
 // follow runs Follow until the streams end or ctx is done.
 func (s *streams) follow(ctx context.Context) error {
-	return s.Follow(ctx, func(c cloud.Change) {
+	return s.Watch(ctx, func(c cloud.Update) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.changes = append(s.changes, c)
@@ -215,7 +215,7 @@ func TestResume(t *testing.T) {
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- s.follow(ctx) }()
-	g.Eventually(func() []cloud.Change { return s.of("token-2") }, "10s").Should(HaveLen(1))
+	g.Eventually(func() []cloud.Update { return s.of("token-2") }, "10s").Should(HaveLen(1))
 	cancel()
 	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 	g.Expect(from).To(Equal([]string{"10", "11"}))
@@ -278,11 +278,11 @@ func TestOrder(t *testing.T) {
 	<-guests
 	g.Consistently(s.told, "300ms").Should(HaveLen(1), "only what was there at first")
 	close(machines)
-	g.Eventually(func() []cloud.Change { return s.of("token-1") }, "10s").Should(HaveLen(1))
+	g.Eventually(func() []cloud.Update { return s.of("token-1") }, "10s").Should(HaveLen(1))
 	g.Expect(s.of("token-1")[0].Resources).To(HaveExactElements(And(HaveField("ID", "uid-1"), HaveField("State", cloud.StateRunning))))
 	g.Expect(s.of("alone")).To(BeEmpty())
 	close(marks)
-	g.Eventually(func() []cloud.Change { return s.of("alone") }, "10s").Should(HaveLen(1))
+	g.Eventually(func() []cloud.Update { return s.of("alone") }, "10s").Should(HaveLen(1))
 	g.Expect(s.of("alone")[0].Resources).To(HaveExactElements(And(HaveField("ID", "vmi/uid-1"), HaveField("State", cloud.StateStopping))))
 	cancel()
 	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
@@ -360,7 +360,7 @@ func TestLabels(t *testing.T) {
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- s.follow(ctx) }()
-	g.Eventually(func() []cloud.Change { return s.of("token-2") }, "10s").Should(HaveLen(2))
+	g.Eventually(func() []cloud.Update { return s.of("token-2") }, "10s").Should(HaveLen(2))
 	cancel()
 	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 	g.Expect(s.of("token-1")).To(HaveExactElements(HaveField("Resources", HaveLen(1)), HaveField("Resources", BeEmpty())))

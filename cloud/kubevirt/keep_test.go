@@ -130,7 +130,7 @@ func TestSignsAreRare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
 		var signs []time.Time
-		f := newFollowing(objects{}, func(c cloud.Change) {
+		f := newFollowing(objects{}, func(c cloud.Update) {
 			if !c.All && c.Token == "" {
 				signs = append(signs, time.Now())
 			}
@@ -243,7 +243,7 @@ func heapOf(t testing.TB, machines int) uint64 {
 	before := heap()
 	var resources []cloud.Resource
 	go func() {
-		ended <- d.Follow(ctx, func(c cloud.Change) { resources = c.Resources })
+		ended <- d.Watch(ctx, func(c cloud.Update) { resources = c.Resources })
 	}()
 	for range 4 {
 		<-watched

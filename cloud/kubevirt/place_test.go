@@ -62,7 +62,7 @@ func newCluster(t *testing.T, uid string) *cluster {
 }
 
 func (c *cluster) follow(t *testing.T) error {
-	return c.Follow(t.Context(), func(cloud.Change) {})
+	return c.Watch(t.Context(), func(cloud.Update) {})
 }
 
 // TestPlace: the cluster itself identifies the place. It is asked once, and again after the watches

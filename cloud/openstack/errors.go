@@ -120,7 +120,7 @@ func typed(secrets driverkit.Redactor, op string, class cloud.Class, err error) 
 func answered(secrets driverkit.Redactor, op string, class cloud.Class, answer gophercloud.ErrUnexpectedResponseCode) error {
 	said, ok := refusalOf(answer.Actual, answer.ResponseHeader, answer.Body)
 	if !ok {
-		code := driverkit.ForeignStatus(answer.Actual)
+		code := driverkit.CodeOfStatus(answer.Actual)
 		return &cloud.Error{
 			Code: code, Message: op + ": status " + strconv.Itoa(answer.Actual) + ", and not in OpenStack's words",
 			RetryAfter: driverkit.RetryAfter(code, answer.ResponseHeader),

@@ -212,14 +212,14 @@ func TestSharedRests(t *testing.T) {
 			wg.Go(func() {
 				came := time.Now()
 				began, err := s.get(t.Context(), strconv.Itoa(n))
-				if err != nil || began[0].Before(came) || time.Since(came) > (cloud.RestTimes+2)*takes {
+				if err != nil || began[0].Before(came) || time.Since(came) > (cloud.CooldownFactor+2)*takes {
 					t.Errorf("number %d came at %s, and got after %s: %s, %v", n, came, time.Since(came), began, err)
 				}
 			})
 			time.Sleep(every)
 		}
 		wg.Wait()
-		if most := int(100*every/(cloud.RestTimes*takes)) + 2; asked > most {
+		if most := int(100*every/(cloud.CooldownFactor*takes)) + 2; asked > most {
 			t.Errorf("%d questions, want at most %d", asked, most)
 		}
 		time.Sleep(restMost)

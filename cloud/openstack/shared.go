@@ -51,7 +51,7 @@ func (s *shared[T]) get(ctx context.Context, key string) ([]T, error) {
 		case s.turn <- struct{}{}:
 			began := time.Now()
 			s.answer(ctx, r)
-			time.AfterFunc(min(cloud.RestTimes*time.Since(began), restMost), func() { <-s.turn })
+			time.AfterFunc(min(cloud.CooldownFactor*time.Since(began), restMost), func() { <-s.turn })
 		case <-ctx.Done():
 			return nil, waited(ctx)
 		}

@@ -62,7 +62,7 @@ func (d *driver) statusError(op string, resp *http.Response, answer []byte) erro
 	if isJSON(resp) && json.Unmarshal(answer, &e) == nil && e.Code != "" {
 		return d.toError(op, &e, resp.Header)
 	}
-	code, status := driverkit.ForeignStatus(resp.StatusCode), resp.StatusCode
+	code, status := driverkit.CodeOfStatus(resp.StatusCode), resp.StatusCode
 	if status >= 300 && status < 400 {
 		return cloud.Errorf(code, "%s: the endpoint answers with a redirect (%d), which is not followed", op, status)
 	}

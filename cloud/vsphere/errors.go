@@ -118,7 +118,7 @@ func statusError(operation string, resp *http.Response) error {
 	if status == http.StatusOK || status == http.StatusInternalServerError { // a fault comes with 500
 		return nil
 	}
-	e := cloud.Errorf(driverkit.ForeignStatus(status), "%s: status %d instead of vCenter's own words", operation, status)
+	e := cloud.Errorf(driverkit.CodeOfStatus(status), "%s: status %d instead of vCenter's own words", operation, status)
 	e.RetryAfter = driverkit.RetryAfter(e.Code, resp.Header)
 	return e
 }

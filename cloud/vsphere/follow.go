@@ -44,7 +44,7 @@ type stream struct {
 	s         *session
 	collector types.ManagedObjectReference
 	version   string
-	tell      func(cloud.Change)
+	tell      func(cloud.Update)
 
 	vms     map[types.ManagedObjectReference]vm // the machines' VMs, as last read
 	pending map[string]cloud.Resource           // the clones, as last read
@@ -58,10 +58,10 @@ type stream struct {
 // datacenter.
 type news map[types.ManagedObjectReference]bool
 
-// Follow watches the VMs in the session's view with vCenter's PropertyCollector. If vCenter has
+// Watch watches the VMs in the session's view with vCenter's PropertyCollector. If vCenter has
 // ended a session or collector that has served, Follow creates a new one and reports everything
 // again.
-func (d *driver) Follow(ctx context.Context, tell func(cloud.Change)) error {
+func (d *driver) Watch(ctx context.Context, tell func(cloud.Update)) error {
 	for {
 		served := false
 		err := d.vcenter.with(ctx, func(s *session) error {
@@ -162,7 +162,7 @@ func (f *stream) tellAll(ctx context.Context) error {
 		f.vms[m.ref] = m
 	}
 	f.judged, f.heard = at, time.Now()
-	f.tell(cloud.Change{At: at, All: true, Resources: all})
+	f.tell(cloud.Update{At: at, All: true, Resources: all})
 	return nil
 }
 
@@ -195,19 +195,19 @@ func (f *stream) tellChanges(ctx context.Context, at time.Time, changed news) er
 		f.tellDifferences(at, byToken(all))
 	}
 	f.heard = time.Now()
-	f.tell(cloud.Change{At: at})
+	f.tell(cloud.Update{At: at})
 	return nil
 }
 
 func (f *stream) tellDifferences(at time.Time, now map[string][]cloud.Resource) {
 	for token := range f.told {
 		if len(now[token]) == 0 {
-			f.tell(cloud.Change{At: at, Token: token})
+			f.tell(cloud.Update{At: at, Token: token})
 		}
 	}
 	for token, resources := range now {
 		if !reflect.DeepEqual(f.told[token], resources) {
-			f.tell(cloud.Change{At: at, Token: token, Resources: resources})
+			f.tell(cloud.Update{At: at, Token: token, Resources: resources})
 		}
 	}
 	f.told = now

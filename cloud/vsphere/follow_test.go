@@ -42,7 +42,7 @@ func listen(t testing.TB, d *driver) *listener {
 	ctx, stop := context.WithCancel(t.Context())
 	go func() {
 		defer close(l.ended)
-		err := d.Follow(ctx, l.take)
+		err := d.Watch(ctx, l.take)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.err = err
@@ -55,7 +55,7 @@ func listen(t testing.TB, d *driver) *listener {
 	return l
 }
 
-func (l *listener) take(c cloud.Change) {
+func (l *listener) take(c cloud.Update) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

@@ -265,7 +265,7 @@ func TestForgotten(t *testing.T) {
 	}
 
 	var mu sync.Mutex
-	var told []cloud.Change
+	var told []cloud.Update
 	of := func(n int) (tokens []string) { // those of the nth complete change
 		mu.Lock()
 		defer mu.Unlock()
@@ -288,7 +288,7 @@ func TestForgotten(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- d.(cloud.Follower).Follow(ctx, func(c cloud.Change) {
+		ended <- d.(cloud.Watcher).Watch(ctx, func(c cloud.Update) {
 			mu.Lock()
 			defer mu.Unlock()
 			told = append(told, c)
@@ -301,7 +301,7 @@ func TestForgotten(t *testing.T) {
 	until(t, "the watches run", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return slices.ContainsFunc(told, func(c cloud.Change) bool {
+		return slices.ContainsFunc(told, func(c cloud.Update) bool {
 			return c.Token == kept.Token && slices.ContainsFunc(c.Resources, func(r cloud.Resource) bool { return r.State == cloud.StateStopped })
 		})
 	})
