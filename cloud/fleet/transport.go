@@ -130,7 +130,7 @@ func outcome(resp *http.Response, err error) string {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "timeout"
 	case errors.Is(err, context.Canceled):
-		return "cancelled"
+		return "canceled"
 	case err != nil:
 		return "error"
 	case resp.StatusCode == http.StatusTooManyRequests:
