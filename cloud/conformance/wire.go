@@ -15,7 +15,7 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// network carries a driver's calls, counts them, plays faults, and checks that the driver makes its
+// network carries a driver's calls, counts them, injects faults, and checks that the driver makes its
 // calls as promised.
 type network struct {
 	shared http.RoundTripper // connections of the drivers are made from it
@@ -61,7 +61,7 @@ func (n connection) RoundTrip(req *http.Request) (*http.Response, error) {
 		n.t.Errorf("%s %s was not named by WithOperation", req.Method, req.URL.Path)
 	}
 	if req.Response != nil {
-		n.t.Errorf("%s followed a redirect to %s: credentials would follow too", name, req.URL.Host)
+		n.t.Errorf("%s followed a redirect to %s, which sends the credentials there", name, req.URL.Host)
 	}
 	if err := req.Context().Err(); err != nil {
 		n.t.Errorf("%s was called after its context had ended", name)
@@ -141,16 +141,16 @@ func troubles() []trouble {
 			}
 			return nil, io.ErrUnexpectedEOF
 		}},
-		{"answer cut in the middle", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
+		{"cut within the response", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
 			resp, err := send()
 			if err != nil {
 				return nil, err
 			}
 			body := drain(resp)
-			resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body[:len(body)/2]), broken{}))
+			resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body[:len(body)/2]), brokenBody{}))
 			return resp, nil
 		}},
-		{"answer truncated", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
+		{"truncated response", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
 			resp, err := send()
 			if err != nil {
 				return nil, err
@@ -160,7 +160,7 @@ func troubles() []trouble {
 		}},
 		{"HTML with 200", html(http.StatusOK)},
 		{"HTML with 502", html(http.StatusBadGateway)},
-		{"redirect to elsewhere", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
+		{"redirect to another host", func(_ *http.Request, send func() (*http.Response, error), _ func()) (*http.Response, error) {
 			resp, err := send()
 			if err != nil {
 				return nil, err
@@ -170,7 +170,7 @@ func troubles() []trouble {
 			resp.Header.Set("Location", "http://127.0.0.1:1/elsewhere")
 			return resp, nil
 		}},
-		{"hangs after the effect", func(req *http.Request, send func() (*http.Response, error), giveUp func()) (*http.Response, error) {
+		{"hang after the effect", func(req *http.Request, send func() (*http.Response, error), giveUp func()) (*http.Response, error) {
 			if resp, err := send(); err == nil {
 				drain(resp)
 			}
@@ -212,9 +212,9 @@ func closeBody(req *http.Request) {
 	}
 }
 
-type broken struct{}
+type brokenBody struct{}
 
-func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+func (brokenBody) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 // hang sends nothing, and gives up or waits for the deadline.
 func hang(req *http.Request, _ func() (*http.Response, error), giveUp func()) (*http.Response, error) {
