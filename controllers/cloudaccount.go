@@ -362,9 +362,9 @@ func setInventory(account *infrav1.CloudAccount, state fleet.InventoryState) {
 		setCondition(account, infrav1.AccountInventoryFreshCondition, metav1.ConditionFalse, infrav1.InventoryStaleReason,
 			"The last complete listing of machines is too old; their last known state stays")
 	}
-	if state.SourceErr != nil {
-		setCondition(account, infrav1.AccountNewsHeardCondition, metav1.ConditionFalse, string(cloud.CodeOf(state.SourceErr)),
-			"Events from the cloud can't be received; the machines are still listed: "+state.SourceErr.Error())
+	if state.ReceiveErr != nil {
+		setCondition(account, infrav1.AccountNewsHeardCondition, metav1.ConditionFalse, string(cloud.CodeOf(state.ReceiveErr)),
+			"Events from the cloud can't be received; the machines are still listed: "+state.ReceiveErr.Error())
 	} else {
 		conditions.Delete(account, infrav1.AccountNewsHeardCondition)
 	}

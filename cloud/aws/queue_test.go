@@ -21,7 +21,7 @@ import (
 )
 
 // listen returns the driver of an account that names the stub's queue.
-func listen(t *testing.T, stub *ec2stub.Cloud, edit func(*infrav1.AWSInterruptionQueue)) *listener {
+func listen(t *testing.T, stub *ec2stub.Cloud, edit func(*infrav1.AWSInterruptionQueue)) *queueDriver {
 	t.Helper()
 	account := testAccount(stub.URL)
 	// The calls go to the account's endpoint, whatever host this URL names.
@@ -33,7 +33,7 @@ func listen(t *testing.T, stub *ec2stub.Cloud, edit func(*infrav1.AWSInterruptio
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.(*listener)
+	return d.(*queueDriver)
 }
 
 // TestMessages checks the meaning of each message, and that meaningless ones do no harm.
@@ -197,7 +197,7 @@ func TestQueueInTrouble(t *testing.T) {
 	account.AWS.InterruptionQueue = &infrav1.AWSInterruptionQueue{URL: foreign.URL + "/1/q"}
 	d, err := newDriver(cloud.Config{Account: account, Credentials: testCredentials(), Connect: conformance.Through(http.DefaultTransport)})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	_, err = d.(*listener).Receive(t.Context())
+	_, err = d.(*queueDriver).Receive(t.Context())
 	NewWithT(t).Expect(code(err)).NotTo(BeEmpty(), "%v", err)
 	NewWithT(t).Expect(err).NotTo(MatchError(ContainSubstring("hello")))
 }

@@ -14,9 +14,9 @@ import (
 
 // Client returns an HTTP client for the transport of Config.Connect. It follows no redirect,
 // because a redirect would send the credentials elsewhere.
-func Client(carrier http.RoundTripper) *http.Client {
+func Client(transport http.RoundTripper) *http.Client {
 	return &http.Client{
-		Transport:     carrier,
+		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -28,7 +28,7 @@ func (r Redactor) ReadBody(operation string, body io.ReadCloser, limit int) ([]b
 	text, err := io.ReadAll(io.LimitReader(body, int64(limit)+1))
 	switch {
 	case err != nil:
-		return nil, r.NoAnswer(operation, err)
+		return nil, r.NoResponse(operation, err)
 	case len(text) > limit:
 		return nil, cloud.Errorf(cloud.Unknown, "%s: the response is larger than %s", operation, sizeOf(limit))
 	}

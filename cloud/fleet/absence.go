@@ -24,8 +24,8 @@ const (
 	missingWindow = 5 * time.Minute
 )
 
-// Doubt reports that more machines are missing at once than the account accepts as gone.
-type Doubt struct {
+// MassAbsence reports that more machines are missing at once than the account accepts as gone.
+type MassAbsence struct {
 	// Missing is how many of the Of recorded machines are missing without a record of their end.
 	Missing, Of int
 	// Digest identifies the set of missing machines, for Account.Confirm.
@@ -35,11 +35,11 @@ type Doubt struct {
 // absences is an account's only code that accepts a machine as gone because nothing of it is found.
 // The inventory's lock guards it.
 type absences struct {
-	recorded      map[string]struct{}  // tokens of all machines that are known to have been made
-	missing       map[string]struct{}  // those that are not found, and whose end nothing records
-	accepted      map[string]time.Time // those that were accepted as gone, and when
-	confirmed     map[string]struct{}  // those that a person has confirmed
-	reportedDoubt bool                 // as of the last call of flipped
+	recorded  map[string]struct{}  // tokens of all machines that are known to have been made
+	missing   map[string]struct{}  // those that are not found, and whose end nothing records
+	accepted  map[string]time.Time // those that were accepted as gone, and when
+	confirmed map[string]struct{}  // those that a person has confirmed
+	reported  bool                 // as of the last call of flipped
 }
 
 func newAbsences() absences {
@@ -71,7 +71,7 @@ func (a *absences) forget(token string) {
 // accept decides whether a machine that live reads do not find is gone.
 func (a *absences) accept(token string, now time.Time) bool {
 	a.missing[token] = struct{}{}
-	if _, ok := a.confirmed[token]; !ok && a.tooMany(now) {
+	if _, ok := a.confirmed[token]; !ok && a.exceedsLimit(now) {
 		return false
 	}
 	delete(a.missing, token)
@@ -79,8 +79,8 @@ func (a *absences) accept(token string, now time.Time) bool {
 	return true
 }
 
-// tooMany reports whether more machines are missing than are accepted as gone at once.
-func (a *absences) tooMany(now time.Time) bool {
+// exceedsLimit reports whether more machines are missing than are accepted as gone at once.
+func (a *absences) exceedsLimit(now time.Time) bool {
 	n := 0
 	for token := range a.missing {
 		if _, ok := a.confirmed[token]; !ok {
@@ -95,13 +95,13 @@ func (a *absences) tooMany(now time.Time) bool {
 	return float64(n) > max(minMissingLimit, missingShare*float64(len(a.recorded)))
 }
 
-// doubt returns the current Doubt; nil if there is none.
-func (a *absences) doubt(now time.Time) *Doubt {
+// massAbsence returns the current Doubt; nil if there is none.
+func (a *absences) massAbsence(now time.Time) *MassAbsence {
 	missing := a.unconfirmed()
-	if len(missing) == 0 || !a.tooMany(now) {
+	if len(missing) == 0 || !a.exceedsLimit(now) {
 		return nil
 	}
-	return &Doubt{Missing: len(missing), Of: max(len(a.recorded), len(missing)), Digest: Digest(missing)}
+	return &MassAbsence{Missing: len(missing), Of: max(len(a.recorded), len(missing)), Digest: Digest(missing)}
 }
 
 // unconfirmed returns the missing machines that nobody has confirmed, sorted.
@@ -114,9 +114,9 @@ func (a *absences) unconfirmed() []string {
 
 // changed reports whether doubt has begun or ended since its last call.
 func (a *absences) changed(now time.Time) bool {
-	doubting := a.doubt(now) != nil
-	was := a.reportedDoubt
-	a.reportedDoubt = doubting
+	doubting := a.massAbsence(now) != nil
+	was := a.reported
+	a.reported = doubting
 	return was != doubting
 }
 
@@ -168,7 +168,7 @@ func (v *inventory) resolveAbsence(m *machine, began time.Time, found []cloud.Re
 		m.due = proofAt
 	case m.phase == settling:
 		m.phase = settled
-	case !m.seen:
+	case !m.wasSeen:
 		m.phase, m.due = neverSeen, time.Now().Add(idle)
 	case v.absences.accept(m.ref.Token, time.Now()):
 		m.phase, m.listed, m.sightings = vanished, nil, nil

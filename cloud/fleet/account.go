@@ -90,11 +90,11 @@ type InventoryState struct {
 	Fresh bool
 	// Instances counts the instances with Drover's tags, of any cluster, without terminated ones.
 	Instances int
-	// SourceErr is why the engine can't receive what the cloud reports by itself, the events of an
+	// ReceiveErr is why the engine can't receive what the cloud reports by itself, the events of an
 	// EventSource or the updates of a Watcher; nil if it can, or if the cloud reports nothing.
-	SourceErr error
+	ReceiveErr error
 	// MassAbsence is set while more machines are missing than the engine accepts as gone; else nil.
-	Doubt *Doubt
+	MassAbsence *MassAbsence
 }
 
 // Observation is what is known of one machine without a call to the cloud.
@@ -223,10 +223,10 @@ func (a *Account) Ensure(ctx context.Context, req cloud.Request, domains []strin
 	if err := a.place.check(); err != nil {
 		return cloud.Resource{}, err
 	}
-	if err := a.creates.enter(); err != nil {
+	if err := a.creates.begin(); err != nil {
 		return cloud.Resource{}, err
 	}
-	defer a.creates.leave()
+	defer a.creates.end()
 	if len(domains) == 0 {
 		domains = []string{req.FailureDomain}
 	}
@@ -350,8 +350,8 @@ func (a *Account) Living(token string) int { return len(liveInstances(a.inventor
 // Inventory returns how current the inventory is.
 func (a *Account) Inventory() InventoryState {
 	s := a.inventory.state()
-	if s.SourceErr = a.events.lastError(); s.SourceErr == nil {
-		s.SourceErr = a.watch.lastError()
+	if s.ReceiveErr = a.events.lastError(); s.ReceiveErr == nil {
+		s.ReceiveErr = a.watch.lastError()
 	}
 	return s
 }
@@ -558,9 +558,9 @@ func shapeOf(spec *infrav1.CloudMachineFields) ([sha256.Size]byte, error) {
 
 // capacity remembers which failure domains had no capacity for which kind of machine.
 type capacity struct {
-	ttl   time.Duration
-	mu    sync.Mutex
-	until map[shortage]time.Time
+	ttl       time.Duration
+	mu        sync.Mutex
+	noneUntil map[shortage]time.Time
 }
 
 type shortage struct {
@@ -574,7 +574,7 @@ func (c *capacity) choose(shape [sha256.Size]byte, domains []string) (string, er
 	defer c.mu.Unlock()
 	now := time.Now()
 	for _, d := range domains {
-		if !now.Before(c.until[shortage{d, shape}]) {
+		if !now.Before(c.noneUntil[shortage{d, shape}]) {
 			return d, nil
 		}
 	}
@@ -586,19 +586,19 @@ func (c *capacity) remember(shape [sha256.Size]byte, domain string, domains []st
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	for s, until := range c.until {
+	for s, until := range c.noneUntil {
 		if !now.Before(until) {
-			delete(c.until, s)
+			delete(c.noneUntil, s)
 		}
 	}
-	c.until[shortage{domain, shape}] = now.Add(c.ttl)
+	c.noneUntil[shortage{domain, shape}] = now.Add(c.ttl)
 	return c.exhausted(shape, domains, now, cause)
 }
 
 func (c *capacity) exhausted(shape [sha256.Size]byte, domains []string, now time.Time, cause error) error {
 	wait := c.ttl
 	for _, d := range domains {
-		wait = min(wait, max(c.until[shortage{d, shape}].Sub(now), nextDomainDelay))
+		wait = min(wait, max(c.noneUntil[shortage{d, shape}].Sub(now), nextDomainDelay))
 	}
 	var e *cloud.Error
 	if errors.As(cause, &e) {

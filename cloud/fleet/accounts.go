@@ -202,15 +202,15 @@ func (s *Accounts) connect(key types.NamespacedName, cfg AccountConfig) (*Accoun
 		onPlaceProved: s.placeProved,
 	}
 	a.limiter.Store(newLimiter(limits)) // its own, until its place is proved
-	carrier := &transport{times: a.times, meter: a.meter, limiter: &a.limiter}
+	transport := &transport{times: a.times, meter: a.meter, limiter: &a.limiter}
 	a.driver, err = c.New(cloud.Config{Account: &a.config.Spec, Credentials: a.config.Credentials,
 		Connect: func(trust *tls.Config) (http.RoundTripper, error) {
 			base := s.options.Transport
 			if cfg.Credentials == nil {
 				base = s.options.Ambient
 			}
-			carrier.base, err = cloud.Connect(base, trust)
-			return carrier, err
+			transport.base, err = cloud.Connect(base, trust)
+			return transport, err
 		}})
 	if err != nil {
 		return nil, typed("connect", err)
@@ -230,7 +230,7 @@ func (s *Accounts) placeProved(a *Account) {
 }
 
 func (s *Accounts) newState(a *Account) *accountState {
-	l := &accountState{capacity: &capacity{ttl: a.times.NoCapacityMemory, until: map[shortage]time.Time{}}}
+	l := &accountState{capacity: &capacity{ttl: a.times.NoCapacityMemory, noneUntil: map[shortage]time.Time{}}}
 	onMachinesChange := func(tokens []string) {
 		if len(tokens) > 0 {
 			s.options.OnMachines(a.key, tokens)

@@ -26,8 +26,8 @@ type creates struct {
 	inFlight        int
 }
 
-// enter begins a create, or returns why it can't.
-func (c *creates) enter() error {
+// begin begins a create, or returns why it can't.
+func (c *creates) begin() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -40,18 +40,18 @@ func (c *creates) enter() error {
 	return nil
 }
 
-func (c *creates) leave() {
+func (c *creates) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inFlight--
 }
 
 // recordAnswer records whether a create was answered.
-func (c *creates) recordAnswer(yes bool) {
+func (c *creates) recordAnswer(answered bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case yes:
+	case answered:
 		c.unansweredSince = time.Time{}
 	case c.unansweredSince.IsZero():
 		c.unansweredSince = time.Now()

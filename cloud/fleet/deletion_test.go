@@ -56,7 +56,7 @@ func TestDeleteOne(t *testing.T) {
 					t.Errorf("alive: %v", ids)
 				}
 				if s.count("m") != told+1 {
-					t.Errorf("told %d times", s.count("m")-told)
+					t.Errorf("notified %d times", s.count("m")-told)
 				}
 				if d := a.Delete(ref, time.Now()); !d.Gone || d.Remaining != nil || d.Err != nil {
 					t.Errorf("asked again: %+v", d)
@@ -282,9 +282,9 @@ func TestDeleteAtOnce(t *testing.T) {
 	})
 }
 
-// TestSettle: a machine whose creation was not recorded is believed to be absent only when no
+// TestCreateHorizon: a machine whose creation was not recorded is taken to be absent only when no
 // create can still take effect. A machine whose create takes effect late is found and deleted.
-func TestSettle(t *testing.T) {
+func TestCreateHorizon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.lag = 5 * time.Second
@@ -388,9 +388,9 @@ func TestForgottenRecorded(t *testing.T) {
 	}
 }
 
-// TestForeignIsNeverDeleted: a resource with the token and another cluster's ownership is not
-// deleted, and is an error. This cluster's resource is deleted.
-func TestForeignIsNeverDeleted(t *testing.T) {
+// TestOtherClustersResourcesAreNotDeleted: a resource with the token and another cluster's
+// ownership is not deleted, and is an error. This cluster's resource is deleted.
+func TestOtherClustersResourcesAreNotDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.dependants = 1
@@ -590,7 +590,7 @@ func TestSlowLooks(t *testing.T) {
 }
 
 // TestDeletedAreNotListed: deletions do their own live reads. An account whose machines are all
-// being deleted is neither listed nor asked for news. With another machine, it is at once.
+// being deleted is neither listed nor asked for events. With another machine, it is at once.
 func TestDeletedAreNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)

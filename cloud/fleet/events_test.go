@@ -13,8 +13,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// post is where a cloud puts its news: a queue that returns news again after half a minute if it
-// was not dismissed.
+// testQueue is a cloud's queue of events. It returns an event again after half a minute if it was
+// not acknowledged.
 type post struct {
 	mu        sync.Mutex
 	letters   map[string]*letter // by receipt
@@ -56,7 +56,7 @@ func (p *post) left() int {
 	return len(p.letters)
 }
 
-// listening is a testDriver whose cloud has a post.
+// queueDriver is a testDriver whose cloud has a queue.
 type listening struct {
 	*testDriver
 	*post
@@ -104,7 +104,7 @@ func (l listening) Ack(_ context.Context, news []cloud.Event) error {
 	return nil
 }
 
-// listen starts Accounts whose cloud has a post.
+// withQueue starts Accounts whose cloud has a queue.
 func (c *testCloud) listen(t *testing.T) (*session, *post) {
 	p := &post{letters: map[string]*letter{}, spot: true}
 	return c.listenAt(t, p), p
@@ -123,34 +123,34 @@ func (c *testCloud) listenAt(t *testing.T, p *post) *session {
 	})
 }
 
-// TestNewsAreHeardForMachines: Hear is called only while a machine is observed.
-func TestNewsAreHeardForMachines(t *testing.T) {
+// TestEventsAreReceivedForMachines: Receive is called only while a machine is observed.
+func TestEventsAreReceivedForMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		s, p := c.listen(t)
 		a := s.account(t)
 		time.Sleep(time.Hour)
 		if n := p.count(); n != 0 {
-			t.Errorf("%d questions for no machine", n)
+			t.Errorf("%d calls without a machine", n)
 		}
 		ref := running(t, a, "m")
 		time.Sleep(time.Minute)
 		if n := p.count(); n < 50 {
-			t.Errorf("%d seconds of a minute were listened", n)
+			t.Errorf("%d calls in a minute", n)
 		}
 		a.Forget(ref.Token)
 		time.Sleep(time.Minute)
 		before := p.count()
 		time.Sleep(time.Hour)
 		if n := p.count() - before; n != 0 {
-			t.Errorf("%d questions when there is no machine any more", n)
+			t.Errorf("%d calls after the last machine", n)
 		}
 	})
 }
 
-// TestNewsComeUntilRecorded: the machine's controller is notified repeatedly until the news is
-// recorded. Then the news is dismissed. A new process is notified again.
-func TestNewsComeUntilRecorded(t *testing.T) {
+// TestEventsUntilRecorded: the machine's controller is notified repeatedly until the event is
+// recorded. Then the event is acknowledged. A new process is notified again.
+func TestEventsUntilRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		s, p := c.listen(t)
@@ -161,14 +161,14 @@ func TestNewsComeUntilRecorded(t *testing.T) {
 		p.send(cloud.Event{InstanceID: "i-0001", Notice: "taken back", Ending: true, Receipt: "1"})
 		time.Sleep(2 * time.Second)
 		if s.count("m") != before+1 {
-			t.Errorf("told %d times", s.count("m")-before)
+			t.Errorf("notified %d times", s.count("m")-before)
 		}
 		if o := a.Observe(ref, true); !o.Instance.Ending || o.Instance.Notice != "taken back" {
 			t.Errorf("%+v", o.Instance)
 		}
 		time.Sleep(100 * time.Second)
 		if n := s.count("m") - before; n < 3 || p.left() != 1 {
-			t.Errorf("told %d times, %d in the post", n, p.left())
+			t.Errorf("notified %d times, %d in the queue", n, p.left())
 		}
 
 		s.end() // simulates a crash
@@ -180,19 +180,19 @@ func TestNewsComeUntilRecorded(t *testing.T) {
 		a.AckEvent(ref.Token, &cloud.Resource{Notice: "something else"})
 		time.Sleep(time.Minute)
 		if p.left() != 1 {
-			t.Error("dismissed although what is on record is older")
+			t.Error("acknowledged although the recorded event is older")
 		}
 		a.AckEvent(ref.Token, a.Observe(ref, true).Instance)
-		until(t, time.Minute, "it is dismissed", func() bool { return p.left() == 0 })
+		until(t, time.Minute, "the event is acknowledged", func() bool { return p.left() == 0 })
 		if !a.Observe(ref, true).Instance.Ending {
 			t.Error("and forgotten")
 		}
 	})
 }
 
-// TestNewsOfNobody: news of no known machine is dismissed when it is old, and news without an
-// instance or too old at once. None of it is reported.
-func TestNewsOfNobody(t *testing.T) {
+// TestEventsOfUnknownInstances: an event of no known machine is acknowledged when it is old, and
+// one without an instance or too old at once. None of them is reported.
+func TestEventsOfUnknownInstances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		s, p := c.listen(t)
@@ -219,7 +219,7 @@ func TestNewsOfNobody(t *testing.T) {
 }
 
 // TestEndingIsBelievedOfSpotAlone: Ending is ignored for an instance that is not Interruptible, so
-// forged news can't end it.
+// a forged event can't end it.
 func TestEndingIsBelievedOfSpotAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
@@ -267,9 +267,9 @@ func TestChangeIsReadAtOnce(t *testing.T) {
 	})
 }
 
-// TestDeaf: a failure to receive news is reported once, and breaks nothing else. The calls become
-// less frequent, and recover.
-func TestDeaf(t *testing.T) {
+// TestReceiveFails: a failure to receive events is reported once, and breaks nothing else. The
+// calls become less frequent, and recover.
+func TestReceiveFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		s, p := c.listen(t)
@@ -279,19 +279,19 @@ func TestDeaf(t *testing.T) {
 		flips, asked := s.flips(), p.count()
 		p.fail(cloud.Errorf(cloud.NotFound, "no such place"))
 		time.Sleep(10 * time.Minute)
-		if err := a.Inventory().SourceErr; cloud.CodeOf(err) != cloud.NotFound || s.flips() != flips+1 {
+		if err := a.Inventory().ReceiveErr; cloud.CodeOf(err) != cloud.NotFound || s.flips() != flips+1 {
 			t.Errorf("%v, told %d times", err, s.flips()-flips)
 		}
 		if n := p.count() - asked; n > 25 {
-			t.Errorf("%d questions in vain", n)
+			t.Errorf("%d calls", n)
 		}
 		if o := a.Observe(ref, true); o.Gone || !a.Inventory().Fresh {
 			t.Errorf("%+v", o)
 		}
 		p.fail(nil)
-		until(t, 2*time.Minute, "it is heard again", func() bool { return a.Inventory().SourceErr == nil })
+		until(t, 2*time.Minute, "it receives events again", func() bool { return a.Inventory().ReceiveErr == nil })
 		if s.flips() != flips+2 || !slices.Equal(p.dismissed, nil) {
-			t.Errorf("told %d times", s.flips()-flips)
+			t.Errorf("notified %d times", s.flips()-flips)
 		}
 	})
 }

@@ -238,7 +238,7 @@ func TestVanished(t *testing.T) {
 					t.Errorf("%d live reads", n)
 				}
 				if n := s.count("0") - told; n < 1 || n > 2 {
-					t.Errorf("told %d times", n)
+					t.Errorf("notified %d times", n)
 				}
 				n := s.count("0")
 				time.Sleep(10 * time.Minute)

@@ -63,7 +63,7 @@ func (v *inventory) runListings(ctx context.Context) {
 		due, next := v.nextListing()
 		if due {
 			v.list(ctx)
-		} else if !sleepUntil(ctx, next, v.lists) {
+		} else if !sleepUntil(ctx, next, v.listWakeup) {
 			continue // woken: the next action may be another one
 		}
 		v.reportHealth()
@@ -314,7 +314,7 @@ func (v *inventory) checkPresence(m *machine) {
 	}
 	own := m.own()
 	absent := len(liveInstances(own)) == 0
-	m.seen = m.seen || len(own) > 0
+	m.wasSeen = m.wasSeen || len(own) > 0
 	switch {
 	case m.phase == ended || m.phase == vanished && absent: // a listing does not undo an end that the cloud has recorded
 	case !absent:
@@ -323,7 +323,7 @@ func (v *inventory) checkPresence(m *machine) {
 		if !m.isMissing() {
 			v.markMissing(m)
 		}
-		if m.seen && !hasInstance(own, m.ref) {
+		if m.wasSeen && !hasInstance(own, m.ref) {
 			v.absences.miss(m.ref.Token)
 		}
 	}
@@ -331,7 +331,7 @@ func (v *inventory) checkPresence(m *machine) {
 
 // markPresent undoes all that followed from a machine's absence.
 func (v *inventory) markPresent(m *machine) {
-	m.phase, m.emptySince, m.seen = tracked, time.Time{}, true
+	m.phase, m.emptySince, m.wasSeen = tracked, time.Time{}, true
 	v.absences.found(m.ref.Token)
 }
 

@@ -47,7 +47,7 @@ type machine struct {
 	listed        []cloud.Resource // by the last complete listing, or by a later Update
 	sightings     []sighting       // newer than listed
 	last          *cloud.Resource  // the instance as last seen
-	seen          bool             // this process or an earlier one saw something of it
+	wasSeen       bool             // this process or an earlier one saw something of it
 	knownSince    time.Time        // when this process learned that the instance exists; zero: it has not
 	startingSince time.Time        // since when it has been about to change by itself; zero: it is not
 	joined        bool             // its Node appeared after the last listing
@@ -97,8 +97,8 @@ type inventory struct {
 	onHealthChange   func()                // the same
 	random           func() float64
 	began            time.Time // when this process began to delete
-	lists            wakeup
-	works            wakeup
+	listWakeup       wakeup
+	workWakeup       wakeup
 
 	mu           sync.Mutex
 	machines     map[string]*machine // by token
@@ -112,7 +112,7 @@ type inventory struct {
 func newInventory(account func() *Account, onMachinesChange func([]string), onHealthChange func(), random func() float64) *inventory {
 	return &inventory{
 		account: account, onMachinesChange: onMachinesChange, onHealthChange: onHealthChange, random: random,
-		began: time.Now(), lists: newWakeup(), works: newWakeup(),
+		began: time.Now(), listWakeup: newWakeup(), workWakeup: newWakeup(),
 		machines: map[string]*machine{},
 		recent:   map[string]*machine{},
 		absences: newAbsences(),
@@ -147,14 +147,14 @@ func (v *inventory) machine(token string) *machine {
 func (v *inventory) track(m *machine, ref cloud.Reference) {
 	if m.phase == untracked {
 		m.phase, m.ref = tracked, ref
-		v.lists.wake()
+		v.listWakeup.wake()
 	}
 }
 
 // markMissing makes live reads decide what became of a machine.
 func (v *inventory) markMissing(m *machine) {
 	m.phase, m.due, m.emptySince = missing, time.Now(), time.Time{}
-	v.works.wake()
+	v.workWakeup.wake()
 }
 
 // findExisting returns the request's instance if it is known. It takes the lock.
@@ -203,7 +203,7 @@ func (v *inventory) recordCreate(req cloud.Request, r cloud.Resource) {
 	m := v.machine(req.Token)
 	v.addSighting(m, []cloud.Resource{r}, time.Now())
 	v.markExisting(m, req)
-	v.lists.wake()
+	v.listWakeup.wake()
 }
 
 // markExisting tracks a machine whose instance is known to exist.
@@ -222,7 +222,7 @@ func (v *inventory) observe(ref cloud.Reference, seen bool) Observation {
 	defer v.mu.Unlock()
 	m := v.machine(ref.Token)
 	v.track(m, ref)
-	m.ref, m.seen = ref, m.seen || seen
+	m.ref, m.wasSeen = ref, m.wasSeen || seen
 	if ref.ProviderID != "" {
 		v.absences.record(ref.Token)
 		if m.phase == settling || m.phase == settled {
@@ -236,7 +236,7 @@ func (v *inventory) observe(ref cloud.Reference, seen bool) Observation {
 	wasStarting := !m.startingSince.IsZero()
 	m.reported, m.reportedSettled = m.refresh(), m.phase == settled
 	if !wasStarting && !m.startingSince.IsZero() {
-		v.lists.wake()
+		v.listWakeup.wake()
 	}
 	return m.reported
 }
@@ -251,7 +251,7 @@ func (v *inventory) settleCreate(ref cloud.Reference) bool {
 	if m.phase == tracked && len(m.resources()) == 0 {
 		m.phase, m.requested, m.emptySince = settling, time.Now(), time.Time{}
 		m.due = m.requested.Add(v.account().createHorizon())
-		v.works.wake()
+		v.workWakeup.wake()
 	}
 	return m.phase == settled
 }
@@ -262,7 +262,7 @@ func (v *inventory) nodeJoined(token string) {
 	defer v.mu.Unlock()
 	if m := v.machines[token]; m != nil && !m.startingSince.IsZero() && !m.joined {
 		m.joined = true
-		v.lists.wake()
+		v.listWakeup.wake()
 	}
 }
 
@@ -275,11 +275,11 @@ func (v *inventory) delete(ref cloud.Reference, asked time.Time) Deletion {
 	if m.phase < deleting {
 		m.deletion = deletion{resumed: asked.Before(v.began), wasGone: m.isGone(), accepted: map[string]acceptance{}}
 		m.phase, m.requested, m.emptySince = deleting, time.Now(), time.Time{}
-		v.works.wake()
+		v.workWakeup.wake()
 	}
 	if m.started && m.ref.ProviderID == "" && ref.ProviderID != "" {
 		m.due = time.Now() // the deletion waited for the provider ID
-		v.works.wake()
+		v.workWakeup.wake()
 	}
 	m.ref = ref
 	if ref.ProviderID != "" {
@@ -305,8 +305,8 @@ func (v *inventory) forget(token string) {
 	if len(m.listed) > 0 { // in a new record: a step under way must not write to it
 		v.machine(token).listed = m.listed
 	}
-	v.lists.wake()
-	v.works.wake()
+	v.listWakeup.wake()
+	v.workWakeup.wake()
 }
 
 // retry makes all attempts due at once, after a change of credentials. It takes the lock.
@@ -321,8 +321,8 @@ func (v *inventory) retry() {
 			m.due = time.Now()
 		}
 	}
-	v.lists.wake()
-	v.works.wake()
+	v.listWakeup.wake()
+	v.workWakeup.wake()
 }
 
 // confirm accepts that the machines with this digest are gone. It takes the lock.
@@ -351,7 +351,7 @@ func (v *inventory) state() InventoryState {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := time.Now()
-	s := InventoryState{LastComplete: v.pace.complete, Err: v.pace.err, Fresh: v.isFresh(now), Doubt: v.absences.doubt(now)}
+	s := InventoryState{LastComplete: v.pace.complete, Err: v.pace.err, Fresh: v.isFresh(now), MassAbsence: v.absences.massAbsence(now)}
 	for _, m := range v.machines {
 		s.Instances += len(liveInstances(m.listed))
 	}
@@ -365,7 +365,7 @@ func (v *inventory) listing(maxInterval time.Duration) (began time.Time, all []c
 	defer v.mu.Unlock()
 	if v.pace.maxInterval != maxInterval {
 		v.pace.maxInterval = maxInterval
-		v.lists.wake()
+		v.listWakeup.wake()
 	}
 	for _, m := range v.machines {
 		all = append(all, m.listed...)

@@ -46,14 +46,14 @@ func (p *place) conflict() error {
 // recordPlace records where a Probe has led, and continues the account if that is its place.
 func (a *Account) recordPlace(to string) error {
 	a.place.mu.Lock()
-	news := a.place.proved != to
+	changed := a.place.proved != to
 	a.place.proved = to
 	err, pinned := a.place.conflict(), a.place.pinned != ""
 	a.place.mu.Unlock()
 	if err != nil || !pinned {
 		return err
 	}
-	if news {
+	if changed {
 		a.onPlaceProved(a)
 	}
 	return nil

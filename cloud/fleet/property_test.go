@@ -144,7 +144,7 @@ func (h *history) play() {
 		}
 		h.work.Wait()
 		if a := h.session.Get(testKey); a != nil { // a person confirms what is in doubt
-			if doubt := a.Inventory().Doubt; doubt != nil {
+			if doubt := a.Inventory().MassAbsence; doubt != nil {
 				a.Confirm(doubt.Digest)
 			}
 		}

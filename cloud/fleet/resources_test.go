@@ -12,8 +12,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// TestTame: values that a status can't hold are dropped, and nothing else.
-func TestTame(t *testing.T) {
+// TestSanitize: values that a status can't hold are dropped, and nothing else.
+func TestSanitize(t *testing.T) {
 	ip := func(text string) clusterv1.MachineAddress {
 		return clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: text}
 	}

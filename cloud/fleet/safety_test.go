@@ -157,8 +157,8 @@ func TestMassAbsence(t *testing.T) {
 		c.with(func() { fleet, c.resources = c.resources, map[string]*testResource{} })
 		time.Sleep(10 * time.Minute)
 		state := a.Inventory()
-		if n := goneOf(a, refs); n != 0 || state.Doubt == nil || state.Doubt.Missing != 50 || state.Doubt.Of != 50 {
-			t.Fatalf("%d gone, %+v", n, state.Doubt)
+		if n := goneOf(a, refs); n != 0 || state.MassAbsence == nil || state.MassAbsence.Missing != 50 || state.MassAbsence.Of != 50 {
+			t.Fatalf("%d gone, %+v", n, state.MassAbsence)
 		}
 		if a.Delete(refs[0], time.Now()); true {
 			time.Sleep(10 * time.Minute)
@@ -168,19 +168,19 @@ func TestMassAbsence(t *testing.T) {
 		}
 		c.with(func() { c.resources = fleet })
 		time.Sleep(10 * time.Minute)
-		if n := goneOf(a, refs[1:]); n != 0 || a.Inventory().Doubt != nil {
-			t.Errorf("all are back: %d gone, %+v", n, a.Inventory().Doubt)
+		if n := goneOf(a, refs[1:]); n != 0 || a.Inventory().MassAbsence != nil {
+			t.Errorf("all are back: %d gone, %+v", n, a.Inventory().MassAbsence)
 		}
 		until(t, time.Minute, "the deletion is done", func() bool { return a.Delete(refs[0], time.Now()).Gone })
 		c.with(func() { c.resources = map[string]*testResource{} })
 		time.Sleep(10 * time.Minute)
-		doubt := a.Inventory().Doubt
+		doubt := a.Inventory().MassAbsence
 		if doubt == nil || a.Confirm("another") || !a.Confirm(doubt.Digest) {
 			t.Fatalf("%+v can't be confirmed", doubt)
 		}
 		until(t, 10*time.Minute, "all are gone", func() bool { return goneOf(a, refs[1:]) == 49 })
-		if a.Inventory().Doubt != nil {
-			t.Errorf("doubted still: %+v", a.Inventory().Doubt)
+		if a.Inventory().MassAbsence != nil {
+			t.Errorf("doubted still: %+v", a.Inventory().MassAbsence)
 		}
 	})
 }
@@ -202,7 +202,7 @@ func TestFewAbsent(t *testing.T) {
 				}
 			})
 			if time.Sleep(6 * time.Minute); goneOf(a, refs) != i+1 {
-				t.Fatalf("%d gone instead of %d: %+v", goneOf(a, refs), i+1, a.Inventory().Doubt)
+				t.Fatalf("%d gone instead of %d: %+v", goneOf(a, refs), i+1, a.Inventory().MassAbsence)
 			}
 		}
 		c.with(func() {
@@ -285,8 +285,8 @@ func TestLateCreate(t *testing.T) {
 	})
 }
 
-// TestSettled: live reads settle a create of an earlier process once its horizon has passed.
-func TestSettled(t *testing.T) {
+// TestSettleCreate: live reads settle a create of an earlier process once its horizon has passed.
+func TestSettleCreate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.lag = 10 * time.Second
@@ -572,9 +572,9 @@ func TestDeadConnection(t *testing.T) {
 	}
 }
 
-// TestSignOfLife: a sign of life costs only the machines with sightings since the listing, not all
+// TestHeartbeat: a heartbeat costs only the machines with sightings since the listing, not all
 // machines.
-func TestSignOfLife(t *testing.T) {
+func TestHeartbeat(t *testing.T) {
 	o := Options{Clouds: []cloud.Cloud{{Name: "x", Union: driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{
 		Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
 		New: func(cloud.Config) (cloud.Driver, error) {

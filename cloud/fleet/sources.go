@@ -294,7 +294,7 @@ func (v *inventory) watchEnded(failed bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.pace.watchBegan, v.pace.watchFailed = time.Time{}, failed
-	v.lists.wake()
+	v.listWakeup.wake()
 }
 
 // applyUpdate applies an Update. It takes the lock.
@@ -324,7 +324,7 @@ func (v *inventory) applyUpdate(u cloud.Update) {
 	if u.All {
 		v.applyListing(u.At, u.Resources)
 	}
-	v.lists.wake()
+	v.listWakeup.wake()
 	v.onMachinesChange(changed)
 }
 

@@ -44,7 +44,7 @@ func (v *inventory) runWork(ctx context.Context) {
 		tasks, next := v.plan(time.Now())
 		v.mu.Unlock()
 		if len(tasks) == 0 {
-			sleepUntil(ctx, next, v.works)
+			sleepUntil(ctx, next, v.workWakeup)
 			continue
 		}
 		v.runTasks(ctx, tasks)

@@ -46,7 +46,7 @@ func (d *testDriver) call(ctx context.Context, op string, in wireRequest) (wireA
 	case errors.As(err, &queued):
 		return out, queued
 	case err != nil:
-		return out, &cloud.Error{Code: cloud.Unavailable, Message: op + ": no answer", Err: err}
+		return out, &cloud.Error{Code: cloud.Unavailable, Message: op + ": no response", Err: err}
 	}
 	defer resp.Body.Close()
 	text, err = io.ReadAll(resp.Body)

@@ -39,7 +39,7 @@ func (s *stream) count() (begun, open int) {
 	return s.begun, s.open
 }
 
-// telling is a testDriver whose cloud has a stream.
+// watcher is a testDriver whose cloud has a stream.
 type telling struct {
 	*testDriver
 	*stream
@@ -127,9 +127,9 @@ func (c *testCloud) tell(t *testing.T) (*session, *stream) {
 	return c.begin(t, c.tellingBy(p)), p
 }
 
-// TestFollowedIsNotListed: the account is listed once, and then costs no call while changes are
+// TestWatchedIsNotListed: the account is listed once, and then costs no call while changes are
 // reported, whatever happens. Without observed machines there is no stream.
-func TestFollowedIsNotListed(t *testing.T) {
+func TestWatchedIsNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		s, p := c.tell(t)
@@ -150,7 +150,7 @@ func TestFollowedIsNotListed(t *testing.T) {
 		if n := c.count("list"); n != 1 || begun != 1 || open != 1 {
 			t.Errorf("%d listings, %d streams, %d open", n, begun, open)
 		}
-		if state := a.Inventory(); !state.Fresh || state.Err != nil || state.SourceErr != nil || state.Instances != 40 || time.Since(state.LastComplete) > 2*time.Minute || s.flips() != 0 {
+		if state := a.Inventory(); !state.Fresh || state.Err != nil || state.ReceiveErr != nil || state.Instances != 40 || time.Since(state.LastComplete) > 2*time.Minute || s.flips() != 0 {
 			t.Errorf("%+v, told %d times", state, s.flips())
 		}
 		if n := c.count("describe"); n != 0 {
@@ -172,21 +172,21 @@ func TestFollowedIsNotListed(t *testing.T) {
 	})
 }
 
-// TestFollowedVanishes: a machine that the stream reports as gone is gone once a live read confirms
+// TestWatchedVanishes: a machine that the stream reports as gone is gone once a live read confirms
 // it, within a second or two and without a listing.
-func TestFollowedVanishes(t *testing.T) {
+func TestWatchedVanishes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		s, _ := c.tell(t)
 		a := s.account(t)
 		refs := c.observed(a, 10)
-		time.Sleep(80 * time.Second) // 20 after a sign of life
+		time.Sleep(80 * time.Second) // 20 after a heartbeat
 		c.vanish(refs[0].Token, true)
 		until(t, 2*time.Second, "gone", func() bool { return a.Observe(refs[0], true).Gone })
 		if l, d := c.count("list"), c.count("describe"); l != 1 || d != 1 {
 			t.Errorf("%d listings, %d live reads", l, d)
 		}
-		// Nothing is reported of what never existed: the next sign of life covers it.
+		// Nothing is reported of what never existed: the next heartbeat covers it.
 		lost := cloud.Reference{Token: "lost", OwnershipID: "own", ProviderID: "test:///i-9999"}
 		a.Observe(lost, true)
 		until(t, 2*time.Minute, "gone", func() bool { return a.Observe(lost, true).Gone })
@@ -196,9 +196,9 @@ func TestFollowedVanishes(t *testing.T) {
 	})
 }
 
-// TestSilenceIsNotHealth: if a stream is silent, the account is listed again, and never becomes
+// TestSilentStreamIsListed: if a stream is silent, the account is listed again, and never becomes
 // stale. When the stream reports again, the listings end.
-func TestSilenceIsNotHealth(t *testing.T) {
+func TestSilentStreamIsListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		s, p := c.tell(t)
@@ -223,9 +223,9 @@ func TestSilenceIsNotHealth(t *testing.T) {
 	})
 }
 
-// TestBrokenStream: while the stream fails, the account is listed at its normal intervals. The
+// TestFailedStream: while the stream fails, the account is listed at its normal intervals. The
 // failure is reported after a while, and so is its end.
-func TestBrokenStream(t *testing.T) {
+func TestFailedStream(t *testing.T) {
 	for name, breaks := range map[string]func(p *stream){
 		"cut":     func(p *stream) { p.err = cloud.Errorf(cloud.Unavailable, "cut") },
 		"refused": func(p *stream) { p.refuse = cloud.Errorf(cloud.Unauthorized, "you may not watch") },
@@ -244,14 +244,14 @@ func TestBrokenStream(t *testing.T) {
 				if n := c.count("list"); n < 55 || n > 80 {
 					t.Errorf("%d listings in an hour", n)
 				}
-				if state := a.Inventory(); !state.Fresh || state.SourceErr == nil || s.flips() != 1 {
+				if state := a.Inventory(); !state.Fresh || state.ReceiveErr == nil || s.flips() != 1 {
 					t.Errorf("%+v, told %d times", state, s.flips())
 				}
 				p.set(func() { p.err, p.refuse = nil, nil })
 				time.Sleep(5 * time.Minute)
 				n := c.count("list")
 				time.Sleep(time.Hour)
-				if more := c.count("list") - n; more != 0 || a.Inventory().SourceErr != nil || s.flips() != 2 {
+				if more := c.count("list") - n; more != 0 || a.Inventory().ReceiveErr != nil || s.flips() != 2 {
 					t.Errorf("%d listings after it was back; %+v, told %d times", more, a.Inventory(), s.flips())
 				}
 			})
@@ -259,9 +259,9 @@ func TestBrokenStream(t *testing.T) {
 	}
 }
 
-// TestFollowedAnew: when the credentials change, the new driver is followed at once, and the old
-// one is not followed any more.
-func TestFollowedAnew(t *testing.T) {
+// TestWatchAfterNewCredentials: when the credentials change, the new driver is watched at once, and
+// the old one is not followed any more.
+func TestWatchAfterNewCredentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		s, p := c.tell(t)

@@ -82,7 +82,7 @@ func (d *driver) instancetype(ctx context.Context, i *infrav1.KubeVirtInstancety
 	var found instancetypev1.VirtualMachineClusterInstancetype // the two kinds differ only in name
 	err := d.call(ctx, operation{"GetInstancetype", cloud.ClassRead, http.MethodGet, wholeObject, kind}, path, nil, nil, &found)
 	if cloud.CodeOf(err) == cloud.NotFound {
-		return shape{}, &cloud.Error{Code: cloud.InvalidSpec, Message: fmt.Sprintf("there is no %s %q", kind, i.Name), Err: err}
+		return shape{}, &cloud.Error{Code: cloud.InvalidSpec, Message: fmt.Sprintf("%s %q does not exist", kind, i.Name), Err: err}
 	}
 	return shape{cpus: int64(found.Spec.CPU.Guest), memory: found.Spec.Memory.Guest}, err
 }

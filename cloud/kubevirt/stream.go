@@ -24,9 +24,9 @@ import (
 const (
 	// maxEvent is the largest event, in bytes. An API server accepts no object larger than 3 MiB.
 	maxEvent = 8 << 20
-	// leastStream is how long a working stream lasts at least. A single stream may be cut off
+	// minStreamTime is how long a working stream lasts at least. A single stream may be cut off
 	// earlier. If two in a row end sooner, streams don't work, and each new one would cost a call.
-	leastStream = time.Second
+	minStreamTime = time.Second
 )
 
 // eventReader decodes an event's object. It returns the resource version and, if the event is a
@@ -39,15 +39,15 @@ type stream struct {
 	path string
 	read eventReader
 
-	// The fields below belong to the reader of the news.
+	// The fields below belong to the reader of the events.
 
-	version string    // the latest that it has reported
-	sign    time.Time // when it last sent anything
+	version   string    // the latest that it has reported
+	lastEvent time.Time // when it last sent anything
 }
 
-// news is what a stream reports: its version and what has changed, or why it can't continue.
-type news struct {
-	of      *stream
+// streamEvent is what a stream reports: its version and what has changed, or why it can't continue.
+type streamEvent struct {
+	stream  *stream
 	at      time.Time
 	version string
 	// change returns the tokens of the machines that changed. nil means that nothing has changed.
@@ -55,23 +55,23 @@ type news struct {
 	err    error
 }
 
-// watch reports changes of a kind's objects after a version, until ctx ends or streams fail. A
+// watchKind reports changes of a kind's objects after a version, until ctx ends or streams fail. A
 // stream that has ended, as planned or cut off, is restarted from its last version.
-func (d *driver) watch(ctx context.Context, s *stream, version string, tell func(news)) error {
+func (d *driver) watchKind(ctx context.Context, s *stream, version string, send func(streamEvent)) error {
 	for worked := true; ; {
 		began := time.Now()
-		err := d.watchOnce(ctx, s, &version, tell)
-		lasted := time.Since(began) >= leastStream
+		err := d.readStream(ctx, s, &version, send)
+		lasted := time.Since(began) >= minStreamTime
 		switch {
 		case err != nil:
 			return err
 		case ctx.Err() != nil:
-			return driverkit.Redactor{}.NoAnswer(s.op.name, ctx.Err())
+			return driverkit.Redactor{}.NoResponse(s.op.name, ctx.Err())
 		case !worked && !lasted:
-			return cloud.Errorf(cloud.Unavailable, "%s: the stream has ended before its time, twice", s.op.name)
+			return cloud.Errorf(cloud.Unavailable, "%s: two streams in a row ended early", s.op.name)
 		}
 		if time.Since(began) < cloud.StreamTime-time.Second { // cut off: another cluster may answer now
-			if _, err := d.prove(ctx); err != nil {
+			if _, err := d.verifyPlace(ctx); err != nil {
 				return err
 			}
 		}
@@ -79,10 +79,10 @@ func (d *driver) watch(ctx context.Context, s *stream, version string, tell func
 	}
 }
 
-// watchOnce reads one stream to its end, which is no error, and stores the last version in version.
-// The request asks for an end in time and for bookmarks: the current version, about once a minute
-// and right before the end ("Watch bookmarks" in the Kubernetes API concepts).
-func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell func(news)) error {
+// readStream reads one stream to its end, which is no error, and stores the last version in
+// version. The request asks for an end in time and for bookmarks: the current version, about once a
+// minute and right before the end ("Watch bookmarks" in the Kubernetes API concepts).
+func (d *driver) readStream(ctx context.Context, s *stream, version *string, send func(streamEvent)) error {
 	query := url.Values{
 		"watch": {"true"}, "labelSelector": {ofDrover}, "resourceVersion": {*version}, "allowWatchBookmarks": {"true"},
 		"timeoutSeconds": {strconv.Itoa(int(cloud.StreamTime / time.Second))},
@@ -103,29 +103,29 @@ func (d *driver) watchOnce(ctx context.Context, s *stream, version *string, tell
 		case bounded.N <= 0:
 			return cloud.Errorf(cloud.Unknown, "%s: an event of more than %d bytes", s.op.name, maxEvent)
 		case errors.As(err, &garbled), errors.As(err, &other):
-			return cloud.Errorf(cloud.Unknown, "%s: the answer is no stream of events: does the endpoint belong to a Kubernetes API server?", s.op.name)
+			return cloud.Errorf(cloud.Unknown, "%s: unexpected response, not a stream of events: check the kubeconfig's server", s.op.name)
 		case err != nil: // the stream has ended; a partial event is sent again
 			return nil
 		}
-		n, err := s.hear(e, *version, answer.redactor)
+		n, err := s.toStreamEvent(e, *version, answer.redactor)
 		if err != nil {
 			return err
 		}
 		*version = n.version
-		tell(n)
+		send(n)
 	}
 }
 
-// hear turns an event that follows a version into news.
-func (s *stream) hear(e metav1.WatchEvent, after string, redactor driverkit.Redactor) (news, error) {
-	n := news{of: s, at: time.Now()}
+// toStreamEvent turns an event that follows a version into a streamEvent.
+func (s *stream) toStreamEvent(e metav1.WatchEvent, after string, redactor driverkit.Redactor) (streamEvent, error) {
+	n := streamEvent{stream: s, at: time.Now()}
 	kind := watch.EventType(e.Type)
 	if kind == watch.Error {
-		var said metav1.Status
-		if json.Unmarshal(e.Object.Raw, &said) != nil || said.Kind != "Status" {
-			return n, cloud.Errorf(cloud.Unknown, "%s: the stream ends with an error that can't be read", s.op.name)
+		var status metav1.Status
+		if json.Unmarshal(e.Object.Raw, &status) != nil || status.Kind != "Status" {
+			return n, cloud.Errorf(cloud.Unknown, "%s: the stream ended with an error that can't be decoded", s.op.name)
 		}
-		return n, refusedBy(s.op, int(said.Code), &said, http.Header{}, redactor)
+		return n, refusedBy(s.op, int(status.Code), &status, http.Header{}, redactor)
 	}
 	var err error
 	if n.version, n.change, err = s.read(kind, e.Object.Raw); err != nil {
@@ -134,9 +134,9 @@ func (s *stream) hear(e metav1.WatchEvent, after string, redactor driverkit.Reda
 	order, err := resourceversion.CompareResourceVersion(n.version, after)
 	switch {
 	case err != nil:
-		return n, cloud.Errorf(cloud.Unknown, "%s: versions of the API server's can't be compared", s.op.name)
+		return n, cloud.Errorf(cloud.Unknown, "%s: the API server's resource versions can't be compared", s.op.name)
 	case order < 0: // the API server's store is older now: earlier reads are void
-		return n, outdated(s.op, "the API server has gone back in time")
+		return n, outdated(s.op, "the API server's resource version went back")
 	}
 	return n, nil
 }
@@ -151,23 +151,23 @@ func isOutdated(err error) bool {
 	return errors.As(err, &answer) && answer.http == http.StatusGone
 }
 
-// kept is an object type of the API server.
-type kept[T any] interface {
+// storedObject is an object type of the API server.
+type storedObject[T any] interface {
 	*T
 	metav1.Object
 	runtime.Object
 }
 
-// shelf holds the objects of one kind that carry Drover's tags.
-type shelf[T any, P kept[T]] struct {
+// store holds the objects of one kind that carry Drover's tags.
+type store[T any, P storedObject[T]] struct {
 	kind   string
-	keep   func(*T) T        // returns the needed part of an object
+	prune  func(*T) T        // returns the needed part of an object
 	tokens map[string]string // by object name
 	all    map[string]map[string]P
 }
 
-func newShelf[T any, P kept[T]](kind string, keep func(*T) T, found []T) *shelf[T, P] {
-	s := &shelf[T, P]{kind: kind, keep: keep, tokens: map[string]string{}, all: map[string]map[string]P{}}
+func newStore[T any, P storedObject[T]](kind string, keep func(*T) T, found []T) *store[T, P] {
+	s := &store[T, P]{kind: kind, prune: keep, tokens: map[string]string{}, all: map[string]map[string]P{}}
 	for _, o := range found { // copies, so that a deleted object does not stay in memory with its page
 		s.put(&o)
 	}
@@ -175,7 +175,7 @@ func newShelf[T any, P kept[T]](kind string, keep func(*T) T, found []T) *shelf[
 }
 
 // put stores an object, and returns the tokens of the machines that it belonged and belongs to.
-func (s *shelf[T, P]) put(o P) []string {
+func (s *store[T, P]) put(o P) []string {
 	token := o.GetLabels()[cloud.TagToken]
 	was := s.remove(o.GetName())
 	if token == "" {
@@ -193,7 +193,7 @@ func (s *shelf[T, P]) put(o P) []string {
 }
 
 // remove deletes an object, and returns the token of the machine that it belonged to.
-func (s *shelf[T, P]) remove(name string) []string {
+func (s *store[T, P]) remove(name string) []string {
 	token, ok := s.tokens[name]
 	if !ok {
 		return nil
@@ -205,23 +205,23 @@ func (s *shelf[T, P]) remove(name string) []string {
 	return []string{token}
 }
 
-// of returns a machine's objects.
-func (s *shelf[T, P]) of(token string) (all []T) {
+// byToken returns a machine's objects.
+func (s *store[T, P]) byToken(token string) (all []T) {
 	for _, o := range s.all[token] {
 		all = append(all, *o)
 	}
 	return all
 }
 
-// read turns an event's object into a change.
-func (s *shelf[T, P]) read(kind watch.EventType, object []byte) (version string, change func() []string, err error) {
+// toChange turns an event's object into a change.
+func (s *store[T, P]) toChange(kind watch.EventType, object []byte) (version string, change func() []string, err error) {
 	o := P(new(T))
 	if json.Unmarshal(object, o) != nil || o.GetObjectKind().GroupVersionKind().Kind != s.kind {
-		return "", nil, cloud.Errorf(cloud.Unknown, "an event's object is no %s: does the endpoint belong to a Kubernetes API server?", s.kind)
+		return "", nil, cloud.Errorf(cloud.Unknown, "unexpected event, its object is not a %s: check the kubeconfig's server", s.kind)
 	}
 	switch kind {
 	case watch.Added, watch.Modified:
-		slim := s.keep(o)
+		slim := s.prune(o)
 		change = func() []string { return s.put(&slim) }
 	case watch.Deleted:
 		change = func() []string { return s.remove(o.GetName()) }

@@ -39,7 +39,7 @@ func newStreams(t *testing.T, say func(kind string, n int, w http.ResponseWriter
 	t.Helper()
 	s := &streams{say: say, asked: map[string]int{}}
 	s.driver = served(t, s.serve)
-	s.silence, s.lookForCDI = time.Minute, time.Hour
+	s.streamTimeout, s.cdiInterval = time.Minute, time.Hour
 	return s
 }
 
@@ -89,7 +89,7 @@ func (s *streams) of(token string) (all []cloud.Update) {
 	return all
 }
 
-// follow runs Follow until the streams end or ctx is done.
+// watch runs Watch until the streams end or ctx is done.
 func (s *streams) follow(ctx context.Context) error {
 	return s.Watch(ctx, func(c cloud.Update) {
 		s.mu.Lock()
@@ -125,15 +125,15 @@ func running(name, version string) kubevirtv1.VirtualMachineInstance {
 // untilGone keeps a stream open until its client disconnects.
 func untilGone(req *http.Request) { <-req.Context().Done() }
 
-// TestStrangeStreams: a response that is not a watch of an API server ends Follow with an error,
+// TestUnexpectedStreams: a response that is not a watch of an API server ends Watch with an error,
 // and nothing in it is reported.
-func TestStrangeStreams(t *testing.T) {
+func TestUnexpectedStreams(t *testing.T) {
 	for name, test := range map[string]struct {
 		say  func(w http.ResponseWriter, req *http.Request)
 		code cloud.Code
 		word string
 	}{
-		"HTML": {code: cloud.Unknown, word: "no stream of events", say: func(w http.ResponseWriter, req *http.Request) {
+		"HTML": {code: cloud.Unknown, word: "not a stream of events", say: func(w http.ResponseWriter, req *http.Request) {
 			for req.Context().Err() == nil {
 				if _, err := fmt.Fprintln(w, "<html><p>marked-page</p></html>"); err != nil {
 					return
@@ -165,9 +165,9 @@ func TestStrangeStreams(t *testing.T) {
 		"error of nobody's": {code: cloud.Unknown, word: "can't be read", say: func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintln(w, `{"type":"ERROR","object":{"said":"marked-token"}}`)
 		}},
-		"end at once":   {code: cloud.Unavailable, word: "before its time", say: func(http.ResponseWriter, *http.Request) {}},
-		"half an event": {code: cloud.Unavailable, word: "before its time", say: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"type":"ADDED","object":{"ki`) }},
-		"silence":       {code: cloud.Unavailable, word: "says nothing any more", say: func(_ http.ResponseWriter, req *http.Request) { untilGone(req) }},
+		"end at once":   {code: cloud.Unavailable, word: "ended early", say: func(http.ResponseWriter, *http.Request) {}},
+		"half an event": {code: cloud.Unavailable, word: "ended early", say: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"type":"ADDED","object":{"ki`) }},
+		"silence":       {code: cloud.Unavailable, word: "stopped sending events", say: func(_ http.ResponseWriter, req *http.Request) { untilGone(req) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -181,7 +181,7 @@ func TestStrangeStreams(t *testing.T) {
 				}
 			})
 			if name == "silence" {
-				s.silence = 500 * time.Millisecond
+				s.streamTimeout = 500 * time.Millisecond
 			}
 			err := s.follow(t.Context())
 			g.Expect(cloud.CodeOf(err)).To(Equal(test.code), "%v", err)
@@ -224,7 +224,7 @@ func TestResume(t *testing.T) {
 }
 
 // TestOutdated: if the API server no longer has a version, or does not have it yet, everything is
-// listed again. If that does not help, Follow returns an error.
+// listed again. If that does not help, Watch returns an error.
 func TestOutdated(t *testing.T) {
 	for name, outdate := range map[string]func(w http.ResponseWriter){
 		"expired":       func(w http.ResponseWriter) { event(w, "ERROR", refusal(410, metav1.StatusReasonExpired, "too old")) },
@@ -288,9 +288,9 @@ func TestOrder(t *testing.T) {
 	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 }
 
-// TestSigns: a sign of life follows when every stream has sent one, also in a cluster without CDI.
-// Its time is that of the oldest.
-func TestSigns(t *testing.T) {
+// TestHeartbeats: a heartbeat follows when every stream has sent something, also in a cluster
+// without CDI. Its time is that of the oldest.
+func TestHeartbeats(t *testing.T) {
 	for _, noCDI := range []bool{false, true} {
 		g := NewWithT(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -330,7 +330,7 @@ func TestCDIComes(t *testing.T) {
 		untilGone(req)
 	})
 	s.noCDI.Store(true)
-	s.lookForCDI = 200 * time.Millisecond
+	s.cdiInterval = 200 * time.Millisecond
 	ended := make(chan error, 1)
 	go func() { ended <- s.follow(ctx) }()
 	g.Eventually(func() int { return s.count("list DataVolume") }, "10s").Should(BeNumerically(">=", 3), "it is looked for")

@@ -82,12 +82,12 @@ func TestQueued(t *testing.T) {
 	var queued *cloud.Queued
 	g.Expect(errors.As(err, &queued)).To(BeTrue())
 	var mine creation
-	mine.note(err)
-	g.Expect(mine.until().IsZero()).To(BeTrue())
-	mine.note(cloud.Errorf(cloud.QuotaExceeded, "refused"))
-	g.Expect(mine.until().IsZero()).To(BeTrue())
-	mine.note(cloud.Errorf(cloud.Unknown, "lost"))
-	g.Expect(mine.until().IsZero()).To(BeFalse())
+	mine.recordError(err)
+	g.Expect(mine.deadline().IsZero()).To(BeTrue())
+	mine.recordError(cloud.Errorf(cloud.QuotaExceeded, "refused"))
+	g.Expect(mine.deadline().IsZero()).To(BeTrue())
+	mine.recordError(cloud.Errorf(cloud.Unknown, "lost"))
+	g.Expect(mine.deadline().IsZero()).To(BeFalse())
 }
 
 // TestRedactor: a secret that an endpoint repeats is removed, even where the text is cut.
@@ -222,7 +222,7 @@ func TestSharedRests(t *testing.T) {
 		if most := int(100*every/(cloud.CooldownFactor*takes)) + 2; asked > most {
 			t.Errorf("%d questions, want at most %d", asked, most)
 		}
-		time.Sleep(restMost)
+		time.Sleep(maxCooldown)
 		came := time.Now()
 		if began, err := s.get(t.Context(), "alone"); err != nil || !began[0].Equal(came) {
 			t.Errorf("one alone got %s, %v", began, err)
@@ -293,7 +293,7 @@ func TestCreations(t *testing.T) {
 	_, _, err = c.begin(ctx, "a")
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable))
 	release()
-	g.Expect(c.turns).To(BeEmpty())
+	g.Expect(c.byToken).To(BeEmpty())
 }
 
 func TestTokenTag(t *testing.T) {

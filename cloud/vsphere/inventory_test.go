@@ -239,7 +239,7 @@ func TestTrust(t *testing.T) {
 	account.VSphere.Thumbprint = hex.EncodeToString(right[:])
 	err = ask()
 	g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unavailable), "a bundle that vouches for it does not help")
-	g.Expect(err).To(MatchError(ContainSubstring("which is not the account's")))
+	g.Expect(err).To(MatchError(ContainSubstring("which differs from spec.vsphere.thumbprint")))
 	old := sha1.Sum(block.Bytes)
 	account.VSphere.Thumbprint = hex.EncodeToString(old[:])
 	g.Expect(cloud.CodeOf(ask())).To(Equal(cloud.InvalidSpec), "SHA-1")

@@ -41,15 +41,15 @@ var badMachines = []struct {
 	{"processor", "Image.id", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0c" }, invalid, []string{"arm64", "image, instanceType: choose both"}},
 	{"parameter", "Image.ssmParameter", func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/none"} },
 		notFound, []string{"/none", "image.ssmParameter: name a parameter"}},
-	{"lookup-owner", "ImageLookup.owners", lookup("111111111111", "node-*", "", nil), notFound, []string{"no AMI of 111111111111", "image.lookup: ask for another"}},
-	{"lookup-name", "ImageLookup.name", lookup("099720109477", "none", "", nil), notFound, []string{"none", "image.lookup: ask for another"}},
+	{"lookup-owner", "ImageLookup.owners", lookup("111111111111", "node-*", "", nil), notFound, []string{"no AMI of 111111111111", "check image.lookup"}},
+	{"lookup-name", "ImageLookup.name", lookup("099720109477", "none", "", nil), notFound, []string{"none", "check image.lookup"}},
 	{"lookup-processor", "ImageLookup.architecture", lookup("099720109477", "node-*", "arm64", nil), invalid, []string{"arm64", "image, instanceType: choose both"}},
-	{"lookup-tags", "ImageLookup.tags", lookup("099720109477", "node-*", "", map[string]string{"release": "none"}), notFound, []string{"image.lookup: ask for another"}},
+	{"lookup-tags", "ImageLookup.tags", lookup("099720109477", "node-*", "", map[string]string{"release": "none"}), notFound, []string{"check image.lookup"}},
 
 	{"subnet", "Selector.ids", func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{IDs: []string{"subnet-0dead"}} },
 		notFound, []string{"subnet-0dead", "subnets: name subnets"}},
 	{"subnet-tags", "Selector.tags", func(m *infrav1.AWSMachine) { m.Subnets = infrav1.AWSSelector{Tags: map[string]string{"role": "none"}} },
-		notFound, []string{"no subnet has the tags", "subnets.tags: put them"}},
+		notFound, []string{"no subnet of this region has the tags", "subnets.tags"}},
 	{"vpc", "Selector.ids", func(m *infrav1.AWSMachine) {
 		m.Subnets, m.SecurityGroups = infrav1.AWSSelector{IDs: []string{"subnet-0d1"}}, &infrav1.AWSSelector{IDs: []string{"sg-01"}}
 	}, invalid, []string{"sg-01", "subnet-0d1", "different networks", "securityGroups: name groups"}},
@@ -57,7 +57,7 @@ var badMachines = []struct {
 		notFound, []string{"sg-0dead", "securityGroups: name groups"}},
 	{"group-tags", "Selector.tags", func(m *infrav1.AWSMachine) {
 		m.SecurityGroups = &infrav1.AWSSelector{Tags: map[string]string{"role": "none"}}
-	}, notFound, []string{"vpc-01", "securityGroups.tags: put them"}},
+	}, notFound, []string{"vpc-01", "securityGroups.tags"}},
 
 	{"ipv6", "Machine.ipv6AddressCount Machine.primaryIPv6", func(m *infrav1.AWSMachine) { m.IPv6AddressCount, m.PrimaryIPv6 = 1, true },
 		invalid, []string{"subnet-0", "ipv6AddressCount, subnets: name subnets that have IPv6"}},
@@ -327,7 +327,7 @@ func TestBadAccounts(t *testing.T) {
 			string(cloud.Unauthorized), []string{"SignatureDoesNotMatch", "credentialsRef: put the access key's own secret"}},
 		{"role", func(a *infrav1.CloudAccountSpec) { a.AWS.AssumeRole = foreign },
 			string(cloud.Unauthorized), []string{"AccessDenied", "assumeRole: let the role's trust policy"}},
-		{"site", func(a *infrav1.CloudAccountSpec) { a.AWS.Endpoint = site.URL }, string(cloud.Unknown), []string{"does the endpoint belong to AWS?"}},
+		{"site", func(a *infrav1.CloudAccountSpec) { a.AWS.Endpoint = site.URL }, string(cloud.Unknown), []string{"check spec.aws.endpoint"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := &rig.Stage{T: t, Tenant: s.Tenant, House: s.House, Ctx: s.Ctx}
