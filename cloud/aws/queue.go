@@ -104,10 +104,10 @@ func (l *queueDriver) toEvent(m *types.Message) cloud.Event {
 	switch body.Source + "/" + body.Kind {
 	case "aws.ec2/EC2 Spot Instance Interruption Warning":
 		event.InstanceID, event.Ending, event.Imminent = body.Detail.InstanceID, true, true
-		event.Notice = "AWS takes the spot instance back two minutes from " + at + " (" + cloud.Clip(body.Detail.Action, 32) + ")"
+		event.Notice = "AWS will interrupt the spot instance two minutes from " + at + " (" + cloud.Clip(body.Detail.Action, 32) + ")"
 	case "aws.ec2/EC2 Instance Rebalance Recommendation":
 		event.InstanceID, event.Ending = body.Detail.InstanceID, l.queue.Rebalance == "Replace"
-		event.Notice = "AWS recommends since " + at + " to leave the spot instance: it is likely to be taken back"
+		event.Notice = "AWS recommends since " + at + " to replace the spot instance: it has an elevated risk of interruption"
 	case "aws.ec2/EC2 Instance State-change Notification":
 		if s := body.Detail.State; s != "pending" && s != "running" { // the engine already polls for those
 			event.InstanceID, event.Changed = body.Detail.InstanceID, true

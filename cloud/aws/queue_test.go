@@ -51,11 +51,11 @@ func TestMessages(t *testing.T) {
 		notice string
 	}{
 		"interruption": {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning", detail(map[string]any{"instance-action": "terminate"})),
-			want: cloud.Event{InstanceID: "i-01", Ending: true, Imminent: true}, notice: "takes the spot instance back"},
+			want: cloud.Event{InstanceID: "i-01", Ending: true, Imminent: true}, notice: "will interrupt the spot instance"},
 		"rebalance": {body: ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", detail(map[string]any{})),
-			want: cloud.Event{InstanceID: "i-01"}, notice: "likely to be taken back"},
+			want: cloud.Event{InstanceID: "i-01"}, notice: "elevated risk of interruption"},
 		"rebalance, to be acted on": {body: ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", detail(map[string]any{})), edit: replace,
-			want: cloud.Event{InstanceID: "i-01", Ending: true}, notice: "likely to be taken back"},
+			want: cloud.Event{InstanceID: "i-01", Ending: true}, notice: "elevated risk of interruption"},
 		"terminated": {body: ec2stub.Event("aws.ec2", "EC2 Instance State-change Notification", detail(map[string]any{"state": "shutting-down"})),
 			want: cloud.Event{InstanceID: "i-01", Changed: true}},
 		"runs":          {body: ec2stub.Event("aws.ec2", "EC2 Instance State-change Notification", detail(map[string]any{"state": "running"}))},

@@ -94,7 +94,7 @@ func (s *suite) list() {
 func (s *suite) listIsCompleteOrFails() {
 	pages := s.net.count(func() { _, _ = s.driver.List(s.Context()) }, cloud.ClassRead)
 	if pages < 2 {
-		s.Log("the listing takes one call: no second page could be spoilt")
+		s.Log("the listing takes one call: no second page to inject a fault into")
 	}
 	for _, page := range slices.Compact([]int{0, pages / 2, pages - 1}) {
 		for _, trouble := range troubles() {

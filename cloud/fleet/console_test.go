@@ -12,13 +12,13 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// talking is a driver whose cloud keeps consoles.
-type talking struct {
+// consoleDriver is a driver whose cloud keeps consoles.
+type consoleDriver struct {
 	cloud.Driver
 	console func(context.Context, cloud.Resource) ([]byte, error)
 }
 
-func (d talking) Console(ctx context.Context, instance cloud.Resource) ([]byte, error) {
+func (d consoleDriver) Console(ctx context.Context, instance cloud.Resource) ([]byte, error) {
 	return d.console(ctx, instance)
 }
 
@@ -41,7 +41,7 @@ func TestConsole(t *testing.T) {
 		}
 		asked, goOn := make(chan cloud.Resource, 10), make(chan struct{}, 10)
 		with := func(console func(context.Context, cloud.Resource) ([]byte, error)) *Account { // it shares the loops of silent
-			talks := &Account{cloud: silent.cloud, driver: talking{silent.driver, console}, times: silent.times, meter: silent.meter, accountState: silent.accountState,
+			talks := &Account{cloud: silent.cloud, driver: consoleDriver{silent.driver, console}, times: silent.times, meter: silent.meter, accountState: silent.accountState,
 				place: place{pinned: testPlace, proved: testPlace}}
 			talks.limiter.Store(silent.limiter.Load())
 			return talks

@@ -127,7 +127,7 @@ func TestDeleteManySlowly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newTestCloud(t)
-				c.whole, c.ending, c.stop = true, 30*time.Second, stop
+				c.cascades, c.ending, c.stop = true, 30*time.Second, stop
 				a := c.begin(t).account(t)
 				refs := c.observed(a, 301)
 				time.Sleep(time.Minute)
@@ -176,7 +176,7 @@ func TestDeleteInSteps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newTestCloud(t)
-				c.doubt, c.inSteps, c.stop = 10*time.Second, true, test.stop
+				c.readLag, c.inSteps, c.stop = 10*time.Second, true, test.stop
 				a := c.begin(t).account(t)
 				ref := running(t, a, "m")
 				if test.off {
@@ -201,12 +201,12 @@ func TestDeleteYoung(t *testing.T) {
 		t.Run(fmt.Sprint("whole ", whole), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newTestCloud(t)
-				c.doubt, c.whole = 2*time.Minute, whole
+				c.readLag, c.cascades = 2*time.Minute, whole
 				a := c.begin(t).account(t)
 				begin := time.Now()
 				ref := running(t, a, "m")
 				took := remove(t, a, ref, 5*time.Minute)
-				if hidden := time.Since(begin) < c.doubt; hidden != whole {
+				if hidden := time.Since(begin) < c.readLag; hidden != whole {
 					t.Errorf("gone after %s", took)
 				}
 				if n := c.count("terminate", "describe"); n > 5 {
@@ -223,7 +223,7 @@ func TestDeleteYoung(t *testing.T) {
 func TestDeleteHesitantly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		c.doubt, c.whole = 2*time.Minute, true
+		c.readLag, c.cascades = 2*time.Minute, true
 		a := c.begin(t).account(t)
 		refs := c.observed(a, 301)
 		time.Sleep(30 * time.Second)
@@ -563,9 +563,9 @@ func TestBusyStop(t *testing.T) {
 	})
 }
 
-// TestSlowLooks: after a slow live read, the next one waits for nine times as long, but never
+// TestSlowReads: after a slow live read, the next one waits for nine times as long, but never
 // longer than half a minute.
-func TestSlowLooks(t *testing.T) {
+func TestSlowReads(t *testing.T) {
 	for took, most := range map[time.Duration]int{100 * time.Millisecond: 300, 2 * time.Second: 30, 10 * time.Second: 15} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newTestCloud(t)
@@ -595,7 +595,7 @@ func TestDeletedAreNotListed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.stop = 20 * time.Minute
-		s, p := c.listen(t)
+		s, p := c.withQueue(t)
 		a := s.account(t)
 		refs := c.observed(a, 10)
 		time.Sleep(time.Minute)
@@ -611,13 +611,13 @@ func TestDeletedAreNotListed(t *testing.T) {
 		if n := p.count() - heard; n != 0 {
 			t.Errorf("%d questions for news", n)
 		}
-		if state := a.Inventory(); !state.Fresh || s.flips() != 0 {
-			t.Errorf("%+v, told %d times", state, s.flips())
+		if state := a.Inventory(); !state.Fresh || s.accountChanges() != 0 {
+			t.Errorf("%+v, told %d times", state, s.accountChanges())
 		}
 		a.Observe(ensure(t, a, "m"), true)
 		time.Sleep(10 * time.Second)
-		if c.count("list") == listed || p.count() == heard || s.flips() != 0 {
-			t.Errorf("another machine: %d listings, %d questions, told %d times", c.count("list")-listed, p.count()-heard, s.flips())
+		if c.count("list") == listed || p.count() == heard || s.accountChanges() != 0 {
+			t.Errorf("another machine: %d listings, %d questions, told %d times", c.count("list")-listed, p.count()-heard, s.accountChanges())
 		}
 		for _, ref := range refs {
 			remove(t, a, ref, 20*time.Minute)

@@ -15,54 +15,54 @@ import (
 
 // testQueue is a cloud's queue of events. It returns an event again after half a minute if it was
 // not acknowledged.
-type post struct {
-	mu        sync.Mutex
-	letters   map[string]*letter // by receipt
-	asked     int
-	err       error
-	spot      bool // every instance may be taken back
-	dismissed []string
+type testQueue struct {
+	mu       sync.Mutex
+	messages map[string]*testMessage // by receipt
+	calls    int
+	err      error
+	spot     bool // every instance may be taken back
+	acked    []string
 }
 
-type letter struct {
+type testMessage struct {
 	cloud.Event
 	hidden time.Time
 }
 
-func (p *post) send(n cloud.Event) {
+func (p *testQueue) send(n cloud.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n.At.IsZero() {
 		n.At = time.Now()
 	}
-	p.letters[n.Receipt] = &letter{Event: n}
+	p.messages[n.Receipt] = &testMessage{Event: n}
 }
 
-func (p *post) fail(err error) {
+func (p *testQueue) fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.err = err
 }
 
-func (p *post) count() int {
+func (p *testQueue) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.asked
+	return p.calls
 }
 
-func (p *post) left() int {
+func (p *testQueue) remaining() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.letters)
+	return len(p.messages)
 }
 
 // queueDriver is a testDriver whose cloud has a queue.
-type listening struct {
+type queueDriver struct {
 	*testDriver
-	*post
+	*testQueue
 }
 
-func (l listening) List(ctx context.Context) ([]cloud.Resource, error) {
+func (l queueDriver) List(ctx context.Context) ([]cloud.Resource, error) {
 	all, err := l.testDriver.List(ctx)
 	for i := range all {
 		all[i].Interruptible = l.spot
@@ -70,20 +70,20 @@ func (l listening) List(ctx context.Context) ([]cloud.Resource, error) {
 	return all, err
 }
 
-func (l listening) Receive(ctx context.Context) (news []cloud.Event, err error) {
+func (l queueDriver) Receive(ctx context.Context) (events []cloud.Event, err error) {
 	for range 20 { // seconds
 		l.mu.Lock()
-		l.asked++
-		for _, m := range l.letters {
+		l.calls++
+		for _, m := range l.messages {
 			if time.Now().After(m.hidden) {
 				m.hidden = time.Now().Add(30 * time.Second)
-				news = append(news, m.Event)
+				events = append(events, m.Event)
 			}
 		}
 		err = l.err
 		l.mu.Unlock()
-		if len(news) > 0 || err != nil {
-			return news, err
+		if len(events) > 0 || err != nil {
+			return events, err
 		}
 		select {
 		case <-time.After(time.Second):
@@ -94,23 +94,23 @@ func (l listening) Receive(ctx context.Context) (news []cloud.Event, err error) 
 	return nil, nil
 }
 
-func (l listening) Ack(_ context.Context, news []cloud.Event) error {
+func (l queueDriver) Ack(_ context.Context, events []cloud.Event) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, n := range news {
-		delete(l.letters, n.Receipt)
-		l.dismissed = append(l.dismissed, n.Receipt)
+	for _, n := range events {
+		delete(l.messages, n.Receipt)
+		l.acked = append(l.acked, n.Receipt)
 	}
 	return nil
 }
 
 // withQueue starts Accounts whose cloud has a queue.
-func (c *testCloud) listen(t *testing.T) (*session, *post) {
-	p := &post{letters: map[string]*letter{}, spot: true}
-	return c.listenAt(t, p), p
+func (c *testCloud) withQueue(t *testing.T) (*session, *testQueue) {
+	p := &testQueue{messages: map[string]*testMessage{}, spot: true}
+	return c.withThisQueue(t, p), p
 }
 
-func (c *testCloud) listenAt(t *testing.T, p *post) *session {
+func (c *testCloud) withThisQueue(t *testing.T, p *testQueue) *session {
 	return c.begin(t, func(o *Options) {
 		connect := o.Clouds[0].New
 		o.Clouds[0].New = func(cfg cloud.Config) (cloud.Driver, error) {
@@ -118,7 +118,7 @@ func (c *testCloud) listenAt(t *testing.T, p *post) *session {
 			if err != nil {
 				return nil, err
 			}
-			return listening{d.(*testDriver), p}, nil
+			return queueDriver{d.(*testDriver), p}, nil
 		}
 	})
 }
@@ -127,7 +127,7 @@ func (c *testCloud) listenAt(t *testing.T, p *post) *session {
 func TestEventsAreReceivedForMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		s, p := c.listen(t)
+		s, p := c.withQueue(t)
 		a := s.account(t)
 		time.Sleep(time.Hour)
 		if n := p.count(); n != 0 {
@@ -153,7 +153,7 @@ func TestEventsAreReceivedForMachines(t *testing.T) {
 func TestEventsUntilRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		s, p := c.listen(t)
+		s, p := c.withQueue(t)
 		a := s.account(t)
 		ref := running(t, a, "m")
 		time.Sleep(time.Minute)
@@ -167,23 +167,23 @@ func TestEventsUntilRecorded(t *testing.T) {
 			t.Errorf("%+v", o.Instance)
 		}
 		time.Sleep(100 * time.Second)
-		if n := s.count("m") - before; n < 3 || p.left() != 1 {
-			t.Errorf("notified %d times, %d in the queue", n, p.left())
+		if n := s.count("m") - before; n < 3 || p.remaining() != 1 {
+			t.Errorf("notified %d times, %d in the queue", n, p.remaining())
 		}
 
 		s.end() // simulates a crash
-		s = c.listenAt(t, p)
+		s = c.withThisQueue(t, p)
 		a = s.account(t)
 		a.Observe(ref, true)
 		until(t, time.Minute, "the next process knows", func() bool { o := a.Observe(ref, true); return o.Instance != nil && o.Instance.Ending })
 
 		a.AckEvent(ref.Token, &cloud.Resource{Notice: "something else"})
 		time.Sleep(time.Minute)
-		if p.left() != 1 {
+		if p.remaining() != 1 {
 			t.Error("acknowledged although the recorded event is older")
 		}
 		a.AckEvent(ref.Token, a.Observe(ref, true).Instance)
-		until(t, time.Minute, "the event is acknowledged", func() bool { return p.left() == 0 })
+		until(t, time.Minute, "the event is acknowledged", func() bool { return p.remaining() == 0 })
 		if !a.Observe(ref, true).Instance.Ending {
 			t.Error("and forgotten")
 		}
@@ -195,7 +195,7 @@ func TestEventsUntilRecorded(t *testing.T) {
 func TestEventsOfUnknownInstances(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		s, p := c.listen(t)
+		s, p := c.withQueue(t)
 		a := s.account(t)
 		ref := running(t, a, "m")
 		time.Sleep(time.Minute)
@@ -204,26 +204,26 @@ func TestEventsOfUnknownInstances(t *testing.T) {
 		p.send(cloud.Event{Receipt: "foreign", InstanceID: "i-9999", Ending: true})
 		p.send(cloud.Event{Receipt: "old", InstanceID: "i-0001", Ending: true, At: time.Now().Add(-maxEventAge)})
 		time.Sleep(2 * time.Second)
-		if p.left() != 1 {
-			t.Errorf("%d are left, want the foreign one", p.left())
+		if p.remaining() != 1 {
+			t.Errorf("%d are left, want the foreign one", p.remaining())
 		}
 		time.Sleep(maxEventAge - 10*time.Second)
-		if p.left() != 1 {
+		if p.remaining() != 1 {
 			t.Error("the foreign one went early")
 		}
-		until(t, time.Minute, "the foreign one goes", func() bool { return p.left() == 0 })
+		until(t, time.Minute, "the foreign one goes", func() bool { return p.remaining() == 0 })
 		if o := a.Observe(ref, true); o.Instance.Ending || s.count("m") != before {
 			t.Errorf("%+v, told %d times", o.Instance, s.count("m")-before)
 		}
 	})
 }
 
-// TestEndingIsBelievedOfSpotAlone: Ending is ignored for an instance that is not Interruptible, so
+// TestEndingOfSpotInstancesOnly: Ending is ignored for an instance that is not Interruptible, so
 // a forged event can't end it.
-func TestEndingIsBelievedOfSpotAlone(t *testing.T) {
+func TestEndingOfSpotInstancesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		s, p := c.listen(t)
+		s, p := c.withQueue(t)
 		p.spot = false
 		a := s.account(t)
 		ref := running(t, a, "m")
@@ -240,7 +240,7 @@ func TestEndingIsBelievedOfSpotAlone(t *testing.T) {
 func TestChangeIsReadAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		s, p := c.listen(t)
+		s, p := c.withQueue(t)
 		a := s.account(t, func(cfg *AccountConfig) { cfg.Spec.Inventory.IdleSeconds = 3600 })
 		ref := running(t, a, "m")
 		other := running(t, a, "other")
@@ -258,8 +258,8 @@ func TestChangeIsReadAtOnce(t *testing.T) {
 		if !a.Observe(ref, true).Gone {
 			t.Error("it is not known to be gone")
 		}
-		if p.left() != 0 {
-			t.Errorf("%d are left", p.left())
+		if p.remaining() != 0 {
+			t.Errorf("%d are left", p.remaining())
 		}
 		if c.count("list") > 10 {
 			t.Errorf("%d listings", c.count("list"))
@@ -272,17 +272,17 @@ func TestChangeIsReadAtOnce(t *testing.T) {
 func TestReceiveFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
-		s, p := c.listen(t)
+		s, p := c.withQueue(t)
 		a := s.account(t)
 		ref := running(t, a, "m")
 		time.Sleep(time.Minute)
-		flips, asked := s.flips(), p.count()
+		changes, calls := s.accountChanges(), p.count()
 		p.fail(cloud.Errorf(cloud.NotFound, "no such place"))
 		time.Sleep(10 * time.Minute)
-		if err := a.Inventory().ReceiveErr; cloud.CodeOf(err) != cloud.NotFound || s.flips() != flips+1 {
-			t.Errorf("%v, told %d times", err, s.flips()-flips)
+		if err := a.Inventory().ReceiveErr; cloud.CodeOf(err) != cloud.NotFound || s.accountChanges() != changes+1 {
+			t.Errorf("%v, told %d times", err, s.accountChanges()-changes)
 		}
-		if n := p.count() - asked; n > 25 {
+		if n := p.count() - calls; n > 25 {
 			t.Errorf("%d calls", n)
 		}
 		if o := a.Observe(ref, true); o.Gone || !a.Inventory().Fresh {
@@ -290,8 +290,8 @@ func TestReceiveFails(t *testing.T) {
 		}
 		p.fail(nil)
 		until(t, 2*time.Minute, "it receives events again", func() bool { return a.Inventory().ReceiveErr == nil })
-		if s.flips() != flips+2 || !slices.Equal(p.dismissed, nil) {
-			t.Errorf("notified %d times", s.flips()-flips)
+		if s.accountChanges() != changes+2 || !slices.Equal(p.acked, nil) {
+			t.Errorf("notified %d times", s.accountChanges()-changes)
 		}
 	})
 }

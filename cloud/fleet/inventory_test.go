@@ -77,10 +77,10 @@ func TestListingsAreShared(t *testing.T) {
 	})
 }
 
-// TestJoinedAreListed: when all starting machines have become Nodes, the account is listed at once
-// instead of at the next frequent listing. If the listing does not show a machine running yet, the
-// next one is not made early.
-func TestJoinedAreListed(t *testing.T) {
+// TestListingAfterNodesJoined: when all starting machines have become Nodes, the account is listed
+// at once instead of at the next frequent listing. If the listing does not show a machine running
+// yet, the next one is not made early.
+func TestListingAfterNodesJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.start = 7 * time.Second // listings every 5 s see it after 10 s
@@ -120,8 +120,8 @@ func TestJoinedAreListed(t *testing.T) {
 	})
 }
 
-// TestStartingPatience: a machine that never runs keeps listings frequent for only 15 minutes.
-func TestStartingPatience(t *testing.T) {
+// TestMaxStartTime: a machine that never runs keeps listings frequent for only 15 minutes.
+func TestMaxStartTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(t)
 		c.start = 24 * time.Hour
@@ -194,16 +194,16 @@ func TestFailedListingIsNotAbsence(t *testing.T) {
 				if f.code == string(cloud.Unauthorized) {
 					told = 2 // and one before for the refused credentials
 				}
-				if state.Fresh || cloud.CodeOf(state.Err) == "" || state.Instances != 150 || s.flips() != told {
-					t.Errorf("%+v, told %d times", state, s.flips())
+				if state.Fresh || cloud.CodeOf(state.Err) == "" || state.Instances != 150 || s.accountChanges() != told {
+					t.Errorf("%+v, told %d times", state, s.accountChanges())
 				}
 				if n := c.count("list"); n > 60 {
 					t.Errorf("%d listings while they fail", n)
 				}
 				c.setFault(nil)
 				time.Sleep(70 * time.Second)
-				if state := a.Inventory(); !state.Fresh || state.Err != nil || s.flips() != told+1 {
-					t.Errorf("%+v, told %d times", state, s.flips())
+				if state := a.Inventory(); !state.Fresh || state.Err != nil || s.accountChanges() != told+1 {
+					t.Errorf("%+v, told %d times", state, s.accountChanges())
 				}
 			})
 		})

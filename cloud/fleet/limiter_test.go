@@ -193,8 +193,9 @@ func TestThrottleRecovery(t *testing.T) {
 	})
 }
 
-// TestWaitHeedsContext: a caller whose turn comes too late learns that at once, and takes no turn.
-func TestWaitHeedsContext(t *testing.T) {
+// TestWaitEndsWithContext: a caller whose turn comes too late learns that at once, and takes no
+// turn.
+func TestWaitEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBucket(cloud.Limit{PerSecond: 0.1, Burst: 1})
 		b.turn("now")

@@ -578,7 +578,7 @@ func TestHeartbeat(t *testing.T) {
 	o := Options{Clouds: []cloud.Cloud{{Name: "x", Union: driverkit.Fields[infrav1.SimulatedAccount, infrav1.SimulatedMachine]{
 		Account: func(s *infrav1.CloudAccountSpec) *infrav1.SimulatedAccount { return s.Simulated }},
 		New: func(cloud.Config) (cloud.Driver, error) {
-			return telling{testDriver: &testDriver{region: "r"}, stream: &stream{}}, nil
+			return watchDriver{testDriver: &testDriver{region: "r"}, stream: &stream{}}, nil
 		}}}, Times: TimesFor(DefaultCall)}
 	a, err := NewAccounts(o).Set(testKey, AccountConfig{Spec: infrav1.CloudAccountSpec{Simulated: &infrav1.SimulatedAccount{}}})
 	if err != nil {

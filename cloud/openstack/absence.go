@@ -144,7 +144,7 @@ func (d *driver) readRecorded(ctx context.Context, ref cloud.Reference) (cloud.R
 	case err != nil || s.Status == unknownStatus: // without metadata
 		return cloud.Resource{
 			Kind: cloud.KindInstance, ID: id, ProviderID: ref.ProviderID, Token: ref.Token, OwnershipID: ref.OwnershipID,
-			CreatedAt: s.Created, State: cloud.StateRunning, Notice: "Nova does not know the server's state: its cell does not answer",
+			CreatedAt: s.Created, State: cloud.StateRunning, Notice: "the server's state is unknown: its Nova cell is down",
 		}, nil
 	}
 	r := d.resource(&s)

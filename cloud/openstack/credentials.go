@@ -107,13 +107,13 @@ func (e *cloudEntry) check(account *infrav1.OpenStackAccount) error {
 	}
 	switch {
 	case e.Verify != nil && !*e.Verify:
-		return refuse("verify: false would send the credentials to whoever answers: put the authority's certificate into spec.openstack.caBundle")
+		return refuse("verify: false is not allowed: put the CA certificate into spec.openstack.caBundle")
 	case e.CACert != "":
 		return refuse("cacert names a file, and Drover reads none: put its content into spec.openstack.caBundle")
 	case e.Cert != "" || e.Key != "":
 		return refuse("cert and key name files, and Drover reads none: put their content into the Secret's keys %s and %s", certificateKey, privateKey)
 	case e.Auth.AuthURL == "":
-		return refuse("auth_url is missing: it says whom the credentials are for, and must be the account's %s", account.AuthURL)
+		return refuse("auth_url is missing: it must be the account's %s", account.AuthURL)
 	case identityURL(e.Auth.AuthURL) != identityURL(account.AuthURL):
 		return refuse("auth_url is not the account's %s", account.AuthURL)
 	case e.RegionName != "" && account.Region != "" && e.RegionName != account.Region:

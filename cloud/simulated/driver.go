@@ -104,7 +104,7 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, 
 		return found[0], nil
 	case 0:
 		return cloud.Resource{}, cloud.Errorf(cloud.Unavailable,
-			"%s: an instance was made with this token already, and the cloud does not show it yet", wire.RunInstances)
+			"%s: an instance with this token exists already, but the cloud does not show it yet", wire.RunInstances)
 	}
 	ids := make([]string, len(found))
 	for i := range found {
