@@ -60,13 +60,13 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if account.Endpoint != "" && cfg.Credentials == nil {
 		return nil, cloud.Errorf(cloud.InvalidSpec, "a custom endpoint needs its own credentials")
 	}
-	carrier, err := cfg.Connect(nil)
+	transport, err := cfg.Connect(nil)
 	if err != nil {
 		return nil, err
 	}
 	base := aws.Config{
 		Region:     account.Region,
-		HTTPClient: client{driverkit.Client(carrier)},
+		HTTPClient: client{driverkit.Client(transport)},
 		Retryer:    func() aws.Retryer { return aws.NopRetryer{} },
 		AppID:      "drover",
 	}
@@ -193,7 +193,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	if err != nil {
 		return nil, err
 	}
-	found = only(found, wanted)
+	found = filterByTokens(found, wanted)
 	d.setNotices(d.previousNotices(), found)
 	for _, r := range found {
 		if r.State != cloud.StateTerminated {
@@ -204,7 +204,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) ([]cloud.
 	if err != nil {
 		return nil, err
 	}
-	return append(found, only(left, wanted)...), nil
+	return append(found, filterByTokens(left, wanted)...), nil
 }
 
 // dependants returns volumes, network interfaces and addresses with the tokens. DescribeTags tells
@@ -275,8 +275,8 @@ func literals(wanted map[string]bool) (values []string) {
 	return values
 }
 
-// only returns the resources whose token is exactly one of those wanted.
-func only(found []cloud.Resource, wanted map[string]bool) []cloud.Resource {
+// filterByTokens returns the resources whose token is exactly one of those wanted.
+func filterByTokens(found []cloud.Resource, wanted map[string]bool) []cloud.Resource {
 	return slices.DeleteFunc(found, func(r cloud.Resource) bool { return !wanted[r.Token] })
 }
 

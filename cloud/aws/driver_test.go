@@ -524,7 +524,8 @@ func TestOffering(t *testing.T) {
 	}
 }
 
-// TestUnexpectedResponses: an answer that is not AWS's never counts as empty, and is never repeated.
+// TestUnexpectedResponses: an answer that is not AWS's never counts as empty, and is never
+// repeated.
 func TestUnexpectedResponses(t *testing.T) {
 	t.Parallel()
 	page := "<html><body>" + testSecret + "</body></html>"

@@ -124,7 +124,7 @@ func (d *driver) find(ctx context.Context, token string) (*cloud.Resource, error
 	if err != nil {
 		return nil, err
 	}
-	switch found = only(found, wanted); len(found) {
+	switch found = filterByTokens(found, wanted); len(found) {
 	case 0:
 		return nil, nil
 	case 1:

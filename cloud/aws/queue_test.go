@@ -61,7 +61,7 @@ func TestMessages(t *testing.T) {
 		"runs":          {body: ec2stub.Event("aws.ec2", "EC2 Instance State-change Notification", detail(map[string]any{"state": "running"}))},
 		"another kind":  {body: ec2stub.Event("aws.ec2", "EBS Volume Notification", detail(map[string]any{}))},
 		"another cloud": {body: ec2stub.Event("my.ec2", "EC2 Spot Instance Interruption Warning", detail(map[string]any{}))},
-		"no instance":   {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning", nil), want: cloud.Event{Ending: true, Imminent: true}, notice: "takes"},
+		"no instance":   {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning", nil), want: cloud.Event{Ending: true, Imminent: true}, notice: "will interrupt"},
 		"of other types": {body: ec2stub.Event("aws.ec2", "EC2 Spot Instance Interruption Warning",
 			map[string]any{"instance-id": []string{"i-01"}, "instance-action": 4})},
 		"no event": {body: `["a", "b"]`},

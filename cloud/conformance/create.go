@@ -98,17 +98,17 @@ func (s *suite) createInParallel() {
 
 // createAfterLostAnswer makes each network fault happen to the create, and repeats the create.
 func (s *suite) createAfterLostAnswer() {
-	for _, trouble := range troubles() {
+	for _, f := range networkFaults() {
 		req := s.request(s.token())
-		happened, err := s.during(cloud.ClassCreate, 0, trouble.do, func(ctx context.Context) error {
+		happened, err := s.during(cloud.ClassCreate, 0, f.do, func(ctx context.Context) error {
 			_, err := s.driver.Ensure(ctx, req)
 			return err
 		})
 		if !happened {
-			s.Errorf("%s: Ensure made no call of class create", trouble.name)
+			s.Errorf("%s: Ensure made no call of class create", f.name)
 		}
 		if code := cloud.CodeOf(err); code != cloud.Unavailable && code != cloud.Unknown {
-			s.Errorf("%s: got %v; the outcome is unknown, so the code must be Unavailable or Unknown", trouble.name, err)
+			s.Errorf("%s: got %v; the outcome is unknown, so the code must be Unavailable or Unknown", f.name, err)
 		}
 		made := s.ensure(req)
 		s.wantOne(req.Token, made.ID)

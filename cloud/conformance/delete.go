@@ -63,19 +63,19 @@ func (s *suite) delete() {
 	}
 }
 
-// deleteInTrouble makes each network fault happen to the delete. It must return an error for each
+// deleteWithFaults makes each network fault happen to the delete. It must return an error for each
 // resource, and do no harm.
-func (s *suite) deleteInTrouble() {
-	for _, trouble := range troubles() {
+func (s *suite) deleteWithFaults() {
+	for _, f := range networkFaults() {
 		made := s.ensure(s.request(s.token()))
-		happened, err := s.during(cloud.ClassDelete, 0, trouble.do, func(ctx context.Context) error {
+		happened, err := s.during(cloud.ClassDelete, 0, f.do, func(ctx context.Context) error {
 			return s.driver.Delete(ctx, []cloud.Resource{made})[0]
 		})
 		if !happened {
-			s.Errorf("%s: Delete made no call of class delete", trouble.name)
+			s.Errorf("%s: Delete made no call of class delete", f.name)
 		}
 		if code := cloud.CodeOf(err); code != cloud.Unavailable && code != cloud.Unknown {
-			s.Errorf("%s: got %v, want Unavailable or Unknown", trouble.name, err)
+			s.Errorf("%s: got %v, want Unavailable or Unknown", f.name, err)
 		}
 		s.untilGone(s.Context(), []cloud.Reference{s.reference(made)})
 	}
@@ -148,7 +148,7 @@ func (s *suite) endDuring(name string, method func(context.Context) error) {
 			if how == "deadline" {
 				ctx, cancel = context.WithTimeout(s.Context(), time.Second)
 			}
-			end := s.net.play(fault{class: class, do: hang, giveUp: func() { giveUp(cancel) }})
+			end := s.net.inject(fault{class: class, do: hang, giveUp: func() { giveUp(cancel) }})
 			done := make(chan error, 1)
 			go func() { done <- method(ctx) }()
 			var err error

@@ -97,13 +97,13 @@ func (s *suite) listIsCompleteOrFails() {
 		s.Log("the listing takes one call: no second page to inject a fault into")
 	}
 	for _, page := range slices.Compact([]int{0, pages / 2, pages - 1}) {
-		for _, trouble := range troubles() {
-			happened, err := s.during(cloud.ClassRead, page, trouble.do, func(ctx context.Context) error {
+		for _, f := range networkFaults() {
+			happened, err := s.during(cloud.ClassRead, page, f.do, func(ctx context.Context) error {
 				_, err := s.driver.List(ctx)
 				return err
 			})
 			if happened && err == nil {
-				s.Errorf("page %d of %d, %s: no error", page+1, pages, trouble.name)
+				s.Errorf("page %d of %d, %s: no error", page+1, pages, f.name)
 			}
 		}
 	}
@@ -131,9 +131,9 @@ func (s *suite) describeMany(made map[string]cloud.Resource) {
 	}
 }
 
-// readsInTrouble makes each network fault happen to each read. No read may return an empty answer
+// readsWithFaults makes each network fault happen to each read. No read may return an empty answer
 // without an error.
-func (s *suite) readsInTrouble() {
+func (s *suite) readsWithFaults() {
 	made := s.ensure(s.request(s.token()))
 	reads := map[string]func(context.Context) error{
 		"List": func(ctx context.Context) error { _, err := s.driver.List(ctx); return err },
@@ -145,13 +145,13 @@ func (s *suite) readsInTrouble() {
 		"Offering": func(ctx context.Context) error { _, err := s.driver.Offering(ctx, s.Machine); return err },
 	}
 	for name, read := range reads {
-		for _, trouble := range troubles() {
-			happened, err := s.during(cloud.ClassRead, 0, trouble.do, read)
+		for _, f := range networkFaults() {
+			happened, err := s.during(cloud.ClassRead, 0, f.do, read)
 			if !happened {
 				continue // it made no call
 			}
 			if code := cloud.CodeOf(err); code != cloud.Unavailable && code != cloud.Unknown {
-				s.Errorf("%s, %s: got %v, want Unavailable or Unknown", name, trouble.name, err)
+				s.Errorf("%s, %s: got %v, want Unavailable or Unknown", name, f.name, err)
 			}
 		}
 	}

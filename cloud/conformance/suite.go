@@ -58,10 +58,10 @@ func Run(t *testing.T, target Target) {
 		{"names", together, (*suite).names},
 		{"user data", together, (*suite).userData},
 		{"rejected requests", together, (*suite).refused},
-		{"reads with network faults", together, (*suite).readsInTrouble},
+		{"reads with network faults", together, (*suite).readsWithFaults},
 		{"describe", together, (*suite).describe},
 		{"console", together, (*suite).console},
-		{"delete with network faults", together, (*suite).deleteInTrouble},
+		{"delete with network faults", together, (*suite).deleteWithFaults},
 		{"foreign resources", together, (*suite).foreign},
 		{"context", together, (*suite).context},
 	} {
@@ -119,7 +119,7 @@ func (s *suite) cleanUp() {
 	// The test's own context has ended by now.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.Context()), 2*s.Timeout)
 	defer cancel()
-	s.net.play(fault{})()
+	s.net.inject(fault{})()
 	s.untilGone(ctx, nil)
 	if s.Remaining == nil {
 		return
@@ -173,7 +173,7 @@ func (s *suite) during(class cloud.Class, skip int, do effect, step func(context
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), s.Timeout)
 	defer cancel()
-	end := s.net.play(fault{class: class, skip: skip, do: do, giveUp: cancel})
+	end := s.net.inject(fault{class: class, skip: skip, do: do, giveUp: cancel})
 	err = step(ctx)
 	return end(), err
 }

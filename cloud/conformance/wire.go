@@ -15,8 +15,8 @@ import (
 	"github.com/drover-io/drover/cloud"
 )
 
-// network carries a driver's calls, counts them, injects faults, and checks that the driver makes its
-// calls as promised.
+// network carries a driver's calls, counts them, injects faults, and checks that the driver makes
+// its calls as promised.
 type network struct {
 	shared http.RoundTripper // connections of the drivers are made from it
 	t      testing.TB
@@ -108,9 +108,9 @@ func (n *network) total(classes []cloud.Class) int {
 	return sum
 }
 
-// play sets a fault for the next call of its class after skip others. happened reports whether the
-// fault happened, and removes it.
-func (n *network) play(f fault) (happened func() bool) {
+// inject sets a fault for the next call of its class after skip others. happened reports whether
+// the fault happened, and removes it.
+func (n *network) inject(f fault) (happened func() bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.fault = &f
@@ -122,15 +122,16 @@ func (n *network) play(f fault) (happened func() bool) {
 	}
 }
 
-// trouble is what networks and their proxies do to a call.
-type trouble struct {
+// networkFault is what networks and their proxies do to a call.
+type networkFault struct {
 	name string
 	do   effect
 }
 
-// troubles returns faults that leave open whether the call took effect. The driver must do so too.
-func troubles() []trouble {
-	return []trouble{
+// networkFaults returns faults that leave open whether the call took effect. The driver must do so
+// too.
+func networkFaults() []networkFault {
+	return []networkFault{
 		{"cut before the effect", func(req *http.Request, _ func() (*http.Response, error), _ func()) (*http.Response, error) {
 			closeBody(req)
 			return nil, io.ErrUnexpectedEOF

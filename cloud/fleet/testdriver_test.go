@@ -150,11 +150,11 @@ func (c *testCloud) row() cloud.Cloud {
 			if len(cfg.Credentials["token"]) == 0 {
 				return nil, cloud.Errorf(cloud.Unauthorized, "the Secret lacks the key token")
 			}
-			carrier, err := cfg.Connect(nil)
+			transport, err := cfg.Connect(nil)
 			if err != nil {
 				return nil, err
 			}
-			return &testDriver{region: cfg.Account.Simulated.Region, credential: string(cfg.Credentials["token"]), http: http.Client{Transport: carrier}}, nil
+			return &testDriver{region: cfg.Account.Simulated.Region, credential: string(cfg.Credentials["token"]), http: http.Client{Transport: transport}}, nil
 		},
 	}
 }

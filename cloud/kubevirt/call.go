@@ -43,8 +43,8 @@ type client struct {
 	http *http.Client
 }
 
-func newClient(to endpoint, carrier http.RoundTripper) *client {
-	return &client{endpoint: to, http: driverkit.Client(carrier)}
+func newClient(to endpoint, transport http.RoundTripper) *client {
+	return &client{endpoint: to, http: driverkit.Client(transport)}
 }
 
 // call makes one call. It sends body as JSON, or unchanged if body is a patch. answer may be nil.
@@ -57,7 +57,7 @@ func (c *client) call(ctx context.Context, op operation, path string, query url.
 	if err != nil {
 		return err
 	}
-	return understood(op, text, answer)
+	return decode(op, text, answer)
 }
 
 // reply is a successful response whose body is not read yet.
@@ -129,9 +129,9 @@ func (c *client) request(ctx context.Context, op operation, path string, query u
 // patch is a JSON patch, which is sent unchanged.
 type patch []byte
 
-// understood decodes a successful answer. The answer to a delete may be a Status or the deleted
+// decode decodes a successful answer. The answer to a delete may be a Status or the deleted
 // object.
-func understood(op operation, text []byte, answer any) error {
+func decode(op operation, text []byte, answer any) error {
 	var is metav1.TypeMeta
 	err := json.Unmarshal(text, &is)
 	status := op.method == http.MethodDelete && is.Kind == "Status"

@@ -52,12 +52,12 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	carrier, err := cfg.Connect(to.tls)
+	transport, err := cfg.Connect(to.tls)
 	if err != nil {
 		return nil, err
 	}
 	return &driver{
-		client:        newClient(to, carrier),
+		client:        newClient(to, transport),
 		namespace:     cfg.Account.KubeVirt.Namespace,
 		domains:       slices.Clone(cfg.Account.KubeVirt.FailureDomains),
 		page:          pageSize,
@@ -123,7 +123,7 @@ func (d *driver) Ensure(ctx context.Context, req cloud.Request) (cloud.Resource,
 	if err != nil {
 		return cloud.Resource{}, err
 	}
-	if err := d.known(ctx, req.Spec.KubeVirt); err != nil {
+	if err := d.checkInstancetype(ctx, req.Spec.KubeVirt); err != nil {
 		if found, missing := d.adopt(ctx, req); missing == nil {
 			return found, nil // it was created while its instancetype existed
 		}
@@ -364,7 +364,7 @@ func (d *driver) Delete(ctx context.Context, resources []cloud.Resource) []error
 // remove deletes one object. It returns nil if the object is gone or another one has its name.
 func (d *driver) remove(ctx context.Context, k resourceKind, name string, uid types.UID) error {
 	op := operation{"Delete" + k.kind, cloud.ClassDelete, http.MethodDelete, wholeObject, k.kind}
-	err := d.call(ctx, op, d.path(k, name), nil, only(&metav1.Preconditions{UID: &uid}), nil)
+	err := d.call(ctx, op, d.path(k, name), nil, deleteOptions(&metav1.Preconditions{UID: &uid}), nil)
 	switch cloud.CodeOf(err) {
 	case cloud.NotFound, cloud.Conflict: // it is gone, or another object has its name
 		return nil
@@ -372,8 +372,9 @@ func (d *driver) remove(ctx context.Context, k resourceKind, name string, uid ty
 	return err
 }
 
-// only returns options that delete an object only if the preconditions hold. nil means always.
-func only(is *metav1.Preconditions) metav1.DeleteOptions {
+// deleteOptions returns options that delete an object only if the preconditions hold. nil means
+// always.
+func deleteOptions(is *metav1.Preconditions) metav1.DeleteOptions {
 	return metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, Preconditions: is}
 }
 
@@ -382,5 +383,5 @@ func only(is *metav1.Preconditions) metav1.DeleteOptions {
 func (d *driver) removeSecrets(ctx context.Context, owner string, tokens []string, is *metav1.Preconditions) error {
 	op := operation{"DeleteSecrets", cloud.ClassDelete, http.MethodDelete, metadataOfMany, "PartialObjectMetadataList"}
 	selector := cloud.TagToken + " in (" + strings.Join(tokens, ",") + ")," + cloud.TagOwnership + "=" + owner
-	return d.call(ctx, op, d.path(secrets, ""), url.Values{"labelSelector": {selector}}, only(is), nil)
+	return d.call(ctx, op, d.path(secrets, ""), url.Values{"labelSelector": {selector}}, deleteOptions(is), nil)
 }

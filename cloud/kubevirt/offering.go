@@ -57,9 +57,9 @@ func (d *driver) Offering(ctx context.Context, fields *infrav1.CloudMachineField
 	return o, nil
 }
 
-// known refuses a machine whose instancetype does not exist. KubeVirt accepts such a VM, but never
-// starts it.
-func (d *driver) known(ctx context.Context, spec *infrav1.KubeVirtMachine) error {
+// checkInstancetype refuses a machine whose instancetype does not exist. KubeVirt accepts such a
+// VM, but never starts it.
+func (d *driver) checkInstancetype(ctx context.Context, spec *infrav1.KubeVirtMachine) error {
 	if spec.Instancetype == nil {
 		return nil
 	}

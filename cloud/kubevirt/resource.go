@@ -148,7 +148,7 @@ func stateOf(vm *kubevirtv1.VirtualMachine, vmi *kubevirtv1.VirtualMachineInstan
 	case vmi == nil && stopped:
 		return cloud.StateStopped, "", "its run strategy was changed to " + string(strategy)
 	case vmi == nil:
-		return waiting(vm, volumes)
+		return startingState(vm, volumes)
 	case !vmi.DeletionTimestamp.IsZero():
 		return cloud.StateStopping, "", ""
 	}
@@ -178,8 +178,9 @@ var (
 	volumeConditions = []cdiv1.DataVolumeConditionType{cdiv1.DataVolumeRunning, cdiv1.DataVolumeReady}
 )
 
-// waiting returns the state of a VM that has not started yet. Most often it waits for its volumes.
-func waiting(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
+// startingState returns the state of a VM that has not started yet. Most often it waits for its
+// volumes.
+func startingState(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
 	for _, v := range volumes {
 		said := ""
 		for _, c := range v.Status.Conditions {

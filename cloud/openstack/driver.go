@@ -60,12 +60,12 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	carrier, err := cfg.Connect(trust)
+	transport, err := cfg.Connect(trust)
 	if err != nil {
 		return nil, err
 	}
 	d := &driver{
-		account: account, sessions: newSessions(account, login, carrier), pageSize: pageSize, inheritedUntil: time.Now().Add(inheritedPending),
+		account: account, sessions: newSessions(account, login, transport), pageSize: pageSize, inheritedUntil: time.Now().Add(inheritedPending),
 		flavors: driverkit.Memo[[]flavor]{TTL: resolvedTTL}, images: driverkit.Memo[glanceImage]{TTL: resolvedTTL},
 		ids: driverkit.Memo[string]{TTL: resolvedTTL}, faults: driverkit.Memo[string]{TTL: resolvedTTL}, cells: driverkit.Memo[bool]{TTL: minPending},
 	}
@@ -151,7 +151,7 @@ func (d *driver) Describe(ctx context.Context, refs []cloud.Reference) (found []
 	if err != nil {
 		return nil, err
 	}
-	found = only(found, func(token string) bool { return wanted[token] })
+	found = filterByTokens(found, func(token string) bool { return wanted[token] })
 	more, err := d.checkAbsent(ctx, refs, found)
 	if err != nil {
 		return nil, err
@@ -230,8 +230,8 @@ func (d *driver) dependants(ctx context.Context, ports []port, tokens []string, 
 	return all, nil
 }
 
-// only returns the resources whose token is wanted.
-func only(found []cloud.Resource, wanted func(token string) bool) []cloud.Resource {
+// filterByTokens returns the resources whose token is wanted.
+func filterByTokens(found []cloud.Resource, wanted func(token string) bool) []cloud.Resource {
 	return slices.DeleteFunc(slices.Clone(found), func(r cloud.Resource) bool { return !wanted(r.Token) })
 }
 
@@ -309,7 +309,7 @@ func (d *driver) servers(ctx context.Context, query url.Values, most *int) ([]cl
 		if err := d.call(ctx, op, "servers/detail?"+d.page(marker, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
-		return whole(op, page.Servers, page.Links)
+		return completePage(op, page.Servers, page.Links)
 	}, func(s server) string { return s.ID })
 	var all []cloud.Resource
 	for i := range found {
@@ -351,7 +351,7 @@ func (d *driver) ports(ctx context.Context, query url.Values, most *int) ([]port
 		if err := d.call(ctx, op, "ports?"+d.page(marker, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
-		return whole(op, page.Ports, page.Links)
+		return completePage(op, page.Ports, page.Links)
 	}, func(p port) string { return p.ID })
 	return slices.DeleteFunc(found, func(p port) bool { return p.ownership() == "" }), err
 }
@@ -361,9 +361,9 @@ type link struct {
 	Rel string `json:"rel"`
 }
 
-// whole returns a page's items and whether more pages follow, or an error if the answer is no page.
-// It does not follow the link, which may lead elsewhere than the catalogue.
-func whole[T any](op operation, items *[]T, links []link) ([]T, bool, error) {
+// completePage returns a page's items and whether more pages follow, or an error if the answer is
+// no page. It does not follow the link, which may lead elsewhere than the catalogue.
+func completePage[T any](op operation, items *[]T, links []link) ([]T, bool, error) {
 	if items == nil {
 		return nil, false, unexpectedResponse(op)
 	}

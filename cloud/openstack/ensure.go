@@ -101,7 +101,7 @@ func (d *driver) adopt(ctx context.Context, req cloud.Request) (cloud.Resource, 
 	if err != nil {
 		return cloud.Resource{}, err
 	}
-	found = only(found, func(token string) bool { return token == req.Token })
+	found = filterByTokens(found, func(token string) bool { return token == req.Token })
 	switch {
 	case len(found) == 0:
 		return cloud.Resource{}, nil

@@ -83,7 +83,7 @@ func (d *driver) floatingIPs(ctx context.Context, query url.Values, most *int) (
 		if err := d.call(ctx, op, "floatingips?"+d.page(marker, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
-		return whole(op, page.FloatingIPs, page.Links)
+		return completePage(op, page.FloatingIPs, page.Links)
 	}, func(f floatingIP) string { return f.ID })
 }
 

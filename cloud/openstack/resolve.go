@@ -71,7 +71,7 @@ func (d *driver) listFlavors(ctx context.Context) ([]flavor, error) {
 		if err := d.call(ctx, op, "flavors/detail?"+d.page(marker, nil).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
-		return whole(op, page.Flavors, page.Links)
+		return completePage(op, page.Flavors, page.Links)
 	}, func(f flavor) string { return f.ID })
 }
 

@@ -240,6 +240,6 @@ func (d *driver) volumes(ctx context.Context, query url.Values, most *int) ([]vo
 		if err := d.call(ctx, op, "volumes/detail?"+d.page(marker, query).Encode(), nil, &page); err != nil {
 			return nil, false, err
 		}
-		return whole(op, page.Volumes, page.Links)
+		return completePage(op, page.Volumes, page.Links)
 	}, func(v volume) string { return v.ID })
 }

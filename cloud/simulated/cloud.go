@@ -123,7 +123,7 @@ func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	carrier, err := cfg.Connect(nil)
+	transport, err := cfg.Connect(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func newDriver(cfg cloud.Config, operator string) (cloud.Driver, error) {
 		endpoint: strings.TrimRight(endpoint, "/"),
 		region:   region,
 		token:    token,
-		client:   driverkit.Client(carrier),
+		client:   driverkit.Client(transport),
 		secrets:  driverkit.NewRedactor(token),
 	}, nil
 }

@@ -19,7 +19,7 @@ type choice struct {
 	exclude []netip.Prefix
 }
 
-func choiceOf(n *infrav1.VSphereNodeAddresses) (c choice, err error) {
+func newChoice(n *infrav1.VSphereNodeAddresses) (c choice, err error) {
 	if n == nil {
 		return c, nil
 	}

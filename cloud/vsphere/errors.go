@@ -103,7 +103,7 @@ func (v *vcenter) callError(operation string, err error) error {
 	switch {
 	case soap.IsSoapFault(err):
 		f := soap.ToSoapFault(err)
-		return v.faultError(operation, withHint(f.VimFault()), f.String)
+		return v.faultError(operation, toPointer(f.VimFault()), f.String)
 	case errors.As(err, &own), errors.As(err, &queued), errors.As(err, &network), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
 		return v.redactor.NoResponse(operation, err)
 	case errors.As(err, &syntax):
@@ -123,8 +123,8 @@ func statusError(operation string, resp *http.Response) error {
 	return e
 }
 
-// withHint returns a pointer to a fault that a decoder made as a value.
-func withHint(v types.AnyType) types.BaseMethodFault {
+// toPointer returns a pointer to a fault that a decoder made as a value.
+func toPointer(v types.AnyType) types.BaseMethodFault {
 	if f, ok := v.(types.BaseMethodFault); ok || v == nil {
 		return f
 	}

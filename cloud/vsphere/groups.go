@@ -73,14 +73,14 @@ func ruleName(owner, group string) string {
 	return fmt.Sprintf("drover-%s-%x", group, sha256.Sum256([]byte(owner)))[:len("drover--")+len(group)+12]
 }
 
-// keepApart makes each group's rule name all its VMs. A failure is shown with the machines and does
-// not fail the listing.
-func (d *driver) keepApart(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) error {
+// applyAntiAffinity makes each group's rule name all its VMs. A failure is shown with the machines
+// and does not fail the listing.
+func (d *driver) applyAntiAffinity(ctx context.Context, s *session, vms []vm, shown []cloud.Resource) error {
 	waiting := d.groups.unchecked(vms)
 	if len(waiting) == 0 {
 		return nil
 	}
-	err := d.keepRules(ctx, s, waiting)
+	err := d.updateRules(ctx, s, waiting)
 	var queued *cloud.Queued
 	switch {
 	case err == nil, errors.As(err, &queued): // the next listing tries again
@@ -114,10 +114,10 @@ func addNotice(shown []cloud.Resource, affected []vm, what string) {
 	}
 }
 
-// keepRules compares the rules of the compute clusters with the groups that have VMs there, and
+// updateRules compares the rules of the compute clusters with the groups that have VMs there, and
 // changes what differs. The next run checks whether the change was made.
-func (d *driver) keepRules(ctx context.Context, s *session, waiting map[string][]vm) error {
-	placed, err := d.placed(ctx, s, waiting)
+func (d *driver) updateRules(ctx context.Context, s *session, waiting map[string][]vm) error {
+	placed, err := d.ruleMembers(ctx, s, waiting)
 	if err != nil {
 		return err
 	}
@@ -143,8 +143,8 @@ func (d *driver) keepRules(ctx context.Context, s *session, waiting map[string][
 	return errors.Join(errs...)
 }
 
-// placed returns the members of each rule in each compute cluster.
-func (d *driver) placed(ctx context.Context, s *session, waiting map[string][]vm) (map[types.ManagedObjectReference]map[string][]types.ManagedObjectReference, error) {
+// ruleMembers returns the members of each rule in each compute cluster.
+func (d *driver) ruleMembers(ctx context.Context, s *session, waiting map[string][]vm) (map[types.ManagedObjectReference]map[string][]types.ManagedObjectReference, error) {
 	rules := map[types.ManagedObjectReference]string{}
 	for rule, members := range waiting {
 		for _, m := range members {

@@ -77,7 +77,7 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 		userData = "ignition.config.data"
 	}
 	for name, data := range map[string][]byte{userData: req.UserData, "metadata": metadata} {
-		text, err := packed(data)
+		text, err := compress(data)
 		if err != nil {
 			return nil, err
 		}
@@ -87,8 +87,8 @@ func options(req cloud.Request) ([]types.BaseOptionValue, error) {
 	return all, nil
 }
 
-// packed returns the data in gzip+base64.
-func packed(data []byte) (string, error) {
+// compress returns the data in gzip+base64.
+func compress(data []byte) (string, error) {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
 	_, err := w.Write(data)

@@ -243,12 +243,12 @@ func (d *driver) machines(ctx context.Context, s *session, wanted map[string]clo
 	ids := slices.Sorted(maps.Keys(wanted))
 	if len(ids) <= maxLookups {
 		if vms, err = d.search(ctx, s, wanted, ids, paths); err == nil {
-			vms, err = d.remembered(ctx, s, wanted, vms, paths, false)
+			vms, err = d.readAtLocations(ctx, s, wanted, vms, paths, false)
 		}
 		d.locations.record(vms)
 		return vms, err
 	}
-	if vms, err = d.remembered(ctx, s, wanted, nil, paths, true); err != nil {
+	if vms, err = d.readAtLocations(ctx, s, wanted, nil, paths, true); err != nil {
 		return nil, err
 	}
 	found := identities(vms)
@@ -278,9 +278,9 @@ func (d *driver) search(ctx context.Context, s *session, wanted map[string]cloud
 	return vms, err
 }
 
-// remembered reads the VMs of machines that have none in vms, where they were last seen, and adds
-// them to vms. If destroyed is true, it includes VMs that Drover has destroyed.
-func (d *driver) remembered(ctx context.Context, s *session, wanted map[string]cloud.Reference, vms []vm, paths []string, destroyed bool) ([]vm, error) {
+// readAtLocations reads the VMs of machines that have none in vms, where they were last seen, and
+// adds them to vms. If destroyed is true, it includes VMs that Drover has destroyed.
+func (d *driver) readAtLocations(ctx context.Context, s *session, wanted map[string]cloud.Reference, vms []vm, paths []string, destroyed bool) ([]vm, error) {
 	found := identities(vms)
 	at := d.locations.of(slices.Collect(maps.Keys(wanted)))
 	maps.DeleteFunc(at, func(_ types.ManagedObjectReference, at location) bool {
@@ -380,7 +380,7 @@ func (d *driver) evaluate(ctx context.Context, s *session, vms []vm, pending map
 	if err := d.setAttributes(ctx, s, vms, all); err != nil {
 		return nil, err
 	}
-	return all, d.keepApart(ctx, s, vms, all)
+	return all, d.applyAntiAffinity(ctx, s, vms, all)
 }
 
 // Describe returns an error if a machine has no VM yet and a clone runs whose machine is unknown.

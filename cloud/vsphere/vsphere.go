@@ -181,15 +181,15 @@ func newDriver(cfg cloud.Config) (cloud.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	carrier, err := cfg.Connect(config)
+	transport, err := cfg.Connect(config)
 	if err != nil {
 		return nil, err
 	}
-	v, err := newVCenter(account, username, password, carrier)
+	v, err := newVCenter(account, username, password, transport)
 	if err != nil {
 		return nil, err
 	}
-	chosen, err := choiceOf(account.NodeAddresses)
+	chosen, err := newChoice(account.NodeAddresses)
 	if err != nil {
 		return nil, err
 	}
