@@ -372,8 +372,7 @@ func (d *driver) remove(ctx context.Context, k resourceKind, name string, uid ty
 	return err
 }
 
-// deleteOptions returns options that delete an object only if the preconditions hold. nil means
-// always.
+// deleteOptions returns options that delete an object if the preconditions hold; nil: always.
 func deleteOptions(is *metav1.Preconditions) metav1.DeleteOptions {
 	return metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, Preconditions: is}
 }

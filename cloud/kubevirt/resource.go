@@ -178,8 +178,7 @@ var (
 	volumeConditions = []cdiv1.DataVolumeConditionType{cdiv1.DataVolumeRunning, cdiv1.DataVolumeReady}
 )
 
-// startingState returns the state of a VM that has not started yet. Most often it waits for its
-// volumes.
+// startingState returns the state of a VM that has not started yet, mostly for lack of volumes.
 func startingState(vm *kubevirtv1.VirtualMachine, volumes []*cdiv1.DataVolume) (cloud.State, cloud.Code, string) {
 	for _, v := range volumes {
 		said := ""

@@ -129,7 +129,7 @@ func (c *creation) recordError(err error) {
 }
 
 // pendingFor returns how long a read may still miss what a create for the token made or will make.
-// A create that is under way may have been sent, and counts as at least openTTL.
+// A create that is under way may have been sent, and counts as at least minPending.
 func (c *creations) pendingFor(token string) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
