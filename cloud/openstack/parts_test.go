@@ -116,7 +116,7 @@ func TestClouds(t *testing.T) {
 		"the right one of two":   {file: two, cloud: "b"},
 		"which of two":           {file: two, want: cloud.InvalidSpec, says: "spec.openstack.cloud"},
 		"none of that name":      {file: two, cloud: "c", want: cloud.InvalidSpec},
-		"no file":                {want: cloud.Unauthorized, says: "no key"},
+		"no file":                {want: cloud.Unauthorized, says: "is missing"},
 		"no YAML":                {file: "a: [", want: cloud.InvalidSpec},
 		"no password":            {file: "clouds: {a: {auth: {auth_url: 'https://keystone.example.com/v3', username: u}}}", want: cloud.Unauthorized},
 		"no secret":              {file: "clouds: {a: {auth_type: v3applicationcredential, auth: {auth_url: 'https://keystone.example.com/v3', application_credential_id: i}}}", want: cloud.Unauthorized},
