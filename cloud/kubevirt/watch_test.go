@@ -140,11 +140,11 @@ func TestUnexpectedStreams(t *testing.T) {
 				}
 			}
 		}},
-		"another kind": {code: cloud.Unknown, word: "is no VirtualMachine", say: func(w http.ResponseWriter, req *http.Request) {
+		"another kind": {code: cloud.Unknown, word: "not a VirtualMachine", say: func(w http.ResponseWriter, req *http.Request) {
 			event(w, "ADDED", at("Pod", "token-1", "11"))
 			untilGone(req)
 		}},
-		"no object": {code: cloud.Unknown, word: "is no VirtualMachine", say: func(w http.ResponseWriter, req *http.Request) {
+		"no object": {code: cloud.Unknown, word: "not a VirtualMachine", say: func(w http.ResponseWriter, req *http.Request) {
 			fmt.Fprintln(w, `{"type":"ADDED"}`)
 		}},
 		"endless event": {code: cloud.Unknown, word: "more than 8388608 bytes", say: func(w http.ResponseWriter, _ *http.Request) {
@@ -162,7 +162,7 @@ func TestUnexpectedStreams(t *testing.T) {
 		"error": {code: cloud.Unauthorized, word: "not any more", say: func(w http.ResponseWriter, _ *http.Request) {
 			event(w, "ERROR", refusal(403, metav1.StatusReasonForbidden, "not any more marked-token"))
 		}},
-		"error of nobody's": {code: cloud.Unknown, word: "can't be read", say: func(w http.ResponseWriter, _ *http.Request) {
+		"error of nobody's": {code: cloud.Unknown, word: "can't be decoded", say: func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintln(w, `{"type":"ERROR","object":{"said":"marked-token"}}`)
 		}},
 		"end at once":   {code: cloud.Unavailable, word: "ended early", say: func(http.ResponseWriter, *http.Request) {}},
