@@ -41,7 +41,7 @@ var badMachines = []struct {
 	{"processor", "Image.id", func(m *infrav1.AWSMachine) { m.Image.ID = "ami-0c" }, invalid, []string{"arm64", "image, instanceType: choose both"}},
 	{"parameter", "Image.ssmParameter", func(m *infrav1.AWSMachine) { m.Image = infrav1.AWSImage{SSMParameter: "/none"} },
 		notFound, []string{"/none", "image.ssmParameter: name a parameter"}},
-	{"lookup-owner", "ImageLookup.owners", lookup("111111111111", "node-*", "", nil), notFound, []string{"no AMI of 111111111111", "check image.lookup"}},
+	{"lookup-owner", "ImageLookup.owners", lookup("111111111111", "node-*", "", nil), notFound, []string{"no available AMI of 111111111111", "check image.lookup"}},
 	{"lookup-name", "ImageLookup.name", lookup("099720109477", "none", "", nil), notFound, []string{"none", "check image.lookup"}},
 	{"lookup-processor", "ImageLookup.architecture", lookup("099720109477", "node-*", "arm64", nil), invalid, []string{"arm64", "image, instanceType: choose both"}},
 	{"lookup-tags", "ImageLookup.tags", lookup("099720109477", "node-*", "", map[string]string{"release": "none"}), notFound, []string{"check image.lookup"}},
