@@ -377,10 +377,10 @@ func setEventStream(account *infrav1.CloudAccount, state fleet.InventoryState) {
 	switch {
 	case !state.HasSource:
 		reason = infrav1.NoEventStreamReason
-	case state.SourceErr != nil:
-		status, reason = metav1.ConditionFalse, cloudReason(cloud.CodeOf(state.SourceErr))
-		message = "Events from the cloud can't be received; the machines are still listed: " + state.SourceErr.Error()
-	case state.SourceHeard, known != nil && known.Reason == reason && known.ObservedGeneration == account.Generation:
+	case state.ReceiveErr != nil:
+		status, reason = metav1.ConditionFalse, cloudReason(cloud.CodeOf(state.ReceiveErr))
+		message = "Events from the cloud can't be received; the machines are still listed: " + state.ReceiveErr.Error()
+	case state.Received, known != nil && known.Reason == reason && known.ObservedGeneration == account.Generation:
 	default:
 		status, reason = metav1.ConditionUnknown, infrav1.NotCheckedReason
 	}

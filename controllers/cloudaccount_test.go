@@ -46,8 +46,8 @@ func TestEventStream(t *testing.T) {
 		g.Expect(is.Status).To(Equal(status))
 		g.Expect(is.Reason).To(Equal(reason))
 	}
-	silent, heard := fleet.InventoryState{HasSource: true}, fleet.InventoryState{HasSource: true, SourceHeard: true}
-	failed := fleet.InventoryState{HasSource: true, SourceErr: cloud.Errorf(cloud.Unavailable, "cut")}
+	silent, heard := fleet.InventoryState{HasSource: true}, fleet.InventoryState{HasSource: true, Received: true}
+	failed := fleet.InventoryState{HasSource: true, ReceiveErr: cloud.Errorf(cloud.Unavailable, "cut")}
 
 	says(fleet.InventoryState{}, metav1.ConditionTrue, infrav1.NoEventStreamReason)
 	says(silent, metav1.ConditionUnknown, infrav1.NotCheckedReason)

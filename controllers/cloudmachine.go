@@ -148,7 +148,7 @@ func (r *CloudMachineReconciler) advance(ctx context.Context, scope *machineScop
 	r.eventOnChange(before, scope.CloudMachine)
 	err = errors.Join(err, patchStatus(ctx, r.Client, before, scope.CloudMachine))
 	if err == nil && scope.noticeToAck != nil {
-		scope.account.Recorded(scope.Spec.Creation.Token, scope.noticeToAck)
+		scope.account.AckEvent(scope.Spec.Creation.Token, scope.noticeToAck)
 	}
 	return result, err
 }

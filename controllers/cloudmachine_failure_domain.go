@@ -136,7 +136,7 @@ func (r *CloudMachineReconciler) handleCreateError(ctx context.Context, s *machi
 		return r.createFailed(s, err), nil
 	case before == attemptUnknown, before == attemptUnsettled:
 		r.attempts.set(s.CloudMachine, attemptUnsettled)
-		s.account.Settled(s.reference()) // the account starts to check, and enqueues the machine when it knows
+		s.account.SettleCreate(s.reference()) // the account starts to check, and enqueues the machine when it knows
 		r.createFailed(s, unsettledError(s, err))
 		return reconcile.Result{RequeueAfter: jitter(unsettledRecheck)}, nil
 	}
@@ -158,7 +158,7 @@ func (r *CloudMachineReconciler) isUnsettled(s *machineScope) bool {
 	if r.attempts.get(s.CloudMachine) != attemptUnsettled {
 		return false
 	}
-	if s.account.Settled(s.reference()) {
+	if s.account.SettleCreate(s.reference()) {
 		r.attempts.set(s.CloudMachine, attemptRefused)
 		return false
 	}

@@ -74,7 +74,7 @@ func (r *CloudMachineReconciler) requestEarlyListing(ctx context.Context, s *mac
 	}
 	linked, err := linkedNodes(ctx, s, nodes)
 	if len(linked) > 0 {
-		s.account.Joined(s.reference().Token)
+		s.account.NodeJoined(s.reference().Token)
 	}
 	return err
 }

@@ -69,10 +69,10 @@ func (a *fakeAccount) Ensure(_ context.Context, req cloud.Request, domains []str
 	return a.made, err
 }
 
-func (a *fakeAccount) Settled(cloud.Reference) bool                    { return a.settled }
+func (a *fakeAccount) SettleCreate(cloud.Reference) bool               { return a.settled }
 func (a *fakeAccount) Observe(cloud.Reference, bool) fleet.Observation { return a.seen }
-func (a *fakeAccount) Joined(string)                                   {}
-func (a *fakeAccount) Recorded(string, *cloud.Resource)                { a.recorded++ }
+func (a *fakeAccount) NodeJoined(string)                               {}
+func (a *fakeAccount) AckEvent(string, *cloud.Resource)                { a.recorded++ }
 func (a *fakeAccount) Forget(token string)                             { a.forgot = append(a.forgot, token) }
 
 func (a *fakeAccount) Console(context.Context, cloud.Reference) ([]byte, error) { return nil, nil }

@@ -253,8 +253,8 @@ func TestEvacuation(t *testing.T) {
 		"runs":            {vmi: vmi(kubevirtv1.EvictionStrategyExternal, ""), interruptible: true},
 		"gives way":       {vmi: vmi(kubevirtv1.EvictionStrategyExternal, "node-1"), interruptible: true, ending: true, notice: "node-1"},
 		"has given way":   {vmi: ended, interruptible: true},
-		"is moved":        {vmi: vmi(kubevirtv1.EvictionStrategyLiveMigrate, "node-1"), notice: "moves the VM"},
-		"by the default":  {vmi: unsaid, notice: "moves the VM"},
+		"is moved":        {vmi: vmi(kubevirtv1.EvictionStrategyLiveMigrate, "node-1"), notice: "migrates the VM"},
+		"by the default":  {vmi: unsaid, notice: "migrates the VM"},
 		"is not migrated": {vmi: vmi(kubevirtv1.EvictionStrategyLiveMigrate, "")},
 	} {
 		g := NewWithT(t)

@@ -73,7 +73,7 @@ func TestRefusedLogin(t *testing.T) {
 			req.Token = fmt.Sprintf("recorded-token-%04d", i)
 			_, err := d.Ensure(t.Context(), req)
 			g.Expect(cloud.CodeOf(err)).To(Equal(cloud.Unauthorized))
-			time.Sleep(restMost / 10)
+			time.Sleep(maxCooldown / 10)
 		}
 		g.Expect(p.count("CreateToken")).To(Equal(1))
 		other := connected(t, p)

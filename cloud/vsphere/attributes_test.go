@@ -17,7 +17,7 @@ import (
 // attribute creates a custom attribute for objects of the kind, and returns its key.
 func (v *vcsim) attribute(t testing.TB, d *driver, name, kind string) (key int32) {
 	t.Helper()
-	err := d.vcenter.with(t.Context(), func(s *session) error {
+	err := d.vcenter.withSession(t.Context(), func(s *session) error {
 		made, err := methods.AddCustomFieldDef(t.Context(), s, &types.AddCustomFieldDef{This: *s.content.CustomFieldsManager, Name: name, MoType: kind})
 		if err == nil {
 			key = made.Returnval.Key
@@ -115,7 +115,7 @@ func TestAttributesThatFail(t *testing.T) {
 		_, err := d.Ensure(t.Context(), request(token, withAttributes(name, "value")))
 		g.Expect(err).NotTo(HaveOccurred())
 	}
-	g.Expect(d.vcenter.with(t.Context(), func(s *session) error {
+	g.Expect(d.vcenter.withSession(t.Context(), func(s *session) error {
 		_, err := methods.RemoveCustomFieldDef(t.Context(), s, &types.RemoveCustomFieldDef{This: *s.content.CustomFieldsManager, Key: first})
 		return err
 	})).To(Succeed())

@@ -67,7 +67,7 @@ func TestInterruption(t *testing.T) {
 	s.AWS.Send("Dear Sir or Madam", 0)
 	all := s.machines()
 	s.AWS.Send(ec2stub.Event("aws.ec2", "EC2 Instance Rebalance Recommendation", map[string]any{"instance-id": instanceOf(all[0])}), 0)
-	s.Until("the recommendation is shown", s.troubled(all[0], "likely to be taken back"))
+	s.Until("the recommendation is shown", s.troubled(all[0], "elevated risk of interruption"))
 	s.Until("and the queue is empty", s.queue(0))
 
 	s.AWS.Announce(instanceOf(all[1]), "instance-retirement", "The instance is running on degraded hardware")
@@ -102,7 +102,7 @@ func TestInterruption(t *testing.T) {
 	metav1.SetMetaDataAnnotation(&owner.ObjectMeta, clusterv1.PausedAnnotation, "")
 	s.Do(s.Rig.Client.Patch(s.Ctx, owner, client.MergeFrom(before)))
 	s.AWS.Warn(instanceOf(all[2]))
-	s.Until("the third says what happens to it", s.troubled(all[2], "takes the spot instance back"))
+	s.Until("the third says what happens to it", s.troubled(all[2], "will interrupt the spot instance"))
 	s.AWS.Warn("i-0dead") // an unknown instance
 	asked := s.AWS.Calls()["ReceiveMessage"]
 	s.Until("both have come twice", func(context.Context) (string, error) {

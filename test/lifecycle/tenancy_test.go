@@ -277,7 +277,7 @@ func TestHostileEndpoints(t *testing.T) {
 			http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
 		}, infrav1.CloudErrorUnknownReason, "redirect"},
 		"moved": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere, http.StatusFound) }, infrav1.CloudErrorUnknownReason, "redirect"},
-		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, infrav1.CloudUnavailableReason, "no answer"},
+		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, infrav1.CloudUnavailableReason, "no response"},
 		"html": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "<html>"+inside)
@@ -285,7 +285,7 @@ func TestHostileEndpoints(t *testing.T) {
 		"ten-megabytes": {func(w http.ResponseWriter, _ *http.Request) {
 			json(w)
 			_, _ = io.WriteString(w, strings.Repeat(inside, 10<<20/len(inside)))
-		}, infrav1.CloudUnavailableReason, "not whole JSON"},
+		}, infrav1.CloudUnavailableReason, "not complete JSON"},
 		"endless": {func(w http.ResponseWriter, r *http.Request) {
 			json(w)
 			for r.Context().Err() == nil {
