@@ -90,10 +90,9 @@ type InventoryState struct {
 	Fresh bool
 	// Instances counts the instances with Drover's tags, of any cluster, without terminated ones.
 	Instances int
-	// HasSource is true if the cloud reports changes by itself: the events of an EventSource or the
-	// updates of a Watcher. Received is true once something came, ReceiveErr is why nothing can.
+	// HasSource is true if the driver is an EventSource or Watcher, Received once it has reported.
 	HasSource, Received bool
-	ReceiveErr          error
+	ReceiveErr          error // why nothing is received; nil if the cloud reports or need not
 	// MassAbsence is set while more machines are missing than the engine accepts as gone; else nil.
 	MassAbsence *MassAbsence
 }
