@@ -175,11 +175,11 @@ func TestProbeTellsCertificatesApart(t *testing.T) {
 	t.Run("expired", func(t *testing.T) {
 		server := serve(t, ca, time.Now().Add(-time.Minute), good, "127.0.0.1")
 		version, failure := configFor(t, server.URL, ca).run(t.Context(), patience)
-		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, "is valid from")
+		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, "is valid only from")
 	})
 	t.Run("other host", func(t *testing.T) {
 		version, failure := configFor(t, serve(t, ca, soon, good, "10.1.2.3").URL, ca).run(t.Context(), patience)
-		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, `not for the host "127.0.0.1"`)
+		want(t, version, failure, "", controlplanev1.CertificateRefusedReason, `not valid for the host "127.0.0.1"`)
 	})
 	t.Run("tls-server-name", func(t *testing.T) {
 		config := configFor(t, serve(t, ca, soon, good, "kubernetes").URL, ca, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {

@@ -39,8 +39,8 @@ func (p *place) conflict() error {
 	if p.pinned == "" || p.proved == p.pinned {
 		return nil
 	}
-	return cloud.Errorf(cloud.Conflict, "the credentials lead to %q, and the account's machines are in %q: nothing is listed, made or deleted with them; "+
-		"restore the credentials of %q, or make another CloudAccount for %q", p.proved, p.pinned, p.pinned, p.proved)
+	return cloud.Errorf(cloud.Conflict, "the credentials lead to %q, and the account's machines are in %q: nothing is listed, created or deleted with them; "+
+		"restore the credentials of %q, or create another CloudAccount for %q", p.proved, p.pinned, p.pinned, p.proved)
 }
 
 // recordPlace records where a Probe has led, and continues the account if that is its place.

@@ -121,7 +121,7 @@ func TestAttributesThatFail(t *testing.T) {
 	})).To(Succeed())
 	for range 2 {
 		g.Expect(d.List(t.Context())).To(ConsistOf(
-			And(HaveField("Token", "m"), HaveField("Notice", ContainSubstring("its custom attributes are not all set: InvalidSpec: SetField: InvalidArgument (key)"))),
+			And(HaveField("Token", "m"), HaveField("Notice", ContainSubstring("not all custom attributes are set: InvalidSpec: SetField: InvalidArgument (key)"))),
 			And(HaveField("Token", "n"), HaveField("Notice", ""))))
 	}
 	g.Expect(v.values("n")).To(Equal(map[int32]string{second: "value"}))

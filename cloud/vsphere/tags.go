@@ -33,7 +33,7 @@ func (d *driver) tagIDs(ctx context.Context, s *session, wanted []infrav1.VSpher
 		}
 		id, ok := known[tag.Name]
 		if !ok {
-			return nil, cloud.Errorf(cloud.NotFound, "tags[%d]: tag %q of category %q does not exist, or the account's user may not see it", i, cloud.Clip(tag.Category, 256), cloud.Clip(tag.Name, 256))
+			return nil, cloud.Errorf(cloud.NotFound, "tags[%d]: tag %q of category %q does not exist, or the account's user may not see it", i, cloud.Clip(tag.Name, 256), cloud.Clip(tag.Category, 256))
 		}
 		ids = append(ids, id)
 	}

@@ -162,8 +162,8 @@ func TestUnknownTags(t *testing.T) {
 	v.tags(t, "team", "blue")
 	d := v.driver(t)
 	for words, edit := range map[string]func(*infrav1.VSphereMachine){
-		`tags[1]: category "team" has no tag "red"`:  withTags("team", "blue", "team", "red"),
-		`there is no category of tags "environment"`: withTags("environment", "blue"),
+		`tags[1]: tag "red" of category "team" does not exist`: withTags("team", "blue", "team", "red"),
+		`tag category "environment" does not exist`:            withTags("environment", "blue"),
 	} {
 		_, err := d.Ensure(t.Context(), request("m", edit))
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))

@@ -301,7 +301,7 @@ func TestAdoptedEndpoint(t *testing.T) {
 	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "")
 
 	update(s, adopted, func(a *controlplanev1.AdoptedControlPlane) { a.Spec.Version = "v9.9.9" })
-	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "spec.version says v9.9.9")
+	s.says(adopted, clusterv1.AvailableCondition, controlplanev1.AvailableReason, "spec.version is v9.9.9")
 }
 
 // TestAdoptedTakesClusterEndpoint tests that an endpoint set on the Cluster takes precedence.
