@@ -131,7 +131,7 @@ func TestAttributesThatFail(t *testing.T) {
 	for _, name := range []string{"first", "of hosts"} {
 		_, err := d.Ensure(t.Context(), request("o", withAttributes("second", "value", name, "value")))
 		g.Expect(cloud.CodeOf(err)).To(Equal(cloud.NotFound))
-		g.Expect(err).To(MatchError(ContainSubstring(`customAttributes[1]: there is no attribute "` + name + `" for VMs`)))
+		g.Expect(err).To(MatchError(ContainSubstring(`customAttributes[1]: attribute "` + name + `" for VMs does not exist`)))
 	}
 	g.Expect(v.with(cloud.TagToken, "o")).To(BeEmpty())
 }

@@ -72,7 +72,7 @@ func TestClusterWaitsForAccount(t *testing.T) {
 	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForOwnerReason, "infrastructureRef")
 	s.Expect(infra.Spec.Creation.OwnershipID).To(BeEmpty())
 	s.create(s.kubeconfigSecret(s.Kubeconfig), s.ControlPlane(), s.Cluster())
-	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `"prod", which does not exist`)
+	s.says(infra, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `Waiting for CloudAccount "prod" to exist`)
 	s.Expect(infra.Status.Initialization.Provisioned).To(BeNil())
 	s.Expect(infra.Spec.Creation.OwnershipID).NotTo(BeEmpty())
 

@@ -30,7 +30,7 @@ func TestTemplate(t *testing.T) {
 	arm := template(s, "arm", infrav1.SimulatedMachine{InstanceType: "small-arm", Image: "node-image-arm64", DiskGiB: 50})
 	unknown := template(s, "unknown", infrav1.SimulatedMachine{InstanceType: "enormous"})
 	s.create(small, arm, unknown)
-	s.says(small, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `"prod", which does not exist`)
+	s.says(small, clusterv1.ReadyCondition, infrav1.WaitingForAccountReason, `Waiting for CloudAccount "prod" to exist`)
 
 	account := s.Account()
 	s.create(account)
