@@ -171,8 +171,8 @@ func (r *ConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 // isWatched reports whether this manager handles the config. Every manager handles a config that
 // has no watch-filter label and is being deleted, because its finalizer may block the deletion.
 func (r *ConfigReconciler) isWatched(config *bootstrapv1.CloudInitConfig) bool {
-	_, labelled := config.Labels[clusterv1.WatchLabel]
-	return predicates.Watched(config, r.WatchFilterValue) || (!labelled && !config.DeletionTimestamp.IsZero())
+	_, labeled := config.Labels[clusterv1.WatchLabel]
+	return predicates.Watched(config, r.WatchFilterValue) || (!labeled && !config.DeletionTimestamp.IsZero())
 }
 
 // read fetches the config's Machine and Cluster. It is no error if one of them is gone.

@@ -52,7 +52,7 @@ type Cloud struct {
 	// Batch bounds what one Describe or Delete carries.
 	Batch Batch
 
-	// Traits are what the engine must know of the cloud's behaviour.
+	// Traits are what the engine must know of the cloud's behavior.
 	Traits Traits
 
 	// CheckUserData returns an error that states both sizes if the cloud does not take user data as
@@ -74,7 +74,7 @@ type Batch struct {
 	Read, Delete int
 }
 
-// Traits are the behaviours in which clouds differ. The zero value is a cloud that reads its own
+// Traits are the behaviors in which clouds differ. The zero value is a cloud that reads its own
 // writes, ends instances at once, and deletes nothing by itself.
 type Traits struct {
 	// ReadLag is how long after a successful create a read may still miss the resource; 0 where the

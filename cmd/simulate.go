@@ -40,7 +40,7 @@ func (o *simulateOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "Address to listen on. Port 0 selects a free port.")
 	f.StringVar(&o.addressFile, "address-file", "", "File to write the cloud's address to when the cloud is ready.")
 	f.Uint64Var(&o.seed, "seed", 0, "Seed of the random numbers. 0 selects a new seed at each start.")
-	f.StringVar(&o.config, "config", "", "YAML file with regions, catalogue, accounts, settings and bodies.")
+	f.StringVar(&o.config, "config", "", "YAML file with regions, catalog, accounts, settings and bodies.")
 	f.StringVar(&o.token, "token", "", "Token of the account \"default\". Default: "+simulator.DefaultToken+", or the accounts in --config.")
 	f.StringVar(&o.adminToken, "admin-token", "", "Token of the admin API. Default: none; the API accepts only callers on this machine.")
 	f.StringVar(&o.throttle, "throttle", "", "Rate limits: generous, ec2 or none. Default: generous, or the value in --config.")

@@ -316,12 +316,12 @@ func (r *CloudAccountReconciler) refuseSecret(account *infrav1.CloudAccount, sec
 		if !row.Union.InAccount(&account.Spec) {
 			continue
 		}
-		is, labelled := secret.Labels[infrav1.CredentialsLabel]
+		is, labeled := secret.Labels[infrav1.CredentialsLabel]
 		if is == row.Name {
 			return nil
 		}
 		overwrite := ""
-		if labelled {
+		if labeled {
 			overwrite = "--overwrite "
 		}
 		return &refusal{reason: infrav1.SecretInvalidReason, message: fmt.Sprintf("Secret %q is not labeled as credentials of this cloud: "+

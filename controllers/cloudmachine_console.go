@@ -90,7 +90,7 @@ func (r *CloudMachineReconciler) console(ctx context.Context, s *machineScope, s
 	return excerpt
 }
 
-// escape matches a terminal's control sequence (ECMA-48), such as a colour.
+// escape matches a terminal's control sequence (ECMA-48), such as a color.
 var escape = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|[@-Z\\\\-_])")
 
 // lastLines returns the last lines of a console, in quotes: only those of Drover's script, if there

@@ -23,14 +23,14 @@ func TestLastWords(t *testing.T) {
 		"once": {
 			"[ 5.1] sh[99]: drover: Fetching\ndrover: Fetching\ndrover: fetch failed\n[ 5.2] drover: fetch failed\n", `"Fetching", "fetch failed"`,
 		},
-		"colours, bells and half a character": {"\x1b[0;31mKernel\x1b[0m \apanic\xff\xc3\n", `"Kernel panic"`},
-		"carriage returns":                    {"10%\r20%\r100%\n", `"10%", "20%", "100%"`},
-		"long lines":                          {strings.Repeat("a b ", 500), `"` + strings.Repeat("a b ", 60) + `"`},
-		"the token":                           {"one\nAuthorization " + token + "\nkey=" + token + ".\n", `"one"`},
-		"the token in the script's words":     {"drover: one\ndrover: " + token + "\n", `"one"`},
-		"what is called a secret":             {"one\nPassword: hunter2\nAWS_SECRET=1\nmy api-key 7\n-----BEGIN PRIVATE KEY-----\n", `"one"`},
-		"what looks like a key":               {"one\nMIIBVjCB/aADAgECAgEBMAoGCCqGSM49BAMCMBIxEDAOBgNVBAMTB3Rlc3QtY2Ew\n", `"one"`},
-		"an address of the script's":          {"drover: https://github.com/opencontainers/runc/releases/download/v1.4.0/runc.amd64 could not be fetched: curl: (6) Could not resolve host: github.com\n", `"https://github.com/opencontainers/runc/releases/download/v1.4.0/runc.amd64 could not be fetched: curl: (6) Could not resolve host: github.com"`},
+		"colors, bells and half a character": {"\x1b[0;31mKernel\x1b[0m \apanic\xff\xc3\n", `"Kernel panic"`},
+		"carriage returns":                   {"10%\r20%\r100%\n", `"10%", "20%", "100%"`},
+		"long lines":                         {strings.Repeat("a b ", 500), `"` + strings.Repeat("a b ", 60) + `"`},
+		"the token":                          {"one\nAuthorization " + token + "\nkey=" + token + ".\n", `"one"`},
+		"the token in the script's words":    {"drover: one\ndrover: " + token + "\n", `"one"`},
+		"what is called a secret":            {"one\nPassword: hunter2\nAWS_SECRET=1\nmy api-key 7\n-----BEGIN PRIVATE KEY-----\n", `"one"`},
+		"what looks like a key":              {"one\nMIIBVjCB/aADAgECAgEBMAoGCCqGSM49BAMCMBIxEDAOBgNVBAMTB3Rlc3QtY2Ew\n", `"one"`},
+		"an address of the script's":         {"drover: https://github.com/opencontainers/runc/releases/download/v1.4.0/runc.amd64 could not be fetched: curl: (6) Could not resolve host: github.com\n", `"https://github.com/opencontainers/runc/releases/download/v1.4.0/runc.amd64 could not be fetched: curl: (6) Could not resolve host: github.com"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -165,7 +165,7 @@ func labelForMove(ctx context.Context, c client.Client, secret *corev1.Secret) e
 	before := secret.DeepCopy()
 	metav1.SetMetaDataLabel(&secret.ObjectMeta, moveLabel, "")
 	if err := c.Patch(ctx, secret, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("labelling Secret %q: %w", secret.Name, err)
+		return fmt.Errorf("labeling Secret %q: %w", secret.Name, err)
 	}
 	return nil
 }

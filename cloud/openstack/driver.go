@@ -362,7 +362,7 @@ type link struct {
 }
 
 // completePage returns a page's items and whether more pages follow, or an error if the answer is
-// no page. It does not follow the link, which may lead elsewhere than the catalogue.
+// no page. It does not follow the link, which may lead elsewhere than the catalog.
 func completePage[T any](op operation, items *[]T, links []link) ([]T, bool, error) {
 	if items == nil {
 		return nil, false, unexpectedResponse(op)

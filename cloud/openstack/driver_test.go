@@ -301,7 +301,7 @@ func TestReplacedImage(t *testing.T) {
 	g.Expect(p.count("ListImages")).To(Equal(2))
 }
 
-// TestPages: a listing has all pages in order and uses only the catalogue's address. An invalid
+// TestPages: a listing has all pages in order and uses only the catalog's address. An invalid
 // page or an endless listing is an error.
 func TestPages(t *testing.T) {
 	g := NewWithT(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-io/drover/cloud/driverkit"
 )
 
-// The services, by their type in the catalogue.
+// The services, by their type in the catalog.
 const (
 	compute = "compute"
 	network = "network"
@@ -30,13 +30,13 @@ const (
 	computeStein = "compute, of the release Stein"
 )
 
-// session is a token with its catalogue. It is immutable: a new token makes a new session.
+// session is a token with its catalog. It is immutable: a new token makes a new session.
 type session struct {
 	services map[string]*gophercloud.ServiceClient
 	token    string
 	until    time.Time
 	project  string // the token's project
-	region   string // region of Nova's endpoint in the catalogue
+	region   string // region of Nova's endpoint in the catalog
 }
 
 // sessions caches the account's token.
@@ -103,14 +103,14 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 	case err != nil || project == nil || project.ID != s.account.ProjectID:
 		return nil, cloud.Errorf(cloud.Unauthorized, "%s: the credentials are not for the account's project %s", op, s.account.ProjectID)
 	}
-	catalogue, err := answer.ExtractServiceCatalog()
+	catalog, err := answer.ExtractServiceCatalog()
 	if err != nil {
 		return nil, cloud.Errorf(cloud.Unknown, "%s: the response has no service catalog", op)
 	}
 	provider.TokenID = token.ID
 	made := &session{services: map[string]*gophercloud.ServiceClient{}, token: token.ID, until: token.ExpiresAt, project: project.ID}
 	for service, version := range map[string]string{compute: "", network: "v2.0/", image: "v2/"} {
-		address, region, err := s.endpoint(catalogue, service)
+		address, region, err := s.endpoint(catalog, service)
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +121,7 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 		made.services[service] = client
 	}
 	for _, kind := range []string{volumes, "block-storage"} { // not every cloud has Cinder
-		if address, _, err := s.endpoint(catalogue, kind); err == nil {
+		if address, _, err := s.endpoint(catalog, kind); err == nil {
 			made.services[volumes] = &gophercloud.ServiceClient{ProviderClient: provider, Type: kind, Endpoint: address}
 			break
 		}
@@ -133,12 +133,12 @@ func (s *sessions) logIn(ctx context.Context) (*session, error) {
 	return made, nil
 }
 
-// endpoint returns the service's endpoint from the catalogue, in the account's region. It does not
+// endpoint returns the service's endpoint from the catalog, in the account's region. It does not
 // query endpoints for their versions.
-func (s *sessions) endpoint(catalogue *tokens.ServiceCatalog, service string) (address, region string, err error) {
+func (s *sessions) endpoint(catalog *tokens.ServiceCatalog, service string) (address, region string, err error) {
 	kind := cmp.Or(s.account.Interface, "public")
 	found := map[string]string{} // by region
-	for _, entry := range catalogue.Entries {
+	for _, entry := range catalog.Entries {
 		for _, endpoint := range entry.Endpoints {
 			if entry.Type == service && endpoint.Interface == kind && (s.account.Region == "" || endpoint.Region == s.account.Region) {
 				found[endpoint.Region] = endpoint.URL
@@ -158,7 +158,7 @@ func (s *sessions) endpoint(catalogue *tokens.ServiceCatalog, service string) (a
 	return gophercloud.NormalizeURL(address), region, nil
 }
 
-// leadsTo reports whether the driver accepts an address from the catalogue: it appends paths to the
+// leadsTo reports whether the driver accepts an address from the catalog: it appends paths to the
 // address and sends the token there.
 func (s *sessions) leadsTo(address string) bool {
 	to, err := url.Parse(address)

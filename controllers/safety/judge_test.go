@@ -32,7 +32,7 @@ func disk(id, owner, token string) cloud.Resource {
 // have recorded x:///i-1.
 func knows(tokens ...string) facts {
 	f := facts{
-		identity: self, clusters: map[string]cluster{"ours": {}}, elsewhere: map[string]bool{"neighbour": true},
+		identity: self, clusters: map[string]cluster{"ours": {}}, elsewhere: map[string]bool{"neighbor": true},
 		machines: map[string]string{},
 	}
 	for _, t := range tokens {
@@ -80,7 +80,7 @@ func TestJudge(t *testing.T) {
 		{what: "a machine's disk", resources: []cloud.Resource{disk("d-1", "ours", token)}, known: knows(token)},
 		{what: "another cluster's", resources: []cloud.Resource{vm("i-1", "theirs", lost)}, known: knows(token), strangers: 1},
 		{what: "without an owner", resources: []cloud.Resource{vm("i-1", "", lost)}, known: knows(token), strangers: 1},
-		{what: "another namespace's", resources: []cloud.Resource{vm("i-1", "neighbour", lost)}, known: knows(token)},
+		{what: "another namespace's", resources: []cloud.Resource{vm("i-1", "neighbor", lost)}, known: knows(token)},
 		{what: "a paused cluster's", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: paused},
 		{what: "a deleted cluster's", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: former, orphans: 1, due: 1},
 		{what: "one that has ended", resources: []cloud.Resource{ended}, known: knows()},
@@ -391,7 +391,7 @@ func (w *world) happen() {
 		}
 	case 7: // another management cluster with a copy of the CloudCluster, or a stranger, creates a VM
 		w.made++
-		x := vm(fmt.Sprint("i-", w.made), []string{"ours", "theirs", "neighbour"}[w.IntN(3)], fmt.Sprintf("00000002m%d", w.made))
+		x := vm(fmt.Sprint("i-", w.made), []string{"ours", "theirs", "neighbor"}[w.IntN(3)], fmt.Sprintf("00000002m%d", w.made))
 		w.resources[name(x)] = x
 	case 8:
 		w.paused = !w.paused

@@ -23,7 +23,7 @@ import (
 // Rules are the rules of one kind.
 type Rules[T client.Object] struct {
 	// Spec returns the part that is checked. An update that does not change it always passes, so
-	// that an object made under older rules can still be labelled, reported on and released.
+	// that an object made under older rules can still be labeled, reported on and released.
 	Spec func(T) any
 	// Check validates an object by itself.
 	Check func(T) field.ErrorList

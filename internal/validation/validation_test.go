@@ -67,10 +67,10 @@ func TestTemplate(t *testing.T) {
 	}
 	topology := object("green")
 	topology.Annotations = map[string]string{clusterv1.TopologyDryRunAnnotation: ""}
-	labelled := object("blue")
-	labelled.Labels = map[string]string{"a": "b"}
+	labeled := object("blue")
+	labeled.Labels = map[string]string{"a": "b"}
 
-	g.Expect(update(false, object("blue"), labelled)).To(Succeed())
+	g.Expect(update(false, object("blue"), labeled)).To(Succeed())
 	g.Expect(apierrors.IsInvalid(update(false, object("blue"), object("green")))).To(BeTrue())
 	g.Expect(apierrors.IsInvalid(update(true, object("blue"), object("green")))).To(BeTrue(), "a user's dry run gets the same answer")
 	g.Expect(apierrors.IsInvalid(update(false, object("blue"), topology))).To(BeTrue())

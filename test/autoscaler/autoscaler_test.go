@@ -162,7 +162,7 @@ func (s *stage) shortage(small, large *group) {
 }
 
 // freeze tests that Drover freezes a pool with far more VMs than machines. This version of the
-// autoscaler does not recognise this and requests machines, but none is created. After the pool is
+// autoscaler does not recognize this and requests machines, but none is created. After the pool is
 // thawed, the requested machines are created once.
 func (s *stage) freeze(g *group) {
 	web := s.app("web", 1, 6000, nil)

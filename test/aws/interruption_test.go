@@ -54,7 +54,7 @@ func TestInterruption(t *testing.T) {
 			if err := s.Rig.Nodes.Get(ctx, client.ObjectKey{Name: m.Name}, node); err != nil {
 				return "", err
 			}
-			if _, labelled := node.Labels[clusterv1.InterruptibleLabel]; !labelled || !ptr.Deref(m.Status.Interruptible, false) {
+			if _, labeled := node.Labels[clusterv1.InterruptibleLabel]; !labeled || !ptr.Deref(m.Status.Interruptible, false) {
 				return fmt.Sprintf("%s: status.interruptible %v, its Node's labels are %v", m.Name, m.Status.Interruptible, node.Labels), nil
 			}
 		}

@@ -98,7 +98,7 @@ func conditionConstants(t *testing.T, dir string) map[string]string {
 					continue
 				}
 				if i >= len(spec.Values) {
-					continue // a field or an uninitialised variable with such a name
+					continue // a field or an uninitialized variable with such a name
 				}
 				literal, ok := spec.Values[i].(*ast.BasicLit)
 				if !ok {

@@ -110,7 +110,7 @@ func everything(m *infrav1.KubeVirtMachine) {
 	m.Tolerations = []infrav1.KubeVirtToleration{{Key: "dedicated", Operator: "Equal", Value: "vms", Effect: "NoExecute", Seconds: ptr.To(int64(300))}}
 	m.Firmware = &infrav1.KubeVirtFirmware{Bootloader: "UEFI", SecureBoot: ptr.To(true)}
 	m.TPM = infrav1.KubeVirtTPMEphemeral
-	m.Labels, m.Annotations = map[string]string{"team": "blue"}, map[string]string{"example.com/cost-centre": "42"}
+	m.Labels, m.Annotations = map[string]string{"team": "blue"}, map[string]string{"example.com/cost-center": "42"}
 }
 
 // TestMachine tests that the fields of a machine reach KubeVirt, that its webhooks accept them, and
@@ -130,7 +130,7 @@ func TestMachine(t *testing.T) {
 	g.Expect(infra.Admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: req.Token}, vm)).To(Succeed())
 	spec := vm.Spec.Template.Spec
 	g.Expect(vm.Labels).To(HaveKeyWithValue("team", "blue"))
-	g.Expect(vm.Annotations).To(HaveKeyWithValue("example.com/cost-centre", "42"))
+	g.Expect(vm.Annotations).To(HaveKeyWithValue("example.com/cost-center", "42"))
 	g.Expect(vm.Annotations).To(HaveKeyWithValue(cloud.TagMachine, "team-a/"+req.Name))
 	g.Expect(*vm.Spec.RunStrategy).To(Equal(kubevirtv1.RunStrategyRerunOnFailure))
 	g.Expect(*spec.EvictionStrategy).To(Equal(kubevirtv1.EvictionStrategyExternal))

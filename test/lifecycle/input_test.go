@@ -62,7 +62,7 @@ func TestBadInputIsRefused(t *testing.T) {
 		"no account":               {machine(`{"simulated":{}}`), []string{"spec.accountRef", "Required"}},
 		"no spec":                  {machine(`null`), []string{"spec", "Required"}},
 		"two clouds, account":      {account(`"nimbus":{}`), []string{"unknown field", "spec.nimbus"}},
-		"misspelt field":           {simulated(`"instancetype":"small"`), []string{"unknown field", "spec.simulated.instancetype"}},
+		"misspelled field":         {simulated(`"instancetype":"small"`), []string{"unknown field", "spec.simulated.instancetype"}},
 		"zero disk":                {simulated(`"diskGiB":0`), []string{"spec.simulated.diskGiB"}},
 		"disk above all":           {simulated(`"diskGiB":65537`), []string{"spec.simulated.diskGiB"}},
 		"disk beyond 32 bits":      {simulated(`"diskGiB":4294967300`), []string{"spec.simulated.diskGiB"}},

@@ -515,8 +515,8 @@ func (h *house) dividedByLabel() {
 	one.Replicas, two.Replicas, other.Replicas = 1, 1, 1
 	first := h.start("--watch-filter=one")
 	second := h.start("--watch-filter=two")
-	h.createLabelled(one, "one")
-	h.createLabelled(two, "two")
+	h.createLabeled(one, "one")
+	h.createLabeled(two, "two")
 	h.create(append(other.Cluster.Objects(), other.Objects()...)...)
 	h.soon("a machine of each part is ready", scenario.All(one.Ready(h.client, 1), two.Ready(h.client, 1)))
 	h.only(one, other)
@@ -541,9 +541,9 @@ func (h *house) dividedByLabel() {
 	h.delete(other.Deployment(), other.Cluster.Cluster())
 }
 
-// createLabelled creates a cluster with its pool. All objects have the label that managers filter
+// createLabeled creates a cluster with its pool. All objects have the label that managers filter
 // by.
-func (h *house) createLabelled(pool scenario.Pool, value string) {
+func (h *house) createLabeled(pool scenario.Pool, value string) {
 	h.Helper()
 	label := map[string]string{clusterv1.WatchLabel: value}
 	for _, o := range append(pool.Cluster.Objects(), pool.Objects()...) {

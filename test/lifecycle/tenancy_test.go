@@ -104,7 +104,7 @@ func (s *stage) onlyMachine(reason string, words ...string) scenario.Check {
 func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 	t.Parallel()
 	rich := newStage(t)
-	rich.until("the neighbour's account works", rich.account(infrav1.ReadyReason))
+	rich.until("the neighbor's account works", rich.account(infrav1.ReadyReason))
 	poor := &stage{T: t, ctx: rich.ctx, Adopted: rich.Adopted}
 	poor.Namespace += "-poor"
 	cluster := poor.CloudCluster()
@@ -135,7 +135,7 @@ func TestOtherNamespacesAreOutOfReach(t *testing.T) {
 		poor.Name+"-credentials", "in this namespace"))
 	poor.stays("the cloud", func() string {
 		if n := len(rich.live()); n != 0 {
-			return fmt.Sprintf("%d VMs were made in the neighbour's account", n)
+			return fmt.Sprintf("%d VMs were made in the neighbor's account", n)
 		}
 		return ""
 	})

@@ -258,7 +258,7 @@ type KubeVirtMachine struct {
 
 	// annotations are added to the VM and its pod. Keys must not begin with "drover-". Default:
 	// none.
-	// Example: {"example.com/cost-centre": "42"}.
+	// Example: {"example.com/cost-center": "42"}.
 	// +optional
 	// +kubebuilder:validation:MinProperties=1
 	// +kubebuilder:validation:MaxProperties=32

@@ -30,7 +30,7 @@ type OpenStackAccount struct {
 	ProjectID string `json:"projectID"`
 
 	// region is the region whose services are used. It is immutable. Default: the only region in
-	// the service catalogue.
+	// the service catalog.
 	// Example: "RegionOne".
 	// +optional
 	// +kubebuilder:validation:MinLength=1
