@@ -58,7 +58,7 @@ func TestReadSecrets(t *testing.T) {
 		g.Expect(errors.As(err, &w)).To(BeTrue())
 		g.Expect(w.reason).To(Equal(bootstrapv1.WaitingForSecretReason))
 		g.Expect(w.message).To(Equal(message))
-		g.Expect(w.after).NotTo(BeZero(), "no watch tells of it")
+		g.Expect(w.after).NotTo(BeZero(), "no watch reports it")
 	}
 	_, err = readSecrets(t.Context(), r, "elsewhere", keys)
 	g.Expect(errors.As(err, &w)).To(BeTrue())

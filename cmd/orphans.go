@@ -122,8 +122,8 @@ func printOrphans(
 		for _, x := range account.Status.Orphans.Observed {
 			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", key, x.Kind, x.ID, x.Since.UTC().Format(time.RFC3339), x.Next)
 		}
-		fmt.Fprintf(table, "%s\t\t\t\t%s, %d strangers: %s\n", key, conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition),
-			ptr.Deref(account.Status.Orphans.Strangers, 0), conditions.GetMessage(account, infrav1.AccountOrphansResolvedCondition))
+		fmt.Fprintf(table, "%s\t\t\t\t%s, %d with an unknown owner: %s\n", key, conditions.GetReason(account, infrav1.AccountOrphansResolvedCondition),
+			ptr.Deref(account.Status.Orphans.UnknownOwner, 0), conditions.GetMessage(account, infrav1.AccountOrphansResolvedCondition))
 	}
 	return errors.Join(append(failed, table.Flush())...)
 }

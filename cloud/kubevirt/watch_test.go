@@ -337,7 +337,7 @@ func TestCDIComes(t *testing.T) {
 	g.Expect(s.count("watch DataVolume")).To(BeZero())
 	s.noCDI.Store(false)
 	g.Eventually(func() int { return s.count("watch DataVolume") }, "10s").Should(Equal(1))
-	g.Expect(s.count("list VirtualMachine")).To(Equal(2), "everything is read anew")
+	g.Expect(s.count("list VirtualMachine")).To(Equal(2), "everything is read again")
 	cancel()
 	g.Eventually(ended, "10s").Should(Receive(HaveOccurred()))
 }

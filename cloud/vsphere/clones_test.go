@@ -33,11 +33,11 @@ func TestCrash(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(*vcsim)
 		code  cloud.Code // of the first Ensure
-		anew  bool       // a new manager takes over
+		other bool       // a new manager takes over
 	}{
-		"a new manager":                 {spoil: func(*vcsim) {}, anew: true},
+		"a new manager":                 {spoil: func(*vcsim) {}, other: true},
 		"a lost answer":                 {spoil: lost, code: cloud.Unavailable},
-		"a new one after a lost answer": {spoil: lost, code: cloud.Unavailable, anew: true},
+		"a new one after a lost answer": {spoil: lost, code: cloud.Unavailable, other: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -51,7 +51,7 @@ func TestCrash(t *testing.T) {
 			g.Expect(cloud.CodeOf(err)).To(Equal(test.code))
 			v.spoil(nil)
 			req.MaybeSent = true
-			if test.anew {
+			if test.other {
 				d = v.driver(t)
 			}
 			calls := v.counted(func() {

@@ -43,7 +43,7 @@ func knows(tokens ...string) facts {
 
 // TestJudge checks each kind of resource. It failed when one of these rules was removed: a paused
 // cluster is left alone. A CloudMachine owns the resources with its token. A token of another
-// management cluster is not ours. A cluster of another namespace is no stranger. A second VM is
+// management cluster is not ours. A cluster of another namespace is no unknown owner. A second VM is
 // deleted only while the recorded one lives, and the recorded one never. A terminated instance
 // counts as gone. The grace period applies. One listing counts as one sighting.
 func TestJudge(t *testing.T) {
@@ -68,8 +68,8 @@ func TestJudge(t *testing.T) {
 		known     facts
 		orphans   int // in the second listing
 		due       int // of those, how many may be deleted then
-		strangers int
-		foreign   int
+		unknown   int
+		other     int
 		twins     int
 	}
 	for _, c := range []row{
@@ -78,16 +78,16 @@ func TestJudge(t *testing.T) {
 		{what: "nobody's", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: knows(token), orphans: 1, due: 1},
 		{what: "nobody's disk", resources: []cloud.Resource{disk("d-1", "ours", lost)}, known: knows(token), orphans: 1, due: 1},
 		{what: "a machine's disk", resources: []cloud.Resource{disk("d-1", "ours", token)}, known: knows(token)},
-		{what: "another cluster's", resources: []cloud.Resource{vm("i-1", "theirs", lost)}, known: knows(token), strangers: 1},
-		{what: "without an owner", resources: []cloud.Resource{vm("i-1", "", lost)}, known: knows(token), strangers: 1},
+		{what: "another cluster's", resources: []cloud.Resource{vm("i-1", "theirs", lost)}, known: knows(token), unknown: 1},
+		{what: "without an owner", resources: []cloud.Resource{vm("i-1", "", lost)}, known: knows(token), unknown: 1},
 		{what: "another namespace's", resources: []cloud.Resource{vm("i-1", "neighbor", lost)}, known: knows(token)},
 		{what: "a paused cluster's", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: paused},
 		{what: "a deleted cluster's", resources: []cloud.Resource{vm("i-1", "ours", lost)}, known: former, orphans: 1, due: 1},
 		{what: "one that has ended", resources: []cloud.Resource{ended}, known: knows()},
 		{what: "one that is younger than the grace", resources: []cloud.Resource{young}, known: knows(), orphans: 1},
 		{what: "one that is old, and was seen for the grace", resources: []cloud.Resource{aged}, known: knows(), orphans: 1, due: 1},
-		{what: "another management cluster's", resources: []cloud.Resource{vm("i-1", "ours", "00000002lost")}, known: knows(), foreign: 1},
-		{what: "one without a token", resources: []cloud.Resource{vm("i-1", "ours", "")}, known: knows(), foreign: 1},
+		{what: "another management cluster's", resources: []cloud.Resource{vm("i-1", "ours", "00000002lost")}, known: knows(), other: 1},
+		{what: "one without a token", resources: []cloud.Resource{vm("i-1", "ours", "")}, known: knows(), other: 1},
 		{what: "a second VM beside the recorded one", resources: []cloud.Resource{first, second}, known: knows(token), orphans: 1, due: 1},
 		{what: "a second VM, while the recorded one is not there", resources: []cloud.Resource{second}, known: knows(token)},
 		{what: "two VMs, none recorded", resources: []cloud.Resource{first, second}, known: pending, twins: 1},
@@ -108,7 +108,7 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s was confirmed within the grace: %+v", c.what, early)
 		}
 		two, _ := look(begin.Add(grace))
-		if len(two.orphans) != c.orphans || len(m.due(two, 10, grace)) != c.due || two.unknownOwner != c.strangers || len(two.otherManager) != c.foreign || len(two.duplicates) != c.twins {
+		if len(two.orphans) != c.orphans || len(m.due(two, 10, grace)) != c.due || two.unknownOwner != c.unknown || len(two.otherManager) != c.other || len(two.duplicates) != c.twins {
 			t.Errorf("%s, later: %+v; due %v", c.what, two, m.due(two, 10, grace))
 		}
 	}
@@ -389,7 +389,7 @@ func (w *world) happen() {
 				w.machines[x.Token] = ""
 			}
 		}
-	case 7: // another management cluster with a copy of the CloudCluster, or a stranger, creates a VM
+	case 7: // another management cluster with a copy of the CloudCluster, or someone unknown, creates a VM
 		w.made++
 		x := vm(fmt.Sprint("i-", w.made), []string{"ours", "theirs", "neighbor"}[w.IntN(3)], fmt.Sprintf("00000002m%d", w.made))
 		w.resources[name(x)] = x

@@ -23,7 +23,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		orphans: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "drover_orphans",
-			Help: "Resources in the cloud at the last pass over the account, by state: found (of a cluster here, and of no machine), confirmed (so for the whole grace), foreign (found, but made by another management cluster) or unknown_owner (of no cluster here).",
+			Help: "Resources in the cloud at the last pass over the account, by state: found (of a cluster here, and of no machine), confirmed (so for the whole grace), other_manager (found, but created by another management cluster) or unknown_owner (of no cluster here).",
 		}, []string{"account", "state"}),
 		blocked: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "drover_orphans_blocked",
@@ -50,7 +50,7 @@ func NewMetrics(registry prometheus.Registerer) *Metrics {
 func (m *Metrics) found(account string, r report, blocked bool) {
 	m.orphans.WithLabelValues(account, "found").Set(float64(len(r.orphans)))
 	m.orphans.WithLabelValues(account, "confirmed").Set(float64(r.confirmed()))
-	m.orphans.WithLabelValues(account, "foreign").Set(float64(len(r.otherManager)))
+	m.orphans.WithLabelValues(account, "other_manager").Set(float64(len(r.otherManager)))
 	m.orphans.WithLabelValues(account, "unknown_owner").Set(float64(r.unknownOwner))
 	value := 0.0
 	if blocked {

@@ -303,10 +303,10 @@ func step(orphans []orphan, read []cloud.Resource) (targets []cloud.Resource) {
 func (r *OrphanReconciler) updateStatus(account *infrav1.CloudAccount, m *memory, found report) {
 	status := &infrav1.OrphansStatus{Machines: ptr.To(int32(m.machines))}
 	if found.unknownOwner > 0 {
-		status.Strangers = ptr.To(int32(found.unknownOwner))
+		status.UnknownOwner = ptr.To(int32(found.unknownOwner))
 	}
 	if len(found.otherManager) > 0 {
-		status.Foreign = ptr.To(int32(len(found.otherManager)))
+		status.OtherManager = ptr.To(int32(len(found.otherManager)))
 	}
 	if len(found.orphans) > 0 {
 		status.Found, status.Confirmed = ptr.To(int32(len(found.orphans))), ptr.To(int32(found.confirmed()))

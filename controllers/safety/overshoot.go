@@ -37,7 +37,7 @@ import (
 const pausedByOvershoot = "frozen-by-drover"
 
 // OvershootReconciler freezes pools that have far more machines than they should, whatever the
-// cause. A mistake then costs a few machines, not a fleet. It thaws only what it froze.
+// cause. A mistake then costs a few machines, not a fleet. It unfreezes only what it froze.
 //
 // Cluster API's MachineDeployment controller reverts disable-machine-create on a MachineSet at
 // every reconcile, so a MachineDeployment is paused as well. MachineSets still delete excess
@@ -48,7 +48,7 @@ type OvershootReconciler struct {
 	Recorder events.EventRecorder
 
 	// Period is the time between two passes over a namespace. A pool is frozen if it has more than
-	// desired + surge + Up machines in two passes. It is thawed at that bound minus Down or below.
+	// desired + surge + Up machines in two passes. It is unfrozen at that bound minus Down or below.
 	Period           time.Duration
 	Up, Down         int
 	Metrics          *Metrics
@@ -169,7 +169,7 @@ func (p *pool) applyKnownSize(last map[string]size) size {
 	return p.size
 }
 
-// judge freezes a pool, thaws it, or leaves it alone.
+// judge freezes a pool, unfreezes it, or leaves it alone.
 func (r *OvershootReconciler) judge(ctx context.Context, p *pool, last, now *lastPass) error {
 	now.sizes[p.key()] = p.applyKnownSize(last.sizes)
 	if p.have() > r.bound(p) {
@@ -178,8 +178,8 @@ func (r *OvershootReconciler) judge(ctx context.Context, p *pool, last, now *las
 	switch r.verdict(p, last) {
 	case freeze:
 		return r.freeze(ctx, p)
-	case thaw:
-		return r.thaw(ctx, p)
+	case unfreeze:
+		return r.unfreeze(ctx, p)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ type verdict int
 const (
 	noAction verdict = iota
 	freeze
-	thaw
+	unfreeze
 )
 
 // verdict decides what to do with a pool. One pass over the bound is not enough, because a
@@ -205,15 +205,15 @@ func (r *OvershootReconciler) verdict(p *pool, last *lastPass) verdict {
 	lastCount, over := last.over[p.key()]
 	switch {
 	case p.frozen() && !p.owner.GetDeletionTimestamp().IsZero():
-		return thaw // Cluster API deletes nothing that is paused
+		return unfreeze // Cluster API deletes nothing that is paused
 	case p.frozen() && p.have() <= r.bound(p)-r.Down:
-		return thaw
+		return unfreeze
 	case p.frozen() && err == nil && p.desired < before:
-		return thaw // a scale-down, which a paused MachineDeployment would ignore
+		return unfreeze // a scale-down, which a paused MachineDeployment would ignore
 	case p.frozen():
 		return freeze // again, in case a part of the freeze was reverted
 	case interrupted:
-		return thaw
+		return unfreeze
 	case p.have() > r.bound(p) && over && p.have() >= lastCount:
 		return freeze
 	}
@@ -258,9 +258,9 @@ func (r *OvershootReconciler) freeze(ctx context.Context, p *pool) error {
 	return err
 }
 
-// thaw reverts freeze in reverse order. It removes the label last, so that the next pass continues
-// an interrupted thaw.
-func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
+// unfreeze reverts freeze in reverse order. It removes the label last, so that the next pass continues
+// an interrupted unfreeze.
+func (r *OvershootReconciler) unfreeze(ctx context.Context, p *pool) error {
 	var err error
 	for _, s := range p.sets {
 		if err == nil && p.kind == deployment && s.Labels[infrav1.FreezeLabel] == "True" {
@@ -275,7 +275,7 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 		changed, err = r.setCondition(ctx, p, metav1.Condition{Type: infrav1.FrozenCondition, Status: metav1.ConditionFalse, Reason: infrav1.NotFrozenReason})
 	}
 	if changed {
-		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeNormal, "Thawed", "Thaw",
+		r.Recorder.Eventf(p.owner, nil, corev1.EventTypeNormal, "Unfrozen", "Unfreeze",
 			"%d Machines / %d VMs, %d desired: machines are created again", p.objects, p.instances, p.desired)
 	}
 	if err == nil {
@@ -291,7 +291,7 @@ func (r *OvershootReconciler) thaw(ctx context.Context, p *pool) error {
 		})
 	}
 	if err != nil {
-		return fmt.Errorf("thawing %s: %w", p.key(), err)
+		return fmt.Errorf("unfreezing %s: %w", p.key(), err)
 	}
 	return nil
 }
@@ -307,7 +307,7 @@ func patchMetadata(ctx context.Context, c client.Client, o client.Object, change
 	return c.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
-// addFreezeLabel marks a frozen object, for people and for thaw.
+// addFreezeLabel marks a frozen object, for people and for unfreeze.
 func addFreezeLabel(o client.Object) {
 	all := maps.Clone(o.GetLabels())
 	if all == nil {

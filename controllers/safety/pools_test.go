@@ -96,7 +96,7 @@ func TestOtherProvidersPools(t *testing.T) {
 }
 
 // TestOtherProvidersPoolsInOutage: an outage of a workload cluster's API server pauses only
-// Drover's pools. Pools that an earlier version has paused are thawed.
+// Drover's pools. Pools that an earlier version has paused are unfrozen.
 func TestOtherProvidersPoolsInOutage(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -174,7 +174,7 @@ func (r *ReachabilityReconciler) probe(ctx context.Context, infra *infrav1.Cloud
 		c.recovered = time.Now()
 	}
 	if conditions.IsTrue(infra, infrav1.ClusterReachableCondition) && infra.Annotations[infrav1.UnreachableAnnotation] == "" {
-		return r.Period, r.pause(ctx, cluster, false) // objects that the cache did not yet show as frozen at the last thaw
+		return r.Period, r.pause(ctx, cluster, false) // objects that the cache did not yet show as frozen at the last unfreeze
 	}
 	// A CloudCluster whose condition is Unknown was never frozen, or comes from another management
 	// cluster: a move does not copy the status.
@@ -192,7 +192,7 @@ func (r *ReachabilityReconciler) probe(ctx context.Context, infra *infrav1.Cloud
 			"The API server answers; no machine is replaced until the Nodes of %d Machines have reported to it, or until %s: %s",
 			len(notReporting), until.UTC().Format(time.RFC3339), enumerate(notReporting)))
 	}
-	return r.Period, r.thaw(ctx, infra, cluster)
+	return r.Period, r.unfreeze(ctx, infra, cluster)
 }
 
 // readNode reads a Node past every cache. An API server that has lost its storage can't answer,
@@ -257,7 +257,7 @@ func enumerate(names []string) string {
 }
 
 // freeze sets the condition before it freezes anything. If it is interrupted, and the API server
-// then answers, thaw reverts what was frozen so far. freeze marks the CloudCluster, and pauses what
+// then answers, unfreeze reverts what was frozen so far. freeze marks the CloudCluster, and pauses what
 // may replace machines. It runs again for the whole outage, so it continues after an interruption,
 // and covers new objects.
 func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster, since time.Time) error {
@@ -278,12 +278,12 @@ func (r *ReachabilityReconciler) freeze(ctx context.Context, infra *infrav1.Clou
 	return nil
 }
 
-// thaw reverts freeze, except for the mark, which the first answer removes. It sets the condition
-// last. As long as the condition is not True, the next reconcile continues an interrupted thaw,
+// unfreeze reverts freeze, except for the mark, which the first answer removes. It sets the condition
+// last. As long as the condition is not True, the next reconcile continues an interrupted unfreeze,
 // also for a cluster that has moved here from another management cluster.
-func (r *ReachabilityReconciler) thaw(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
+func (r *ReachabilityReconciler) unfreeze(ctx context.Context, infra *infrav1.CloudCluster, cluster *clusterv1.Cluster) error {
 	if err := r.pause(ctx, cluster, false); err != nil {
-		return fmt.Errorf("thawing Cluster %q: %w", cluster.Name, err)
+		return fmt.Errorf("unfreezing Cluster %q: %w", cluster.Name, err)
 	}
 	return r.setCondition(ctx, infra, metav1.ConditionTrue, infrav1.ReachableReason, "")
 }
@@ -378,7 +378,7 @@ func (r *ReachabilityReconciler) setCondition(ctx context.Context, infra *infrav
 	case status == metav1.ConditionFalse:
 		r.Recorder.Eventf(infra, nil, corev1.EventTypeWarning, reason, "Freeze", "%s", message)
 	case known:
-		r.Recorder.Eventf(infra, nil, corev1.EventTypeNormal, reason, "Thaw", "The API server answers, and the Nodes have reported: machines are created and replaced again")
+		r.Recorder.Eventf(infra, nil, corev1.EventTypeNormal, reason, "Unfreeze", "The API server answers, and the Nodes have reported: machines are created and replaced again")
 	}
 	return nil
 }

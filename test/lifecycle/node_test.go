@@ -238,7 +238,7 @@ func TestAddressOfTwoMachines(t *testing.T) {
 	}
 	s.approve(node)
 	for _, m := range []*infrav1.CloudMachine{machine, twin} {
-		s.soon("both machines tell of each other", says(m, infrav1.MachineNodeJoinedCondition, infrav1.DuplicateNodesReason, node, "same address", "--provider-id="))
+		s.soon("both machines report each other", says(m, infrav1.MachineNodeJoinedCondition, infrav1.DuplicateNodesReason, node, "same address", "--provider-id="))
 	}
 	have := &corev1.Node{}
 	if err := env.client.Get(s.ctx, client.ObjectKey{Name: node}, have); err != nil || have.Spec.ProviderID != "" {
@@ -378,7 +378,7 @@ func (h *house) nodeGoneBeforeItsTrouble() {
 	behind.Store(true)
 	impostor := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "impostor-for-a-moment"}, Spec: corev1.NodeSpec{ProviderID: machine.Spec.ProviderID}}
 	h.create(impostor)
-	h.soon("the machine tells of two Nodes", func(ctx context.Context) (string, error) {
+	h.soon("the machine reports two Nodes", func(ctx context.Context) (string, error) {
 		if c, err := troubled(ctx); c == nil || err != nil {
 			return "it does not", err
 		}
@@ -419,7 +419,7 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 	impostor := &corev1.Node{Spec: corev1.NodeSpec{ProviderID: machine.Spec.ProviderID}}
 	impostor.Name = "impostor-of-" + s.Name
 	s.create(impostor)
-	s.soon("the machine tells of two Nodes with its provider ID", says(&machine, infrav1.MachineNodeJoinedCondition,
+	s.soon("the machine reports two Nodes with its provider ID", says(&machine, infrav1.MachineNodeJoinedCondition,
 		infrav1.DuplicateNodesReason, machine.Name, impostor.Name))
 	if !conditions.IsTrue(&machine, clusterv1.ReadyCondition) {
 		t.Error("the VM runs on, and its machine is not ready")
@@ -467,7 +467,7 @@ func TestNodesThatCannotBeToldApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	tells := says(&machine, infrav1.MachineNodeJoinedCondition, infrav1.DuplicateNodesReason, twins[0].Name, twins[1].Name, "address")
-	s.soon("the machine tells of both twins", func(ctx context.Context) (string, error) {
+	s.soon("the machine reports both twins", func(ctx context.Context) (string, error) {
 		s.touch(&machine) // the deletion of its only Node is no event for it, so Drover learns of it at the next reconcile
 		return tells(ctx)
 	})

@@ -194,18 +194,18 @@ func TestOrphansThatStay(t *testing.T) {
 
 	s := newStage(t, armed)
 	_, owner, machine = s.withMachine(1)
-	foreign, stranger := "ffffffff"+lost(machine, 1)[8:], lost(machine, 2)
+	foreign, unknown := "ffffffff"+lost(machine, 1)[8:], lost(machine, 2)
 	s.byCloud(owner, foreign)
-	s.byCloud("no-cluster-here", stranger)
+	s.byCloud("no-cluster-here", unknown)
 	s.soon("the other manager's is shown", says(s.Account(), infrav1.AccountOrphansResolvedCondition, infrav1.OrphansReportOnlyReason, "made by another management cluster"))
-	s.keeps(foreign, stranger)
+	s.keeps(foreign, unknown)
 	s.pause(true)
 	own := lost(machine, 3)
 	s.byCloud(owner, own)
 	s.keeps(own)
 	s.pause(false)
 	s.soon("the cluster goes on, and its orphan is gone", s.noneTagged(own))
-	if s.tagged(foreign) == 0 || s.tagged(stranger) == 0 {
+	if s.tagged(foreign) == 0 || s.tagged(unknown) == 0 {
 		t.Error("what is not ours was deleted")
 	}
 }
@@ -373,7 +373,7 @@ func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 	if env.drover, err = startDrover(s.ctx); err != nil {
 		t.Fatal(err)
 	}
-	s.soon("it is seen anew", func(ctx context.Context) (string, error) {
+	s.soon("it is seen again", func(ctx context.Context) (string, error) {
 		account := s.Account()
 		if err := env.client.Get(ctx, client.ObjectKeyFromObject(account), account); err != nil {
 			return "", err
@@ -385,7 +385,7 @@ func TestOrphanIsSeenAnewAfterARestart(t *testing.T) {
 		return "", nil
 	})
 	if s.tagged(token) == 0 {
-		t.Error("it was gone as soon as it was seen anew")
+		t.Error("it was gone as soon as it was seen again")
 	}
 	s.soon("it is gone", s.noneTagged(token))
 	if took := time.Since(restarted); took < orphanGrace {

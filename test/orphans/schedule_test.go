@@ -39,7 +39,7 @@ func events() []event {
 		{3, "many objects are lost, and brought back one by one", (*tenant).loseManyForAWhile},
 		{1, "many objects are lost, and given up", (*tenant).loseManyForGood},
 		{1, "another management cluster's VM, with a copy of the CloudCluster", (*tenant).foreignVM},
-		{1, "a stranger's VM", (*tenant).strangersVM},
+		{1, "a VM of an unknown owner", (*tenant).unknownOwnersVM},
 		{2, "a second VM for a machine", (*tenant).secondVM},
 		{1, "two VMs for a machine that has recorded none", (*tenant).twins},
 		{2, "a move that breaks off half-way", (*tenant).moveHalfWay},
@@ -178,7 +178,7 @@ func (x *tenant) foreignVM(ctx context.Context) error {
 	return err
 }
 
-func (x *tenant) strangersVM(ctx context.Context) error {
+func (x *tenant) unknownOwnersVM(ctx context.Context) error {
 	_, err := x.run(ctx, one(x, "", "another"+x.owner[7:]), x.token(x.bench.identity), true)
 	return err
 }

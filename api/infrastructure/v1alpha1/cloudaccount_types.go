@@ -222,18 +222,18 @@ type OrphansStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	Confirmed *int32 `json:"confirmed,omitempty"`
 
-	// foreign is the number of resources of clusters here that another management cluster created
+	// otherManager is the number of resources of clusters here that another management cluster created
 	// and that belong to no CloudMachine here. That management cluster has a copy of the
 	// CloudCluster, or had it before a move. Drover never touches these resources.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	Foreign *int32 `json:"foreign,omitempty"`
+	OtherManager *int32 `json:"otherManager,omitempty"`
 
-	// strangers is the number of resources with Drover's tags whose ownership ID belongs to no
+	// unknownOwner is the number of resources with Drover's tags whose ownership ID belongs to no
 	// CloudCluster here, but to another management cluster. Drover never touches these resources.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
-	Strangers *int32 `json:"strangers,omitempty"`
+	UnknownOwner *int32 `json:"unknownOwner,omitempty"`
 
 	// digest identifies the current set of orphans. The annotation
 	// drover.io/confirm-orphans with this value permits their deletion even

@@ -1804,13 +1804,13 @@ func (in *OrphansStatus) DeepCopyInto(out *OrphansStatus) {
 		*out = new(int32)
 		**out = **in
 	}
-	if in.Foreign != nil {
-		in, out := &in.Foreign, &out.Foreign
+	if in.OtherManager != nil {
+		in, out := &in.OtherManager, &out.OtherManager
 		*out = new(int32)
 		**out = **in
 	}
-	if in.Strangers != nil {
-		in, out := &in.Strangers, &out.Strangers
+	if in.UnknownOwner != nil {
+		in, out := &in.UnknownOwner, &out.UnknownOwner
 		*out = new(int32)
 		**out = **in
 	}
