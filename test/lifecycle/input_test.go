@@ -187,7 +187,7 @@ func TestUserDataTooLarge(t *testing.T) {
 	s.create(pool.Objects()...)
 	s.soon("the machine waits", s.onlyMachine(infrav1.WaitingForBootstrapDataReason))
 	config := s.onlyConfig()
-	s.soon("its config says why", says(config, clusterv1.ReadyCondition, bootstrapv1.InvalidSpecReason, "bytes", "16384 at most", "shorten the commands"))
+	s.soon("its config says why", says(config, clusterv1.ReadyCondition, bootstrapv1.InvalidSpecReason, "bytes", "accepts at most 16384", "shorten the commands"))
 	if message := scenario.Message(config, clusterv1.ReadyCondition); strings.Contains(message, string(noise[:40])) {
 		t.Errorf("the message repeats the command: %s", message)
 	}
@@ -195,7 +195,7 @@ func TestUserDataTooLarge(t *testing.T) {
 	s.create(&corev1.Secret{ObjectMeta: s.meta("large"), Type: clusterv1.ClusterSecretType, Data: map[string][]byte{"value": noise}})
 	_, machine := s.byHand("large", "large")
 	s.soon("a machine of another provider's says so itself", says(machine, clusterv1.ReadyCondition, infrav1.SecretInvalidReason,
-		"bytes", "16384 at most", "shorten the files and commands"))
+		"bytes", "accepts at most 16384", "shorten the files and commands"))
 	if message := scenario.Message(machine, clusterv1.ReadyCondition); strings.Contains(message, string(noise[:40])) {
 		t.Errorf("the message repeats the user data: %s", message)
 	}

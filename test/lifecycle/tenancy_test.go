@@ -281,7 +281,7 @@ func TestHostileEndpoints(t *testing.T) {
 		"html": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "<html>"+inside)
-		}, infrav1.CloudErrorUnknownReason, "text/html, not JSON"},
+		}, infrav1.CloudErrorUnknownReason, "response of type text/html"},
 		"ten-megabytes": {func(w http.ResponseWriter, _ *http.Request) {
 			json(w)
 			_, _ = io.WriteString(w, strings.Repeat(inside, 10<<20/len(inside)))
