@@ -72,11 +72,8 @@ func (v *validator[T]) ValidateCreate(ctx context.Context, o T) (admission.Warni
 }
 
 // ValidateUpdate accepts any object that is being deleted, because its finalizers must be
-// removable.
+// removable, unless another user than a manager changes what only managers may change.
 func (v *validator[T]) ValidateUpdate(ctx context.Context, before, after T) (admission.Warnings, error) {
-	if !after.GetDeletionTimestamp().IsZero() {
-		return nil, nil
-	}
 	if v.rules.Creation != nil && !equality.Semantic.DeepEqual(v.rules.Creation(before), v.rules.Creation(after)) {
 		request, err := admission.RequestFromContext(ctx)
 		if err != nil {
@@ -86,7 +83,7 @@ func (v *validator[T]) ValidateUpdate(ctx context.Context, before, after T) (adm
 			return nil, v.invalid(after, field.ErrorList{field.Forbidden(field.NewPath("spec", "creation"), "only Drover's manager may change it")})
 		}
 	}
-	if equality.Semantic.DeepEqual(v.rules.Spec(before), v.rules.Spec(after)) {
+	if !after.GetDeletionTimestamp().IsZero() || equality.Semantic.DeepEqual(v.rules.Spec(before), v.rules.Spec(after)) {
 		return nil, nil
 	}
 	if v.rules.Template {

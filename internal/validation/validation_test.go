@@ -92,14 +92,18 @@ func TestCreation(t *testing.T) {
 	}
 	claimed := object("blue")
 	claimed.Labels = map[string]string{"token": "x"}
-	deleted := object("blue")
+	deleted := claimed.DeepCopy()
 	deleted.DeletionTimestamp = ptr.To(metav1.Now())
+	deleted.Data["spec"] = "bad"
+	emptied := deleted.DeepCopy()
+	emptied.Labels = nil
 
 	g.Expect(update("manager", object("blue"), claimed)).To(Succeed())
 	g.Expect(apierrors.IsInvalid(update("user", object("blue"), claimed))).To(BeTrue())
 	g.Expect(apierrors.IsInvalid(update("user", claimed, object("blue")))).To(BeTrue())
 	g.Expect(update("user", object("blue"), object("green"))).To(Succeed(), "users may change the rest")
 	g.Expect(update("user", claimed, deleted)).To(Succeed(), "a finalizer can always be removed")
+	g.Expect(apierrors.IsInvalid(update("user", claimed, emptied))).To(BeTrue(), "a VM without a record is not deleted")
 	_, err := v.ValidateCreate(t.Context(), claimed)
 	g.Expect(err).NotTo(HaveOccurred(), "a move creates the object as it was")
 }
